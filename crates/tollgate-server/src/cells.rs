@@ -5,7 +5,9 @@ use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tollgate::clock::Clock;
+use tollgate::snapshot::{Loaded, SnapshotError, SnapshotReader, SnapshotWriter, Times};
 use tollgate::{Algorithm, Decision, KeyedLimiter, LimitError, Rate, Tier};
+use tollgate_engine::backend::TableStats;
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_redis::{Redis, RedisLimiter};
 
@@ -27,7 +29,13 @@ pub(crate) trait Cells: Send + Sync + 'static {
         key: &[u8],
         cost: u64,
     ) -> impl Future<Output = Result<Decision, String>> + Send;
+
+    /// The table of keys.
+    fn table(&self) -> TableStats;
 }
+
+/// What the table is called in metrics.
+const TABLE: &str = "throttle";
 
 /// Keys in this process.
 pub(crate) struct Here<C: Clock>(KeyedLimiter<C>);
@@ -38,6 +46,31 @@ impl<C: Clock> Here<C> {
         // Each call brings its own limit; this is nobody's.
         let builder = KeyedLimiter::builder(Rate::per_second(1), keys);
         Ok(Self(builder.clock(clock).build()?))
+    }
+
+    /// The same with the keys of a snapshot, as they are at these times; how many.
+    pub(crate) fn load(
+        keys: usize,
+        clock: C,
+        (file, times): (&mut SnapshotReader, Times),
+    ) -> Result<(Self, Loaded), SnapshotError> {
+        let builder = KeyedLimiter::builder(Rate::per_second(1), keys);
+        let (limiter, loaded) = builder.clock(clock).load(file, times)?;
+        Ok((Self(limiter), loaded))
+    }
+
+    /// Writes the keys that are active at these times, and says how many they are.
+    pub(crate) fn save(
+        &self,
+        file: &mut SnapshotWriter,
+        times: Times,
+    ) -> Result<u64, SnapshotError> {
+        self.0.save(file, times)
+    }
+
+    /// A number that grows with what keys spend.
+    pub(crate) fn changes(&self) -> u64 {
+        self.0.stats().allowed
     }
 }
 
@@ -51,6 +84,10 @@ impl<C: Clock + 'static> Cells for Here<C> {
     async fn charge(&self, limit: &Tier, key: &[u8], cost: u64) -> Result<Decision, String> {
         let key = self.0.key(key).at(limit);
         Ok(key.map_err(|error| error.to_string())?.check_n(cost))
+    }
+
+    fn table(&self) -> TableStats {
+        TableStats::of(TABLE, &self.0)
     }
 }
 
@@ -103,6 +140,11 @@ impl Cells for There {
             return Err("the store can't be asked, and nothing passes without it".to_owned());
         }
         Ok(verdict.decision)
+    }
+
+    /// Keys are in the store, and none is here.
+    fn table(&self) -> TableStats {
+        TableStats::empty(TABLE)
     }
 }
 

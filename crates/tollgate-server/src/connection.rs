@@ -12,7 +12,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::drain::{self, Notice, Stage};
+
+mod timer;
+
+use timer::{Timer, in_time};
 
 /// The most that is read at once.
 const READ: usize = 16 * 1024;
@@ -20,6 +25,8 @@ const READ: usize = 16 * 1024;
 pub(crate) const KEPT: usize = 1_024;
 /// Answers of so many bytes are written before more are added: short requests may have long ones.
 pub(crate) const ENOUGH: usize = 65_536;
+/// A client that says more than this while the service closes isn't waited for any longer.
+const LATE: usize = 1 << 20;
 
 /// How a protocol answers.
 pub(crate) trait Speaks: Send {
@@ -31,6 +38,15 @@ pub(crate) trait Speaks: Send {
 
     /// What is said to a client that took too long with a request.
     fn too_slow(&mut self, out: &mut Vec<u8>);
+
+    /// Whether a client can be told that an answer is the last.
+    const TELLS_THE_LAST: bool;
+
+    /// The next input is the last, as far as is known: if nothing is left after it is answered, the client is told.
+    fn is_last(&mut self);
+
+    /// What is said to a client whose request waits as the service ends.
+    fn ends_first(&mut self, out: &mut Vec<u8>);
 }
 
 /// What came of some input.
@@ -61,182 +77,282 @@ pub(crate) struct Patience {
     pub(crate) request: Duration,
 }
 
+/// A connection that is served.
+struct Connection<S, P> {
+    stream: S,
+    protocol: P,
+    patience: Patience,
+    notice: Notice,
+    input: Vec<u8>,
+    /// How much of the input is done with.
+    done: usize,
+    /// What was read before it was its turn.
+    ahead: Vec<u8>,
+    out: Vec<u8>,
+    /// Nothing of a request is there.
+    was_idle: bool,
+    /// It has said something.
+    has_spoken: bool,
+    /// As far as the service was on its way to the end.
+    stage: Stage,
+    /// About what it has said since that began to close.
+    late_bytes: usize,
+}
+
+/// What came of waiting for more.
+enum Got {
+    Bytes,
+    /// The client has closed its side.
+    End,
+    /// A request that isn't whole took too long.
+    Slow,
+    /// The service ends, and nothing is left to answer.
+    Leave,
+}
+
 /// Serves a connection until one of both sides ends it.
 pub(crate) async fn serve<S, P>(
-    mut stream: S,
-    mut protocol: P,
+    stream: S,
+    protocol: P,
     patience: Patience,
+    notice: Notice,
 ) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     P: Speaks,
 {
     let mut timer = pin!(Timer::new(patience.idle));
-    let (mut input, mut out) = (Vec::new(), Vec::new());
-    // How much of the input is done with.
-    let mut done = 0;
-    // What was read before it was its turn.
-    let mut ahead = Vec::new();
+    let mut own = Connection {
+        stream,
+        protocol,
+        patience,
+        notice,
+        input: Vec::new(),
+        done: 0,
+        ahead: Vec::new(),
+        out: Vec::new(),
+        was_idle: true,
+        has_spoken: false,
+        stage: Stage::Serving,
+        late_bytes: 0,
+    };
     loop {
-        let lets_wait = protocol.lets_wait();
-        let answer = protocol.answer(&input[done..], &mut out);
+        let lets_wait = own.protocol.lets_wait();
+        let answer = own.protocol.answer(&own.input[own.done..], &mut own.out);
         let heard = if lets_wait {
-            while_there(&mut stream, &mut ahead, pin!(answer)).await?
+            let there = (&mut own.stream, &mut own.ahead, &mut own.notice);
+            while_there(there, pin!(answer)).await?
         } else {
-            answer.await
+            Some(answer.await)
         };
-        done += heard.used;
-        if !out.is_empty() {
+        let heard = heard.unwrap_or_else(|| own.end_first());
+        own.done += heard.used;
+        if !own.out.is_empty() {
             timer.as_mut().set(patience.request);
-            in_time(timer.as_mut(), pin!(stream.write_all(&out))).await?;
-            out.clear();
+            in_time(timer.as_mut(), pin!(write(&mut own.stream, &own.out))).await?;
+            own.out.clear();
         }
         match heard.then {
             Then::Read => {}
             Then::Answer => continue,
-            Then::Close => return stream.shutdown().await,
+            // In a box, as all that is seldom: each connection is as large as what it may do.
+            Then::Close => return Box::pin(own.close(timer.as_mut())).await,
         }
-        input.drain(..done);
-        done = 0;
-        if !ahead.is_empty() {
-            input.append(&mut ahead);
-            timer.as_mut().set(patience.request);
-            continue;
-        }
-        if input.is_empty() {
-            input.shrink_to(KEPT);
-            out.shrink_to(KEPT);
-            timer.as_mut().set(patience.idle);
-        } else if heard.used > 0 {
-            timer.as_mut().set(patience.request);
-        }
-        let was_idle = input.is_empty();
-        let read = in_time(timer.as_mut(), pin!(read(&mut stream, &mut input))).await;
-        match read {
-            Ok(0) => return Ok(()),
-            Ok(_) if was_idle => timer.as_mut().set(patience.request),
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::TimedOut && !was_idle => {
-                protocol.too_slow(&mut out);
+        let got = match own.next(timer.as_mut(), heard.used) {
+            Some(got) => got,
+            None => poll_fn(|cx| own.poll_wait(cx, timer.as_mut())).await?,
+        };
+        match got {
+            Got::Bytes => {}
+            Got::End => return Ok(()),
+            Got::Leave => return Box::pin(own.close(timer.as_mut())).await,
+            Got::Slow => {
+                own.protocol.too_slow(&mut own.out);
                 // Whoever is slow may not read, either.
                 timer.as_mut().set(patience.request);
-                return in_time(timer.as_mut(), pin!(stream.write_all(&out))).await;
+                return in_time(timer.as_mut(), pin!(write(&mut own.stream, &own.out))).await;
             }
-            Err(error) => return Err(error),
         }
     }
 }
 
-/// Waits for an answer, as long as its client does: one that has closed its side is gone, and leaves the line.
+impl<S: AsyncRead + AsyncWrite + Unpin, P: Speaks> Connection<S, P> {
+    /// Tells a client that its request waits for too long.
+    #[cold]
+    fn end_first(&mut self) -> Heard {
+        self.protocol.ends_first(&mut self.out);
+        Heard {
+            used: 0,
+            then: Then::Close,
+        }
+    }
+
+    /// Tells the client that there will be nothing more.
+    async fn close(&mut self, mut timer: Pin<&mut Timer>) -> io::Result<()> {
+        timer.as_mut().set(self.patience.request);
+        in_time(timer, pin!(self.stream.shutdown())).await?;
+        if self.notice.stage() > Stage::Serving {
+            drain::linger(&mut self.stream, &mut self.notice).await;
+        }
+        Ok(())
+    }
+
+    /// What is next after so many bytes were done with; none if that has to be read.
+    fn next(&mut self, mut timer: Pin<&mut Timer>, used: usize) -> Option<Got> {
+        self.input.drain(..self.done);
+        self.done = 0;
+        self.was_idle = false;
+        if !self.ahead.is_empty() {
+            self.input.append(&mut self.ahead);
+            timer.set(self.patience.request);
+            return Some(Got::Bytes);
+        }
+        if self.input.is_empty() {
+            self.was_idle = true;
+            self.input.shrink_to(KEPT);
+            self.out.shrink_to(KEPT);
+            timer.as_mut().set(self.patience.idle);
+        } else if used > 0 {
+            timer.as_mut().set(self.patience.request);
+        }
+        self.stage = self.notice.stage();
+        if self.stage > Stage::Leaving {
+            return self.closes(timer);
+        }
+        None
+    }
+
+    /// The service closes: what is next, or how long more is waited for.
+    #[cold]
+    fn closes(&self, timer: Pin<&mut Timer>) -> Option<Got> {
+        if self.stage == Stage::Hurry || self.late_bytes > LATE {
+            return Some(Got::Leave);
+        }
+        if self.was_idle {
+            // A request may be on its way already.
+            let may_ask = P::TELLS_THE_LAST || !self.has_spoken;
+            let grace = if may_ask {
+                drain::GRACE
+            } else {
+                Duration::ZERO
+            };
+            timer.set(grace);
+        }
+        None
+    }
+
+    /// Waits until something is there to be read.
+    fn poll_wait(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut timer: Pin<&mut Timer>,
+    ) -> Poll<io::Result<Got>> {
+        loop {
+            if let Poll::Ready(read) = poll_read(&mut self.stream, cx, &mut self.input) {
+                if read? == 0 {
+                    return Poll::Ready(Ok(Got::End));
+                }
+                self.has_spoken = true;
+                if self.was_idle {
+                    timer.as_mut().set(self.patience.request);
+                }
+                if self.notice.stage() > Stage::Serving {
+                    self.read_the_rest(cx);
+                }
+                return Poll::Ready(Ok(Got::Bytes));
+            }
+            if timer.as_mut().poll_over(cx).is_ready() {
+                return Poll::Ready(match (self.was_idle, self.stage) {
+                    (false, _) => Ok(Got::Slow),
+                    (true, Stage::Serving | Stage::Leaving) => Err(io::ErrorKind::TimedOut.into()),
+                    (true, _) => Ok(Got::Leave),
+                });
+            }
+            let Poll::Ready(stage) = self.notice.poll_beyond(cx, self.stage) else {
+                return Poll::Pending;
+            };
+            self.stage = stage;
+            if stage > Stage::Leaving
+                && let Some(got) = self.closes(timer.as_mut())
+            {
+                return Poll::Ready(Ok(got));
+            }
+        }
+    }
+
+    /// Reads all that is there, so that it is known which answer is the last.
+    #[cold]
+    fn read_the_rest(&mut self, cx: &mut Context<'_>) {
+        let is_closing = self.notice.stage() > Stage::Leaving;
+        if !is_closing && !P::TELLS_THE_LAST {
+            return;
+        }
+        let before = self.input.len();
+        // What goes wrong is found out when more is wanted.
+        while self.input.len() < ENOUGH
+            && let Poll::Ready(Ok(1..)) = poll_read(&mut self.stream, cx, &mut self.input)
+        {}
+        if is_closing {
+            self.late_bytes += READ + self.input.len() - before;
+        }
+        if self.input.len() < ENOUGH || self.late_bytes > LATE {
+            self.protocol.is_last();
+        }
+    }
+}
+
+/// Waits for an answer, as long as its client does: one that has closed its side is gone, and leaves the line. None if
+/// the service ends before.
 async fn while_there<S: AsyncRead + Unpin, T>(
-    stream: &mut S,
-    ahead: &mut Vec<u8>,
+    (stream, ahead, notice): (&mut S, &mut Vec<u8>, &mut Notice),
     mut answer: Pin<&mut impl Future<Output = T>>,
-) -> io::Result<T> {
+) -> io::Result<Option<T>> {
     poll_fn(|cx| {
         if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
-            return Poll::Ready(Ok(answer));
+            return Poll::Ready(Ok(Some(answer)));
         }
         // One that sends more than that meanwhile is still there.
         while ahead.len() < READ {
-            match pin!(read(stream, ahead)).poll(cx) {
+            match poll_read(stream, cx, ahead) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             }
         }
-        Poll::Pending
+        notice.poll_until(cx, Stage::Hurry).map(|()| Ok(None))
     })
     .await
 }
 
 /// Reads what is there, once something is.
-async fn read(stream: &mut (impl AsyncRead + Unpin), input: &mut Vec<u8>) -> io::Result<usize> {
-    poll_fn(|cx| {
-        let mut bytes = [MaybeUninit::uninit(); READ];
-        let mut bytes = ReadBuf::uninit(&mut bytes);
-        let Poll::Ready(read) = Pin::new(&mut *stream).poll_read(cx, &mut bytes) else {
-            return Poll::Pending;
-        };
-        input.extend_from_slice(bytes.filled());
-        Poll::Ready(read.map(|()| bytes.filled().len()))
-    })
-    .await
+fn poll_read(
+    stream: &mut (impl AsyncRead + Unpin),
+    cx: &mut Context<'_>,
+    input: &mut Vec<u8>,
+) -> Poll<io::Result<usize>> {
+    let mut bytes = [MaybeUninit::uninit(); READ];
+    let mut bytes = ReadBuf::uninit(&mut bytes);
+    let Poll::Ready(read) = Pin::new(stream).poll_read(cx, &mut bytes) else {
+        return Poll::Pending;
+    };
+    input.extend_from_slice(bytes.filled());
+    Poll::Ready(read.map(|()| bytes.filled().len()))
 }
 
-/// Does something before the time that is set is over.
-async fn in_time<T>(
-    mut timer: Pin<&mut Timer>,
-    mut doing: Pin<&mut impl Future<Output = io::Result<T>>>,
-) -> io::Result<T> {
-    poll_fn(|cx| match doing.as_mut().poll(cx) {
-        Poll::Ready(done) => Poll::Ready(done),
-        Poll::Pending => timer
-            .as_mut()
-            .poll_over(cx)
-            .map(|()| Err(io::ErrorKind::TimedOut.into())),
-    })
-    .await
-}
-
-pin_project_lite::pin_project! {
-    /// An alarm that is set for each request. The clock is read once something has to be waited for, and the timer is
-    /// moved only when it goes off too early: most alarms are set anew long before.
-    struct Timer {
-        #[pin]
-        sleep: Sleep,
-        alarm: Alarm,
-    }
-}
-
-/// When time is over.
-#[derive(Clone, Copy)]
-enum Alarm {
-    /// So long after it is waited for.
-    In(Duration),
-    At(Instant),
-}
-
-impl Timer {
-    fn new(time: Duration) -> Self {
-        Self {
-            sleep: sleep_until(Instant::now() + time),
-            alarm: Alarm::In(time),
-        }
-    }
-
-    /// Sets it anew, from when it is waited for.
-    fn set(self: Pin<&mut Self>, time: Duration) {
-        *self.project().alarm = Alarm::In(time);
-    }
-
-    fn poll_over(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut this = self.project();
-        let until = match *this.alarm {
-            Alarm::At(until) => until,
-            Alarm::In(time) => Instant::now() + time,
-        };
-        *this.alarm = Alarm::At(until);
-        // It would go off too late.
-        if this.sleep.deadline() > until {
-            this.sleep.as_mut().reset(until);
-        }
-        while this.sleep.as_mut().poll(cx).is_ready() {
-            if Instant::now() >= until {
-                return Poll::Ready(());
-            }
-            this.sleep.as_mut().reset(until);
-        }
-        Poll::Pending
-    }
+/// Writes all of it, to the network: a stream may keep some back until it is told.
+async fn write(stream: &mut (impl AsyncWrite + Unpin), out: &[u8]) -> io::Result<()> {
+    stream.write_all(out).await?;
+    stream.flush().await
 }
 
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, duplex};
+    use tokio::time::Instant;
 
     use super::*;
+    use crate::drain::Closing;
 
     const PATIENCE: Patience = Patience {
         idle: Duration::from_secs(600),
@@ -263,6 +379,12 @@ mod tests {
         fn too_slow(&mut self, out: &mut Vec<u8>) {
             out.extend([b'?'; 100]);
         }
+
+        const TELLS_THE_LAST: bool = false;
+
+        fn is_last(&mut self) {}
+
+        fn ends_first(&mut self, _: &mut Vec<u8>) {}
     }
 
     /// How many seconds a client is served that says so much, reads so much, and stays; and what it reads.
@@ -270,7 +392,7 @@ mod tests {
         // Room for less than one answer.
         let (mut client, service) = duplex(16);
         let begun = Instant::now();
-        let serving = tokio::spawn(serve(service, Many, PATIENCE));
+        let serving = tokio::spawn(serve(service, Many, PATIENCE, Closing::default().notice()));
         client.write_all(said).await.expect("written");
         let mut heard = vec![0; reads];
         client.read_exact(&mut heard).await.expect("read");

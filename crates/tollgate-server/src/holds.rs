@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ pub(crate) struct Holds {
     sooner: Notify,
     most: usize,
     hashers: [RandomState; 2],
+    /// How many estimates were settled. Written (release) after one is.
+    settled: AtomicU64,
 }
 
 /// What stands for a name, or for what was asked: names are as long as their callers like, and this isn't. Nobody
@@ -74,6 +77,7 @@ impl Holds {
             sooner: Notify::new(),
             most,
             hashers: [RandomState::new(), RandomState::new()],
+            settled: AtomicU64::new(0),
         }
     }
 
@@ -88,6 +92,19 @@ impl Holds {
     /// How many are held.
     pub(crate) fn count(&self) -> usize {
         self.table().count
+    }
+
+    /// Tells what a request did cost that held this, which may be more than was thought.
+    pub(crate) fn settle(&self, mut permits: Permits, spent: u64) {
+        permits.settle(spent);
+        drop(permits);
+        // Afterwards: whoever sees the number sees what it stands for.
+        self.settled.fetch_add(1, Ordering::Release);
+    }
+
+    /// A number that grows whenever something is settled.
+    pub(crate) fn settled(&self) -> u64 {
+        self.settled.load(Ordering::Acquire)
     }
 
     /// What there is by a name, for one that asks this. A call that finds nothing has the name to itself until it is

@@ -16,7 +16,10 @@ mod request;
 mod session;
 mod usage;
 
-pub(crate) use session::{Door, Session};
+pub(crate) use body::{Pairs, read};
+pub(crate) use request::Request;
+pub(crate) use session::{Door, Session, Wrong, bad, is_json};
+pub(crate) use usage::decoded;
 
 #[cfg(test)]
 mod tests {

@@ -1,11 +1,22 @@
 //! The rate-limit service: Envoy's protocol, HTTP and Redis' on one engine.
 
+mod admin;
 mod bounds;
 mod cells;
 mod connection;
+mod denials;
+mod drain;
+mod health;
 mod holds;
 mod http;
 mod listen;
+mod listeners;
+mod log;
+mod measured;
+mod metrics;
+mod operate;
+mod reload;
+mod renew;
 mod resp;
 mod rls;
 mod secret;
@@ -14,12 +25,30 @@ mod secret;
 mod seeds;
 mod server;
 mod service;
+mod settings;
+mod small_file;
+mod start_error;
+mod state;
+mod store_events;
+mod tls;
+mod vitals;
+mod watch;
 
+pub use admin::{AdminHost, AdminToken, admin_token_files};
 pub use bounds::Bounds;
+pub use denials::{DenialLog, Share};
+pub use drain::{Drain, Drained};
 pub use listen::{Address, AddressError};
+pub use log::{Level, Log, LogForm};
+pub use reload::Watch;
 pub use rls::{RlsClosed, UnknownAnswer};
 pub use secret::Secret;
-pub use server::{Addresses, Server, Settings, StartError};
+pub use server::Server;
+pub use settings::{Addresses, Settings};
+pub use start_error::StartError;
+pub use state::{StateOptions, StateTold, Uptime};
+pub use store_events::StoreEvents;
+pub use tls::{Tls, TlsOn};
 
 /// What the front page shows is compiled.
 #[cfg(doctest)]

@@ -1,68 +1,113 @@
 //! Where clients come in: an address of TCP or a UNIX socket, bound before anything is served.
 
 use std::fmt;
+use std::fs::Permissions;
+use std::future::poll_fn;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixSocket, UnixStream};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
-/// Where to listen.
-///
-/// ```
-/// use tollgate_server::Address;
-///
-/// for text in ["127.0.0.1:8080", "unix:/run/tollgate.sock", "off", "[::1]:0"] {
-///     assert_eq!(text.parse::<Address>()?.to_string(), text);
-/// }
-/// // A port alone is one of this machine, for this machine.
-/// assert_eq!("8080".parse::<Address>()?.to_string(), "127.0.0.1:8080");
-/// assert!("example".parse::<Address>().is_err());
-/// # Ok::<(), tollgate_server::AddressError>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
-    /// A port; port 0 is any that is free.
-    Tcp(SocketAddr),
-    /// A socket in the file system.
-    Unix(PathBuf),
-    /// Nowhere.
-    Off,
-}
+use crate::drain::{GRACE, Notice, Stage};
+use crate::tls::Handshake;
 
-/// No address: see [`Address`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AddressError(String);
+mod address;
+mod places;
+
+pub use address::{Address, AddressError};
+use places::Network;
+pub(crate) use places::{Open, Place};
+
+/// As many as wait to be taken, as for TCP.
+const BACKLOG: u32 = 1_024;
 
 /// What is listened on.
 #[derive(Debug)]
 pub(crate) enum Listener {
-    Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
+    Tcp(TcpListener, Option<Handshake>),
+    Unix(UnixListener, Socket),
+}
+
+/// A UNIX socket in the file system.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    path: PathBuf,
+    mode: u32,
+    /// Which file it is, by device and number: another may be there when this one's time is over.
+    file: Option<(u64, u64)>,
 }
 
 /// A client that came in.
 #[derive(Debug)]
 pub(crate) enum Client {
     Tcp(TcpStream),
+    /// One that has to begin with TLS.
+    Tls(TcpStream, Handshake),
     Unix(UnixStream),
 }
 
+/// Who a client is, as far as the system tells: nothing that the client says itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peer {
+    Tcp(SocketAddr),
+    /// By the user and the process that have connected.
+    Unix {
+        user: u32,
+        process: Option<i32>,
+    },
+    /// It has left before anybody asked.
+    Gone,
+}
+
+impl Client {
+    pub(crate) fn peer(&self) -> Peer {
+        let peer = match self {
+            Self::Tcp(stream) | Self::Tls(stream, _) => stream.peer_addr().map(Peer::Tcp),
+            Self::Unix(stream) => stream.peer_cred().map(|found| Peer::Unix {
+                user: found.uid(),
+                process: found.pid(),
+            }),
+        };
+        peer.unwrap_or(Peer::Gone)
+    }
+
+    /// Where it comes from, if that may be one of many.
+    fn network(&self) -> Option<Network> {
+        match self.peer() {
+            Peer::Tcp(address) => Some(Network::of(address.ip())),
+            Peer::Unix { .. } | Peer::Gone => None,
+        }
+    }
+}
+
 impl Listener {
-    /// Listens there; none if nowhere.
-    pub(crate) async fn bind(address: &Address) -> io::Result<Option<Self>> {
+    /// Listens there, with TLS or without; none if nowhere. A UNIX socket has no TLS.
+    pub(crate) async fn bind(
+        address: &Address,
+        tls: Option<Handshake>,
+    ) -> io::Result<Option<Self>> {
         Ok(Some(match address {
             Address::Off => return Ok(None),
-            Address::Tcp(address) => Self::Tcp(TcpListener::bind(address).await?),
-            Address::Unix(path) => {
+            Address::Tcp(address) => Self::Tcp(TcpListener::bind(address).await?, tls),
+            Address::Unix(path, mode) => {
                 remove_if_dead(path).await?;
-                Self::Unix(UnixListener::bind(path)?, path.clone())
+                let listener = bind_unix(path, *mode)?;
+                let socket = Socket {
+                    path: path.clone(),
+                    mode: *mode,
+                    file: file_at(path),
+                };
+                Self::Unix(listener, socket)
             }
         }))
     }
@@ -70,31 +115,83 @@ impl Listener {
     /// Where it listens in the end.
     pub(crate) fn address(&self) -> io::Result<Address> {
         match self {
-            Self::Tcp(listener) => listener.local_addr().map(Address::Tcp),
-            Self::Unix(_, path) => Ok(Address::Unix(path.clone())),
+            Self::Tcp(listener, _) => listener.local_addr().map(Address::Tcp),
+            Self::Unix(_, Socket { path, mode, .. }) => Ok(Address::Unix(path.clone(), *mode)),
         }
     }
 
-    async fn accept(&self) -> io::Result<Client> {
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Client>> {
         match self {
-            Self::Tcp(listener) => {
-                let (stream, _) = listener.accept().await?;
-                // Answers are written whole; to wait for more would only delay them.
-                stream.set_nodelay(true)?;
-                Ok(Client::Tcp(stream))
+            Self::Tcp(listener, tls) => {
+                let accepted = listener.poll_accept(cx);
+                accepted.map(|accepted| Client::by_tcp(accepted?.0, tls.as_ref()))
             }
-            Self::Unix(listener, _) => Ok(Client::Unix(listener.accept().await?.0)),
+            Self::Unix(listener, ..) => {
+                let accepted = listener.poll_accept(cx);
+                accepted.map_ok(|(stream, _)| Client::Unix(stream))
+            }
+        }
+    }
+
+    /// One that waits to be taken: an error if none does. It asks the system, which knows of clients that this process
+    /// wasn't told of yet.
+    fn accept_now(&self) -> io::Result<Client> {
+        match self {
+            Self::Tcp(listener, tls) => {
+                let listener = listener.as_fd().try_clone_to_owned()?;
+                let (stream, _) = std::net::TcpListener::from(listener).accept()?;
+                stream.set_nonblocking(true)?;
+                Client::by_tcp(TcpStream::from_std(stream)?, tls.as_ref())
+            }
+            Self::Unix(listener, ..) => {
+                let listener = listener.as_fd().try_clone_to_owned()?;
+                let (stream, _) = std::os::unix::net::UnixListener::from(listener).accept()?;
+                stream.set_nonblocking(true)?;
+                Ok(Client::Unix(UnixStream::from_std(stream)?))
+            }
         }
     }
 }
 
+impl Client {
+    fn by_tcp(stream: TcpStream, tls: Option<&Handshake>) -> io::Result<Self> {
+        // Answers are written whole; to wait for more would only delay them.
+        stream.set_nodelay(true)?;
+        Ok(match tls {
+            None => Self::Tcp(stream),
+            Some(tls) => Self::Tls(stream, tls.clone()),
+        })
+    }
+}
+
+/// Binds a socket that nobody can connect to before it has its mode: until it listens, everybody is refused.
+fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
+    let socket = UnixSocket::new_stream()?;
+    socket.bind(path)?;
+    let allowed = std::fs::set_permissions(path, Permissions::from_mode(mode));
+    let listening = allowed.and_then(|()| socket.listen(BACKLOG));
+    if listening.is_err() {
+        let _ = std::fs::remove_file(path);
+    }
+    listening
+}
+
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Self::Unix(_, path) = self {
+        if let Self::Unix(_, Socket { path, file, .. }) = self
+            && file.is_some()
+            && *file == file_at(path)
+        {
             // Whoever starts next removes what is left.
             let _ = std::fs::remove_file(path);
         }
     }
+}
+
+/// Which file is there.
+fn file_at(path: &Path) -> Option<(u64, u64)> {
+    let found = std::fs::symlink_metadata(path).ok()?;
+    Some((found.dev(), found.ino()))
 }
 
 /// A socket that nobody listens on was left by a process that is gone.
@@ -112,11 +209,12 @@ async fn remove_if_dead(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Takes clients, each in a task of its own, until it is dropped. One beyond the most is told so and sent away.
+/// Takes clients, each in a task of its own, until the service closes; then waits until all are gone. One beyond the most
+/// is told so and sent away.
 pub(crate) async fn take<F>(
     listener: Listener,
     open: Arc<Open>,
-    full: &'static [u8],
+    (full, mut notice): (&'static [u8], Notice),
     serve: impl Fn(Client, Place) -> F,
 ) where
     F: Future<Output = ()> + Send + 'static,
@@ -124,16 +222,33 @@ pub(crate) async fn take<F>(
     // Those who are served end with this.
     let mut served = JoinSet::new();
     loop {
-        let accepted = listener.accept().await;
+        let accepted = poll_fn(|cx| match notice.poll_until(cx, Stage::Closing) {
+            Poll::Ready(()) => Poll::Ready(None),
+            Poll::Pending => listener.poll_accept(cx).map(Some),
+        });
+        let accepted = accepted.await;
         while served.try_join_next().is_some() {}
         match accepted {
-            Ok(client) => match open.enter() {
+            Some(Ok(client)) => match open.enter(client.network()) {
                 Some(place) => drop(served.spawn(serve(client, place))),
                 None => send_away(client, full).await,
             },
             // Out of file descriptors, or a client that left again: others may still come.
-            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            Some(Err(_)) => tokio::time::sleep(Duration::from_millis(20)).await,
+            None => break,
         }
+    }
+    // Who is connected already was promised an answer: the system would reset them.
+    while let Ok(client) = listener.accept_now()
+        && let Some(place) = open.enter(client.network())
+    {
+        served.spawn(serve(client, place));
+    }
+    drop(listener);
+    let mut all_gone = pin!(async { while served.join_next().await.is_some() {} });
+    if timeout(GRACE, all_gone.as_mut()).await.is_err() {
+        open.end_beginning();
+        all_gone.await;
     }
 }
 
@@ -141,84 +256,23 @@ pub(crate) async fn take<F>(
 async fn send_away(client: Client, full: &'static [u8]) {
     let wait = Duration::from_millis(10);
     match client {
-        Client::Tcp(mut stream) => drop(tokio::time::timeout(wait, stream.write_all(full)).await),
-        Client::Unix(mut stream) => drop(tokio::time::timeout(wait, stream.write_all(full)).await),
+        Client::Tcp(mut stream) => drop(timeout(wait, stream.write_all(full)).await),
+        // Whoever speaks TLS would understand nothing.
+        Client::Tls(..) => {}
+        Client::Unix(mut stream) => drop(timeout(wait, stream.write_all(full)).await),
     }
 }
 
-/// How many connections are open, and may be.
-#[derive(Debug)]
-pub(crate) struct Open {
-    now: AtomicUsize,
-    most: usize,
-}
-
-/// One of the connections that may be open.
-#[derive(Debug)]
-pub(crate) struct Place(Arc<Open>);
-
-impl Open {
-    pub(crate) fn new(most: usize) -> Arc<Self> {
-        let now = AtomicUsize::new(0);
-        Arc::new(Self { now, most })
-    }
-
-    fn enter(self: &Arc<Self>) -> Option<Place> {
-        let before = self.now.fetch_add(1, Ordering::Relaxed);
-        let place = Place(Arc::clone(self));
-        // The place that is too much leaves as it is dropped.
-        (before < self.most).then_some(place)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.now.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl FromStr for Address {
-    type Err = AddressError;
-
-    fn from_str(text: &str) -> Result<Self, AddressError> {
-        if text == "off" {
-            return Ok(Self::Off);
-        }
-        if let Some(path) = text.strip_prefix("unix:") {
-            return match path {
-                "" => Err(AddressError(text.to_owned())),
-                _ => Ok(Self::Unix(path.into())),
-            };
-        }
-        if let Ok(port) = text.parse::<u16>() {
-            return Ok(Self::Tcp((Ipv4Addr::LOCALHOST, port).into()));
-        }
-        let mut found = text
-            .to_socket_addrs()
-            .map_err(|_| AddressError(text.to_owned()))?;
-        let first = found.next().ok_or_else(|| AddressError(text.to_owned()))?;
-        Ok(Self::Tcp(first))
-    }
-}
-
-impl fmt::Display for Address {
+impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(f),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-            Self::Off => f.write_str("off"),
+            Self::Unix {
+                user,
+                process: Some(process),
+            } => write!(f, "uid {user} pid {process}"),
+            Self::Unix { user, .. } => write!(f, "uid {user}"),
+            Self::Gone => f.write_str("unknown"),
         }
     }
 }
-
-impl fmt::Display for AddressError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(text) = self;
-        write!(
-            f,
-            "no address {text:?}: write 127.0.0.1:8080, unix:/path/to/socket, or off"
-        )
-    }
-}
-
-impl std::error::Error for AddressError {}

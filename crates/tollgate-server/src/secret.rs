@@ -1,37 +1,108 @@
-//! Secrets that operators tell: compared in a time that doesn't depend on what is told, and never shown.
+//! Secrets that clients and operators tell: compared in a time that doesn't depend on what is told, and never shown.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
 
-/// A password or a token.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Box<[u8]>);
+use crate::small_file;
+
+/// So many secrets may hold at the same time: the one before, the next, and some to spare.
+const MOST: usize = 4;
+const MOST_BYTES: usize = 64 << 10;
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// A password or a token, kept in a file. Clones are the same one, and know when it is changed.
+///
+/// Each line of the file is a secret, and any of them will do: to change one without a gap, add the next as a line, let
+/// everybody change to it, and then remove the one before.
+///
+/// ```
+/// use tollgate_server::Secret;
+///
+/// let file = std::env::temp_dir().join(format!("tollgate-secret-{}", std::process::id()));
+/// std::fs::write(&file, "open sesame\n")?;
+/// let secret = Secret::from_file(&file)?;
+/// assert_eq!(format!("{secret:?}"), "Secret(…)");
+/// # std::fs::remove_file(&file)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Secret(Arc<Kept>);
+
+struct Kept {
+    file: PathBuf,
+    lines: RwLock<Vec<Box<[u8]>>>,
+}
 
 impl Secret {
-    /// The first line of a file.
+    /// The lines of a file.
     ///
     /// # Errors
-    /// If it can't be read, or has nothing on it.
+    /// If it can't be read, has nothing on it, or more than four lines.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, String> {
-        let path = path.as_ref();
-        let text = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        match line.trim_ascii() {
-            [] => Err(format!(
-                "{}: its first line is empty, and should be the secret",
-                path.display()
-            )),
-            secret => Ok(Self(secret.into())),
-        }
+        let file = path.as_ref().to_owned();
+        let lines = RwLock::new(read(&file)?);
+        Ok(Self(Arc::new(Kept { file, lines })))
     }
 
-    /// Whether this is it. It takes as long whatever differs; only the length may show.
-    pub(crate) fn is(&self, told: &[u8]) -> bool {
-        let differ = self.0.iter().zip(told).fold(0, |differ, (own, other)| {
-            std::hint::black_box(differ | (own ^ other))
-        });
-        differ == 0 && self.0.len() == told.len()
+    /// Reads the file again: whether it has changed, or why what is on it can't be used. What held before holds then.
+    pub(crate) fn renew(&self) -> Result<bool, String> {
+        let next = read(&self.0.file)?;
+        let mut lines = self.0.lines.write().unwrap_or_else(PoisonError::into_inner);
+        let has_changed = *lines != next;
+        *lines = next;
+        Ok(has_changed)
     }
+
+    /// Where it is kept.
+    pub(crate) fn file(&self) -> &Path {
+        &self.0.file
+    }
+
+    /// Whether this is it. It takes as long whatever differs; only the lengths may show.
+    pub(crate) fn is(&self, told: &[u8]) -> bool {
+        let lines = self.0.lines.read().unwrap_or_else(PoisonError::into_inner);
+        // All are compared, so that nobody learns which one it was.
+        lines
+            .iter()
+            .fold(false, |found, own| found | is_same(own, told))
+    }
+}
+
+fn is_same(own: &[u8], told: &[u8]) -> bool {
+    let differ = own.iter().zip(told).fold(0, |differ, (own, other)| {
+        std::hint::black_box(differ | (own ^ other))
+    });
+    differ == 0 && own.len() == told.len()
+}
+
+fn read(path: &Path) -> Result<Vec<Box<[u8]>>, String> {
+    let shown = path.display();
+    let text = small_file::read(path, MOST_BYTES).map_err(|error| format!("{shown}: {error}"))?;
+    // Some editors write it before the text, and nobody tells it.
+    let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&text);
+    let lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+    let lines: Vec<Box<[u8]>> = lines
+        .filter(|line| !line.is_empty())
+        .map(Into::into)
+        .collect();
+    match lines.len() {
+        0 => Err(format!("{shown}: it is empty, and should have the secret")),
+        1..=MOST => Ok(lines),
+        found => Err(format!(
+            "{shown}: it has {found} lines, and each is a secret: at most {MOST} may hold at the same time"
+        )),
+    }
+}
+
+/// Why a file isn't as secret as what is on it, if everybody on this machine may read it.
+pub(crate) fn is_open(path: &Path) -> Option<String> {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
+    (mode & 0o004 != 0).then(|| {
+        let shown = path.display();
+        format!("{shown} can be read by everybody on this machine (mode {mode:04o}): chmod o-r")
+    })
 }
 
 impl fmt::Debug for Secret {
@@ -42,15 +113,43 @@ impl fmt::Debug for Secret {
 
 #[cfg(test)]
 mod tests {
+    use tollgate_testkit::scratch::Scratch;
+
     use super::*;
 
     #[test]
     fn only_the_secret_is_it() {
-        let secret = Secret(b"abc".as_slice().into());
+        let scratch = Scratch::new("secrets");
+        let file = scratch.path("secret");
+        let write = |text: &str| std::fs::write(&file, text).unwrap();
+        write("abc\r\n");
+        let secret = Secret::from_file(&file).unwrap();
         assert!(secret.is(b"abc"));
-        for other in [&b""[..], b"ab", b"abd", b"abcd", b"ABC"] {
+        for other in [&b""[..], b"ab", b"abd", b"abcd", b"ABC", b"abc\r", b"next"] {
             assert!(!secret.is(other));
         }
         assert_eq!(format!("{secret:?}"), "Secret(…)");
+        // Both hold while one takes the other's place; no line is part of another.
+        let same = secret.clone();
+        for (text, holding, ended) in [
+            (
+                "abc\n\nnext\n",
+                &[&b"abc"[..], b"next"][..],
+                &b"abc\n\nnext"[..],
+            ),
+            ("next", &[b"next"], b"abc"),
+        ] {
+            write(text);
+            assert_eq!((secret.renew(), secret.renew()), (Ok(true), Ok(false)));
+            assert!(holding.iter().all(|told| same.is(told)), "{text:?}");
+            assert!(!same.is(ended), "{text:?}");
+        }
+        // What can't be used changes nothing.
+        for text in ["", " \n\n", "1\n2\n3\n4\n5\n"] {
+            write(text);
+            assert!(secret.renew().is_err() && secret.is(b"next"), "{text:?}");
+        }
+        std::fs::remove_file(&file).unwrap();
+        assert!(secret.renew().is_err() && secret.is(b"next"));
     }
 }

@@ -2,21 +2,37 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tollgate::clock::{Clock, Wall};
-use tollgate::{Algorithm, Decision, Outcome};
-use tollgate_engine::backend::{Backend, Gift, Limit, LimitKind, Memory};
-use tollgate_engine::verdict::{Cause, Findings, Permits, TooMuch};
-use tollgate_engine::{Engine, Facts, Verdict};
-use tollgate_http::{Dialect, Kind, Shown};
+use tollgate_engine::backend::{Backend, Gift, Memory};
+use tollgate_engine::verdict::Permits;
+use tollgate_engine::{Engine, Facts, Policy, Verdict};
+pub(crate) use tollgate_http::Answered;
+use tollgate_http::Dialect;
 use tollgate_redis::Redis;
 
+use crate::admin::Admin;
 use crate::bounds::Bounds;
 use crate::cells::{Cells, Here, There};
+use crate::denials::{Denials, Told};
+use crate::drain::Closing;
+use crate::health::Health;
 use crate::holds::{Full, Holds};
+use crate::log::Log;
+use crate::measured::Measured;
+use crate::metrics::Kept;
+use crate::reload::Reloader;
+use crate::renew::Renewed;
 use crate::rls::RlsClosed;
 use crate::secret::Secret;
+use crate::settings::Settings;
+use crate::state::Progress;
+use crate::store_events::StoreEvents;
+
+/// A store is given so long to answer when nobody asks it anything else.
+const MEET_STORE: Duration = Duration::from_secs(1);
 
 /// What decides, for every protocol.
 pub(crate) struct Service<B: Store> {
@@ -34,8 +50,84 @@ pub(crate) struct Service<B: Store> {
     pub(crate) replicas: u32,
     /// What an operator has to tell on RESP.
     pub(crate) password: Option<Secret>,
+    /// What everybody has to tell on RESP, if it isn't the operators'.
+    pub(crate) client_password: Option<Secret>,
     /// What an operator has to tell on HTTP.
     pub(crate) token: Option<Secret>,
+    /// What everybody has to tell on HTTP, if it isn't the operators'.
+    pub(crate) client_token: Option<Secret>,
+    /// Who may operate it.
+    pub(crate) admin: Admin,
+    /// All that is kept in files and read again.
+    pub(crate) renewed: Renewed,
+    /// Where it says what happens to it.
+    pub(crate) log: Log,
+    /// Whether it should be asked.
+    pub(crate) health: Health,
+    /// Says some of the refusals.
+    pub(crate) denials: Arc<Denials>,
+    /// What is measured of clients.
+    pub(crate) measured: Measured,
+    /// One scrape at a time: each looks at all keys.
+    pub(crate) scraping: tokio::sync::Mutex<()>,
+    /// Whether clients' connections end.
+    pub(crate) closing: Closing,
+    /// The policy in force, before it was divided.
+    pub(crate) whole: Mutex<Arc<Policy>>,
+    /// Where the policy comes from.
+    pub(crate) reloader: Reloader,
+    /// How saving goes, if it is saved.
+    pub(crate) state: Progress,
+}
+
+/// So many of those that are refused most are told.
+const TOP: usize = 128;
+
+impl<B: Store> Service<B> {
+    /// What decides by a policy, as these settings say.
+    pub(crate) fn new(
+        (engine, whole, cells): (Engine<B>, Policy, B::Cells),
+        (admin, renewed): (Admin, Renewed),
+        settings: Settings,
+    ) -> Self {
+        let health = settings.store_events.as_ref().map(StoreEvents::health);
+        let denials = Arc::new(Denials::new(settings.log.clone(), settings.log_denials));
+        let engine = if denials.says_any() {
+            engine.with_observer(Told(Arc::clone(&denials)))
+        } else {
+            engine
+        };
+        let engine = engine.with_tallies(settings.limiters).with_top(TOP);
+        Self {
+            engine: engine.with_bounds(tollgate_engine::Bounds {
+                descriptors: settings.bounds.descriptors,
+                fact_bytes: settings.bounds.key_bytes,
+                ..tollgate_engine::Bounds::default()
+            }),
+            cells,
+            holds: Holds::new(settings.bounds.holds),
+            bounds: settings.bounds,
+            dialects: settings.dialects,
+            rls_headers: settings.rls_headers,
+            rls_closed: settings.rls_closed,
+            replicas: settings.replicas.max(1),
+            password: settings.password,
+            client_password: settings.client_password,
+            token: settings.token,
+            client_token: settings.client_token,
+            admin,
+            renewed,
+            log: settings.log,
+            health: health.unwrap_or_default(),
+            denials,
+            measured: Measured::new(),
+            scraping: tokio::sync::Mutex::default(),
+            closing: Closing::default(),
+            whole: Mutex::new(Arc::new(whole)),
+            reloader: Reloader::new(settings.policy_path),
+            state: Progress::default(),
+        }
+    }
 }
 
 /// Who answers: memory, or a store.
@@ -51,6 +143,12 @@ pub(crate) trait Store: Backend<Error = Infallible> + Sized + 'static {
         engine: &Engine<Self>,
         facts: &'f Facts<'f>,
     ) -> impl Future<Output = Verdict<'f>> + Send;
+
+    /// What metrics show of it.
+    fn kept(service: &Service<Self>) -> Kept;
+
+    /// Whether it can be asked, if requests don't tell.
+    fn answers(&self) -> impl Future<Output = bool> + Send;
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Store for Memory<C, W> {
@@ -65,6 +163,22 @@ impl<C: Clock + 'static, W: Clock + 'static> Store for Memory<C, W> {
         let Ok(verdict) = engine.decide_async(facts).await;
         verdict
     }
+
+    fn kept(service: &Service<Self>) -> Kept {
+        let memory = service.engine.backend();
+        let mut tables = memory.tables();
+        tables.push(service.cells.table());
+        Kept {
+            backend: "memory",
+            tables,
+            in_flight: memory.in_flight(),
+            ..Kept::default()
+        }
+    }
+
+    async fn answers(&self) -> bool {
+        true
+    }
 }
 
 impl Store for Redis {
@@ -74,6 +188,24 @@ impl Store for Redis {
     async fn decide<'f>(engine: &Engine<Self>, facts: &'f Facts<'f>) -> Verdict<'f> {
         let Ok(verdict) = engine.decide_async(facts).await;
         verdict
+    }
+
+    fn kept(service: &Service<Self>) -> Kept {
+        let redis = service.engine.backend();
+        let store = redis.stats();
+        let mut tables = redis.tables();
+        tables.push(service.cells.table());
+        Kept {
+            backend: "redis",
+            tables,
+            in_flight: store.slots as u64,
+            is_without_store: redis.fallback_active(),
+            store,
+        }
+    }
+
+    async fn answers(&self) -> bool {
+        !self.fallback_active() && self.ready(MEET_STORE).await.is_ok()
     }
 }
 
@@ -169,107 +301,6 @@ pub(crate) fn name_of(facts: &Facts<'_>) -> Vec<u8> {
         name.extend(text.as_bytes());
     }
     name
-}
-
-/// What a client is told of a request.
-#[derive(Debug)]
-pub(crate) struct Answered<'a> {
-    pub(crate) is_allowed: bool,
-    pub(crate) cause: Cause<'a>,
-    pub(crate) decision: Decision,
-    findings: &'a Findings<'a>,
-}
-
-impl<'a> Answered<'a> {
-    pub(crate) fn of(findings: &'a Findings<'a>, is_allowed: bool) -> Self {
-        Self {
-            is_allowed,
-            cause: findings.cause(),
-            decision: *findings.decision(),
-            findings,
-        }
-    }
-
-    /// The name of what decided; none if nothing that has one did.
-    pub(crate) fn rule(&self) -> Option<&'a str> {
-        match self.cause {
-            Cause::Rule(name) | Cause::Tier(name) | Cause::StoreFailure(name) => Some(name),
-            _ => None,
-        }
-    }
-
-    /// What header fields show of the limit that decided.
-    pub(crate) fn shown(&self) -> Option<Shown<'a>> {
-        let (name, kind) = (self.rule()?, self.findings.limit()?.kind());
-        let shown = Shown::of(name, &self.decision);
-        let LimitKind::Rate { rate, algorithm } = kind else {
-            return Some(match kind.window() {
-                Some(window) => shown.window(window),
-                None => shown,
-            });
-        };
-        let (Some(period), count) = (rate.period(), rate.count()) else {
-            return Some(shown);
-        };
-        let limit = self.decision.limit;
-        let of = |tokens: u64| {
-            let nanos = period.as_nanos() * u128::from(tokens) / u128::from(count.max(1));
-            Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
-        };
-        let is_bucket = matches!(
-            algorithm,
-            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket
-        );
-        // All but the last token that is missing come back after the first of them does.
-        let later = limit
-            .saturating_sub(self.decision.remaining)
-            .saturating_sub(1);
-        let shown = shown.window(of(limit));
-        Some(if is_bucket && self.is_allowed {
-            shown.more_after(self.decision.reset_after.saturating_sub(of(later)))
-        } else {
-            shown
-        })
-    }
-
-    /// What refused.
-    pub(crate) fn kind(&self) -> Kind {
-        match self.cause {
-            Cause::StoreFailure(_) => return Kind::Unavailable,
-            Cause::Block(_) => return Kind::Blocked,
-            Cause::TooMuch(_) => return Kind::TooLarge,
-            _ => {}
-        }
-        if self.decision.outcome == Outcome::Never {
-            return Kind::TooLarge;
-        }
-        match self.findings.limit().map(Limit::kind) {
-            Some(LimitKind::Quota(_)) => Kind::Quota,
-            Some(LimitKind::Concurrency(_)) => Kind::Concurrency,
-            _ => Kind::Rate,
-        }
-    }
-
-    /// The limit that decided.
-    pub(crate) fn limit(&self) -> Option<&'a LimitKind> {
-        self.findings.limit().map(Limit::kind)
-    }
-
-    /// What the request has more of than is taken: no decision of a limit, either.
-    pub(crate) fn too_much(&self) -> Option<TooMuch<'a>> {
-        match self.cause {
-            Cause::TooMuch(what) if !self.is_allowed => Some(what),
-            _ => None,
-        }
-    }
-
-    /// Why nothing could be decided: another answer than a refusal.
-    pub(crate) fn failure(&self) -> Option<&'a str> {
-        match self.cause {
-            Cause::StoreFailure(name) if !self.is_allowed => Some(name),
-            _ => None,
-        }
-    }
 }
 
 /// The time, for the one dialect that tells it.

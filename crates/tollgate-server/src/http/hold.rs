@@ -139,8 +139,8 @@ impl<B: Store> Session<B> {
             .spent
             .ok_or_else(|| bad("spent: it is missing: what the request did cost".to_owned()))?;
         let held = self.service.holds.take(&name_of(&named.id)?);
-        let mut permits = held.ok_or_else(|| unknown(&named.id))?;
-        permits.settle(spent);
+        let permits = held.ok_or_else(|| unknown(&named.id))?;
+        self.service.holds.settle(permits, spent);
         self.answer.body.extend(b"{\"settled\":true}");
         Ok(())
     }

@@ -31,11 +31,23 @@ pub(crate) struct Request<'i> {
     pub(crate) query: &'i str,
     pub(crate) host: Option<&'i [u8]>,
     pub(crate) origin: Option<&'i [u8]>,
+    /// Where the page is from that asks, as browsers tell it: `same-origin`, `cross-site`.
+    pub(crate) fetch_site: Option<&'i [u8]>,
     pub(crate) content_type: Option<&'i [u8]>,
     pub(crate) authorization: Option<&'i [u8]>,
+    pub(crate) accept: Option<&'i [u8]>,
     pub(crate) body: Cow<'i, [u8]>,
     /// The client may send another on this connection.
     pub(crate) keep_alive: bool,
+}
+
+impl<'i> Request<'i> {
+    /// The token that it brings along.
+    pub(crate) fn bearer(&self) -> Option<&'i [u8]> {
+        let (scheme, told) = self.authorization?.split_at_checked(b"Bearer ".len())?;
+        let is_it = scheme.eq_ignore_ascii_case(b"Bearer ");
+        is_it.then(|| told.trim_ascii_start())
+    }
 }
 
 /// What is there of a request.
@@ -209,8 +221,12 @@ impl<'i> Head<'i> {
             self.request.content_type = Some(value);
         } else if name.eq_ignore_ascii_case("origin") {
             self.request.origin = Some(value);
+        } else if name.eq_ignore_ascii_case("sec-fetch-site") {
+            self.request.fetch_site = Some(value);
         } else if name.eq_ignore_ascii_case("authorization") {
             self.request.authorization = Some(value);
+        } else if name.eq_ignore_ascii_case("accept") {
+            self.request.accept = Some(value);
         }
         Ok(())
     }

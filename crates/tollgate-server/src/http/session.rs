@@ -3,12 +3,17 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use tokio::task::spawn_blocking;
 use tollgate_engine::backend::Gift;
 
 use super::answer::Answer;
 use super::body::{self, Asked};
 use super::request::{self, Found, Most, Request};
 use crate::connection::{ENOUGH, Heard, Speaks, Then};
+use crate::drain::ENDS;
+use crate::listen::Peer;
+use crate::measured::Protocol;
+use crate::metrics::{self, Form};
 use crate::service::{LOST, Service, Store};
 
 /// What can be asked, for machines.
@@ -16,11 +21,13 @@ const OPENAPI: &[u8] = include_bytes!("openapi.json");
 
 /// One client's connection.
 pub(crate) struct Session<B: Store> {
-    pub(super) service: Arc<Service<B>>,
+    pub(crate) service: Arc<Service<B>>,
     door: Door,
-    pub(super) answer: Answer,
+    pub(crate) answer: Answer,
     /// The client was told to go on with its body.
     told_to_go_on: bool,
+    /// The service ends: an answer after which nothing is left says so.
+    is_last: bool,
 }
 
 /// Which listener a client came by.
@@ -28,12 +35,14 @@ pub(crate) struct Session<B: Store> {
 pub(crate) enum Door {
     /// The one that anybody may ask.
     Public,
-    /// The one for operators and probes.
-    Admin,
+    /// The one for operators and probes, and who came.
+    Admin(Peer),
+    /// The one for Prometheus and probes.
+    Metrics,
 }
 
 /// A status, and why.
-pub(super) type Wrong = (u16, String);
+pub(crate) type Wrong = (u16, String);
 
 /// What a request is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +58,15 @@ enum Route {
     Usage,
     OpenApi,
     Health,
+    Ready,
+    Metrics,
+}
+
+impl Route {
+    /// Whether anybody may ask it, without a token.
+    const fn is_open(self) -> bool {
+        matches!(self, Self::Health | Self::Ready | Self::Metrics)
+    }
 }
 
 impl<B: Store> Session<B> {
@@ -58,15 +76,30 @@ impl<B: Store> Session<B> {
             door,
             answer: Answer::default(),
             told_to_go_on: false,
+            is_last: false,
         }
     }
 
     /// Answers one request.
     async fn request(&mut self, request: &Request<'_>) {
         self.answer.clear();
-        let route = match route(request, self.door) {
+        if let Door::Admin(from) = self.door
+            // In a box, as connections are many, and operators few.
+            && let Some(done) = Box::pin(self.administer(request, from)).await
+        {
+            if let Err(wrong) = done {
+                self.refuse(&wrong);
+            }
+            return self.answer.field("x-content-type-options", "nosniff");
+        }
+        let route = route(request, self.door);
+        let may_ask = match route {
+            Ok(route) if route.is_open() => Ok(()),
+            _ => self.may_ask(request),
+        };
+        let route = match may_ask.and(route) {
             Ok(route) => route,
-            Err((status, why)) => return self.answer.problem(status, &why),
+            Err(wrong) => return self.refuse(&wrong),
         };
         let done = match route {
             Route::Health => {
@@ -74,6 +107,12 @@ impl<B: Store> Session<B> {
                 self.answer.body.extend(b"OK\n");
                 Ok(())
             }
+            Route::Ready => {
+                self.ready();
+                Ok(())
+            }
+            // It would make all answers as large as this.
+            Route::Metrics => Box::pin(self.metrics(request.accept)).await,
             Route::Check => self.check(&request.body).await,
             Route::Peek => self.peek(&request.body).await,
             Route::Refund => self.refund(request).await,
@@ -88,13 +127,38 @@ impl<B: Store> Session<B> {
                 Ok(())
             }
         };
-        if let Err((status, why)) = done {
-            self.answer.problem(status, &why);
-            if status == 503 {
-                // What is missing may be there again at any time.
-                self.answer.field("retry-after", "1");
-            }
+        if let Err(wrong) = done {
+            self.refuse(&wrong);
         }
+    }
+
+    fn refuse(&mut self, (status, why): &Wrong) {
+        self.answer.problem(*status, why);
+        match status {
+            401 => self.answer.field("www-authenticate", "Bearer"),
+            // What is missing may be there again at any time.
+            503 => self.answer.field("retry-after", "1"),
+            _ => {}
+        }
+    }
+
+    /// Whether anything is answered at all.
+    fn may_ask(&self, request: &Request<'_>) -> Result<(), Wrong> {
+        let Some(clients) = self.service.client_token.as_ref() else {
+            return Ok(());
+        };
+        let operators = self.service.token.as_ref();
+        let told = request.bearer();
+        let is_known = told.is_some_and(|told| {
+            clients.is(told) | operators.is_some_and(|operators| operators.is(told))
+        });
+        if is_known || self.door != Door::Public {
+            return Ok(());
+        }
+        Err((
+            401,
+            "requests need a token: send it as Authorization: Bearer …".to_owned(),
+        ))
     }
 
     async fn refund(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
@@ -110,6 +174,28 @@ impl<B: Store> Session<B> {
         Ok(())
     }
 
+    /// Whether clients may come, and what is wrong.
+    fn ready(&mut self) {
+        let health = &self.service.health;
+        health.write_json(&mut self.answer.body);
+        if !health.is_ready() {
+            self.answer.status = 503;
+        }
+    }
+
+    /// All that is counted. It looks at all keys, so others go on meanwhile.
+    async fn metrics(&mut self, accept: Option<&[u8]>) -> Result<(), Wrong> {
+        let form = Form::wanted(accept);
+        let service = Arc::clone(&self.service);
+        let turn = self.service.scraping.lock().await;
+        let rendered = spawn_blocking(move || metrics::render(&*service, form)).await;
+        drop(turn);
+        let text = rendered.map_err(|error| (500, format!("metrics weren't read: {error}")))?;
+        self.answer.media = form.media();
+        self.answer.body = text.into_bytes();
+        Ok(())
+    }
+
     fn may_operate(&self, request: &Request<'_>) -> Result<(), Wrong> {
         let Some(token) = &self.service.token else {
             return Err((
@@ -117,13 +203,7 @@ impl<B: Store> Session<B> {
                 "this is for operators: start the service with --http-token-file".to_owned(),
             ));
         };
-        let told = request.authorization.and_then(|field| {
-            let (scheme, told) = field.split_at_checked(b"Bearer ".len())?;
-            scheme
-                .eq_ignore_ascii_case(b"Bearer ")
-                .then(|| told.trim_ascii_start())
-        });
-        if told.is_some_and(|told| token.is(told)) {
+        if request.bearer().is_some_and(|told| token.is(told)) {
             return Ok(());
         }
         Err((
@@ -135,58 +215,55 @@ impl<B: Store> Session<B> {
 
 impl<B: Store> Speaks for Session<B> {
     async fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> Heard {
+        let since = self.service.measured.now();
         let bounds = &self.service.bounds;
         let most = Most {
             head: bounds.head_bytes,
             body: bounds.request_bytes,
         };
-        let mut used = 0;
-        for _ in 0..bounds.pipeline {
-            if out.len() >= ENOUGH {
-                break;
-            }
-            match request::find(&input[used..], &most) {
-                Ok(Found::Whole(request, length)) => {
-                    self.told_to_go_on = false;
-                    self.request(&request).await;
-                    used += length;
-                    self.answer
-                        .write(out, request.keep_alive, request.method == "HEAD");
-                    if !request.keep_alive {
-                        return Heard {
-                            used,
-                            then: Then::Close,
-                        };
-                    }
+        let (mut used, mut answered) = (0, 0);
+        let then = 'heard: {
+            for _ in 0..bounds.pipeline {
+                if out.len() >= ENOUGH {
+                    break;
                 }
-                Ok(Found::Part { asks_to_go_on }) => {
-                    if used == input.len() {
-                        self.answer.shrink();
+                match request::find(&input[used..], &most) {
+                    Ok(Found::Whole(request, length)) => {
+                        self.told_to_go_on = false;
+                        self.request(&request).await;
+                        answered += 1;
+                        used += length;
+                        let is_last = self.is_last && used == input.len();
+                        let keep_alive = request.keep_alive && !is_last;
+                        self.answer.write(out, keep_alive, request.method == "HEAD");
+                        if !keep_alive {
+                            break 'heard Then::Close;
+                        }
                     }
-                    if asks_to_go_on && !self.told_to_go_on {
-                        self.told_to_go_on = true;
-                        out.extend(b"HTTP/1.1 100 Continue\r\n\r\n");
+                    Ok(Found::Part { asks_to_go_on }) => {
+                        if used == input.len() {
+                            self.answer.shrink();
+                        }
+                        if asks_to_go_on && !self.told_to_go_on {
+                            self.told_to_go_on = true;
+                            out.extend(b"HTTP/1.1 100 Continue\r\n\r\n");
+                        }
+                        break 'heard Then::Read;
                     }
-                    return Heard {
-                        used,
-                        then: Then::Read,
-                    };
-                }
-                Err(wrong) => {
-                    self.answer.clear();
-                    self.answer.problem(wrong.status(), &wrong.to_string());
-                    self.answer.write(out, false, false);
-                    return Heard {
-                        used,
-                        then: Then::Close,
-                    };
+                    Err(wrong) => {
+                        self.answer.clear();
+                        self.answer.problem(wrong.status(), &wrong.to_string());
+                        self.answer.write(out, false, false);
+                        break 'heard Then::Close;
+                    }
                 }
             }
+            Then::Answer
+        };
+        if self.door == Door::Public {
+            self.service.measured.took(Protocol::Http, since, answered);
         }
-        Heard {
-            used,
-            then: Then::Answer,
-        }
+        Heard { used, then }
     }
 
     fn lets_wait(&self) -> bool {
@@ -200,9 +277,21 @@ impl<B: Store> Speaks for Session<B> {
             .problem(408, &format!("the request wasn't sent within {seconds} s"));
         self.answer.write(out, false, false);
     }
+
+    const TELLS_THE_LAST: bool = true;
+
+    fn is_last(&mut self) {
+        self.is_last = true;
+    }
+
+    fn ends_first(&mut self, out: &mut Vec<u8>) {
+        self.answer.clear();
+        self.refuse(&(503, ENDS.to_owned()));
+        self.answer.write(out, false, false);
+    }
 }
 
-pub(super) fn bad(why: String) -> Wrong {
+pub(crate) fn bad(why: String) -> Wrong {
     (400, why)
 }
 
@@ -221,8 +310,17 @@ fn route(request: &Request<'_>, door: Door) -> Result<Route, Wrong> {
         "/v1/refund" if is_public => ("POST", Route::Refund),
         "/openapi.json" if is_public => ("GET", Route::OpenApi),
         "/healthcheck" if is_public => ("GET", Route::Health),
-        "/healthz" | "/readyz" if !is_public => ("GET", Route::Health),
-        path => return Err((404, format!("nothing is at {path}: see GET /openapi.json"))),
+        "/healthz" => ("GET", Route::Health),
+        "/readyz" => ("GET", Route::Ready),
+        "/metrics" if !is_public => ("GET", Route::Metrics),
+        path => {
+            let see = if is_public {
+                "/openapi.json"
+            } else {
+                "/metrics, /healthz and /readyz"
+            };
+            return Err((404, format!("nothing is at {path}: see GET {see}")));
+        }
     };
     let is_read = method == "GET" && request.method == "HEAD";
     if request.method != method && !is_read {
@@ -237,11 +335,7 @@ fn route(request: &Request<'_>, door: Door) -> Result<Route, Wrong> {
 /// A page of a browser may send a form to any address, of this machine too. It can't say that it is JSON without asking
 /// first, and it tells where it is from.
 fn may_post(request: &Request<'_>) -> Result<(), Wrong> {
-    let media = request.content_type.unwrap_or_default();
-    let media = media.split(|byte| *byte == b';').next().unwrap_or_default();
-    if !media.trim_ascii().eq_ignore_ascii_case(b"application/json") {
-        return Err((415, "send Content-Type: application/json".to_owned()));
-    }
+    is_json(request)?;
     let own = request.host.unwrap_or_default();
     match request.origin {
         None => Ok(()),
@@ -252,6 +346,16 @@ fn may_post(request: &Request<'_>) -> Result<(), Wrong> {
         }
         Some(_) => Err((403, "requests of other origins aren't answered".to_owned())),
     }
+}
+
+/// Whether what comes with a request is called JSON.
+pub(crate) fn is_json(request: &Request<'_>) -> Result<(), Wrong> {
+    let media = request.content_type.unwrap_or_default();
+    let media = media.split(|byte| *byte == b';').next().unwrap_or_default();
+    if media.trim_ascii().eq_ignore_ascii_case(b"application/json") {
+        return Ok(());
+    }
+    Err((415, "send Content-Type: application/json".to_owned()))
 }
 
 /// Whether a host is an address, or this machine. Whoever has any other name can have it lead here, and then is of the

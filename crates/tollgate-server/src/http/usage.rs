@@ -132,7 +132,7 @@ impl<'q> Asked<'q> {
 }
 
 /// Text of an address, in which `%20` and `+` are spaces.
-fn decoded(text: &str) -> Result<Cow<'_, str>, Wrong> {
+pub(crate) fn decoded(text: &str) -> Result<Cow<'_, str>, Wrong> {
     if !text.contains(['%', '+']) {
         return Ok(Cow::Borrowed(text));
     }

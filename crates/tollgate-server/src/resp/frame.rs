@@ -8,6 +8,8 @@ use std::ops::Range;
 
 /// The longest line before the bytes of a command: `*1024\r\n`, `$65536\r\n`.
 const LONGEST_LINE: usize = 32;
+/// What a handshake of TLS begins with: no command does, and the line that it were might never end.
+const TLS: u8 = 0x16;
 /// What most commands have.
 const FEW_WORDS: usize = 16;
 
@@ -47,6 +49,8 @@ pub(crate) enum Broken {
     Quotes,
     /// A web browser, or a program that speaks HTTP: whoever sends its lines wants something else.
     Http,
+    /// A client that begins with TLS, which isn't spoken here.
+    Tls,
 }
 
 impl Frame {
@@ -56,6 +60,9 @@ impl Frame {
             return Ok(None);
         };
         if self.missing.is_none() {
+            if *first == TLS {
+                return Err(Broken::Tls);
+            }
             if *first != b'*' {
                 return self.read_line(input, most);
             }
@@ -220,6 +227,7 @@ impl fmt::Display for Broken {
             }
             Self::Quotes => f.write_str("unbalanced quotes in request"),
             Self::Http => f.write_str("this isn't HTTP"),
+            Self::Tls => f.write_str("this isn't TLS"),
         }
     }
 }

@@ -9,10 +9,14 @@ use super::reply::{Replies, Version};
 use super::throttle::{Ask, Throttle};
 use crate::cells::Cells;
 use crate::connection::{ENOUGH, Heard, Speaks, Then};
+use crate::drain::ENDS;
+use crate::measured::Protocol;
 use crate::service::{Answered, Service, Store};
 
 mod about;
 mod operator;
+
+use operator::Standing;
 
 /// One client's connection.
 pub(crate) struct Session<B: Store> {
@@ -21,8 +25,8 @@ pub(crate) struct Session<B: Store> {
     version: Version,
     id: u64,
     name: Vec<u8>,
-    /// It has told the operators' password.
-    is_operator: bool,
+    /// What it may do, by the password that it has told.
+    standing: Standing,
     is_over: bool,
     /// The limit of the last `CL.THROTTLE`: most clients ask by one.
     last: Option<(Ask, <B::Cells as Cells>::Limit)>,
@@ -36,7 +40,7 @@ impl<B: Store> Session<B> {
             version: Version::Two,
             id,
             name: Vec::new(),
-            is_operator: false,
+            standing: Standing::default(),
             is_over: false,
             last: None,
         }
@@ -57,7 +61,9 @@ impl<B: Store> Session<B> {
             version,
         };
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
-        let answered = if is("CL.THROTTLE") {
+        let answered = if let Err(refused) = self.may_ask(name) {
+            Err(refused)
+        } else if is("CL.THROTTLE") {
             self.throttle(words, &mut out).await
         } else if is("TG.CHECK") {
             self.check(words, &mut out).await
@@ -134,56 +140,53 @@ impl<B: Store> Session<B> {
 
 impl<B: Store> Speaks for Session<B> {
     async fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> Heard {
+        let since = self.service.measured.now();
         let bounds = &self.service.bounds;
         let most = Most {
             bytes: bounds.request_bytes,
             words: bounds.arguments,
         };
-        let mut used = 0;
-        for _ in 0..bounds.pipeline {
-            if out.len() >= ENOUGH {
-                break;
-            }
-            let mut frame = std::mem::take(&mut self.frame);
-            let rest = &input[used..];
-            match frame.read(rest, &most) {
-                Ok(Some(length)) => {
-                    self.command(frame.words(rest), out).await;
-                    frame.clear();
-                    used += length;
+        let (mut used, mut answered) = (0, 0);
+        let then = 'heard: {
+            for _ in 0..bounds.pipeline {
+                if out.len() >= ENOUGH {
+                    break;
                 }
-                Ok(None) => {
-                    if rest.is_empty() {
-                        frame.shrink();
+                let mut frame = std::mem::take(&mut self.frame);
+                let rest = &input[used..];
+                match frame.read(rest, &most) {
+                    Ok(Some(length)) => {
+                        self.command(frame.words(rest), out).await;
+                        frame.clear();
+                        answered += 1;
+                        used += length;
                     }
-                    self.frame = frame;
-                    return Heard {
-                        used,
-                        then: Then::Read,
-                    };
-                }
-                Err(broken) => {
-                    let version = self.version;
-                    Replies {
-                        bytes: out,
-                        version,
+                    Ok(None) => {
+                        if rest.is_empty() {
+                            frame.shrink();
+                        }
+                        self.frame = frame;
+                        break 'heard Then::Read;
                     }
-                    .error(&format!("ERR {broken}"));
-                    self.is_over = true;
+                    Err(broken) => {
+                        let version = self.version;
+                        Replies {
+                            bytes: out,
+                            version,
+                        }
+                        .error(&format!("ERR {broken}"));
+                        self.is_over = true;
+                    }
+                }
+                self.frame = frame;
+                if self.is_over {
+                    break 'heard Then::Close;
                 }
             }
-            self.frame = frame;
-            if self.is_over {
-                return Heard {
-                    used,
-                    then: Then::Close,
-                };
-            }
-        }
-        Heard {
-            used,
-            then: Then::Answer,
-        }
+            Then::Answer
+        };
+        self.service.measured.took(Protocol::Resp, since, answered);
+        Heard { used, then }
     }
 
     fn lets_wait(&self) -> bool {
@@ -198,6 +201,19 @@ impl<B: Store> Speaks for Session<B> {
             version,
         }
         .error(&format!("ERR the command wasn't sent within {seconds} s"));
+    }
+
+    const TELLS_THE_LAST: bool = false;
+
+    fn is_last(&mut self) {}
+
+    fn ends_first(&mut self, out: &mut Vec<u8>) {
+        let version = self.version;
+        Replies {
+            bytes: out,
+            version,
+        }
+        .error(&format!("UNAVAILABLE {ENDS}"));
     }
 }
 

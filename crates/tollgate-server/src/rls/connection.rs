@@ -7,17 +7,21 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use h2::server::{Builder, SendResponse};
+use h2::server::{Builder, Connection, SendResponse};
 use h2::{Reason, RecvStream};
 use http::Request;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
+use tollgate::Timestamp;
 
 use super::call::{self, Failed, Method, PREFIX};
 use super::decide::{Question, Undecided, decide};
 use super::quiet::{Quiet, Then};
 use super::request::Request as Asked;
 use super::{answer, health, reflect};
+use crate::bounds::Bounds;
+use crate::drain::{self, Notice, Stage};
+use crate::measured::Protocol;
 use crate::service::{Service, Store};
 
 /// A call that isn't over.
@@ -29,6 +33,8 @@ enum Next {
     Calls,
     /// Nothing has come for long.
     Quiet(Then),
+    /// The service is farther on its way to the end.
+    Stage(Stage),
     Ended,
     Failed(h2::Error),
 }
@@ -38,28 +44,43 @@ struct Body {
     stream: RecvStream,
     bytes: Vec<u8>,
     most: usize,
+    /// When the call came.
+    since: Timestamp,
 }
 
 /// Serves a connection until one of both sides ends it, or nothing has happened on it for long.
-pub(crate) async fn serve<B: Store, S>(stream: S, service: Arc<Service<B>>) -> Result<(), h2::Error>
+pub(crate) async fn serve<B: Store, S>(
+    mut stream: S,
+    service: Arc<Service<B>>,
+    mut notice: Notice,
+) -> Result<(), h2::Error>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let served = serve_calls(&mut stream, service, &mut notice).await;
+    if notice.stage() > Stage::Serving {
+        drain::linger(&mut stream, &mut notice).await;
+    }
+    served
+}
+
+/// The same without the end of the connection below.
+async fn serve_calls<B: Store, S>(
+    stream: &mut S,
+    service: Arc<Service<B>>,
+    notice: &mut Notice,
+) -> Result<(), h2::Error>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let bounds = &service.bounds;
-    let small = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
-    let mut builder = Builder::new();
-    builder
-        .max_concurrent_streams(bounds.streams)
-        .max_header_list_size(small(bounds.head_bytes))
-        .initial_window_size(small(bounds.request_bytes + PREFIX).max(65_535))
-        .initial_connection_window_size(1 << 20);
-    let handshake = timeout(bounds.request_time, builder.handshake::<S, Bytes>(stream));
-    let Ok(connection) = handshake.await else {
+    let Some(connection) = begin_connection(stream, bounds, notice).await else {
         return Ok(());
     };
     let mut connection = connection?;
     let mut calls = Calls::new();
     let mut quiet = Quiet::new(connection.ping_pong(), bounds);
+    let mut stage = Stage::Serving;
     loop {
         let mut accepted = Vec::new();
         let next = poll_fn(|cx| {
@@ -77,7 +98,10 @@ where
             match (accepted.is_empty(), ended) {
                 (false, _) => Poll::Ready(Next::Calls),
                 (true, true) => Poll::Ready(Next::Ended),
-                (true, false) => quiet.poll(cx, calls.is_empty()).map(Next::Quiet),
+                (true, false) => match notice.poll_beyond(cx, stage) {
+                    Poll::Ready(stage) => Poll::Ready(Next::Stage(stage)),
+                    Poll::Pending => quiet.poll(cx, calls.is_empty()).map(Next::Quiet),
+                },
             }
         });
         match next.await {
@@ -87,10 +111,44 @@ where
                 }
                 quiet.heard();
             }
+            Next::Stage(now) => {
+                if now > Stage::Leaving && stage <= Stage::Leaving {
+                    connection.graceful_shutdown();
+                }
+                stage = now;
+                // Calls look at the stage when they are polled, as those are that are new.
+                calls = std::mem::take(&mut calls).into_iter().collect();
+            }
             Next::Ended | Next::Quiet(Then::Close) => return Ok(()),
             Next::Quiet(Then::SayGoodbye) => connection.graceful_shutdown(),
             Next::Failed(error) => return Err(error),
         }
+    }
+}
+
+/// The first words of HTTP/2. None if they don't come in time, or not soon once the service closes.
+async fn begin_connection<'s, S>(
+    stream: &'s mut S,
+    bounds: &Bounds,
+    notice: &mut Notice,
+) -> Option<Result<Connection<&'s mut S, Bytes>, h2::Error>>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let small = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
+    let mut builder = Builder::new();
+    builder
+        .max_concurrent_streams(bounds.streams)
+        .max_header_list_size(small(bounds.head_bytes))
+        .initial_window_size(small(bounds.request_bytes + PREFIX).max(65_535))
+        .initial_connection_window_size(1 << 20);
+    let closing = async {
+        notice.until(Stage::Closing).await;
+        sleep(drain::GRACE).await;
+    };
+    tokio::select! {
+        begun = timeout(bounds.request_time, builder.handshake(stream)) => begun.ok(),
+        () = closing => None,
     }
 }
 
@@ -113,13 +171,21 @@ async fn begin<B: Store>(
     if method == Method::Reflection {
         let service = Arc::clone(service);
         calls.push(Box::pin(async move {
-            reflect::serve(&service.bounds, request.into_body(), &mut respond).await;
+            let asks = request.into_body();
+            let mut talk = pin!(reflect::serve(&service.bounds, asks, &mut respond));
+            // Its client may think for long, so it isn't waited for.
+            poll_fn(|cx| match talk.as_mut().poll(cx) {
+                Poll::Pending if service.closing.stage() > Stage::Leaving => Poll::Ready(()),
+                polled => polled,
+            })
+            .await;
         }));
         return;
     }
     let mut body = Body {
         stream: request.into_body(),
         bytes: Vec::new(),
+        since: service.measured.now(),
         most: service.bounds.request_bytes + PREFIX,
     };
     let read = poll_fn(|cx| Poll::Ready(body.poll_read(cx))).await;
@@ -130,6 +196,7 @@ async fn begin<B: Store>(
             Err(failed) => Some(Err(failed.clone())),
         };
         if let Some(outcome) = outcome {
+            service.measured.took(Protocol::Grpc, body.since, 1);
             return drop(call::answer(&mut respond, outcome));
         }
     }
@@ -162,20 +229,28 @@ async fn finish<B: Store>(
     body: Body,
     mut respond: SendResponse<Bytes>,
 ) {
+    let since = body.since;
     let mut outcome = pin!(outcome(&service, method, body));
     let outcome = poll_fn(|cx| match respond.poll_reset(cx) {
         Poll::Ready(_) => Poll::Ready(None),
-        Poll::Pending => outcome.as_mut().poll(cx).map(Some),
+        Poll::Pending => match outcome.as_mut().poll(cx).map(Some) {
+            Poll::Pending if service.closing.stage() == Stage::Hurry => {
+                let ends = Failed::unavailable(drain::ENDS);
+                Poll::Ready(Some(Outcome::Answer(Err(ends))))
+            }
+            polled => polled,
+        },
     });
     match outcome.await {
         None => {}
         Some(Outcome::Answer(outcome)) => {
+            service.measured.took(Protocol::Grpc, since, 1);
             let sent = call::answer(&mut respond, outcome);
             if sent.is_err() {
                 respond.send_reset(Reason::CANCEL);
             }
         }
-        Some(Outcome::Watch(body)) => health::watch(&body, &mut respond).await,
+        Some(Outcome::Watch(body)) => health::watch(&service, &body, &mut respond).await,
     }
 }
 
@@ -199,7 +274,7 @@ async fn outcome<B: Store>(service: &Service<B>, method: Method, mut body: Body)
         Ok(Err(failed)) => Err(failed),
         Ok(Ok(())) => match method {
             Method::ShouldRateLimit => should_rate_limit(service, &body.bytes).await,
-            Method::HealthCheck => health::check(&body.bytes),
+            Method::HealthCheck => health::check(service, &body.bytes),
             Method::HealthWatch => return Outcome::Watch(body.bytes),
             Method::Reflection => Err(Failed::unknown("this method has a stream of messages")),
         },

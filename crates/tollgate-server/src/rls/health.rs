@@ -1,6 +1,7 @@
-//! `grpc.health.v1`: whether a service can be asked. As long as it answers, it can.
+//! `grpc.health.v1`: whether a service should be asked, which is until it begins to end.
 
 use std::future::poll_fn;
+use std::task::Poll;
 
 use bytes::Bytes;
 use h2::server::SendResponse;
@@ -8,22 +9,38 @@ use h2::server::SendResponse;
 use super::call::{self, Failed, PREFIX};
 use super::descriptors::FILES;
 use super::wire::{self, Fields};
+use crate::drain::Stage;
+use crate::service::{Service, Store};
 
 /// The numbers of `HealthCheckResponse.ServingStatus`.
 const SERVING: u64 = 1;
+const NOT_SERVING: u64 = 2;
 const SERVICE_UNKNOWN: u64 = 3;
 
+/// What happens to one who watches.
+enum Event {
+    /// It left, or the connection is over.
+    Left,
+    Changed(u64),
+    /// Nothing more is told.
+    Closing,
+}
+
 /// Tells it once.
-pub(crate) fn check(body: &[u8]) -> Result<Bytes, Failed> {
-    match status(body)? {
+pub(crate) fn check<B: Store>(service: &Service<B>, body: &[u8]) -> Result<Bytes, Failed> {
+    match status(service, body)? {
         SERVICE_UNKNOWN => Err(Failed::not_found("no such service")),
         status => Ok(framed(status)),
     }
 }
 
-/// Tells it, and stays until the client leaves: there is nothing else to tell.
-pub(crate) async fn watch(body: &[u8], respond: &mut SendResponse<Bytes>) {
-    let status = match status(body) {
+/// Tells it, and again when it changes, until the client leaves or the service closes.
+pub(crate) async fn watch<B: Store>(
+    service: &Service<B>,
+    body: &[u8],
+    respond: &mut SendResponse<Bytes>,
+) {
+    let mut told = match status(service, body) {
         Ok(status) => status,
         Err(failed) => {
             // If it can't be told, the client has left.
@@ -34,21 +51,46 @@ pub(crate) async fn watch(body: &[u8], respond: &mut SendResponse<Bytes>) {
     let Ok(mut stream) = call::begin(respond) else {
         return;
     };
-    if stream.send_data(framed(status), false).is_ok() {
-        // The client has left, or the connection is over.
-        let _ = poll_fn(|cx| stream.poll_reset(cx)).await;
+    let mut sent = stream.send_data(framed(told), false);
+    while sent.is_ok() {
+        let event = poll_fn(|cx| {
+            if stream.poll_reset(cx).is_ready() {
+                return Poll::Ready(Event::Left);
+            }
+            match status(service, body) {
+                Ok(now) if now != told => Poll::Ready(Event::Changed(now)),
+                _ if service.closing.stage() > Stage::Leaving => Poll::Ready(Event::Closing),
+                // The connection polls all calls when the service begins to end.
+                _ => Poll::Pending,
+            }
+        });
+        sent = match event.await {
+            Event::Left => return,
+            Event::Changed(now) => {
+                told = now;
+                stream.send_data(framed(now), false)
+            }
+            Event::Closing => {
+                let _ = call::end(&mut stream, Err(Failed::unavailable("the service ends")));
+                return;
+            }
+        };
     }
 }
 
-fn status(body: &[u8]) -> Result<u64, Failed> {
-    let mut service = "";
+fn status<B: Store>(service: &Service<B>, body: &[u8]) -> Result<u64, Failed> {
+    let mut name = "";
     for field in Fields::of(call::message(body)?) {
         if let (1, value) = field.map_err(Failed::invalid)? {
-            service = value.text(1).map_err(Failed::invalid)?;
+            name = value.text(1).map_err(Failed::invalid)?;
         }
     }
-    let is_known = service.is_empty() || FILES.services().iter().any(|own| own == service);
-    Ok(if is_known { SERVING } else { SERVICE_UNKNOWN })
+    let is_known = name.is_empty() || FILES.services().iter().any(|own| own == name);
+    Ok(match is_known {
+        false => SERVICE_UNKNOWN,
+        true if service.health.is_ready() => SERVING,
+        true => NOT_SERVING,
+    })
 }
 
 fn framed(status: u64) -> Bytes {

@@ -196,7 +196,7 @@ fn what_is_wrong_is_named() {
             403,
             "start the service with --http-token-file",
         ),
-        ("GET", "/healthz", "", "", 404, "nothing is at /healthz"),
+        ("GET", "/metrics", "", "", 404, "nothing is at /metrics"),
     ] {
         let (found, answer) = running.http().request(method, path, fields, text);
         assert_eq!(found, status, "{path}: {answer}");
@@ -225,10 +225,15 @@ fn probes_ask_the_admin_listener() {
     for path in ["/healthz", "/readyz"] {
         assert_eq!(running.admin().request("GET", path, "", "").0, 200);
     }
-    assert_eq!(
-        running.admin().request("POST", "/v1/check", JSON, "{}").0,
-        404
-    );
+    // By no name that isn't the listener's own, and nothing of what is decided.
+    let own = format!("127.0.0.1:{}", running.admin_address().port());
+    for (host, status) in [("here", 403), (own.as_str(), 404)] {
+        let text = format!(
+            "POST /v1/check HTTP/1.1\r\nhost: {host}\r\ncontent-length: 2\r\n{JSON}\r\n{{}}"
+        );
+        let begin = format!("HTTP/1.1 {status} ");
+        running.admin().expect(&text, &begin);
+    }
 }
 
 const JOBS: &str = "limits: [{name: jobs, key: tenant, concurrency: 1}, \

@@ -1,12 +1,13 @@
 //! A service on free ports, by a clock that the test moves, and clients that say bytes.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use tokio::runtime::{self, Runtime};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::task::JoinHandle;
 use tollgate::clock::Manual;
 use tollgate_engine::Policy;
 use tollgate_engine::backend::Memory;
@@ -199,11 +200,27 @@ impl Running {
     }
 
     pub(crate) fn admin(&self) -> Client {
-        Client::to(self.address(|server| server.addresses().admin.clone()))
+        Client::to(self.admin_address())
+    }
+
+    pub(crate) fn admin_address(&self) -> SocketAddr {
+        self.address(|server| server.addresses().admin.clone())
+    }
+
+    pub(crate) fn metrics(&self) -> Client {
+        Client::to(self.address(|server| server.addresses().metrics.clone()))
     }
 
     pub(crate) fn grpc(&self) -> SocketAddr {
         self.address(|server| server.addresses().grpc.clone())
+    }
+
+    /// Does something beside the test.
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        doing: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.runtime.spawn(doing)
     }
 
     pub(crate) fn block_on<T>(&self, doing: impl Future<Output = T>) -> T {
@@ -225,11 +242,34 @@ pub(crate) fn secret(text: &str) -> Secret {
     Secret::from_file(&file).expect("a secret")
 }
 
+/// A log that a test reads.
+#[derive(Clone, Default)]
+pub(crate) struct Said(pub(crate) Arc<Mutex<Vec<u8>>>);
+
+impl Write for Said {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("not poisoned").extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Said {
+    /// All that was said so far.
+    pub(crate) fn text(&self) -> String {
+        let bytes = self.0.lock().expect("not poisoned").clone();
+        String::from_utf8(bytes).expect("text")
+    }
+}
+
 /// A connection of bytes.
 pub(crate) struct Client(pub(crate) TcpStream);
 
 impl Client {
-    fn to(address: SocketAddr) -> Self {
+    pub(crate) fn to(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("a connection");
         let long = Some(Duration::from_secs(20));
         stream.set_read_timeout(long).expect("a timeout");
@@ -280,8 +320,9 @@ impl Client {
         body: &str,
     ) -> (u16, String) {
         let length = body.len();
+        let host = self.0.peer_addr().expect("an address");
         let text = format!(
-            "{method} {path} HTTP/1.1\r\nhost: here\r\nconnection: close\r\n{fields}content-length: {length}\r\n\r\n{body}"
+            "{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n{fields}content-length: {length}\r\n\r\n{body}"
         );
         self.0.write_all(text.as_bytes()).expect("written");
         let answer = self.rest();

@@ -1,8 +1,12 @@
 //! The service as its clients see it: real sockets, virtual time.
 
+mod admin;
+mod admin_kit;
+mod admin_table;
 mod allocations;
 mod clients;
 mod crowd;
+mod drain;
 mod hostile;
 mod hostile_cost;
 mod hostile_http;
@@ -10,7 +14,10 @@ mod hostile_resp;
 mod hostile_review;
 mod http;
 mod kit;
+mod metrics;
+mod metrics_flood;
 mod openapi;
+mod reload;
 mod replicas;
 mod resp;
 mod rls;
@@ -20,10 +27,14 @@ mod rls_hostile;
 mod rls_reflection;
 mod rls_table;
 mod scenarios;
+mod secrets;
 #[path = "../common/seeds.rs"]
 mod seeds;
 mod sessions;
+mod tls;
+mod tls_kit;
 mod undecided;
+mod watched;
 
 /// Some tests count what the service asks for; the others don't notice.
 #[global_allocator]

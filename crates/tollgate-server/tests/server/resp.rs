@@ -127,6 +127,10 @@ fn slots_come_back_when_their_time_is_over_or_they_are_refunded() {
     operator.expect("TG.REFUND path=/jobs\r\n", "+OK\r\n");
     assert!(passes());
     operator.expect("TG.RESET user=ada\r\n", "+OK\r\n");
+    operator.expect(
+        "TG.RESET usr=ada\r\n",
+        "-ERR no limit is for these facts: is one of them misspelt?\r\n",
+    );
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! A client of gRPC on plain HTTP/2, whose messages are bytes, or JSON by descriptors.
 
+use std::net::SocketAddr;
+
 use bytes::{Bytes, BytesMut};
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
@@ -58,7 +60,11 @@ fn status(fields: &HeaderMap) -> Option<Result<(), Failed>> {
 
 impl<'r> Grpc<'r> {
     pub(crate) fn to(running: &'r Running) -> Self {
-        let address = running.grpc();
+        Self::at(running, running.grpc())
+    }
+
+    /// The same where the service may be ending.
+    pub(crate) fn at(running: &'r Running, address: SocketAddr) -> Self {
         let client = running.block_on(async {
             let stream = tokio::net::TcpStream::connect(address).await;
             let stream = stream.expect("a connection");

@@ -3,7 +3,7 @@
 use tollgate::clock::{Clock, Wall};
 use tollgate_engine::policy::Mode;
 
-use super::Session;
+use super::{Session, Standing};
 use crate::resp::reply::{Replies, Version};
 use crate::service::Store;
 
@@ -60,6 +60,9 @@ const COMMANDS: [Command; 18] = [
 
 type Answered = Result<(), String>;
 
+/// What Redis says: its clients may look for it.
+const NO_AUTH_IN_HELLO: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time";
+
 impl<B: Store> Session<B> {
     pub(super) fn about<'w>(
         &mut self,
@@ -105,7 +108,7 @@ impl<B: Store> Session<B> {
                 out.simple("OK");
             }
             _ => {
-                (self.version, self.is_operator) = (Version::Two, false);
+                (self.version, self.standing) = (Version::Two, Standing::default());
                 self.name.clear();
                 out.version = self.version;
                 out.simple("RESET");
@@ -145,6 +148,7 @@ impl<B: Store> Session<B> {
                 );
             }
         }
+        self.may_ask(b"").map_err(|_| NO_AUTH_IN_HELLO.to_owned())?;
         (self.version, out.version) = (version, version);
         out.map(7);
         for (name, value) in [
@@ -180,22 +184,6 @@ impl<B: Store> Session<B> {
         self.trust(words.nth(last).unwrap_or_default())?;
         out.simple("OK");
         Ok(())
-    }
-
-    fn trust(&mut self, told: &[u8]) -> Answered {
-        match &self.service.password {
-            None => Err(
-                "ERR AUTH called without any password: start the service with --resp-password-file"
-                    .to_owned(),
-            ),
-            Some(password) if password.is(told) => {
-                self.is_operator = true;
-                Ok(())
-            }
-            Some(_) => {
-                Err("WRONGPASS invalid username-password pair or user is disabled.".to_owned())
-            }
-        }
     }
 
     fn client<'w>(

@@ -1,4 +1,4 @@
-//! Commands that change what was counted: for operators, who tell their password first.
+//! Who may ask, by the password that was told, and commands that change what was counted: those are for operators.
 
 use tollgate_engine::Facts;
 use tollgate_engine::backend::Gift;
@@ -7,12 +7,63 @@ use super::{Session, read_facts};
 use crate::resp::reply::Replies;
 use crate::service::{LOST, Store};
 
+/// What a connection may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It has told no password.
+    #[default]
+    Unknown,
+    /// It has told that of clients.
+    Client,
+    /// It has told that of operators.
+    Operator,
+}
+
 impl<B: Store> Session<B> {
+    /// Whether a command is answered at all. Without a password for clients, each is.
+    pub(super) fn may_ask(&self, command: &[u8]) -> Result<(), String> {
+        if self.service.client_password.is_none() || self.standing != Standing::Unknown {
+            return Ok(());
+        }
+        // As Redis has it: a client may still tell its password, or leave.
+        let is_open = [&b"AUTH"[..], b"HELLO", b"QUIT", b"RESET"];
+        if is_open.iter().any(|own| command.eq_ignore_ascii_case(own)) {
+            return Ok(());
+        }
+        Err("NOAUTH Authentication required.".to_owned())
+    }
+
+    /// Takes a password.
+    pub(super) fn trust(&mut self, told: &[u8]) -> Result<(), String> {
+        let (operators, clients) = (&self.service.password, &self.service.client_password);
+        if operators.is_none() && clients.is_none() {
+            return Err(
+                "ERR AUTH called without any password: start the service with --resp-password-file"
+                    .to_owned(),
+            );
+        }
+        let [is_operator, is_client] =
+            [operators, clients].map(|own| own.as_ref().is_some_and(|own| own.is(told)));
+        self.standing = match (is_operator, is_client) {
+            (true, _) => Standing::Operator,
+            (false, true) => Standing::Client,
+            (false, false) => {
+                return Err(
+                    "WRONGPASS invalid username-password pair or user is disabled.".to_owned(),
+                );
+            }
+        };
+        Ok(())
+    }
+
     fn may_operate(&self) -> Result<(), String> {
-        match (&self.service.password, self.is_operator) {
-            (_, true) => Ok(()),
-            (Some(_), false) => Err("NOAUTH Authentication required.".to_owned()),
-            (None, false) => Err(
+        match (&self.service.password, self.standing) {
+            (_, Standing::Operator) => Ok(()),
+            (Some(_), Standing::Unknown) => Err("NOAUTH Authentication required.".to_owned()),
+            (Some(_), Standing::Client) => {
+                Err("NOPERM this is for operators: AUTH with their password".to_owned())
+            }
+            (None, _) => Err(
                 "NOPERM this is for operators: start the service with --resp-password-file, then AUTH"
                     .to_owned(),
             ),
@@ -40,6 +91,11 @@ impl<B: Store> Session<B> {
         self.may_operate()?;
         let mut facts = Facts::new();
         read_facts(words, &mut facts)?;
+        // A fact that is misspelt would be answered as if something had been forgotten.
+        let Ok(left) = self.service.engine.left_async(&facts).await;
+        if left.is_empty() {
+            return Err("ERR no limit is for these facts: is one of them misspelt?".to_owned());
+        }
         tell(self.service.reset(&facts).await, out)
     }
 }

@@ -1,0 +1,140 @@
+//! `/admin/key` and `/admin/reset`: what one key has left of its limits, and giving back what it has spent.
+
+use serde::Serialize;
+use tollgate_engine::backend::Gift;
+use tollgate_engine::engine::{Found, FoundLimit};
+use tollgate_engine::orders::Target;
+use tollgate_engine::policy::Mode;
+
+use super::asked::{Asked, Takes};
+use super::orders::{Shown, wrong};
+use crate::http::{Session, Wrong, bad, read};
+use crate::listen::Peer;
+use crate::service::{LOST, Store};
+
+#[derive(Serialize)]
+struct Keys {
+    keys: Vec<Key>,
+}
+
+/// One key of a rule.
+#[derive(Serialize)]
+struct Key {
+    rule: String,
+    key: String,
+    mode: &'static str,
+    limits: Vec<Limit>,
+    orders: Vec<Shown>,
+}
+
+/// What a request that costs one would be told by one limit now.
+#[derive(Serialize)]
+struct Limit {
+    limit: String,
+    allowed: bool,
+    /// None if the store couldn't be asked.
+    remaining: Option<u64>,
+    of: u64,
+    /// Seconds; none is never.
+    retry_after: Option<f64>,
+    reset_after: f64,
+    waiting: usize,
+}
+
+#[derive(Serialize)]
+struct WasReset {
+    rules: Vec<String>,
+}
+
+impl<B: Store> Session<B> {
+    /// Looks for a key by what stands in the address.
+    pub(super) async fn look_up(&mut self, query: &str) -> Result<(), Wrong> {
+        let asked = Asked::of_query(query)?;
+        self.look_for(&asked).await
+    }
+
+    /// The same by a body.
+    pub(super) async fn look_up_by(&mut self, body: &[u8]) -> Result<(), Wrong> {
+        let asked: Asked<'_> = read(body).map_err(bad)?;
+        self.look_for(&asked).await
+    }
+
+    async fn look_for(&mut self, asked: &Asked<'_>) -> Result<(), Wrong> {
+        asked.check(Takes::Target, self.service.bounds.arguments)?;
+        let found = self.found(&asked.target()?).await?;
+        let keys = found.iter().map(|found| self.key(found)).collect();
+        self.tell(&Keys { keys })
+    }
+
+    async fn found(&self, target: &Target) -> Result<Vec<Found>, Wrong> {
+        let Ok(found) = self.service.engine.find_async(target).await;
+        found.map_err(wrong)
+    }
+
+    fn key(&self, found: &Found) -> Key {
+        Key {
+            rule: found.rule.clone(),
+            key: found.key.clone(),
+            mode: mode(found.mode),
+            limits: found.limits.iter().map(Limit::of).collect(),
+            orders: found.orders.iter().map(|order| self.shown(order)).collect(),
+        }
+    }
+
+    pub(super) async fn reset(&mut self, body: &[u8], from: Peer) -> Result<(), Wrong> {
+        let asked: Asked<'_> = read(body).map_err(bad)?;
+        asked.check(Takes::Target, self.service.bounds.arguments)?;
+        let target = asked.target()?;
+        let before = in_words(&self.found(&target).await?);
+        let Ok(reset) = self.service.engine.reset_async(&target).await;
+        let reset = reset.map_err(wrong)?;
+        let now = match reset.gift {
+            Gift::Given => in_words(&self.found(&target).await?),
+            Gift::Lost => "unknown: the store can't be asked".to_owned(),
+        };
+        let whose = format!("{:?}", target.to_string());
+        let said: [(&str, &dyn std::fmt::Display); 3] =
+            [("key", &whose), ("before", &before), ("now", &now)];
+        self.service.record("admin reset", from, &said);
+        match reset.gift {
+            Gift::Given => self.tell(&WasReset { rules: reset.rules }),
+            Gift::Lost => Err((503, LOST.to_owned())),
+        }
+    }
+}
+
+impl Limit {
+    fn of(found: &FoundLimit) -> Self {
+        let decision = &found.decision;
+        let retry = decision.retry_after;
+        Self {
+            limit: found.kind.to_string(),
+            allowed: decision.is_allowed(),
+            remaining: found.is_known.then_some(decision.remaining),
+            of: decision.limit,
+            retry_after: (retry != std::time::Duration::MAX).then_some(retry.as_secs_f64()),
+            reset_after: decision.reset_after.as_secs_f64(),
+            waiting: found.waiting,
+        }
+    }
+}
+
+/// What is left of each limit, for the log.
+fn in_words(found: &[Found]) -> String {
+    let each = found.iter().flat_map(|found| {
+        let limits = found.limits.iter();
+        limits.map(|limit| {
+            let decision = &limit.decision;
+            format!("{} {}/{}", found.rule, decision.remaining, decision.limit)
+        })
+    });
+    format!("{:?}", each.collect::<Vec<_>>().join(", "))
+}
+
+pub(super) const fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Enforce => "enforce",
+        Mode::Shadow => "shadow",
+        Mode::Off => "off",
+    }
+}

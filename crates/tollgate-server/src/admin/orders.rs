@@ -1,0 +1,184 @@
+//! `/admin/block`, `/admin/unblock`, `/admin/override`, `/admin/bypass`, `/admin/orders`: what operators order over the
+//! policy, each for a while.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tollgate::Timestamp;
+use tollgate_engine::orders::{Act, NewOrder, Order, OrderError, Target, TargetKey};
+
+use super::asked::{Asked, Takes};
+use crate::http::{Session, Wrong, bad, read};
+use crate::listen::Peer;
+use crate::service::Store;
+
+/// What can be ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ordered {
+    Block,
+    Bypass,
+    Override,
+}
+
+#[derive(Serialize)]
+struct Orders {
+    orders: Vec<Shown>,
+}
+
+/// An order, as operators see it.
+#[derive(Serialize)]
+pub(super) struct Shown {
+    id: u64,
+    act: &'static str,
+    /// The limits of an override.
+    limits: Option<String>,
+    rule: Option<String>,
+    /// Whose: the facts, or the descriptor; none if everybody's.
+    key: Option<String>,
+    by: String,
+    made_at: String,
+    until: String,
+    /// Seconds until it ends.
+    left: u64,
+    effect: String,
+}
+
+impl<B: Store> Session<B> {
+    pub(super) fn order(&mut self, ordered: Ordered, body: &[u8], from: Peer) -> Result<(), Wrong> {
+        let asked: Asked<'_> = read(body).map_err(bad)?;
+        let takes = match ordered {
+            Ordered::Block => Takes::Order,
+            Ordered::Bypass => Takes::Bypass,
+            Ordered::Override => Takes::Override,
+        };
+        asked.check(takes, self.service.bounds.arguments)?;
+        let act = match ordered {
+            Ordered::Block => Act::Block,
+            Ordered::Bypass => Act::Bypass,
+            Ordered::Override => Act::Override(asked.replacement()?),
+        };
+        let target = asked.target()?;
+        let by = match asked.why()? {
+            Some(why) => format!("{from}: {why}"),
+            None => from.to_string(),
+        };
+        let lasts = asked.lasts()?;
+        let before = self.ordered_before(&target, &act);
+        let new = NewOrder::new(act, target, lasts).by(by);
+        let made = self.service.engine.order(new).map_err(wrong)?;
+        let (before, now) = (in_words(before.as_ref()), in_words(Some(&made)));
+        let event = format!("admin {}", made.act.name());
+        self.service
+            .record(&event, from, &[("before", &before), ("now", &now)]);
+        let shown = self.shown(&made);
+        self.tell(&shown)
+    }
+
+    pub(super) fn unblock(&mut self, body: &[u8], from: Peer) -> Result<(), Wrong> {
+        let asked: Asked<'_> = read(body).map_err(bad)?;
+        asked.check(Takes::Target, self.service.bounds.arguments)?;
+        let target = asked.target()?;
+        let ended = self.service.engine.withdraw_from(&target, &Act::Block);
+        let missing = || {
+            (
+                404,
+                format!("no block of {target}: GET /admin/orders shows all orders"),
+            )
+        };
+        self.ended("admin unblock", &ended.ok_or_else(missing)?, from)
+    }
+
+    pub(super) fn end_order(&mut self, path: &str, from: Peer) -> Result<(), Wrong> {
+        let id = path.rsplit('/').next().unwrap_or_default();
+        let ended = id
+            .parse()
+            .ok()
+            .and_then(|id| self.service.engine.withdraw(id));
+        let missing = || {
+            (
+                404,
+                format!("no order {id}: GET /admin/orders shows all orders"),
+            )
+        };
+        self.ended("admin order ended", &ended.ok_or_else(missing)?, from)
+    }
+
+    fn ended(&mut self, event: &str, order: &Order, from: Peer) -> Result<(), Wrong> {
+        let before = in_words(Some(order));
+        self.service
+            .record(event, from, &[("before", &before), ("now", &"none")]);
+        let shown = self.shown(order);
+        self.tell(&shown)
+    }
+
+    pub(super) fn orders(&mut self) -> Result<(), Wrong> {
+        let orders = self.service.engine.orders();
+        let orders = orders.iter().map(|order| self.shown(order)).collect();
+        self.tell(&Orders { orders })
+    }
+
+    fn ordered_before(&self, target: &Target, act: &Act) -> Option<Order> {
+        let mut orders = self.service.engine.orders().into_iter();
+        orders.find(|other| other.target == *target && other.act.name() == act.name())
+    }
+
+    pub(super) fn shown(&self, order: &Order) -> Shown {
+        let now = self.service.engine.backend().wall();
+        let key = match order.target.whose() {
+            TargetKey::Everybody => None,
+            whose => Some(whose.to_string()),
+        };
+        let limits = match &order.act {
+            Act::Override(limits) => Some(limits.to_string()),
+            _ => None,
+        };
+        Shown {
+            id: order.id,
+            act: order.act.name(),
+            limits,
+            rule: order.target.rule_name().map(ToOwned::to_owned),
+            key,
+            by: order.by.clone(),
+            made_at: date(order.made_at),
+            until: date(order.until),
+            left: Duration::from_nanos(order.until.nanos_since(now)).as_secs(),
+            effect: order.effect.to_string(),
+        }
+    }
+}
+
+/// For the log, where nothing that somebody has chosen may look like something else.
+fn in_words(order: Option<&Order>) -> String {
+    order.map_or_else(
+        || "none".to_owned(),
+        |order| {
+            let Order {
+                id, act, target, ..
+            } = order;
+            format!(
+                "{:?}",
+                format!(
+                    "{id}: {act} {target} until {} by {}",
+                    date(order.until),
+                    order.by
+                )
+            )
+        },
+    )
+}
+
+/// A time of the wall clock, as everybody writes it.
+pub(super) fn date(at: Timestamp) -> String {
+    let seconds = i64::try_from(at.as_nanos() / 1_000_000_000).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |at| at.to_string())
+}
+
+/// How it is told that something can't be ordered.
+pub(super) fn wrong(why: OrderError) -> Wrong {
+    let status = match why {
+        OrderError::UnknownRule { .. } | OrderError::NoKey | OrderError::OtherLimit { .. } => 404,
+        OrderError::Full | OrderError::TooManySorts(_) => 409,
+        _ => 400,
+    };
+    (status, why.to_string())
+}

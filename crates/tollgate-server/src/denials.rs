@@ -1,0 +1,322 @@
+//! Refusals in the log: a share of them, each with a hash in place of its key, and so many a second at most.
+
+use std::cell::Cell;
+use std::fmt::{self, Display};
+use std::hash::{BuildHasher, RandomState};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tollgate::clock::{Clock, Monotonic};
+use tollgate::{Algorithm, Limiter, Rate};
+use tollgate_engine::observer::{Event, Observer, Wants};
+use tollgate_engine::policy::Mode;
+use tollgate_engine::tally::limiter_name;
+use tollgate_engine::verdict::Cause;
+
+use crate::log::{Level, Log};
+
+/// All of them.
+const WHOLE: u32 = 1_000_000;
+
+/// Which refusals are said in the log.
+///
+/// ```
+/// use tollgate_server::DenialLog;
+///
+/// let none = DenialLog { share: "0".parse()?, ..DenialLog::default() };
+/// assert_eq!((none.share.to_string().as_str(), none.most_a_second), ("0%", 10));
+/// # Ok::<(), String>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DenialLog {
+    /// How many of them: 1 % unless said otherwise.
+    pub share: Share,
+    /// But never more lines in any second: 10 unless said otherwise. How many were left out is said later.
+    pub most_a_second: u32,
+}
+
+impl Default for DenialLog {
+    fn default() -> Self {
+        Self {
+            share: Share(WHOLE / 100),
+            most_a_second: 10,
+        }
+    }
+}
+
+/// A part of something, to the ten-thousandth of a percent.
+///
+/// ```
+/// use tollgate_server::Share;
+///
+/// assert_eq!("2.5%".parse::<Share>()?.to_string(), "2.5%");
+/// assert_eq!("0".parse::<Share>()?.to_string(), "0%");
+/// assert!("5".parse::<Share>().is_err() && "101%".parse::<Share>().is_err());
+/// # Ok::<(), String>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share(u32);
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("no share {text:?}: write 1%, 0.01%, 100%, or 0 for none");
+        if text == "0" {
+            return Ok(Self(0));
+        }
+        let number = text.strip_suffix('%').ok_or_else(wrong)?.trim();
+        let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
+        let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        if whole.is_empty() || part.is_empty() || part.len() > 4 || !is_number(whole) {
+            return Err(wrong());
+        }
+        let whole: u32 = whole.parse().map_err(|_| wrong())?;
+        let part = if is_number(part) {
+            format!("{part:0<4}").parse::<u32>()
+        } else {
+            return Err(wrong());
+        };
+        let part = part.map_err(|_| wrong())?;
+        let all = whole
+            .checked_mul(10_000)
+            .and_then(|all| all.checked_add(part));
+        all.filter(|all| *all <= WHOLE).map(Self).ok_or_else(wrong)
+    }
+}
+
+impl Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whole, part) = (self.0 / 10_000, self.0 % 10_000);
+        let part = format!("{part:04}");
+        match part.trim_end_matches('0') {
+            "" => write!(f, "{whole}%"),
+            part => write!(f, "{whole}.{part}%"),
+        }
+    }
+}
+
+/// Says some of the refusals.
+pub(crate) struct Denials<C: Clock = Monotonic> {
+    log: Log,
+    share: u32,
+    /// None if no line may be said.
+    pace: Option<Limiter<C>>,
+    /// Nobody outside knows its seed, and it is another in each process.
+    hasher: RandomState,
+    left_out: AtomicU64,
+}
+
+/// What an engine tells.
+pub(crate) struct Told<C: Clock = Monotonic>(pub(crate) Arc<Denials<C>>);
+
+impl Denials {
+    pub(crate) fn new(log: Log, wanted: DenialLog) -> Self {
+        Self::by(log, wanted, Monotonic::default())
+    }
+}
+
+impl<C: Clock> Denials<C> {
+    fn by(log: Log, wanted: DenialLog, clock: C) -> Self {
+        // A log of each second: no second has more, wherever it begins.
+        let rate = Rate::per_second(u64::from(wanted.most_a_second));
+        let pace = Limiter::builder(rate).algorithm(Algorithm::SlidingLog);
+        Self {
+            log,
+            share: wanted.share.0,
+            pace: pace.clock(clock).build().ok(),
+            hasher: RandomState::new(),
+            left_out: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether any refusal would be said.
+    pub(crate) const fn says_any(&self) -> bool {
+        self.share > 0
+    }
+
+    fn hear(&self, event: &Event<'_>) {
+        let (Some(reason), Mode::Enforce) = (event.reason, event.mode) else {
+            return;
+        };
+        if !is_chosen(self.share) || self.log.level() < Level::Info {
+            return;
+        }
+        let may_say = |pace: &Limiter<C>| pace.check().is_allowed();
+        if !self.pace.as_ref().is_some_and(may_say) {
+            self.left_out.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let cause = match event.cause {
+            Cause::Rule(name)
+            | Cause::Tier(name)
+            | Cause::Descriptor(name)
+            | Cause::StoreFailure(name) => limiter_name(name).into_owned(),
+            other => format!("({other})"),
+        };
+        let hash = event.key.map(|key| self.hasher.hash_one(key.fingerprint()));
+        let key = hash.map_or_else(|| "-".to_owned(), |hash| format!("{hash:016x}"));
+        let said: [(&str, &dyn Display); 3] =
+            [("rule", &cause), ("reason", &reason), ("key_hash", &key)];
+        self.log.say(Level::Info, "denied", &said);
+    }
+
+    /// Says how many were left out since it was said last, if any were.
+    pub(crate) fn say_left_out(&self) {
+        let count = self.left_out.swap(0, Ordering::Relaxed);
+        if count > 0 {
+            let said: [(&str, &dyn Display); 1] = [("count", &count)];
+            self.log
+                .say(Level::Info, "more denials were left out", &said);
+        }
+    }
+}
+
+impl<C: Clock + 'static> Observer for Told<C> {
+    fn decided(&self, event: &Event<'_>) {
+        self.0.hear(event);
+    }
+
+    fn wants(&self) -> Wants {
+        Wants::Refusals
+    }
+}
+
+/// Whether one of many is chosen, by chance.
+fn is_chosen(share: u32) -> bool {
+    thread_local! {
+        static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0_u8) | 1);
+    }
+    if share >= WHOLE {
+        return true;
+    }
+    // xorshift64*: a line more or less matters to nobody, and this is a few instructions.
+    let mut state = STATE.get();
+    state ^= state >> 12;
+    state ^= state << 25;
+    state ^= state >> 27;
+    STATE.set(state);
+    let drawn = state.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 32;
+    (drawn * u64::from(WHOLE)) >> 32 < u64::from(share)
+}
+
+impl<C: Clock> fmt::Debug for Denials<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Denials");
+        shown.field("share", &Share(self.share));
+        shown.finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Write};
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use tollgate::clock::Manual;
+    use tollgate_engine::backend::Memory;
+    use tollgate_engine::document::Format;
+    use tollgate_engine::{Engine, Facts, Policy};
+
+    use super::*;
+    use crate::log::LogForm;
+
+    /// A log that a test reads.
+    #[derive(Clone, Default)]
+    struct Said(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Said {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("not poisoned").extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Said {
+        /// The lines since it was asked last, without their times.
+        fn take(&self) -> Vec<String> {
+            let bytes = std::mem::take(&mut *self.0.lock().expect("not poisoned"));
+            let text = String::from_utf8(bytes).expect("text");
+            let lines = text.lines().filter_map(|line| line.split_once("Z "));
+            lines.map(|(_, line)| line.to_owned()).collect()
+        }
+    }
+
+    #[test]
+    fn no_second_has_more_lines_than_were_chosen_and_the_rest_is_counted() {
+        let (clock, said) = (Manual::new(), Said::default());
+        let wanted = DenialLog {
+            share: Share(WHOLE),
+            most_a_second: 3,
+        };
+        let log = Log::to(said.clone(), LogForm::Text);
+        let denials = Arc::new(Denials::by(log.clone(), wanted, clock.clone()));
+        let memory = Memory::builder().clock(clock.clone()).wall(clock.clone());
+        let text = "limits: [{name: own, key: user, rate: 1/day}, {name: tried, rate: 1/day, mode: shadow}]";
+        let policy = Policy::from_text(text, Format::Yaml)
+            .expect("a policy")
+            .policy;
+        let engine = Engine::new(policy, memory.build()).expect("a policy");
+        let engine = engine.with_observer(Told(Arc::clone(&denials)));
+        let ask = |user: &str, times: usize| {
+            for _ in 0..times {
+                let _ = engine.decide(&Facts::new().with("user", user));
+            }
+        };
+        ask("ada", 21);
+        let lines = said.take();
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        let start = "info: denied rule=own reason=rate key_hash=";
+        let hash = lines[0].strip_prefix(start).expect("a hash");
+        assert_eq!(hash.len(), 16);
+        assert!(lines.iter().all(|line| line.ends_with(hash)), "{lines:?}");
+        clock.advance(Duration::from_millis(999));
+        ask("ada", 5);
+        assert_eq!(said.take(), Vec::<String>::new());
+        clock.advance(Duration::from_millis(1));
+        ask("bea", 2);
+        let lines = said.take();
+        assert!(lines.len() == 1 && !lines[0].ends_with(hash), "{lines:?}");
+        denials.say_left_out();
+        denials.say_left_out();
+        assert_eq!(said.take(), ["info: more denials were left out count=22"]);
+        log.set_level(Level::Warn);
+        clock.advance(Duration::from_secs(9));
+        ask("ada", 5);
+        denials.say_left_out();
+        assert_eq!(said.take(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn shares_are_read_as_they_are_written() {
+        for (text, millionths) in [
+            ("0", 0),
+            ("0%", 0),
+            ("1%", 10_000),
+            ("0.01%", 100),
+            ("12.5%", 125_000),
+            ("100%", WHOLE),
+        ] {
+            assert_eq!(text.parse(), Ok(Share(millionths)), "{text}");
+        }
+        for wrong in [
+            "", "%", "1", "-1%", "100.1%", "1.%", ".5%", "1.x%", "0.00001%", "+1%",
+        ] {
+            let said = wrong.parse::<Share>().expect_err(wrong);
+            assert!(said.ends_with("write 1%, 0.01%, 100%, or 0 for none"));
+        }
+    }
+
+    #[test]
+    fn a_share_of_many_is_chosen() {
+        let chosen = (0..100_000).filter(|_| is_chosen(WHOLE / 100)).count();
+        assert!((700..1_300).contains(&chosen), "{chosen}");
+        assert!((0..1_000).all(|_| is_chosen(WHOLE) && !is_chosen(0)));
+    }
+}

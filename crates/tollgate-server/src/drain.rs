@@ -1,0 +1,317 @@
+//! How a service ends: clients are told to go elsewhere, what was asked is answered, and what isn't over in time is cut.
+//!
+//! Connections look at one notice, whatever is spoken on them. While a service runs that costs them one load, and a look at
+//! where they are written down to be woken when they wait.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::sync::watch;
+use tokio::task::{JoinSet, unconstrained};
+use tokio::time::timeout;
+
+use crate::health::Concern;
+use crate::listen::Open;
+use crate::log::{Level, Log};
+use crate::operate::Operated;
+
+/// What clients who have just come are given to say what they want, and those of HTTP to ask once more.
+pub(crate) const GRACE: Duration = Duration::from_millis(250);
+/// A client that was told the end is given so long to close its side: what it sends until then is read, as a reset could
+/// take answers from it that are on their way.
+const LINGER: Duration = Duration::from_millis(500);
+/// So many bytes are read of it meanwhile.
+const LINGER_BYTES: usize = 1 << 20;
+/// Whoever still waits is told so long before it is cut, or a quarter of the whole time.
+const GOODBYE: Duration = Duration::from_secs(1);
+/// What operators' connections are given once all others are over.
+const OPERATORS: Duration = Duration::from_secs(2);
+/// What is said to a client that waits for an answer that it won't get.
+pub(crate) const ENDS: &str = "the service ends before it is the request's turn: ask again";
+
+/// How long a service takes to end.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_server::Drain;
+///
+/// // In Kubernetes others hear of the end a little after the service does.
+/// let drain = Drain { delay: Duration::from_secs(5), ..Drain::default() };
+/// assert_eq!(drain.time, Duration::from_secs(10));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drain {
+    /// Clients are still taken for so long, while probes are told that they should go elsewhere.
+    pub delay: Duration,
+    /// After that, what was asked has so long to be answered.
+    pub time: Duration,
+}
+
+/// What came of draining.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Drained {
+    /// Connections that weren't over in time.
+    pub cut: usize,
+}
+
+/// How far a service is on its way to the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    Serving,
+    /// Clients should go elsewhere, and are still taken.
+    Leaving,
+    /// No more are taken, and those that are there end as soon as they are answered.
+    Closing,
+    /// Who still waits is told that there will be no answer.
+    Hurry,
+}
+
+/// Says to all connections of some listeners how far it is. Clones say it to the same.
+#[derive(Clone)]
+pub(crate) struct Closing(watch::Sender<Stage>);
+
+/// What one connection is told of it.
+pub(crate) struct Notice {
+    told: watch::Receiver<Stage>,
+    stage: Stage,
+    /// The next that is told, once that is waited for.
+    next: Option<Next>,
+}
+
+/// Ready when something else is told.
+type Next = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Listeners that end together, with all who came by them.
+pub(crate) struct Group {
+    closing: Closing,
+    tasks: JoinSet<()>,
+    open: Vec<Arc<Open>>,
+}
+
+impl Closing {
+    fn enter(&self, stage: Stage) {
+        self.0.send_replace(stage);
+    }
+
+    pub(crate) fn stage(&self) -> Stage {
+        *self.0.borrow()
+    }
+
+    /// For a connection that begins.
+    pub(crate) fn notice(&self) -> Notice {
+        let mut told = self.0.subscribe();
+        // What was told before is new to it.
+        told.mark_changed();
+        Notice {
+            told,
+            next: None,
+            stage: Stage::Serving,
+        }
+    }
+}
+
+impl Default for Closing {
+    fn default() -> Self {
+        Self(watch::Sender::new(Stage::Serving))
+    }
+}
+
+/// Waits until something is told that this hasn't seen.
+fn changed(told: &watch::Receiver<Stage>) -> Next {
+    let mut told = told.clone();
+    // It mustn't be put off when a task has done much: whoever waits would be written down nowhere.
+    Box::pin(unconstrained(async move {
+        if told.changed().await.is_err() {
+            // Nobody is left who could tell.
+            std::future::pending::<()>().await;
+        }
+    }))
+}
+
+impl Notice {
+    /// How far it is.
+    pub(crate) fn stage(&mut self) -> Stage {
+        if self.told.has_changed().unwrap_or(true) {
+            self.stage = *self.told.borrow_and_update();
+            self.next = None;
+        }
+        self.stage
+    }
+
+    /// Ready once it is as far as that.
+    pub(crate) fn poll_until(&mut self, cx: &mut Context<'_>, stage: Stage) -> Poll<()> {
+        loop {
+            if self.stage() >= stage {
+                return Poll::Ready(());
+            }
+            let next = self.next.get_or_insert_with(|| changed(&self.told));
+            // Each time: what is told as this begins to wait wakes it once for nothing, and it has to wait again.
+            if next.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Ready once it is farther than this.
+    pub(crate) fn poll_beyond(&mut self, cx: &mut Context<'_>, stage: Stage) -> Poll<Stage> {
+        let next = match stage {
+            Stage::Serving => Stage::Leaving,
+            Stage::Leaving => Stage::Closing,
+            Stage::Closing => Stage::Hurry,
+            Stage::Hurry => return Poll::Pending,
+        };
+        self.poll_until(cx, next).map(|()| self.stage)
+    }
+
+    pub(crate) async fn until(&mut self, stage: Stage) {
+        poll_fn(|cx| self.poll_until(cx, stage)).await;
+    }
+}
+
+/// Tells a client the end, if it wasn't, and reads what it still sends until it closes its side.
+pub(crate) async fn linger(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    notice: &mut Notice,
+) {
+    // It may be told already.
+    let _ = timeout(LINGER, stream.shutdown()).await;
+    let mut left = LINGER_BYTES;
+    let rest = poll_fn(|cx| {
+        let mut bytes = [0; 4_096];
+        loop {
+            let mut bytes = ReadBuf::new(&mut bytes);
+            match Pin::new(&mut *stream).poll_read(cx, &mut bytes) {
+                Poll::Pending => return notice.poll_until(cx, Stage::Hurry),
+                Poll::Ready(Ok(())) if !bytes.filled().is_empty() && left > 0 => {
+                    left = left.saturating_sub(bytes.filled().len());
+                }
+                Poll::Ready(_) => return Poll::Ready(()),
+            }
+        }
+    });
+    // One that stays is closed anyway.
+    let _ = timeout(LINGER, rest).await;
+}
+
+impl Group {
+    pub(crate) fn new(closing: Closing) -> Self {
+        Self {
+            closing,
+            tasks: JoinSet::new(),
+            open: Vec::new(),
+        }
+    }
+
+    pub(crate) const fn closing(&self) -> &Closing {
+        &self.closing
+    }
+
+    /// Serves a listener, whose connections are counted.
+    pub(crate) fn spawn(
+        &mut self,
+        open: Arc<Open>,
+        taking: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.open.push(open);
+        self.tasks.spawn(taking);
+    }
+
+    /// Ends all at once.
+    pub(crate) async fn cut(&mut self) {
+        self.tasks.shutdown().await;
+    }
+
+    fn connections(&self) -> usize {
+        self.open.iter().map(|open| open.count()).sum()
+    }
+
+    async fn all_gone(&mut self) {
+        while self.tasks.join_next().await.is_some() {}
+    }
+
+    /// Closes listeners, lets connections end, and cuts those that don't: how many.
+    async fn close(&mut self, time: Duration) -> usize {
+        self.closing.enter(Stage::Closing);
+        let goodbye = GOODBYE.min(time / 4);
+        if timeout(time - goodbye, self.all_gone()).await.is_err() {
+            self.closing.enter(Stage::Hurry);
+            let _ = timeout(goodbye, self.all_gone()).await;
+        }
+        let left = self.connections();
+        self.cut().await;
+        left
+    }
+}
+
+impl Drain {
+    /// Ends clients' connections, then operators': they may look on until the others are gone.
+    pub(crate) async fn carry_out(
+        self,
+        service: &dyn Operated,
+        (clients, operators): (&mut Group, &mut Group),
+    ) -> Drained {
+        let why = "the service ends";
+        service.health().raise(Concern::Draining, why);
+        self.say_begun(service.log(), clients.connections());
+        if !self.delay.is_zero() {
+            for group in [&*clients, &*operators] {
+                group.closing.enter(Stage::Leaving);
+            }
+            tokio::time::sleep(self.delay).await;
+        }
+        say_closed(service.log(), clients.connections());
+        let cut = clients.close(self.time).await;
+        operators.close(OPERATORS).await;
+        self.say_ended(service.log(), cut);
+        Drained { cut }
+    }
+
+    fn say_begun(self, log: &Log, connections: usize) {
+        let (delay, time) = (Seconds(self.delay), Seconds(self.time));
+        let said: [(&str, &dyn fmt::Display); 3] = [
+            ("delay", &delay),
+            ("time", &time),
+            ("connections", &connections),
+        ];
+        log.say(Level::Info, "draining: clients should go elsewhere", &said);
+    }
+
+    fn say_ended(self, log: &Log, cut: usize) {
+        if cut == 0 {
+            return log.say(Level::Info, "drained: all clients were answered", &[]);
+        }
+        let said: [(&str, &dyn fmt::Display); 2] =
+            [("time", &Seconds(self.time)), ("connections", &cut)];
+        let event = "drained: the time is over, and some were cut";
+        log.say(Level::Warn, event, &said);
+    }
+}
+
+fn say_closed(log: &Log, connections: usize) {
+    let said: [(&str, &dyn fmt::Display); 1] = [("connections", &connections)];
+    log.say(Level::Info, "draining: no more clients are taken", &said);
+}
+
+impl Default for Drain {
+    fn default() -> Self {
+        Self {
+            delay: Duration::ZERO,
+            time: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A time as people read it.
+struct Seconds(Duration);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}s", self.0.as_secs_f64())
+    }
+}

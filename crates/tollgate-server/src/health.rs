@@ -1,0 +1,112 @@
+//! Whether a service should be asked, and if not why.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tollgate_http::json;
+
+/// What stands in the way of being ready, or is worth knowing though it doesn't. Each has one source, which says it and
+/// takes it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Concern {
+    /// It ends soon: nobody should come any more.
+    Draining,
+    /// The policy that was to be put in force has errors, and the one before goes on.
+    Reload,
+    /// The store can't be asked.
+    Store,
+    /// State can't be saved.
+    State,
+    /// Certificates can't be read again, or are over.
+    Certificate,
+    /// Secrets can't be read again.
+    Secret,
+    /// Nearly everything is refused.
+    Denials,
+}
+
+impl Concern {
+    /// All that there are.
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Draining,
+        Self::Reload,
+        Self::Store,
+        Self::State,
+        Self::Certificate,
+        Self::Secret,
+        Self::Denials,
+    ];
+
+    /// Whether clients should go elsewhere because of it. All others are shown, and it stays ready: a service that
+    /// decides by the policy before, or as the operator chose, is better than none.
+    pub(crate) const fn is_unready(self) -> bool {
+        matches!(self, Self::Draining)
+    }
+
+    /// As probes and metrics call it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Draining => "draining",
+            Self::Reload => "reload",
+            Self::Store => "store",
+            Self::State => "state",
+            Self::Certificate => "certificate",
+            Self::Secret => "secret",
+            Self::Denials => "denials",
+        }
+    }
+}
+
+/// What concerns a service has now, each with its reason. Clones are of the same service.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Health(Arc<Mutex<BTreeMap<Concern, String>>>);
+
+impl Health {
+    /// Says why, in place of what was said of it before.
+    pub(crate) fn raise(&self, concern: Concern, why: impl Into<String>) {
+        self.locked().insert(concern, why.into());
+    }
+
+    /// It is over.
+    pub(crate) fn settle(&self, concern: Concern) {
+        self.locked().remove(&concern);
+    }
+
+    /// All that are there.
+    pub(crate) fn concerns(&self) -> Vec<(Concern, String)> {
+        let all = self.locked();
+        all.iter().map(|(one, why)| (*one, why.clone())).collect()
+    }
+
+    /// Whether clients may come.
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.locked().keys().any(|one| one.is_unready())
+    }
+
+    /// What a probe is told, as JSON: whether clients may come, and all concerns with their reasons.
+    pub(crate) fn write_json(&self, out: &mut Vec<u8>) {
+        let concerns = self.concerns();
+        let is_unready = concerns.iter().any(|(one, _)| one.is_unready());
+        let status = match concerns.as_slice() {
+            [] => "ready",
+            _ if is_unready => "unready",
+            _ => "degraded",
+        };
+        out.extend(b"{\"status\":");
+        json::string(out, status);
+        out.extend(b",\"reasons\":{");
+        for (number, (concern, why)) in concerns.iter().enumerate() {
+            if number > 0 {
+                out.push(b',');
+            }
+            json::string(out, concern.name());
+            out.push(b':');
+            json::string(out, why);
+        }
+        out.extend(b"}}\n");
+    }
+
+    fn locked(&self) -> std::sync::MutexGuard<'_, BTreeMap<Concern, String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,213 @@
+//! How many connections of a listener may be open, and who makes room while handshakes take their time.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+use super::Listener;
+
+/// How many connections are open, and may be.
+#[derive(Debug)]
+pub(crate) struct Open {
+    now: AtomicUsize,
+    most: usize,
+    /// Those that haven't begun to be spoken on; none where they begin at once.
+    beginning: Option<Mutex<Beginning>>,
+}
+
+/// Where clients come from: an address, or for IPv6 the network of one, of which each has as many as he likes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Network(u128);
+
+/// Handshakes that aren't over, by when they began: who drops one's sender has its place.
+#[derive(Debug, Default)]
+struct Beginning {
+    next: u64,
+    waiting: BTreeMap<u64, (Option<Network>, oneshot::Sender<()>)>,
+    /// How many of them come from where.
+    from: HashMap<Option<Network>, usize>,
+}
+
+/// One of the connections that may be open.
+#[derive(Debug)]
+pub(crate) struct Place {
+    open: Arc<Open>,
+    /// Its handshake, until that is over.
+    begun: Option<(u64, oneshot::Receiver<()>)>,
+}
+
+impl Network {
+    pub(super) fn of(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Self(u128::from(address.to_bits())),
+            IpAddr::V6(address) => Self(address.to_bits() >> 64 << 64),
+        }
+    }
+}
+
+impl Open {
+    pub(crate) fn new(most: usize, listener: &Listener) -> Arc<Self> {
+        let is_tls = matches!(listener, Listener::Tcp(_, Some(_)));
+        Arc::new(Self {
+            now: AtomicUsize::new(0),
+            most,
+            beginning: is_tls.then(Mutex::default),
+        })
+    }
+
+    /// A place for one more. If all are taken, one that is only beginning makes room: those who connect and say nothing
+    /// mustn't keep others out.
+    pub(super) fn enter(self: &Arc<Self>, from: Option<Network>) -> Option<Place> {
+        let before = self.now.fetch_add(1, Ordering::Relaxed);
+        let mut place = Place {
+            open: Arc::clone(self),
+            begun: None,
+        };
+        let Some(mut beginning) = self.beginning() else {
+            // The place that is too much leaves as it is dropped.
+            return (before < self.most).then_some(place);
+        };
+        if before >= self.most && !beginning.make_room() {
+            drop(beginning);
+            return None;
+        }
+        place.begun = Some(beginning.add(from));
+        drop(beginning);
+        Some(place)
+    }
+
+    /// How many are open.
+    pub(crate) fn count(&self) -> usize {
+        // It is shown, and nothing depends on it.
+        self.now.load(Ordering::Relaxed)
+    }
+
+    /// Ends those whose handshake isn't over.
+    pub(super) fn end_beginning(&self) {
+        if let Some(mut beginning) = self.beginning() {
+            beginning.waiting.clear();
+            beginning.from.clear();
+        }
+    }
+
+    fn beginning(&self) -> Option<MutexGuard<'_, Beginning>> {
+        let beginning = self.beginning.as_ref()?;
+        Some(beginning.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Beginning {
+    fn add(&mut self, from: Option<Network>) -> (u64, oneshot::Receiver<()>) {
+        let (wanted, receiver) = oneshot::channel();
+        let id = self.next;
+        self.next += 1;
+        self.waiting.insert(id, (from, wanted));
+        *self.from.entry(from).or_default() += 1;
+        (id, receiver)
+    }
+
+    /// Ends the oldest of those from where most are: whoever begins many and ends none loses his own, not the place of
+    /// somebody who is slow. No if there is none.
+    fn make_room(&mut self) -> bool {
+        let most = self.from.iter().max_by_key(|(_, count)| **count);
+        let Some(most) = most.map(|(from, _)| *from) else {
+            return false;
+        };
+        let mut waiting = self.waiting.iter();
+        let oldest = waiting.find(|(_, (from, _))| *from == most);
+        let oldest = oldest.map(|(id, _)| *id);
+        oldest.is_some_and(|id| self.remove(id))
+    }
+
+    /// No if it isn't there any more.
+    fn remove(&mut self, id: u64) -> bool {
+        let Some((from, _)) = self.waiting.remove(&id) else {
+            return false;
+        };
+        if let Some(count) = self.from.get_mut(&from) {
+            *count -= 1;
+            if *count == 0 {
+                self.from.remove(&from);
+            }
+        }
+        true
+    }
+}
+
+impl Place {
+    /// Waits until another needs it, as long as its handshake isn't over.
+    pub(crate) async fn wanted(&mut self) {
+        match &mut self.begun {
+            // Nobody sends anything: the sender is dropped.
+            Some((_, wanted)) => drop(wanted.await),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Its handshake is over: it stays for as long as its client does. No if another has got its place meanwhile.
+    pub(crate) fn is_kept(&mut self) -> bool {
+        match (self.begun.take(), self.open.beginning()) {
+            (Some((id, _)), Some(mut beginning)) => beginning.remove(id),
+            _ => true,
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.is_kept();
+        self.open.now.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(most: usize) -> Arc<Open> {
+        Arc::new(Open {
+            now: AtomicUsize::new(0),
+            most,
+            beginning: Some(Mutex::default()),
+        })
+    }
+
+    fn network(text: &str) -> Option<Network> {
+        Some(Network::of(text.parse().unwrap()))
+    }
+
+    #[test]
+    fn a_place_that_another_got_is_not_kept() {
+        let (open, here) = (open(1), network("127.0.0.1"));
+        let mut first = open.enter(here).expect("room");
+        let mut second = open.enter(here).expect("the place of the first");
+        // It is over just as its place is wanted: both can't have it.
+        assert!(!first.is_kept());
+        assert!(second.is_kept());
+        assert!(open.enter(here).is_none());
+        drop((first, second));
+        assert_eq!(open.count(), 0);
+        assert!(open.beginning().unwrap().from.is_empty());
+    }
+
+    #[test]
+    fn whoever_begins_many_makes_room_himself() {
+        let open = open(4);
+        let mut slow = open.enter(network("192.0.2.1")).expect("room");
+        // As many addresses as he likes, of one network.
+        let many: Vec<_> = (0..100)
+            .map(|number| open.enter(network(&format!("2001:db8::{number}"))))
+            .collect();
+        assert!(many.iter().all(Option::is_some));
+        assert!(slow.is_kept());
+        let kept = many
+            .into_iter()
+            .flatten()
+            .filter_map(|mut place| place.is_kept().then_some(()));
+        assert_eq!(kept.count(), 3);
+        assert_eq!(network("::ffff:192.0.2.1"), network("192.0.2.1"));
+    }
+}

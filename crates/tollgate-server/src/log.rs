@@ -1,0 +1,247 @@
+//! What a service says of itself while it runs: one line an event, as text or JSON, from a level on that can change.
+
+use std::fmt::{self, Display, Write as _};
+use std::io::{self, Write};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tollgate::clock::{Clock, Wall};
+use tollgate_http::json;
+
+mod queue;
+
+use queue::{Queue, Watch};
+
+/// How much an event matters. Those below the level of a [`Log`] aren't written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Something is broken, and somebody should look.
+    Error,
+    /// Something may not be meant, or will break.
+    Warn,
+    /// Something changed.
+    Info,
+    /// What was decided, and other things that there are many of.
+    Debug,
+}
+
+/// How lines are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogForm {
+    /// For people: `2026-11-16T17:08:10.250Z info: policy reloaded rules=3`.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Where a service says what happens to it. Clones say it to the same place.
+///
+/// ```
+/// use tollgate_server::{Level, Log, LogForm};
+///
+/// let log = Log::to(std::io::sink(), LogForm::Text);
+/// log.say(Level::Info, "policy reloaded", &[("rules", &3)]);
+/// log.set_level(Level::Error);
+/// assert_eq!(log.level(), Level::Error);
+/// ```
+#[derive(Clone)]
+pub struct Log(Arc<Shared>);
+
+struct Shared {
+    level: AtomicU8,
+    form: LogForm,
+    out: Mutex<Box<dyn Write + Send>>,
+    /// What waits to be written, if a thread of its own does that.
+    watch: Option<Watch>,
+}
+
+impl Log {
+    /// Writes to this from [`Level::Info`] on. Each line is one write.
+    pub fn to(out: impl Write + Send + 'static, form: LogForm) -> Self {
+        Self::new(out, form, None)
+    }
+
+    /// The same for what may block, as a pipe that nobody reads does: lines are written by a thread of its own. If more
+    /// than a megabyte waits, lines are left out, and the reader is told how many.
+    ///
+    /// # Errors
+    /// The system has no thread for it.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate_server::{Level, Log, LogForm};
+    ///
+    /// let log = Log::queued(std::io::sink(), LogForm::Json)?;
+    /// log.say(Level::Info, "policy reloaded", &[("rules", &3)]);
+    /// log.drain(Duration::from_secs(1));
+    /// assert_eq!(log.dropped(), 0);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn queued(out: impl Write + Send + 'static, form: LogForm) -> io::Result<Self> {
+        let summary = move |count: u64| {
+            let event = "lines were left out, as nobody read them";
+            line(form, Level::Warn, event, &[("count", &count)])
+        };
+        let (queue, watch) = Queue::start(out, summary)?;
+        Ok(Self::new(queue, form, Some(watch)))
+    }
+
+    fn new(out: impl Write + Send + 'static, form: LogForm, watch: Option<Watch>) -> Self {
+        Self(Arc::new(Shared {
+            level: AtomicU8::new(Level::Info as u8),
+            form,
+            out: Mutex::new(Box::new(out)),
+            watch,
+        }))
+    }
+
+    /// Says nothing.
+    pub fn silent() -> Self {
+        Self::to(io::sink(), LogForm::Text)
+    }
+
+    /// Writes events of this level and above from now on.
+    pub fn set_level(&self, level: Level) {
+        // Nothing else depends on it.
+        self.0.level.store(level as u8, Ordering::Relaxed);
+    }
+
+    /// The level from which on events are written.
+    pub fn level(&self) -> Level {
+        let level = self.0.level.load(Ordering::Relaxed);
+        let all = [Level::Error, Level::Warn, Level::Info, Level::Debug];
+        all.into_iter()
+            .find(|one| *one as u8 == level)
+            .unwrap_or(Level::Info)
+    }
+
+    /// Lines that were left out, because more waited than there is room for.
+    pub fn dropped(&self) -> u64 {
+        self.0.watch.as_ref().map_or(0, Watch::dropped)
+    }
+
+    /// Waits until all that was said is written, but no longer than this: before the process ends.
+    pub fn drain(&self, within: Duration) {
+        if let Some(watch) = &self.0.watch {
+            watch.drain(within);
+        }
+    }
+
+    /// Says that something happened, with what is known of it.
+    pub fn say(&self, level: Level, event: &str, fields: &[(&str, &dyn Display)]) {
+        if level <= self.level() {
+            self.write(level, event, fields);
+        }
+    }
+
+    /// Writes down what somebody has changed, at whatever level.
+    pub(crate) fn record(&self, event: &str, fields: &[(&str, &dyn Display)]) {
+        self.write(Level::Info, event, fields);
+    }
+
+    fn write(&self, level: Level, event: &str, fields: &[(&str, &dyn Display)]) {
+        let line = line(self.0.form, level, event, fields);
+        let mut out = self.0.out.lock().unwrap_or_else(PoisonError::into_inner);
+        // A service runs on if nobody reads what it says.
+        let _ = out.write_all(&line);
+        let _ = out.flush();
+    }
+}
+
+/// One line, with its end.
+fn line(form: LogForm, level: Level, event: &str, fields: &[(&str, &dyn Display)]) -> Vec<u8> {
+    match form {
+        LogForm::Text => text(level, event, fields),
+        LogForm::Json => object(level, event, fields),
+    }
+}
+
+/// The time in UTC, to the millisecond.
+fn time() -> impl Display {
+    let millis = Wall.now().as_nanos() / 1_000_000;
+    let time = i64::try_from(millis).map(Timestamp::from_millisecond);
+    // No clock shows a time that isn't one.
+    let time = time.ok().and_then(Result::ok).unwrap_or_default();
+    time.strftime("%Y-%m-%dT%H:%M:%S.%3fZ")
+}
+
+fn text(level: Level, event: &str, fields: &[(&str, &dyn Display)]) -> Vec<u8> {
+    let mut line = format!("{} {level}: {event}", time());
+    for (name, value) in fields {
+        // Writing to a text doesn't fail.
+        let _ = write!(line, " {name}={value}");
+    }
+    // Whatever a field holds, a line is one line, and does nothing to a terminal.
+    let mut line = line.replace(char::is_control, " ").into_bytes();
+    line.push(b'\n');
+    line
+}
+
+fn object(level: Level, event: &str, fields: &[(&str, &dyn Display)]) -> Vec<u8> {
+    let mut line = b"{\"time\":".to_vec();
+    json::string(&mut line, &time().to_string());
+    line.extend(b",\"level\":");
+    json::string(&mut line, &level.to_string());
+    line.extend(b",\"event\":");
+    json::string(&mut line, event);
+    for (name, value) in fields {
+        line.push(b',');
+        json::string(&mut line, name);
+        line.push(b':');
+        json::string(&mut line, &value.to_string());
+    }
+    line.extend(b"}\n");
+    line
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Log")
+            .field("level", &self.level())
+            .field("form", &self.0.form)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Error => "error",
+            Self::Warn => "warning",
+            Self::Info => "info",
+            Self::Debug => "debug",
+        })
+    }
+}
+
+impl FromStr for Level {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "error" => Ok(Self::Error),
+            "warning" | "warn" => Ok(Self::Warn),
+            "info" => Ok(Self::Info),
+            "debug" => Ok(Self::Debug),
+            other => Err(format!(
+                "no level {other:?}: write error, warning, info or debug"
+            )),
+        }
+    }
+}
+
+impl FromStr for LogForm {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            other => Err(format!("no form {other:?}: write text or json")),
+        }
+    }
+}

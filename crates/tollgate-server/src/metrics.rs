@@ -1,0 +1,209 @@
+//! `/metrics`: all that is counted, read when somebody asks. To count is the business of others.
+//!
+//! No label is what a client has sent. Limiters are as many as are counted by name, and all other labels are words of
+//! this program, so the number of series is bounded, whatever comes: `docs/operations.md` has the sum.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+use tollgate_engine::Engine;
+use tollgate_engine::backend::{LimitKind, TableStats};
+use tollgate_engine::tally::{Tally, limiter_name};
+use tollgate_redis::RedisStats;
+
+use crate::health::Concern;
+use crate::measured::Protocol;
+use crate::reload::Reloads;
+use crate::service::{Service, Store};
+use crate::state::StateTold;
+
+mod classic;
+mod collect;
+
+use classic::to_classic;
+
+/// How the text is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// As Prometheus has always read it.
+    Classic,
+    /// For those who say that they want it.
+    OpenMetrics,
+}
+
+impl Form {
+    /// The one that is asked for by `Accept`.
+    pub(crate) fn wanted(accept: Option<&[u8]>) -> Self {
+        let types = accept.unwrap_or_default().split(|byte| *byte == b',');
+        let mut names = types.filter_map(|one| one.split(|byte| *byte == b';').next());
+        let is_wanted = |name: &[u8]| {
+            name.trim_ascii()
+                .eq_ignore_ascii_case(b"application/openmetrics-text")
+        };
+        if names.any(is_wanted) {
+            Self::OpenMetrics
+        } else {
+            Self::Classic
+        }
+    }
+
+    /// Its `Content-Type`.
+    pub(crate) const fn media(self) -> &'static str {
+        match self {
+            Self::Classic => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// What a backend tells of itself.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// Where the limits are counted.
+    pub(crate) backend: &'static str,
+    pub(crate) tables: Vec<TableStats>,
+    /// Slots that are held now.
+    pub(crate) in_flight: u64,
+    /// All at nothing without a store.
+    pub(crate) store: RedisStats,
+    /// Whether requests are decided without the store that there is.
+    pub(crate) is_without_store: bool,
+}
+
+/// What one limiter allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Allows {
+    /// A second, in the long run: the lowest of its rates.
+    rate: Option<f64>,
+    /// At once: the least of its bursts, totals and slots.
+    burst: Option<u64>,
+}
+
+/// All values at one time.
+#[derive(Debug)]
+struct Scrape {
+    tallies: Vec<Tally>,
+    allows: BTreeMap<Arc<str>, Allows>,
+    kept: Kept,
+    waits: Times,
+    waiters: usize,
+    held: usize,
+    times: Vec<(Protocol, Times)>,
+    connections: Vec<(Protocol, usize)>,
+    reloads: Reloads,
+    state: StateTold,
+    concerns: Vec<Concern>,
+    certificate_not_after: Option<i64>,
+    log_dropped: u64,
+    since: f64,
+}
+
+/// How long things took.
+#[derive(Debug, Default)]
+struct Times {
+    sum: f64,
+    count: u64,
+    /// By the seconds at which each range ends.
+    ranges: Vec<(f64, u64)>,
+}
+
+/// All metrics of a service, as text. It looks at all keys, so it is for a thread that serves nobody.
+pub(crate) fn render<B: Store>(service: &Service<B>, form: Form) -> String {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Scrape::of(service)));
+    let mut text = String::new();
+    // Writing to a text doesn't fail.
+    let _ = encode(&mut text, &registry);
+    match form {
+        Form::OpenMetrics => text,
+        Form::Classic => to_classic(&text),
+    }
+}
+
+impl Scrape {
+    fn of<B: Store>(service: &Service<B>) -> Self {
+        let (engine, measured) = (&service.engine, &service.measured);
+        let tallies = engine.tallies();
+        let times = measured.times();
+        let concerns = service.health.concerns().into_iter();
+        Self {
+            allows: allows(engine, &tallies),
+            tallies,
+            kept: B::kept(service),
+            waits: engine.waits().map(Times::of).unwrap_or_default(),
+            waiters: engine.waiting(),
+            held: service.holds.count(),
+            times: times.map(|(by, times)| (by, Times::of(times))).collect(),
+            connections: Protocol::ALL
+                .map(|one| (one, measured.connections(one)))
+                .to_vec(),
+            reloads: service.reloader.counts(),
+            state: service.state.told().unwrap_or_default(),
+            concerns: concerns.map(|(concern, _)| concern).collect(),
+            certificate_not_after: service.renewed.certificate_not_after(),
+            log_dropped: service.log.dropped(),
+            since: seconds(measured.since.as_nanos()),
+        }
+    }
+}
+
+impl Times {
+    fn of(histogram: &tollgate_engine::tally::Histogram) -> Self {
+        let counts = histogram.counts();
+        let ends = histogram.up_to().iter().map(|nanos| seconds(*nanos));
+        let ends = ends.chain([f64::INFINITY]);
+        Self {
+            sum: histogram.sum().as_secs_f64(),
+            count: counts.iter().sum(),
+            ranges: ends.zip(counts).collect(),
+        }
+    }
+}
+
+/// What each limiter allows that is counted by name. Several of one name are told as one: the strictest.
+fn allows<B: Store>(engine: &Engine<B>, tallies: &[Tally]) -> BTreeMap<Arc<str>, Allows> {
+    let names = tallies.iter().map(|tally| &tally.limiter);
+    let mut all: BTreeMap<_, _> = names
+        .map(|name| (Arc::clone(name), Allows::default()))
+        .collect();
+    for (name, kinds) in engine.limiters() {
+        let Some(own) = all.get_mut(&*limiter_name(&name)) else {
+            continue;
+        };
+        for kind in &kinds {
+            let (rate, burst) = match kind {
+                LimitKind::Rate { rate, .. } if rate.is_unlimited() => continue,
+                LimitKind::Rate { rate, .. } => {
+                    (Some(rate.as_per_second()), Some(rate.burst_size()))
+                }
+                other => (None, other.quota()),
+            };
+            own.rate = [own.rate, rate].into_iter().flatten().reduce(f64::min);
+            own.burst = [own.burst, burst].into_iter().flatten().min();
+        }
+    }
+    all
+}
+
+/// Nanoseconds as Prometheus counts time.
+#[allow(clippy::cast_precision_loss)] // Below 2^53 nanoseconds it is exact, and nobody asks for more.
+fn seconds(nanos: u64) -> f64 {
+    nanos as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_metrics_is_for_those_who_ask_for_it() {
+        let prometheus =
+            b"application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+        assert_eq!(Form::wanted(Some(prometheus)), Form::OpenMetrics);
+        for other in [None, Some(&b"*/*"[..]), Some(b"text/plain;version=0.0.4")] {
+            assert_eq!(Form::wanted(other), Form::Classic);
+        }
+    }
+}

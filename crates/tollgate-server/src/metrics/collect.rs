@@ -1,0 +1,334 @@
+//! The names and help of all metrics, and which values they have.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelSet, MetricEncoder,
+    NoLabelSet,
+};
+use prometheus_client::metrics::MetricType;
+use tollgate_engine::backend::TableStats;
+use tollgate_engine::tally::Tally;
+use tollgate_engine::verdict::Reason;
+use tollgate_redis::FailureKind;
+
+use super::{Scrape, Times};
+use crate::health::Concern;
+
+/// A label of one name.
+type One<'a> = [(&'static str, &'a str); 1];
+
+/// Where metrics are written to.
+struct Out<'e>(DescriptorEncoder<'e>);
+
+impl Collector for Scrape {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut out = Out(encoder);
+        self.decisions(&mut out)?;
+        self.limits(&mut out)?;
+        self.keys(&mut out)?;
+        self.store(&mut out)?;
+        self.clients(&mut out)?;
+        self.state(&mut out)?;
+        self.service(&mut out)
+    }
+}
+
+impl Scrape {
+    fn decisions(&self, out: &mut Out<'_>) -> fmt::Result {
+        let of = |count: fn(&Tally) -> u64| {
+            let all = self.tallies.iter();
+            all.map(move |tally| ([("limiter", &*tally.limiter)], count(tally)))
+        };
+        out.counters(
+            "tollgate_allowed",
+            "Requests that a limiter applied to, and that passed.",
+            of(|tally| tally.allowed),
+        )?;
+        let denied = self.tallies.iter().flat_map(|tally| {
+            Reason::ALL.map(|reason| {
+                let labels = [("limiter", &*tally.limiter), ("reason", reason.name())];
+                (labels, tally.denied(reason))
+            })
+        });
+        out.counters(
+            "tollgate_denied",
+            "Requests that a limiter refused, by why.",
+            denied,
+        )?;
+        out.counters(
+            "tollgate_shadow_denied",
+            "Requests that a limiter would have refused, were it enforced.",
+            of(|tally| tally.shadow_denied),
+        )?;
+        out.counters(
+            "tollgate_near_limit",
+            "Requests that passed by a limiter that was nearly used up.",
+            of(|tally| tally.near_limit),
+        )?;
+        let help = "How long requests waited for their turn, where a rule lets them.";
+        let mut metric = out.begin("tollgate_wait_seconds", help, MetricType::Histogram)?;
+        self.waits.write(&mut metric)
+    }
+
+    fn limits(&self, out: &mut Out<'_>) -> fmt::Result {
+        let rates = self.allows.iter();
+        let rates = rates.filter_map(|(name, own)| Some((&**name, own.rate?)));
+        out.gauges(
+            "tollgate_limit_rate",
+            "What a limiter allows a second in the long run: the lowest of its rates.",
+            rates.map(|(name, rate)| ([("limiter", name)], rate)),
+        )?;
+        let bursts = self.allows.iter();
+        let bursts = bursts.filter_map(|(name, own)| Some((&**name, own.burst?)));
+        out.gauges(
+            "tollgate_limit_burst",
+            "What a limiter allows at once: the least of its bursts, totals and slots.",
+            bursts.map(|(name, burst)| ([("limiter", name)], burst)),
+        )
+    }
+
+    fn keys(&self, out: &mut Out<'_>) -> fmt::Result {
+        let tables = &self.kept.tables;
+        let of = |count: fn(&TableStats) -> usize| {
+            let all = tables.iter();
+            all.map(move |table| ([("table", table.table)], count(table)))
+        };
+        out.gauges(
+            "tollgate_active_keys",
+            "Keys that have something spent or held in this process, by what counts them.",
+            of(|table| table.active),
+        )?;
+        out.gauges(
+            "tollgate_key_capacity",
+            "Keys that are sure of a place, by what counts them.",
+            of(|table| table.capacity),
+        )?;
+        let sum = |count: fn(&TableStats) -> u64| tables.iter().map(count).sum::<u64>();
+        let evictions = [
+            ("idle", sum(|table| table.expired)),
+            ("capacity", sum(|table| table.evicted)),
+            ("reset", sum(|table| table.reset)),
+        ];
+        out.counters(
+            "tollgate_evictions",
+            "Keys that were forgotten: idle, for want of room, or by an operator.",
+            by("reason", evictions),
+        )?;
+        out.counter(
+            "tollgate_key_overflows",
+            "Checks of keys for which there was no place.",
+            sum(|table| table.overflowed),
+        )?;
+        out.gauge(
+            "tollgate_waiters",
+            "Requests that wait for their turn.",
+            self.waiters,
+        )?;
+        out.gauge(
+            "tollgate_in_flight",
+            "Slots of concurrency limits that are held in this process.",
+            self.kept.in_flight,
+        )?;
+        out.gauge(
+            "tollgate_holds",
+            "Permits and reservations that callers hold by name, or until they run out.",
+            self.held,
+        )
+    }
+
+    fn store(&self, out: &mut Out<'_>) -> fmt::Result {
+        let store = &self.kept.store;
+        let failures = FailureKind::ALL.map(|kind| {
+            let found = store.failures.iter().find(|one| one.kind == kind);
+            (kind.name(), found.map_or(0, |one| one.count))
+        });
+        out.counters(
+            "tollgate_store_failures",
+            "Questions that the store didn't answer, by why.",
+            by("kind", failures),
+        )?;
+        out.gauge(
+            "tollgate_store_clock_offset_seconds",
+            "How far the store's clock is ahead of this machine's; 0 if it isn't known.",
+            micros(store.clock_offset_micros.unwrap_or(0)),
+        )?;
+        out.gauge(
+            "tollgate_fallback_active",
+            "Whether requests are decided without the store.",
+            u64::from(self.kept.is_without_store),
+        )?;
+        out.gauge(
+            "tollgate_breaker_state",
+            "Whether rules that circuit-break ask the store: 0 they do, 1 the next request will, 2 they don't.",
+            store.breaker as u64,
+        )?;
+        out.gauge(
+            "tollgate_lease_tokens",
+            "Tokens that this process holds of leased limits.",
+            store.leased,
+        )?;
+        out.counter(
+            "tollgate_store_round_trips",
+            "Calls of the store.",
+            store.round_trips,
+        )?;
+        out.counter(
+            "tollgate_store_questions",
+            "Questions that these calls answered.",
+            store.questions,
+        )
+    }
+
+    fn clients(&self, out: &mut Out<'_>) -> fmt::Result {
+        let help = "From when a request was read until its answer was ready.";
+        let mut metric = out.begin("tollgate_request_seconds", help, MetricType::Histogram)?;
+        for (protocol, times) in &self.times {
+            let labels = [("protocol", protocol.name())];
+            times.write(&mut metric.encode_family(&labels)?)?;
+        }
+        let connections = self.connections.iter();
+        out.gauges(
+            "tollgate_connections",
+            "Connections that are open.",
+            connections.map(|(protocol, count)| ([("protocol", protocol.name())], *count)),
+        )
+    }
+
+    fn state(&self, out: &mut Out<'_>) -> fmt::Result {
+        let state = &self.state;
+        out.counters(
+            "tollgate_state_saves",
+            "How often state was saved, by what came of it.",
+            by("outcome", [("ok", state.saves), ("failed", state.failures)]),
+        )?;
+        out.gauge(
+            "tollgate_state_saved_timestamp_seconds",
+            "When state was saved last, since 1970; 0 if it wasn't.",
+            state.last_saved_unix,
+        )?;
+        out.gauge(
+            "tollgate_state_bytes",
+            "The size of what was saved last.",
+            state.bytes,
+        )
+    }
+
+    fn service(&self, out: &mut Out<'_>) -> fmt::Result {
+        let reloads = [
+            ("ok", self.reloads.ok),
+            ("rejected", self.reloads.rejected),
+            ("unchanged", self.reloads.unchanged),
+        ];
+        out.counters(
+            "tollgate_reloads",
+            "How often the policy was read again, by what came of it.",
+            by("outcome", reloads),
+        )?;
+        let concerns =
+            Concern::ALL.map(|one| (one.name(), u64::from(self.concerns.contains(&one))));
+        out.gauges(
+            "tollgate_concern",
+            "What is wrong now, as /readyz says it with its reason: 1 if it is.",
+            by("concern", concerns),
+        )?;
+        if let Some(end) = self.certificate_not_after {
+            out.gauge(
+                "tollgate_certificate_expiry_timestamp_seconds",
+                "When the certificate ends that clients are shown, since 1970.",
+                end,
+            )?;
+        }
+        out.counter(
+            "tollgate_log_dropped",
+            "Lines of the log that nobody read in time.",
+            self.log_dropped,
+        )?;
+        out.gauge(
+            "process_start_time_seconds",
+            "When it was started, since 1970.",
+            self.since,
+        )?;
+        let help = "What runs, and where its limits are counted.";
+        let labels = [
+            ("version", env!("CARGO_PKG_VERSION")),
+            ("backend", self.kept.backend),
+            ("os", std::env::consts::OS),
+            ("arch", std::env::consts::ARCH),
+        ];
+        out.begin("tollgate_build", help, MetricType::Info)?
+            .encode_info(&labels)
+    }
+}
+
+impl Times {
+    fn write(&self, metric: &mut MetricEncoder<'_>) -> fmt::Result {
+        metric.encode_histogram::<NoLabelSet>(self.sum, self.count, &self.ranges, None)
+    }
+}
+
+impl Out<'_> {
+    fn begin<'s>(
+        &'s mut self,
+        name: &'s str,
+        help: &str,
+        kind: MetricType,
+    ) -> Result<MetricEncoder<'s>, fmt::Error> {
+        self.0.encode_descriptor(name, help, None, kind)
+    }
+
+    fn counters<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        series: impl IntoIterator<Item = (L, u64)>,
+    ) -> fmt::Result {
+        let mut metric = self.begin(name, help, MetricType::Counter)?;
+        for (labels, value) in series {
+            count(&mut metric.encode_family(&labels)?, &value)?;
+        }
+        Ok(())
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        count(&mut self.begin(name, help, MetricType::Counter)?, &value)
+    }
+
+    fn gauges<L: EncodeLabelSet, V: EncodeGaugeValue>(
+        &mut self,
+        name: &str,
+        help: &str,
+        series: impl IntoIterator<Item = (L, V)>,
+    ) -> fmt::Result {
+        let mut metric = self.begin(name, help, MetricType::Gauge)?;
+        for (labels, value) in series {
+            metric.encode_family(&labels)?.encode_gauge(&value)?;
+        }
+        Ok(())
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> fmt::Result {
+        self.begin(name, help, MetricType::Gauge)?
+            .encode_gauge(&value)
+    }
+}
+
+fn count(metric: &mut MetricEncoder<'_>, value: &impl EncodeCounterValue) -> fmt::Result {
+    metric.encode_counter::<NoLabelSet, _, f64>(value, None)
+}
+
+/// Values by the words of one label.
+fn by<'a, V>(
+    label: &'static str,
+    values: impl IntoIterator<Item = (&'a str, V)>,
+) -> impl Iterator<Item = (One<'a>, V)> {
+    let values = values.into_iter();
+    values.map(move |(word, value)| ([(label, word)], value))
+}
+
+/// Microseconds as Prometheus counts time.
+#[allow(clippy::cast_precision_loss)] // Clocks aren't centuries apart.
+fn micros(micros: i64) -> f64 {
+    micros as f64 / 1e6
+}

@@ -1,0 +1,213 @@
+//! Puts the policy's file in force again: when it changes, on a signal, or because an operator asks.
+//!
+//! What can't be read or put in force changes nothing: the policy before stays, and the reason is in the log, among the
+//! concerns, and counted. Reading and compiling block, so whoever calls is no thread that serves.
+
+use std::fmt::Display;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tollgate_engine::diff::Diff;
+use tollgate_engine::{Checked, Policy, Sources};
+
+use crate::health::Concern;
+use crate::log::Level;
+use crate::operate::Operated;
+use crate::watch::Watching;
+
+/// Whether the policy's file is looked after while it is in force.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Watch {
+    /// A change is put in force at once.
+    #[default]
+    On,
+    /// It is read when somebody says so.
+    Off,
+}
+
+/// Where the policy comes from, and what came of reading it again.
+#[derive(Debug, Default)]
+pub(crate) struct Reloader {
+    /// None if no file has it.
+    path: Option<PathBuf>,
+    /// What was read last. It is locked while somebody reads, so that what was read last is in force.
+    last: Mutex<Option<u64>>,
+    ok: AtomicU64,
+    rejected: AtomicU64,
+    unchanged: AtomicU64,
+}
+
+/// How often what came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reloads {
+    /// Another policy was put in force.
+    pub(crate) ok: u64,
+    /// The policy before stayed, because of an error.
+    pub(crate) rejected: u64,
+    /// The file says what is in force already.
+    pub(crate) unchanged: u64,
+}
+
+/// Files, and what they say or why they say nothing.
+struct Read {
+    said: Result<Checked, String>,
+    sources: Sources,
+}
+
+impl Reloader {
+    pub(crate) fn new(path: Option<PathBuf>) -> Self {
+        Self {
+            path,
+            ..Self::default()
+        }
+    }
+
+    /// How often it was done, by what came of it.
+    pub(crate) fn counts(&self) -> Reloads {
+        // They are shown, and nothing depends on them.
+        Reloads {
+            ok: self.ok.load(Ordering::Relaxed),
+            rejected: self.rejected.load(Ordering::Relaxed),
+            unchanged: self.unchanged.load(Ordering::Relaxed),
+        }
+    }
+
+    /// What a reload would change.
+    ///
+    /// # Errors
+    /// Why the file can't be put in force, as far as that is known before it is.
+    pub(crate) fn preview(&self, service: &dyn Operated) -> Result<Diff, String> {
+        let read = self.read()?.said?;
+        Ok(Diff::between(&service.whole_policy(), &read.policy))
+    }
+
+    /// Reads the file and puts it in force, for somebody who is named in the log.
+    ///
+    /// # Errors
+    /// Why the policy before stays in force.
+    pub(crate) fn reload(&self, service: &dyn Operated, from: &str) -> Result<Diff, String> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = self.read().inspect_err(|why| {
+            let said: Said<'_> = [("from", &from), ("why", why)];
+            service.log().say(Level::Warn, "nothing to reload", &said);
+        })?;
+        *last = Some(mark(&read.sources));
+        self.follow(service, from, read.said)
+    }
+
+    /// Looks after the file from now on, if there is one.
+    ///
+    /// # Errors
+    /// The system has no thread for it.
+    pub(crate) fn watch(service: &Arc<dyn Operated>) -> std::io::Result<Option<Watching>> {
+        let Some(root) = service.reloader().path.clone() else {
+            return Ok(None);
+        };
+        let (own, log) = (Arc::downgrade(service), service.log().clone());
+        let first = vec![root.clone()];
+        let read = move || {
+            let files = own.upgrade().map(|own| own.reloader().look(&*own));
+            let files = files.unwrap_or_default().into_iter();
+            std::iter::once(root.clone()).chain(files).collect()
+        };
+        Watching::start(first, log, read).map(Some)
+    }
+
+    /// Puts the file in force if it says something else than when it was read last; which files that are.
+    fn look(&self, service: &dyn Operated) -> Vec<PathBuf> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ok(Read { said, sources }) = self.read() else {
+            return Vec::new();
+        };
+        let now = mark(&sources);
+        let before = last.replace(now);
+        // At first nobody knows whether it has changed since it was put in force.
+        let is_same = |read: &Checked| {
+            let diff = Diff::between(&service.whole_policy(), &read.policy);
+            diff.is_empty()
+        };
+        let is_known = match (before, &said) {
+            (None, Ok(read)) => is_same(read),
+            (before, _) => before == Some(now),
+        };
+        if !is_known {
+            // Who wants to know why looks at the log.
+            let _ = self.follow(service, "file watch", said);
+        }
+        let files = sources.iter().map(|source| PathBuf::from(source.name()));
+        files.collect()
+    }
+
+    /// Puts a policy in force, and says what came of it.
+    fn follow(
+        &self,
+        service: &dyn Operated,
+        from: &str,
+        read: Result<Checked, String>,
+    ) -> Result<Diff, String> {
+        let put = read.and_then(|read| {
+            let diff = Diff::between(&service.whole_policy(), &read.policy);
+            // Also if nothing else is told of it: what is in force then stands where the file says.
+            let put = service.put_in_force(read.policy);
+            put.map_err(|error| error.to_string())?;
+            Ok((diff, read.warnings.len()))
+        });
+        match &put {
+            Ok((diff, _)) if diff.is_empty() => {
+                self.unchanged.fetch_add(1, Ordering::Relaxed);
+                service.health().settle(Concern::Reload);
+                let said: [(&str, &dyn Display); 1] = [("from", &from)];
+                service.log().say(Level::Info, "policy unchanged", &said);
+            }
+            Ok((diff, warnings)) => {
+                self.ok.fetch_add(1, Ordering::Relaxed);
+                service.health().settle(Concern::Reload);
+                let summary = diff.summary();
+                let said: [(&str, &dyn Display); 3] = [
+                    ("from", &from),
+                    ("changes", &summary),
+                    ("warnings", warnings),
+                ];
+                service.log().say(Level::Info, "policy reloaded", &said);
+            }
+            Err(why) => {
+                self.rejected.fetch_add(1, Ordering::Relaxed);
+                service.health().raise(Concern::Reload, why.as_str());
+                let event = "policy not reloaded, the one before stays in force";
+                let said: Said<'_> = [("from", &from), ("why", why)];
+                service.log().say(Level::Error, event, &said);
+            }
+        }
+        put.map(|(diff, _)| diff)
+    }
+
+    /// What the file says.
+    fn read(&self) -> Result<Read, String> {
+        let Some(path) = &self.path else {
+            return Err("the policy in force is from no file".to_owned());
+        };
+        Ok(match Policy::from_path(path) {
+            Ok(checked) => Read {
+                sources: checked.sources.clone(),
+                said: Ok(checked),
+            },
+            Err(rejected) => Read {
+                said: Err(rejected.in_one_line()),
+                sources: rejected.sources,
+            },
+        })
+    }
+}
+
+type Said<'a> = [(&'a str, &'a dyn Display); 2];
+
+/// What tells files from others: their names and texts.
+fn mark(sources: &Sources) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for source in sources.iter() {
+        (source.name(), source.text()).hash(&mut hasher);
+    }
+    hasher.finish()
+}

@@ -1,0 +1,155 @@
+//! Certificates and secrets that change while the service runs: their files are read again every few seconds, and when
+//! somebody says so. What can't be used is told, and what was in force before goes on.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::admin::AdminToken;
+use crate::health::{Concern, Health};
+use crate::log::{Level, Log};
+use crate::secret::{self, Secret};
+use crate::settings::Settings;
+use crate::tls::{Certificates, Ending};
+
+/// Files are read so often. They are small, and a change may show nowhere but in what they say: Kubernetes changes a
+/// link above them, others rename them, and some file systems tell nobody.
+const EACH: Duration = Duration::from_secs(5);
+
+/// What is kept in files, and read again.
+#[derive(Debug, Default)]
+pub(crate) struct Renewed {
+    certificates: Option<Arc<Certificates>>,
+    secrets: Vec<(&'static str, Secret)>,
+    /// What was said last of each concern: nothing is said twice.
+    told: Mutex<BTreeMap<Concern, String>>,
+}
+
+impl Renewed {
+    /// All that these settings name.
+    pub(crate) fn of(settings: &Settings, certificates: Option<Arc<Certificates>>) -> Self {
+        let operators = match &settings.admin_token {
+            AdminToken::Given(secret) => Some(secret.clone()),
+            // What this process has made nobody else changes.
+            AdminToken::Nobody | AdminToken::Made(_) => None,
+        };
+        let secrets = [
+            ("resp-password-file", &settings.password),
+            ("resp-client-password-file", &settings.client_password),
+            ("http-token-file", &settings.token),
+            ("http-client-token-file", &settings.client_token),
+            ("admin-token-file", &operators),
+        ];
+        let some = |(flag, secret): (_, &Option<Secret>)| Some((flag, secret.clone()?));
+        Self {
+            certificates,
+            secrets: secrets.into_iter().filter_map(some).collect(),
+            told: Mutex::default(),
+        }
+    }
+
+    /// When the certificate ends, in seconds of the Unix epoch; none if there is none.
+    pub(crate) fn certificate_not_after(&self) -> Option<i64> {
+        self.certificates.as_ref()?.not_after()
+    }
+
+    /// Says once which files everybody may read.
+    pub(crate) fn begin(&self, log: &Log, health: &Health) {
+        let keys = self.certificates.iter().map(|own| own.key().as_path());
+        let files = self.secrets.iter().map(|(_, secret)| secret.file());
+        for open in keys.chain(files).filter_map(secret::is_open) {
+            log.say(Level::Warn, &open, &[]);
+        }
+        // Nothing has changed yet, and what should be known of it is said.
+        let _ = self.renew(log, health);
+    }
+
+    /// Reads all files again.
+    ///
+    /// # Errors
+    /// What can't be used; all else is in force.
+    pub(crate) fn renew(&self, log: &Log, health: &Health) -> Result<(), String> {
+        let mut wrong = Vec::new();
+        if let Some(certificates) = &self.certificates {
+            let renewed = certificates.renew();
+            if renewed == Ok(true) {
+                let until = certificates.not_after_shown();
+                log.say(Level::Info, "certificates reloaded", &[("until", &until)]);
+            }
+            let why = renewed.err().map(|why| format!("{why}; those before stay"));
+            let concern = Concern::Certificate;
+            match (why, certificates.ending()) {
+                (Some(why), _) => {
+                    self.raise(concern, Level::Error, &why, (log, health));
+                    wrong.push(why);
+                }
+                (None, Some(ending)) => {
+                    let level = match ending {
+                        Ending::Expired(_) => Level::Error,
+                        _ => Level::Warn,
+                    };
+                    self.raise(concern, level, &ending.to_string(), (log, health));
+                }
+                (None, None) => self.settle(concern, health),
+            }
+        }
+        let mut whys = Vec::new();
+        for (flag, secret) in &self.secrets {
+            match secret.renew() {
+                Ok(false) => {}
+                Ok(true) => log.say(Level::Info, "secret reloaded", &[("flag", flag)]),
+                Err(why) => whys.push(format!("--{flag} {why}; what it was before stays")),
+            }
+        }
+        if whys.is_empty() {
+            self.settle(Concern::Secret, health);
+        } else {
+            let why = whys.join("; ");
+            self.raise(Concern::Secret, Level::Error, &why, (log, health));
+            wrong.push(why);
+        }
+        match wrong.as_slice() {
+            [] => Ok(()),
+            wrong => Err(wrong.join("; ")),
+        }
+    }
+
+    fn raise(&self, concern: Concern, level: Level, why: &str, (log, health): (&Log, &Health)) {
+        health.raise(concern, why);
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = told.insert(concern, why.to_owned());
+        if before.as_deref() != Some(why) {
+            log.say(level, why, &[]);
+        }
+    }
+
+    fn settle(&self, concern: Concern, health: &Health) {
+        health.settle(concern);
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.remove(&concern);
+    }
+
+    /// Reads them again every few seconds, and on SIGHUP. It ends at once if there are none.
+    pub(crate) async fn watch(&self, log: &Log, health: &Health) {
+        if self.certificates.is_none() && self.secrets.is_empty() {
+            return;
+        }
+        let mut hangup = signal(SignalKind::hangup()).ok();
+        loop {
+            let told = async {
+                match &mut hangup {
+                    Some(signal) => drop(signal.recv().await),
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = told => {}
+                () = tokio::time::sleep(EACH) => {}
+            }
+            // The reason is told already.
+            let _ = self.renew(log, health);
+        }
+    }
+}

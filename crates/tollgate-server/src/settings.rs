@@ -1,0 +1,173 @@
+//! What a service is told when it starts, and where it listens then.
+
+use std::path::PathBuf;
+
+use tollgate_engine::policy::OnStoreFailure;
+use tollgate_http::{Dialect, json};
+
+use crate::admin::{AdminHost, AdminToken};
+use crate::bounds::Bounds;
+use crate::denials::DenialLog;
+use crate::listen::Address;
+use crate::log::Log;
+use crate::reload::Watch;
+use crate::rls::RlsClosed;
+use crate::secret::Secret;
+use crate::store_events::StoreEvents;
+use crate::tls::Tls;
+
+/// Where a service listens, and how.
+///
+/// ```
+/// use tollgate_server::{Address, Settings};
+///
+/// let settings = Settings { resp: Address::Off, ..Settings::default() };
+/// assert_eq!(settings.http.to_string(), "127.0.0.1:8080");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// For HTTP and JSON.
+    pub http: Address,
+    /// For Envoy.
+    pub grpc: Address,
+    /// For Redis clients.
+    pub resp: Address,
+    /// For operators and probes.
+    pub admin: Address,
+    /// For Prometheus and probes alone.
+    pub metrics: Address,
+    /// How many limiters metrics show by name; all others are counted together.
+    pub limiters: usize,
+    /// How much clients may bring and take.
+    pub bounds: Bounds,
+    /// The header fields that tell what is left.
+    pub dialects: Vec<Dialect>,
+    /// The header fields that Envoy adds to what it passes on; by default none, as it has some of its own.
+    pub rls_headers: Vec<Dialect>,
+    /// What Envoy is told of a decision that could not be made.
+    pub rls_closed: RlsClosed,
+    /// What operators tell on RESP; none is an operator there without.
+    pub password: Option<Secret>,
+    /// What everybody tells on RESP, or the operators' password: without, anybody is answered.
+    pub client_password: Option<Secret>,
+    /// What operators tell on HTTP.
+    pub token: Option<Secret>,
+    /// What everybody tells on HTTP, or the operators' token: without, anybody is answered. Probes needn't.
+    pub client_token: Option<Secret>,
+    /// What operators tell on the admin listener.
+    pub admin_token: AdminToken,
+    /// Names by which operators reach it, beside its address.
+    pub admin_hosts: Vec<AdminHost>,
+    /// Certificates, for the listeners that speak TLS.
+    pub tls: Option<Tls>,
+    /// Keys of `CL.THROTTLE` that are kept in memory.
+    pub throttle_keys: usize,
+    /// What `CL.THROTTLE` is answered while a store can't be asked.
+    pub throttle_on_store_failure: OnStoreFailure,
+    /// How many services share the limits, each of which counts in its own memory: each enforces a part. On a store
+    /// they count together, and this says nothing.
+    pub replicas: u32,
+    /// A file that gets the addresses once all are bound.
+    pub ready_file: Option<PathBuf>,
+    /// Where it says what happens to it; nowhere unless told.
+    pub log: Log,
+    /// Which refusals are said there.
+    pub log_denials: DenialLog,
+    /// What hears of the store, if that is to be a concern of this service.
+    pub store_events: Option<StoreEvents>,
+    /// The file or folder that the policy was read from, and is read from again; none if it is from elsewhere.
+    pub policy_path: Option<PathBuf>,
+    /// Whether that is looked after.
+    pub watch: Watch,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let local = |port: u16| Address::Tcp(([127, 0, 0, 1], port).into());
+        Self {
+            http: local(8080),
+            grpc: local(8081),
+            resp: local(6380),
+            admin: local(6070),
+            metrics: Address::Off,
+            limiters: 1_000,
+            bounds: Bounds::default(),
+            dialects: vec![Dialect::Draft8],
+            rls_headers: Vec::new(),
+            rls_closed: RlsClosed::default(),
+            password: None,
+            client_password: None,
+            token: None,
+            client_token: None,
+            admin_token: AdminToken::Nobody,
+            admin_hosts: Vec::new(),
+            tls: None,
+            throttle_keys: 1_000_000,
+            throttle_on_store_failure: OnStoreFailure::Local,
+            replicas: 1,
+            ready_file: None,
+            log: Log::silent(),
+            log_denials: DenialLog::default(),
+            store_events: None,
+            policy_path: None,
+            watch: Watch::On,
+        }
+    }
+}
+
+/// Where a service listens in the end; none where it doesn't.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Addresses {
+    /// HTTP and JSON.
+    pub http: Option<Address>,
+    /// Envoy's protocol.
+    pub grpc: Option<Address>,
+    /// Redis' protocol.
+    pub resp: Option<Address>,
+    /// Operators and probes.
+    pub admin: Option<Address>,
+    /// Prometheus and probes.
+    pub metrics: Option<Address>,
+    /// The file with the token of operators, if there is one.
+    pub admin_token_file: Option<PathBuf>,
+}
+
+impl Addresses {
+    /// One object with each address that there is, and the id of the process.
+    ///
+    /// ```
+    /// use tollgate_server::Addresses;
+    ///
+    /// let text = String::from_utf8(Addresses::default().to_json())?;
+    /// assert_eq!(text, format!("{{\"pid\":{}}}\n", std::process::id()));
+    /// # Ok::<(), std::string::FromUtf8Error>(())
+    /// ```
+    pub fn to_json(&self) -> Vec<u8> {
+        let mut out = b"{".to_vec();
+        let each = [
+            ("http", &self.http),
+            ("grpc", &self.grpc),
+            ("resp", &self.resp),
+            ("admin", &self.admin),
+            ("metrics", &self.metrics),
+        ];
+        for (name, address) in each {
+            if let Some(address) = address {
+                json::string(&mut out, name);
+                out.push(b':');
+                json::string(&mut out, &address.to_connect());
+                out.push(b',');
+            }
+        }
+        if let Some(file) = &self.admin_token_file {
+            out.extend(b"\"admin_token_file\":");
+            json::string(&mut out, &file.to_string_lossy());
+            out.push(b',');
+        }
+        out.extend(b"\"pid\":");
+        json::number(&mut out, u64::from(std::process::id()));
+        out.extend(b"}\n");
+        out
+    }
+}

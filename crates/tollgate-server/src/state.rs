@@ -1,0 +1,252 @@
+//! What a service in memory keeps across restarts, in a folder of its own: what keys have spent of rates in a snapshot,
+//! what they have used of quotas in a journal.
+//!
+//! | file | what |
+//! |---|---|
+//! | `lock` | locked for as long as a process keeps its state here; its id |
+//! | `snapshot` | all rates (`snapshot.rs`), written anew every few seconds and at the end |
+//! | `quotas` | the journal of quotas, as `tollgate::quota` keeps it, with `quotas.lock` |
+//! | `snapshot.damaged-…`, `quotas.damaged-…` | what couldn't be read at a start, by the second of that |
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tollgate::clock::Clock;
+use tollgate::quota::{FileError, OnFileFailure};
+use tollgate_engine::backend::{Memory, MemoryBuilder};
+use tollgate_engine::{Engine, Policy, RestoreError};
+
+use crate::cells::Here;
+use crate::log::{Level, Log};
+use crate::start_error::StartError;
+
+mod folder;
+mod keeper;
+mod snapshot;
+mod start;
+#[cfg(test)]
+mod tests;
+mod uptime;
+
+pub(crate) use keeper::{Begin, Keeper};
+pub use uptime::Uptime;
+
+use folder::Folder;
+use snapshot::{Found, Refused};
+
+/// Quotas are written down at least so often.
+const MOST_BETWEEN_FLUSHES: Duration = Duration::from_secs(1);
+/// So many limits are named in the log that the policy has no more.
+const NAMED: usize = 10;
+
+/// Where a service in memory keeps its state, and how often it is saved.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_server::StateOptions;
+///
+/// let options = StateOptions { every: Duration::from_secs(1), ..StateOptions::in_folder("/var/lib/tollgate") };
+/// assert!(options.folder.is_absolute());
+/// ```
+#[derive(Clone, Debug)]
+pub struct StateOptions {
+    /// A folder that no other service uses; it is made if it isn't there.
+    pub folder: PathBuf,
+    /// What was decided in so long is lost at most if the process is killed. Quotas are saved every second, or so often
+    /// if that is shorter.
+    pub every: Duration,
+    /// How long the machine runs, which tells the time between two processes even if somebody sets the wall clock.
+    pub uptime: fn() -> Option<Uptime>,
+}
+
+impl StateOptions {
+    /// In this folder, every five seconds.
+    pub fn in_folder(folder: impl Into<PathBuf>) -> Self {
+        Self {
+            folder: folder.into(),
+            every: Duration::from_secs(5),
+            uptime: Uptime::of_system,
+        }
+    }
+}
+
+/// How saving goes, as [`Server::state`](crate::Server::state) tells it.
+///
+/// ```
+/// use tollgate_server::StateTold;
+///
+/// assert_eq!(StateTold::default().failures, 0);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StateTold {
+    /// When the latest snapshot was written, in seconds of the Unix epoch.
+    pub last_saved_unix: u64,
+    /// Keys in it.
+    pub keys: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// How long it took to write.
+    pub took: Duration,
+    /// Snapshots that were written since the start.
+    pub saves: u64,
+    /// Attempts that failed since the start, of the snapshot or of quotas.
+    pub failures: u64,
+}
+
+/// What is told of saving; nothing until there is a snapshot.
+#[derive(Debug, Default)]
+pub(crate) struct Progress(Mutex<Option<StateTold>>);
+
+impl Progress {
+    pub(crate) fn told(&self) -> Option<StateTold> {
+        *self.locked()
+    }
+
+    /// Changes what is told.
+    fn tell(&self, change: impl FnOnce(&mut StateTold)) {
+        change(self.locked().get_or_insert_default());
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Option<StateTold>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A service's counts as they were kept, and the folder that keeps them.
+struct Opened<C: Clock + 'static, W: Clock + 'static> {
+    folder: Folder,
+    engine: Engine<Memory<C, W>>,
+    cells: Here<C>,
+}
+
+/// What a service is to count, and where it says what became of its state.
+struct Opening<'a, C, W> {
+    policy: Policy,
+    builder: MemoryBuilder<C, W>,
+    throttle_keys: usize,
+    options: &'a StateOptions,
+    log: &'a Log,
+}
+
+impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> Opening<'_, C, W> {
+    /// Goes on from what the folder holds. What can't be read is set aside, and it begins without.
+    ///
+    /// # Errors
+    /// The folder can't be used, or the policy can't be put in force.
+    fn open(mut self) -> Result<Opened<C, W>, StartError> {
+        let every = self.options.every.min(MOST_BETWEEN_FLUSHES);
+        self.builder = self
+            .builder
+            .flush_quotas_every(every)
+            .on_quota_file_failure(OnFileFailure::Grant);
+        let folder = Folder::lock(&self.options.folder).map_err(StartError::State)?;
+        folder.sweep();
+        // Each turn sets something aside that the next one doesn't find.
+        loop {
+            let found = snapshot::restore(&self, &folder);
+            let refused = match found {
+                Ok(found) => return self.told(folder, found),
+                Err(refused) => refused,
+            };
+            let (damaged, why) = match refused {
+                Refused::Restore(RestoreError::Policy(error)) => {
+                    return Err(StartError::Policy(error));
+                }
+                Refused::Restore(RestoreError::Quotas(error)) if !is_damaged(&error) => {
+                    return Err(StartError::State(error.to_string()));
+                }
+                Refused::Restore(RestoreError::Quotas(error)) => {
+                    (folder.quotas(), error.to_string())
+                }
+                Refused::Restore(error) => (folder.snapshot(), error.to_string()),
+                Refused::Throttle(error) => return Err(StartError::Throttle(error)),
+            };
+            self.set_aside(&folder, &damaged, &why)?;
+        }
+    }
+
+    fn set_aside(&self, folder: &Folder, damaged: &Path, why: &str) -> Result<(), StartError> {
+        let now = self.builder.times().wall.as_nanos() / 1_000_000_000;
+        let aside = folder.set_aside(damaged, now).map_err(|error| {
+            StartError::State(format!(
+                "{why}; it can't be set aside either: {error}. Move {} away",
+                damaged.display()
+            ))
+        })?;
+        let event = "state can't be read, and is set aside: the service starts without it";
+        let aside = aside.display();
+        self.log
+            .say(Level::Error, event, &[("why", &why), ("kept_as", &aside)]);
+        Ok(())
+    }
+
+    /// Says what was found.
+    fn told(self, folder: Folder, found: Found<C, W>) -> Result<Opened<C, W>, StartError> {
+        let Found {
+            engine,
+            cells,
+            restored,
+        } = found;
+        let quotas = engine.backend().quota_stats();
+        let place = folder.path().display();
+        match restored {
+            None => {
+                let said: [(&str, &dyn std::fmt::Display); 2] =
+                    [("folder", &place), ("quotas", &quotas.keys)];
+                self.log
+                    .say(Level::Info, "no snapshot to go on from", &said);
+            }
+            Some(restored) => {
+                self.log.say(
+                    Level::Info,
+                    "state restored",
+                    &[
+                        ("folder", &place),
+                        ("keys", &restored.keys),
+                        ("quotas", &quotas.keys),
+                        ("left_out", &restored.left_out),
+                        ("limits_dropped", &restored.forgotten.len()),
+                    ],
+                );
+                if !restored.forgotten.is_empty() {
+                    let event = "limits that the policy has no more, or counts in another way: what was spent of them is dropped";
+                    let limits = named(&restored.forgotten);
+                    self.log.say(Level::Warn, event, &[("limits", &limits)]);
+                }
+            }
+        }
+        if quotas.recovered_bytes > 0 {
+            let event =
+                "the end of the quotas' journal, which a crash left unfinished, is left out";
+            let bytes = quotas.recovered_bytes;
+            self.log.say(Level::Warn, event, &[("bytes", &bytes)]);
+        }
+        Ok(Opened {
+            folder,
+            engine,
+            cells,
+        })
+    }
+}
+
+/// Whether a journal is of no use, whatever one does: else it is somebody's mistake, who is told of it.
+fn is_damaged(error: &FileError) -> bool {
+    matches!(
+        error,
+        FileError::Io { .. }
+            | FileError::Foreign { .. }
+            | FileError::OtherVersion { .. }
+            | FileError::Corrupt { .. }
+    )
+}
+
+/// Some names in one line.
+fn named(names: &[String]) -> String {
+    let (first, rest) = names.split_at(names.len().min(NAMED));
+    match rest.len() {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
+    }
+}

@@ -1,0 +1,243 @@
+//! Saves the state of a service every few seconds and at its end, on a thread of its own.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tollgate::Timestamp;
+use tollgate::clock::{Clock, Monotonic};
+use tollgate_engine::Policy;
+use tollgate_engine::backend::Memory;
+
+use super::folder::Folder;
+use super::{StateOptions, snapshot};
+use crate::health::Concern;
+use crate::log::Level;
+use crate::service::{Service, Store};
+use crate::start_error::StartError;
+
+/// Begins to keep the state of a service that is about to serve.
+pub(crate) type Begin<B> = Box<dyn FnOnce(&Arc<Service<B>>) -> Result<Keeper, StartError> + Send>;
+
+/// Keeps the state in this folder: a first snapshot is written before anybody is served, so that a folder that can't be
+/// written is told at the start.
+pub(super) fn begin<C: Clock + 'static, W: Clock + 'static>(
+    folder: Folder,
+    options: StateOptions,
+) -> Begin<Memory<C, W>>
+where
+    Memory<C, W>: Store<Cells = crate::cells::Here<C>>,
+{
+    Box::new(move |service| {
+        let mut saver = Saver {
+            service: Arc::clone(service),
+            folder,
+            uptime: options.uptime,
+            clock: Monotonic::new(),
+            saved: None,
+            failing: None,
+            failed_flushes: 0,
+        };
+        saver.save().map_err(StartError::State)?;
+        let thread = Keeper::start(options.every, move |turn| saver.turn(turn));
+        thread.map_err(|error| StartError::State(format!("no thread to save state: {error}")))
+    })
+}
+
+/// Why it is time to save.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// The interval is over.
+    Interval,
+    /// The service ends: nothing is decided any more.
+    End,
+}
+
+/// The thread that saves; dropped, it saves once more and ends.
+pub(crate) struct Keeper {
+    end: Arc<End>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct End {
+    is_near: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl End {
+    fn is_near(&self) -> MutexGuard<'_, bool> {
+        self.is_near.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the next turn.
+    fn next(&self, every: Duration) -> Turn {
+        let waited = self
+            .changed
+            .wait_timeout_while(self.is_near(), every, |is_near| !*is_near);
+        if *waited.unwrap_or_else(PoisonError::into_inner).0 {
+            Turn::End
+        } else {
+            Turn::Interval
+        }
+    }
+}
+
+impl Keeper {
+    fn start(every: Duration, mut save: impl FnMut(Turn) + Send + 'static) -> io::Result<Self> {
+        let end = Arc::new(End::default());
+        let waited = Arc::clone(&end);
+        let thread = thread::Builder::new().name("tollgate-state".to_owned());
+        let thread = thread.spawn(move || {
+            loop {
+                let turn = waited.next(every);
+                save(turn);
+                if turn == Turn::End {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self {
+            end,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        *self.end.is_near() = true;
+        self.end.changed.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // It doesn't panic; if it did, there is nobody to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Saves one service.
+struct Saver<C: Clock + 'static, W: Clock + 'static>
+where
+    Memory<C, W>: Store<Cells = crate::cells::Here<C>>,
+{
+    service: Arc<Service<Memory<C, W>>>,
+    folder: Folder,
+    uptime: fn() -> Option<super::Uptime>,
+    /// Tells how long saving takes.
+    clock: Monotonic,
+    /// What the latest snapshot holds.
+    saved: Option<Mark>,
+    /// Why the latest attempt failed.
+    failing: Option<String>,
+    /// How often quotas couldn't be saved, as far as that was told.
+    failed_flushes: u64,
+}
+
+/// What tells whether there is something new to save.
+struct Mark {
+    policy: Arc<Policy>,
+    changes: u64,
+    /// Numbers of operators' orders: one that is changed gets another.
+    orders: Vec<u64>,
+}
+
+impl<C: Clock + 'static, W: Clock + 'static> Saver<C, W>
+where
+    Memory<C, W>: Store<Cells = crate::cells::Here<C>>,
+{
+    /// Saves if there is something to save, and tells what came of it.
+    fn turn(&mut self, turn: Turn) {
+        let quotas = match turn {
+            Turn::Interval => self.quotas(),
+            Turn::End => {
+                let flushed = self.service.engine.backend().flush_quotas();
+                flushed.map_err(|error| error.to_string())
+            }
+        };
+        let is_due = turn == Turn::End || self.failing.is_some() || self.has_changed();
+        let saved = match self.folder.is_own() {
+            Ok(()) if is_due => self.save(),
+            other => other,
+        };
+        self.tell(saved.and(quotas), turn);
+    }
+
+    /// How quotas fare, which save themselves.
+    fn quotas(&mut self) -> Result<(), String> {
+        let stats = self.service.engine.backend().quota_stats();
+        let more = stats.failed_flushes - self.failed_flushes;
+        self.failed_flushes = stats.failed_flushes;
+        if more > 0 {
+            self.service.state.tell(|told| told.failures += more);
+        }
+        stats.last_error.map_or(Ok(()), Err)
+    }
+
+    fn mark(&self) -> Mark {
+        let (engine, cells) = (&self.service.engine, &self.service.cells);
+        // Whatever is decided or settled from here on is seen as a change the next time.
+        let decided = engine.backend().changes() + cells.changes();
+        Mark {
+            changes: decided + self.service.holds.settled(),
+            policy: engine.policy(),
+            orders: engine.orders().iter().map(|order| order.id).collect(),
+        }
+    }
+
+    fn has_changed(&self) -> bool {
+        let now = self.mark();
+        let is_same = |saved: &Mark| {
+            saved.changes == now.changes
+                && saved.orders == now.orders
+                && Arc::ptr_eq(&saved.policy, &now.policy)
+        };
+        !self.saved.as_ref().is_some_and(is_same) || !self.folder.snapshot().exists()
+    }
+
+    /// Writes a snapshot.
+    fn save(&mut self) -> Result<(), String> {
+        let (service, mark, begun) = (&self.service, self.mark(), self.clock.now());
+        let path = self.folder.snapshot();
+        let saved = snapshot::save((&service.engine, &service.cells), &path, self.uptime);
+        let keys = saved.map_err(|error| {
+            service.state.tell(|told| told.failures += 1);
+            error.to_string()
+        })?;
+        let bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
+        let took = self.clock.now() - begun;
+        let wall = service.engine.backend().times().wall;
+        service.state.tell(|told| {
+            told.last_saved_unix = (wall - Timestamp::ZERO).as_secs();
+            (told.keys, told.bytes, told.took) = (keys, bytes, took);
+            told.saves += 1;
+        });
+        self.saved = Some(mark);
+        Ok(())
+    }
+
+    /// Says what came of it, once for each reason.
+    fn tell(&mut self, saved: Result<(), String>, turn: Turn) {
+        let (log, health) = (&self.service.log, &self.service.health);
+        let why = saved.err();
+        match (&why, turn) {
+            (None, _) if self.failing.is_some() => {
+                health.settle(Concern::State);
+                log.say(Level::Info, "state is saved again", &[]);
+            }
+            (None, _) => {}
+            (Some(why), Turn::End) => {
+                let event =
+                    "state not saved at the end: what was decided since it was saved last is lost";
+                log.say(Level::Error, event, &[("why", why)]);
+            }
+            (Some(why), Turn::Interval) if self.failing.as_ref() != Some(why) => {
+                health.raise(Concern::State, why.as_str());
+                let event = "state not saved: decisions go on, and it is tried again";
+                log.say(Level::Error, event, &[("why", why)]);
+            }
+            (Some(_), Turn::Interval) => {}
+        }
+        self.failing = why;
+    }
+}

@@ -1,0 +1,134 @@
+//! All rates of a service in one file.
+//!
+//! # Format, version 1
+//! | words | what |
+//! |---|---|
+//! | 1 | wall time, nanoseconds since 1970 |
+//! | 1 · 1 · … | 1 if it is known how long the machine runs; how long, in nanoseconds; since which start of it, as bytes |
+//! | … | the engine's section |
+//! | … | the keys of `CL.THROTTLE` |
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use tollgate::clock::Clock;
+use tollgate::snapshot::{SnapshotError, SnapshotReader, SnapshotWriter, Times};
+use tollgate::{LimitError, Timestamp};
+use tollgate_engine::backend::Memory;
+use tollgate_engine::{Engine, RestoreError, Restored, Resume};
+
+use super::folder::Folder;
+use super::{Opening, Uptime};
+use crate::cells::Here;
+
+const KIND: &[u8; 8] = b"tollserv";
+const VERSION: u64 = 1;
+
+/// What a service goes on with.
+pub(super) struct Found<C: Clock + 'static, W: Clock + 'static> {
+    pub(super) engine: Engine<Memory<C, W>>,
+    pub(super) cells: Here<C>,
+    /// None without a snapshot.
+    pub(super) restored: Option<Restored>,
+}
+
+/// Why it doesn't.
+#[derive(Debug)]
+pub(super) enum Refused {
+    Restore(RestoreError),
+    Throttle(LimitError),
+}
+
+impl From<SnapshotError> for Refused {
+    fn from(error: SnapshotError) -> Self {
+        Self::Restore(error.into())
+    }
+}
+
+/// Writes all that is active now, and says how many keys that are. Decisions go on meanwhile.
+pub(super) fn save<C: Clock + 'static, W: Clock + 'static>(
+    (engine, cells): (&Engine<Memory<C, W>>, &Here<C>),
+    path: &Path,
+    uptime: fn() -> Option<Uptime>,
+) -> Result<u64, SnapshotError> {
+    let mut file = SnapshotWriter::create(path, KIND, VERSION)?;
+    // In this order: what passes in between counts as not passed.
+    file.word(engine.backend().times().wall.as_nanos())?;
+    let (is_known, up) = match uptime() {
+        Some(up) => (1, up),
+        None => (0, Uptime::default()),
+    };
+    let since = u64::try_from(up.since.as_nanos()).unwrap_or(u64::MAX);
+    file.words(&[is_known, since])?;
+    file.bytes(&up.boot.to_le_bytes())?;
+    let keys = engine.save(&mut file)?;
+    let of_cells = cells.save(&mut file, engine.backend().times())?;
+    file.finish()?;
+    Ok(keys + of_cells)
+}
+
+/// Goes on from the files of a folder, or from nothing where there are none.
+pub(super) fn restore<C: Clock + Clone + 'static, W: Clock + Clone + 'static>(
+    opening: &Opening<'_, C, W>,
+    folder: &Folder,
+) -> Result<Found<C, W>, Refused> {
+    let (policy, builder) = (opening.policy.clone(), opening.builder.clone());
+    let (quotas, keys) = (folder.quotas(), opening.throttle_keys);
+    let clock = builder.rate_clock().clone();
+    let mut file = match SnapshotReader::open(folder.snapshot(), KIND, VERSION) {
+        Ok(file) => file,
+        Err(SnapshotError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            let cells = Here::new(keys, clock).map_err(Refused::Throttle)?;
+            let memory = builder.quota_file(quotas);
+            let memory = memory.map_err(|error| Refused::Restore(RestoreError::Quotas(error)))?;
+            let engine = Engine::new(policy, memory);
+            let engine = engine.map_err(|error| Refused::Restore(RestoreError::Policy(error)))?;
+            return Ok(Found {
+                engine,
+                cells,
+                restored: None,
+            });
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let unset_wall = unset_wall(&mut file, (opening.options.uptime)())?;
+    let shown = builder.times();
+    let times = Times {
+        wall: unset_wall.unwrap_or(shown.wall),
+        ..shown
+    };
+    let resume = Resume {
+        quotas: Some(&quotas),
+        unset_wall,
+    };
+    let restored = Engine::restore(policy, builder, resume, &mut file);
+    let (engine, mut restored) = restored.map_err(Refused::Restore)?;
+    let (cells, loaded) = Here::load(keys, clock, (&mut file, times))?;
+    file.end()?;
+    restored.keys += loaded.keys;
+    restored.left_out += loaded.left_out;
+    Ok(Found {
+        engine,
+        cells,
+        restored: Some(restored),
+    })
+}
+
+/// What the wall clock would show now had nobody set it since the snapshot, if the machine tells.
+fn unset_wall(
+    file: &mut SnapshotReader,
+    now: Option<Uptime>,
+) -> Result<Option<Timestamp>, SnapshotError> {
+    let [wall, is_known, since] = file.words()?;
+    let boot = file.bytes()?.as_slice().try_into();
+    let earlier = Uptime {
+        boot: u128::from_le_bytes(boot.map_err(|_| file.corrupt())?),
+        since: Duration::from_nanos(since),
+    };
+    let earlier = (is_known == 1).then_some(earlier);
+    Ok(Uptime::wall_now(
+        now,
+        (earlier, Timestamp::from_nanos(wall)),
+    ))
+}

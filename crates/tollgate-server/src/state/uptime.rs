@@ -1,0 +1,119 @@
+//! How long the machine runs: a clock that goes on between two processes, and that nobody sets.
+
+use std::fs;
+use std::time::Duration;
+
+use tollgate::Timestamp;
+
+/// What the system's text is exact to.
+const EXACT_TO: Duration = Duration::from_millis(10);
+
+/// How long a machine runs since which start of it.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_server::Uptime;
+///
+/// let earlier = Uptime { boot: 7, since: Duration::from_secs(100) };
+/// let later = Uptime { boot: 7, since: Duration::from_secs(160) };
+/// assert_eq!(later.after(&earlier), Some(Duration::from_millis(59_990)));
+/// assert_eq!(Uptime { boot: 8, ..later }.after(&earlier), None);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Uptime {
+    /// Another number after each start of the machine.
+    pub boot: u128,
+    /// Time since then, with that in which it slept.
+    pub since: Duration,
+}
+
+impl Uptime {
+    /// That of this machine, where the system tells it.
+    ///
+    /// ```
+    /// use tollgate_server::Uptime;
+    ///
+    /// if let (Some(earlier), Some(later)) = (Uptime::of_system(), Uptime::of_system()) {
+    ///     assert!(later.after(&earlier).is_some());
+    /// }
+    /// ```
+    pub fn of_system() -> Option<Self> {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let uptime = fs::read_to_string("/proc/uptime").ok()?;
+        Self::read(&boot, &uptime)
+    }
+
+    fn read(boot: &str, uptime: &str) -> Option<Self> {
+        let boot = u128::from_str_radix(&boot.trim().replace('-', ""), 16).ok()?;
+        let (whole, part) = uptime.split(' ').next()?.split_once('.')?;
+        let hundredths: u64 = part.get(..2)?.parse().ok()?;
+        let since = Duration::from_secs(whole.parse().ok()?);
+        Some(Self {
+            boot,
+            since: since + Duration::from_millis(hundredths * 10),
+        })
+    }
+
+    /// How long after another this is, or up to a hundredth of a second less; none if the machine was started in
+    /// between, or another one tells of it.
+    pub fn after(&self, earlier: &Self) -> Option<Duration> {
+        let passed = self.since.checked_sub(earlier.since);
+        let is_same = self.boot == earlier.boot;
+        passed
+            .filter(|_| is_same)
+            .map(|passed| passed.saturating_sub(EXACT_TO))
+    }
+
+    /// What a wall clock would show now that showed this at that time, had nobody set it; if that is known.
+    pub(super) fn wall_now(
+        now: Option<Self>,
+        (earlier, wall): (Option<Self>, Timestamp),
+    ) -> Option<Timestamp> {
+        Some(wall + now?.after(&earlier?)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_systems_text_is_read() {
+        let read = Uptime::read(
+            "0e5f0c4e-0000-4000-8000-00000000000a\n",
+            "350735.47 234388.90\n",
+        );
+        let since = Duration::from_millis(350_735_470);
+        let boot = 0x0e5f_0c4e_0000_4000_8000_0000_0000_000a;
+        assert_eq!(read, Some(Uptime { boot, since }));
+        for (boot, uptime) in [
+            ("", "1.00 1.00"),
+            ("0e", ""),
+            ("0e", "1"),
+            ("xy", "1.00"),
+            ("0e", "1.x"),
+        ] {
+            assert_eq!(Uptime::read(boot, uptime), None, "{boot:?} {uptime:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_said_of_another_boot_or_a_time_that_went_back() {
+        let at = |boot, secs| Uptime {
+            boot,
+            since: Duration::from_secs(secs),
+        };
+        let wall = Timestamp::from_secs(1_000);
+        let now = |now, earlier| Uptime::wall_now(now, (earlier, wall));
+        assert_eq!(
+            now(Some(at(1, 70)), Some(at(1, 60))),
+            Some(wall + Duration::from_millis(9_990))
+        );
+        assert_eq!(now(Some(at(1, 60)), Some(at(1, 60))), Some(wall));
+        for (later, earlier) in [(at(2, 70), at(1, 60)), (at(1, 50), at(1, 60))] {
+            assert_eq!(now(Some(later), Some(earlier)), None);
+        }
+        assert_eq!(now(None, Some(at(1, 60))), None);
+        assert_eq!(now(Some(at(1, 60)), None), None);
+    }
+}

@@ -1,0 +1,79 @@
+//! What happens to the store, for the log and for those who ask whether the service is well.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tollgate_engine::backend::StoreEvent;
+
+use crate::health::{Concern, Health};
+use crate::log::{Level, Log};
+
+/// Hears what happens to a store, says it in a log, and makes it a concern of the service that is started with it.
+/// A failure that goes on is said once.
+///
+/// ```
+/// use tollgate_engine::backend::StoreEvent;
+/// use tollgate_server::{Log, StoreEvents};
+///
+/// let events = StoreEvents::new(Log::silent());
+/// let own = events.clone();
+/// let on_event = move |event: &StoreEvent<'_>| own.hear(event);
+/// on_event(&StoreEvent::FallbackBegan);
+/// ```
+#[derive(Clone, Debug)]
+pub struct StoreEvents(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    log: Log,
+    health: Health,
+    /// The failure that was said last.
+    last: Mutex<String>,
+}
+
+impl StoreEvents {
+    /// Says them there.
+    pub fn new(log: Log) -> Self {
+        Self(Arc::new(Shared {
+            log,
+            health: Health::default(),
+            last: Mutex::default(),
+        }))
+    }
+
+    /// Something happened: for `RedisBuilder::on_event`.
+    pub fn hear(&self, event: &StoreEvent<'_>) {
+        let Shared { log, health, last } = &*self.0;
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        let level = match event {
+            StoreEvent::Failed { error, .. } => {
+                health.raise(Concern::Store, *error);
+                if *last == *error {
+                    return;
+                }
+                (*error).clone_into(&mut last);
+                Level::Error
+            }
+            StoreEvent::FallbackBegan | StoreEvent::CircuitOpened { .. } => {
+                health.raise(Concern::Store, event.to_string());
+                Level::Warn
+            }
+            StoreEvent::FallbackEnded { .. } => {
+                last.clear();
+                health.settle(Concern::Store);
+                Level::Info
+            }
+            _ => Level::Info,
+        };
+        log.say(level, &format!("store: {event}"), &[]);
+    }
+
+    /// It couldn't be asked before anybody needed it.
+    pub fn is_missing(&self, why: &str) {
+        self.0.health.raise(Concern::Store, why);
+    }
+
+    /// The concerns of the service that hears of them.
+    pub(crate) fn health(&self) -> Health {
+        self.0.health.clone()
+    }
+}

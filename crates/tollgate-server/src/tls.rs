@@ -1,0 +1,274 @@
+//! TLS on the listeners: whose certificates are shown and taken, and how a connection begins with it.
+//!
+//! What is in force is replaced as a whole, so a handshake is by the files before or by those after, never by some of
+//! both. Connections that are there stay.
+
+use std::fmt;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tollgate::clock::{Clock, Wall};
+
+use crate::listen::Place;
+
+mod dates;
+mod files;
+
+use files::{Files, InForce};
+
+const DAY: i64 = 86_400;
+/// A certificate that ends within so many days is worth a word each day.
+const SOON: i64 = 14;
+
+/// Certificates, and which listeners show them. Those on UNIX sockets don't.
+///
+/// ```
+/// use tollgate_server::{Settings, Tls, TlsOn};
+///
+/// let tls = Tls {
+///     certificate: "server.pem".into(),
+///     key: "server.key".into(),
+///     client_authority: Some("clients.pem".into()),
+///     revoked: None,
+///     on: vec![TlsOn::Grpc],
+/// };
+/// let settings = Settings { tls: Some(tls), ..Settings::default() };
+/// assert!(settings.tls.is_some());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// A PEM file: the service's certificate, then those between it and an authority.
+    pub certificate: PathBuf,
+    /// A PEM file: its key.
+    pub key: PathBuf,
+    /// A PEM file: who signs the clients' certificates. With it a client must show one.
+    pub client_authority: Option<PathBuf>,
+    /// A PEM file: lists of clients' certificates that no longer hold.
+    pub revoked: Option<PathBuf>,
+    /// The listeners that speak TLS alone.
+    pub on: Vec<TlsOn>,
+}
+
+/// A listener that may speak TLS.
+///
+/// ```
+/// use tollgate_server::TlsOn;
+///
+/// for one in TlsOn::ALL {
+///     assert_eq!(one.to_string().parse(), Ok(one));
+/// }
+/// assert_eq!("grcp".parse::<TlsOn>().unwrap_err(), "no listener \"grcp\": write http, grpc, resp, admin or metrics");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsOn {
+    /// HTTP and JSON.
+    Http,
+    /// Envoy's protocol.
+    Grpc,
+    /// Redis' protocol.
+    Resp,
+    /// Operators and probes.
+    Admin,
+    /// What Prometheus scrapes.
+    Metrics,
+}
+
+/// The certificates of a service that runs.
+#[derive(Debug)]
+pub(crate) struct Certificates {
+    settings: Tls,
+    in_force: RwLock<Arc<InForce>>,
+    /// What was read last, whether it was put in force or not.
+    read: Mutex<Option<Files>>,
+}
+
+/// How connections of one listener begin.
+#[derive(Clone, Debug)]
+pub(crate) struct Handshake {
+    certificates: Arc<Certificates>,
+    on: TlsOn,
+    time: Duration,
+}
+
+/// What should be known of certificates that are in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// It is over: clients refuse it.
+    Expired(String),
+    /// The list of revoked certificates should have been replaced.
+    OldList(String),
+    /// So many days are left, and when they are over.
+    Soon(i64, String),
+}
+
+impl Certificates {
+    /// Reads all files.
+    pub(crate) fn read(settings: Tls) -> Result<Self, String> {
+        let files = Files::read(&settings)?;
+        let in_force = files.in_force(&settings)?;
+        Ok(Self {
+            settings,
+            in_force: RwLock::new(Arc::new(in_force)),
+            read: Mutex::new(Some(files)),
+        })
+    }
+
+    /// Reads them again, and puts them in force if they have changed and are right: whether it did, or why not.
+    pub(crate) fn renew(&self) -> Result<bool, String> {
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let files = Files::read(&self.settings)?;
+        if read.as_ref() == Some(&files) {
+            return Ok(false);
+        }
+        // What is wrong is said each time that it is read.
+        *read = None;
+        let next = Arc::new(files.in_force(&self.settings)?);
+        *read = Some(files);
+        let mut in_force = self
+            .in_force
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        *in_force = next;
+        Ok(true)
+    }
+
+    /// When the certificate ends, in seconds of the Unix epoch.
+    pub(crate) fn not_after(&self) -> Option<i64> {
+        self.in_force().not_after
+    }
+
+    /// The same as people write it.
+    pub(crate) fn not_after_shown(&self) -> String {
+        self.not_after()
+            .map_or_else(|| "unknown".to_owned(), files::shown)
+    }
+
+    /// What should be known of those in force, if anything.
+    pub(crate) fn ending(&self) -> Option<Ending> {
+        let now = i64::try_from(Wall.now().as_nanos() / 1_000_000_000).unwrap_or(i64::MAX);
+        let in_force = self.in_force();
+        let left = in_force.not_after.map(|end| (end - now, files::shown(end)));
+        match (left, in_force.lists_until) {
+            (Some((left, end)), _) if left <= 0 => Some(Ending::Expired(end)),
+            (_, Some(until)) if until <= now => Some(Ending::OldList(files::shown(until))),
+            (Some((left, end)), _) if left < SOON * DAY => Some(Ending::Soon(left / DAY, end)),
+            _ => None,
+        }
+    }
+
+    /// The file that only the service should be able to read.
+    pub(crate) const fn key(&self) -> &PathBuf {
+        &self.settings.key
+    }
+
+    /// How connections of a listener begin; none if it doesn't speak TLS.
+    pub(crate) fn on(self: &Arc<Self>, on: TlsOn, time: Duration) -> Option<Handshake> {
+        self.settings.on.contains(&on).then(|| Handshake {
+            certificates: Arc::clone(self),
+            on,
+            time,
+        })
+    }
+
+    fn in_force(&self) -> Arc<InForce> {
+        let in_force = self.in_force.read();
+        Arc::clone(&in_force.unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Handshake {
+    /// Begins a connection, and serves it. It ends if its client doesn't begin in time, is refused, or another needs
+    /// its place before. In a box, so that connections without TLS aren't larger for it.
+    pub(crate) fn then<'s, F, E>(
+        self,
+        stream: TcpStream,
+        place: &'s mut Place,
+        serve: impl FnOnce(TlsStream<TcpStream>) -> F + Send + 's,
+    ) -> Pin<Box<dyn Future<Output = Result<(), E>> + Send + 's>>
+    where
+        F: Future<Output = Result<(), E>> + Send + 's,
+        E: 's,
+    {
+        Box::pin(async move {
+            match self.accept(stream, place).await {
+                Some(stream) => serve(stream).await,
+                None => Ok(()),
+            }
+        })
+    }
+
+    async fn accept(&self, stream: TcpStream, place: &mut Place) -> Option<TlsStream<TcpStream>> {
+        let in_force = self.certificates.in_force();
+        let config = match self.on {
+            TlsOn::Grpc => &in_force.grpc,
+            TlsOn::Resp => &in_force.resp,
+            TlsOn::Http | TlsOn::Admin | TlsOn::Metrics => &in_force.http,
+        };
+        let accepted = TlsAcceptor::from(Arc::clone(config)).accept(stream);
+        drop(in_force);
+        let accepted = tokio::time::timeout(self.time, accepted);
+        let stream = tokio::select! {
+            accepted = accepted => accepted.ok()?.ok()?,
+            () = place.wanted() => return None,
+        };
+        place.is_kept().then_some(stream)
+    }
+}
+
+impl TlsOn {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Http,
+        Self::Grpc,
+        Self::Resp,
+        Self::Admin,
+        Self::Metrics,
+    ];
+}
+
+impl FromStr for TlsOn {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|one| one.to_string() == text).ok_or_else(|| {
+            format!("no listener {text:?}: write http, grpc, resp, admin or metrics")
+        })
+    }
+}
+
+impl fmt::Display for TlsOn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Http => "http",
+            Self::Grpc => "grpc",
+            Self::Resp => "resp",
+            Self::Admin => "admin",
+            Self::Metrics => "metrics",
+        })
+    }
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Expired(end) => write!(
+                f,
+                "the certificate has expired on {end}, and clients refuse it: replace --tls-cert and --tls-key"
+            ),
+            Self::OldList(until) => write!(
+                f,
+                "the list of revoked certificates was to be replaced by {until}: replace --tls-crl"
+            ),
+            Self::Soon(0, end) => write!(f, "the certificate expires within a day, on {end}"),
+            Self::Soon(days, end) => write!(f, "the certificate expires in {days} days, on {end}"),
+        }
+    }
+}
