@@ -5,10 +5,11 @@ use std::io::{self, Write};
 
 use clap::{Parser, Subcommand};
 
+use crate::admin::{self, Admin, AdminFailure};
 use crate::color::Color;
 use crate::load::{self, Load, LoadFailure};
 use crate::pages::{self, Completions, Man};
-use crate::policy::{self, Check, Convert, Explain, HAS_ERRORS, PolicyFailure};
+use crate::policy::{self, Check, Convert, Diff, Explain, HAS_ERRORS, PolicyFailure};
 use crate::serve::{self, Serve, ServeFailure};
 use crate::simulate::{self, Options, PatternError};
 
@@ -30,12 +31,16 @@ pub struct Cli {
 pub enum Command {
     /// Answer Envoy, Redis clients and HTTP, by one policy.
     Serve(Box<Serve>),
+    /// Ask a service that runs, and change what it does: look, reset, block, reload.
+    Admin(Box<Admin>),
     /// Run a traffic pattern through every algorithm on virtual time and compare them.
     Simulate(Options),
     /// Say what is wrong with policy files: every error, and what may not be meant.
     Check(Check),
     /// Show what a policy does to a request: which rules are for it, and each decision.
     Explain(Explain),
+    /// Show what another policy would change, and what becomes of what was counted.
+    Diff(Diff),
     /// Turn envoyproxy/ratelimit's YAML into ours.
     Convert(Convert),
     /// Ask one limit for as many decisions as a few tasks can, and say how long they took.
@@ -53,6 +58,8 @@ pub enum Ended {
     Well,
     /// A file that was to be checked has errors.
     Invalid,
+    /// Two that were compared aren't the same.
+    Different,
 }
 
 /// Why a command failed after its arguments were parsed.
@@ -63,10 +70,14 @@ pub enum CliError {
     Pattern(PatternError),
     /// The policy can't be used.
     Policy(PolicyFailure),
+    /// Policies can't be compared.
+    Diff(PolicyFailure),
     /// The limit can't be driven.
     Load(LoadFailure),
     /// The service can't run.
     Serve(ServeFailure),
+    /// The service wasn't asked, or said no.
+    Admin(AdminFailure),
     /// The output could not be written.
     Write(io::Error),
 }
@@ -93,6 +104,15 @@ impl Cli {
             Command::Explain(options) => {
                 policy::explain(options, self.color, out).map_err(CliError::Policy)?
             }
+            Command::Diff(options) => {
+                policy::diff(options, out)
+                    .map_err(CliError::Diff)?
+                    .map(|same| {
+                        if !same {
+                            ended = Ended::Different;
+                        }
+                    })
+            }
             Command::Convert(options) => {
                 let converted = policy::convert(options).map_err(CliError::Policy)?;
                 failed = converted.failure().map(CliError::Policy);
@@ -106,8 +126,11 @@ impl Cli {
                 }
             }
             Command::Serve(options) => {
-                serve::serve(options, out, notes).map_err(CliError::Serve)?;
+                serve::serve(options, out).map_err(CliError::Serve)?;
                 Ok(())
+            }
+            Command::Admin(options) => {
+                admin::admin(options, out, notes).map_err(CliError::Admin)?
             }
             Command::Completions(options) => pages::completions(options, out),
             Command::Man(options) => pages::man(options, out),
@@ -152,10 +175,13 @@ impl CliError {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Policy(PolicyFailure::Lossy(_)) => 3,
-            Self::Pattern(_) | Self::Policy(PolicyFailure::Usage(_)) => 2,
+            // 1 is that they differ, as for diff(1).
+            Self::Pattern(_) | Self::Policy(PolicyFailure::Usage(_)) | Self::Diff(_) => 2,
             Self::Load(failure) if failure.is_usage() => 2,
             Self::Serve(failure) if failure.is_usage() => 2,
-            Self::Policy(_) | Self::Load(_) | Self::Serve(_) | Self::Write(_) => 1,
+            Self::Serve(ServeFailure::Cut(signal)) => signal.exit_code(),
+            Self::Admin(failure) if failure.is_usage() => 2,
+            Self::Policy(_) | Self::Load(_) | Self::Serve(_) | Self::Admin(_) | Self::Write(_) => 1,
         }
     }
 }
@@ -165,7 +191,8 @@ impl CliError {
     pub fn shown(&self, color: Color) -> String {
         let error = color.error();
         match self {
-            Self::Policy(PolicyFailure::Rejected(rejected)) => {
+            Self::Policy(PolicyFailure::Rejected(rejected))
+            | Self::Diff(PolicyFailure::Rejected(rejected)) => {
                 let shown = color.diagnostics(&rejected.errors, &rejected.sources);
                 format!("{error} {HAS_ERRORS}\n{shown}")
             }
@@ -178,9 +205,10 @@ impl fmt::Display for CliError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pattern(error) => error.fmt(f),
-            Self::Policy(error) => error.fmt(f),
+            Self::Policy(error) | Self::Diff(error) => error.fmt(f),
             Self::Load(failure) => failure.fmt(f),
             Self::Serve(failure) => failure.fmt(f),
+            Self::Admin(failure) => failure.fmt(f),
             Self::Write(error) => write!(f, "can't write the output: {error}"),
         }
     }

@@ -1,8 +1,9 @@
 //! The `tollgate` command as a library: each command is a function from its options to a report,
 //! and the binary only parses, prints and chooses the exit code.
 //!
-//! [`policy`] checks, explains and converts policy files.
+//! [`policy`] checks, explains, compares and converts policy files.
 //! [`serve`] runs the service.
+//! [`admin`] asks and changes one that runs.
 //! [`load`] drives one limit, in memory or in a store, as hard as it can.
 //! [`pages`] writes completions and manual pages.
 //! [`simulate`] runs a traffic pattern through every algorithm on virtual time. Its runner,
@@ -19,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod admin;
 mod cli;
 mod color;
 pub mod load;

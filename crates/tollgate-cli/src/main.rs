@@ -12,7 +12,7 @@ fn main() -> ExitCode {
     cli.color = cli.color.on(&io::stdout());
     match cli.run(&mut BufWriter::new(io::stdout().lock()), &mut io::stderr()) {
         Ok(Ended::Well) => ExitCode::SUCCESS,
-        Ok(Ended::Invalid) => ExitCode::FAILURE,
+        Ok(Ended::Invalid | Ended::Different) => ExitCode::FAILURE,
         Err(error) => {
             // There is nobody left to tell when standard error is closed too.
             let _ = writeln!(io::stderr(), "{}", error.shown(on_errors));

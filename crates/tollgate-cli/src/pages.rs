@@ -37,12 +37,16 @@ pub struct Man {
 pub enum Page {
     /// `tollgate serve`.
     Serve,
+    /// `tollgate admin`.
+    Admin,
     /// `tollgate simulate`.
     Simulate,
     /// `tollgate check`.
     Check,
     /// `tollgate explain`.
     Explain,
+    /// `tollgate diff`.
+    Diff,
     /// `tollgate convert`.
     Convert,
     /// `tollgate load`.

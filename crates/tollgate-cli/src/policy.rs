@@ -1,9 +1,10 @@
-//! Commands on a policy file: is it right, what does it do to one request, and what is theirs in our
-//! words.
+//! Commands on a policy file: is it right, what does it do to one request, what would another change, and what is
+//! theirs in our words.
 
 mod check;
 mod convert;
 mod date;
+mod diff;
 mod explain;
 mod facts;
 mod input;
@@ -15,6 +16,7 @@ mod stage;
 pub use check::{Check, check};
 pub use convert::{Conversion, Convert, convert};
 pub use date::Date;
+pub use diff::{Diff, diff};
 pub use explain::{Explain, Only, explain};
 pub use facts::{Asked, Entries, Fact, Hits, OfDescriptor};
 pub use stage::Store;

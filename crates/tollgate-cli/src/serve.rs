@@ -2,28 +2,35 @@
 
 use std::fmt;
 use std::io::{self, Write};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tollgate::clock::Monotonic;
-use tollgate_engine::backend::{Memory, StoreEvent};
+use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Checked, Policy};
 use tollgate_http::Dialect;
 use tollgate_redis::{Address as Store, Redis};
-use tollgate_server::{Address, Server, StartError};
+use tollgate_server::{Address, Level, Log, Server, StartError, StoreEvents};
 
 use crate::policy::{self, PolicyFailure};
 
+mod environment;
 mod options;
 mod settings;
+mod signals;
 mod told;
 
-pub use options::{Most, Serve};
+pub use options::{Keep, Lifetime, Most, Operators, Secure, Serve, Telling};
 pub use settings::{Origin, Setting};
+pub use signals::EndSignal;
+
+use signals::Signals;
 
 /// A store is given so long to answer for the first time.
 const MEET_STORE: Duration = Duration::from_secs(2);
+
+/// What was said before it serves, and when it ends, is given so long to be written.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// The policy of those who have none yet.
 const EXAMPLE: &str = include_str!("serve/example.yaml");
@@ -42,6 +49,8 @@ pub enum ServeFailure {
     Store(String),
     /// The system refused something that every program needs.
     System(io::Error),
+    /// A second signal ended it at once.
+    Cut(EndSignal),
 }
 
 impl Serve {
@@ -76,6 +85,10 @@ impl Serve {
                 self.replicas
             ));
         }
+        if !self.is_in_memory() {
+            self.keep.check_on_store().map_err(ServeFailure::Usage)?;
+        }
+        self.secure.check().map_err(ServeFailure::Usage)?;
         for (flag, dialects) in [
             ("headers", &self.headers),
             ("rls-headers", &self.rls_headers),
@@ -89,25 +102,31 @@ impl Serve {
                 ));
             }
         }
+        self.check_addresses().map_err(ServeFailure::Usage)
+    }
+
+    /// Somebody can ask, and each listener has an address of its own.
+    fn check_addresses(&self) -> Result<(), String> {
         let all = [
             ("http", &self.http),
             ("grpc", &self.grpc),
             ("resp", &self.resp),
             ("admin", &self.admin),
+            ("metrics", &self.telling.metrics),
         ];
         if all[..3]
             .iter()
             .all(|(_, address)| **address == Address::Off)
         {
             let why = "--http, --grpc and --resp are all off: nobody could ask anything";
-            return wrong(why.to_owned());
+            return Err(why.to_owned());
         }
         for (number, (name, address)) in all.iter().enumerate() {
             let is_any = matches!(address, Address::Tcp(tcp) if tcp.port() == 0);
             let mut before = all[..number].iter();
             let same = before.find(|(_, other)| other == address);
             if let Some((other, _)) = same.filter(|_| !is_any && **address != Address::Off) {
-                return wrong(format!(
+                return Err(format!(
                     "--{other} and --{name} are both {address}: each needs an address of its own"
                 ));
             }
@@ -115,24 +134,31 @@ impl Serve {
         Ok(())
     }
 
-    async fn start(
-        &self,
-        out: &mut impl Write,
-        notes: &mut impl Write,
-    ) -> Result<Started, ServeFailure> {
+    async fn start(&self, out: &mut impl Write, log: &Log) -> Result<Started, ServeFailure> {
         self.check()?;
-        let (checked, settings) = (self.policy()?, self.settings()?);
-        // A service runs on if nobody reads what it says.
-        let mut warn = |text: &str| drop(writeln!(notes, "warning: {text}"));
+        let (checked, mut settings) = (self.policy()?, self.settings(log)?);
         for warning in self.warnings(&checked) {
-            warn(&warning);
+            log.say(Level::Warn, &warning, &[]);
         }
+        // Whoever starts it reads them before all else.
+        log.drain(LAST_WORDS);
         let policy = checked.policy;
         let (server, redis) = if self.is_in_memory() {
-            let memory = (Memory::new(), Monotonic::default());
-            (Server::in_memory(policy, memory, settings).await, None)
+            let server = match self.keep.options() {
+                Some(keep) => {
+                    let memory = (Memory::builder(), keep);
+                    Server::with_state(policy, memory, settings).await
+                }
+                None => {
+                    let memory = (Memory::new(), Monotonic::default());
+                    Server::in_memory(policy, memory, settings).await
+                }
+            };
+            (server, None)
         } else {
-            let redis = self.store(warn).await?;
+            let events = StoreEvents::new(log.clone());
+            settings.store_events = Some(events.clone());
+            let redis = self.store(log, events).await?;
             let server = Server::on_store(policy, redis.clone(), settings).await;
             (server, Some(redis))
         };
@@ -142,11 +168,13 @@ impl Serve {
     }
 
     /// The store. One that can't be asked now may be later; one that won't be without a change is an error.
-    async fn store(&self, mut warn: impl FnMut(&str)) -> Result<Redis, ServeFailure> {
+    async fn store(&self, log: &Log, events: StoreEvents) -> Result<Redis, ServeFailure> {
         let builder = Redis::builder(&self.backend);
         let builder = builder.map_err(|error| ServeFailure::Usage(error.to_string()))?;
+        let own = events.clone();
         let redis = builder
-            .on_event(log_events())
+            .timeout(self.store_timeout)
+            .on_event(move |event| own.hear(event))
             .build()
             .map_err(|error| ServeFailure::Store(error.to_string()))?;
         let Err(error) = redis.ready(MEET_STORE).await else {
@@ -156,26 +184,13 @@ impl Serve {
         if self.require_store || error.kind().is_lasting() {
             return Err(ServeFailure::Store(format!("{shown}: {error}")));
         }
-        warn(&format!(
+        events.is_missing(&error.to_string());
+        let why = format!(
             "{shown}: {error}; until it can be asked, each rule's on_store_failure decides"
-        ));
+        );
+        log.say(Level::Warn, &why, &[]);
+        log.drain(LAST_WORDS);
         Ok(redis)
-    }
-}
-
-/// Says on standard error what happens to the store while it serves. A failure that goes on is told once.
-fn log_events() -> impl Fn(&StoreEvent<'_>) + Send + Sync {
-    let last = Mutex::new(String::new());
-    move |event| {
-        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-        match event {
-            StoreEvent::Failed { error, .. } if *last == *error => return,
-            StoreEvent::Failed { error, .. } => (*error).clone_into(&mut last),
-            StoreEvent::FallbackEnded { .. } => last.clear(),
-            _ => {}
-        }
-        // Nobody is left to tell if that is closed.
-        let _ = writeln!(io::stderr(), "store: {event}");
     }
 }
 
@@ -185,16 +200,18 @@ struct Started {
     redis: Option<Redis>,
 }
 
-/// Serves until it is told to end. What it serves is said to `out`, and what may not be meant to `notes`.
+/// Serves until it is told to end. What it serves is said to `out`, and what happens to it on standard error.
 ///
 /// # Errors
 /// What keeps it from starting.
-pub fn serve(
-    options: &Serve,
-    out: &mut impl Write,
-    notes: &mut impl Write,
-) -> Result<(), ServeFailure> {
+pub fn serve(options: &Serve, out: &mut impl Write) -> Result<(), ServeFailure> {
+    let log = options.telling.log().map_err(ServeFailure::System)?;
+    let set = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
+    for unknown in environment::unknown(set) {
+        log.say(Level::Warn, &unknown, &[]);
+    }
     if options.print_config {
+        log.drain(LAST_WORDS);
         options.check()?;
         let lines: String = options.origins.iter().map(Setting::line).collect();
         return out
@@ -202,20 +219,30 @@ pub fn serve(
             .map_err(ServeFailure::System);
     }
     let runtime = runtime().map_err(ServeFailure::System)?;
-    runtime.block_on(async {
-        let mut end = end().map_err(ServeFailure::System)?;
+    let ended = runtime.block_on(async {
+        let mut signals = Signals::listen().map_err(ServeFailure::System)?;
         let started = tokio::select! {
-            started = options.start(out, notes) => started?,
-            () = end.recv() => return Ok(()),
+            started = options.start(out, &log) => started?,
+            _ = signals.end() => return Ok(()),
         };
-        end.recv().await;
-        started.server.stop().await;
-        if let Some(redis) = started.redis {
-            // Others needn't wait until what it has runs out.
-            redis.close().await;
-        }
-        Ok(())
-    })
+        signals.follow(&started.server).await;
+        let log = started.server.log().clone();
+        let leave = async {
+            if let Some(redis) = started.redis {
+                // Others needn't wait until what it has runs out.
+                redis.close().await;
+                let event = "what was taken from the store in advance is given back";
+                log.say(Level::Info, event, &[]);
+            }
+        };
+        let drain = options.lifetime.drain();
+        let drained = signals.drain(started.server, drain, leave).await;
+        drained.map_err(ServeFailure::Cut)
+    });
+    // What still runs in the background isn't waited for.
+    runtime.shutdown_background();
+    log.drain(LAST_WORDS);
+    ended
 }
 
 /// A thread for each core; with one core the thread that is there already, which has nobody to share with.
@@ -229,33 +256,15 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
     builder.enable_all().build()
 }
 
-/// What ends it: SIGTERM, or Ctrl-C.
-struct End {
-    term: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
-}
-
-fn end() -> io::Result<End> {
-    use tokio::signal::unix::{SignalKind, signal};
-    Ok(End {
-        term: signal(SignalKind::terminate())?,
-        interrupt: signal(SignalKind::interrupt())?,
-    })
-}
-
-impl End {
-    async fn recv(&mut self) {
-        tokio::select! {
-            _ = self.term.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
-}
-
 impl ServeFailure {
     /// Whether the arguments are at fault.
     pub const fn is_usage(&self) -> bool {
-        matches!(self, Self::Usage(_) | Self::Policy(PolicyFailure::Usage(_)))
+        matches!(
+            self,
+            Self::Usage(_)
+                | Self::Policy(PolicyFailure::Usage(_))
+                | Self::Start(StartError::OpenAdmin(_))
+        )
     }
 }
 
@@ -263,12 +272,14 @@ impl fmt::Display for ServeFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Usage(why) | Self::Store(why) => f.write_str(why),
-            Self::Policy(PolicyFailure::Rejected(rejected)) => {
-                f.write_str(&told::first_error(rejected))
-            }
+            Self::Policy(PolicyFailure::Rejected(rejected)) => f.write_str(&rejected.in_one_line()),
             Self::Policy(failure) => failure.fmt(f),
             Self::Start(error) => error.fmt(f),
             Self::System(error) => error.fmt(f),
+            Self::Cut(signal) => write!(
+                f,
+                "a second signal ({signal}) ended it at once: what was asked may not be answered"
+            ),
         }
     }
 }

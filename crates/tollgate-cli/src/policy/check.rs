@@ -180,7 +180,7 @@ fn note_on_quotas(limits: &[LimitReport]) -> Option<Note> {
         code: "quotas-in-memory",
         message: format!(
             "the quotas of {whose} are kept in memory, and a restart forgets what was used, unless the program \
-             keeps its limits in Redis or Valkey (tollgate serve --backend), or gives its memory a file for quotas (`quota_file`)"
+             keeps its limits in Redis or Valkey (tollgate serve --backend), or gives its memory a file for quotas (tollgate serve --state, `quota_file`)"
         ),
     })
 }

@@ -26,6 +26,13 @@ impl FromStr for Fact {
     }
 }
 
+impl Fact {
+    /// Its name and its value.
+    pub(crate) fn pair(&self) -> (&str, &str) {
+        (&self.name, &self.value)
+    }
+}
+
 /// Facts as the engine takes them.
 pub(crate) fn facts(facts: &[Fact]) -> Facts<'_> {
     let pairs = facts.iter();
@@ -166,7 +173,7 @@ const UNITS: [Unit; 7] = [
 ];
 
 impl Entries {
-    pub(super) fn pairs(&self) -> Vec<(&str, &str)> {
+    pub(crate) fn pairs(&self) -> Vec<(&str, &str)> {
         let pairs = self.0.iter();
         pairs
             .map(|(key, value)| (key.as_str(), value.as_str()))

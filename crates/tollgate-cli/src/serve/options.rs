@@ -7,10 +7,22 @@ use std::time::Duration;
 
 use clap::Args;
 use tollgate_http::Dialect;
-use tollgate_server::{Address, Bounds, RlsClosed, Secret, Settings};
+use tollgate_server::{Address, Bounds, Log, RlsClosed, Settings};
 
 use super::{ServeFailure, Setting};
 use crate::policy::duration;
+
+mod keep;
+mod lifetime;
+mod operators;
+mod secure;
+mod telling;
+
+pub use keep::Keep;
+pub use lifetime::Lifetime;
+pub use operators::Operators;
+pub use secure::Secure;
+pub use telling::Telling;
 
 /// More keys than this would be more memory than a machine has.
 const MOST_KEYS: usize = 1_000_000_000;
@@ -23,7 +35,9 @@ const MOST_KEYS: usize = 1_000_000_000;
 Each option can also be said in the environment (TOLLGATE_HTTP for --http) or in a file that --config
 names (http: 127.0.0.1:8080). A flag counts before the environment, and that before the file.
 
-Exit code 0: it was ended by SIGTERM or Ctrl-C; 1: it couldn't start; 2: wrong usage.
+Exit code 0: it was ended by SIGTERM or Ctrl-C; 1: it couldn't start; 2: wrong usage;
+130 or 143: a second Ctrl-C or SIGTERM ended it at once. SIGHUP reads the policy,
+certificates and secrets again.
 
 Examples:
   tollgate serve
@@ -34,7 +48,7 @@ pub struct Serve {
     /// A policy, or a folder of policies, in our form or envoyproxy/ratelimit's; an example without.
     #[arg(env = "TOLLGATE_POLICY")]
     pub policy: Option<PathBuf>,
-    /// Where HTTP is answered: an address, a port, unix:PATH, or off.
+    /// Where HTTP is answered: an address, a port, unix:PATH, unix:PATH?mode=0660, or off.
     #[arg(
         long,
         env = "TOLLGATE_HTTP",
@@ -58,7 +72,7 @@ pub struct Serve {
         default_value = "127.0.0.1:6380"
     )]
     pub resp: Address,
-    /// Where probes are answered (/healthz, /readyz), as for --http.
+    /// Where operators and probes are answered (tollgate admin, /healthz, /readyz), as for --http.
     #[arg(
         long,
         env = "TOLLGATE_ADMIN",
@@ -87,6 +101,12 @@ pub struct Serve {
     /// Don't start while the store can't be asked.
     #[arg(long, env = "TOLLGATE_REQUIRE_STORE", value_parser = yes_or_no)]
     pub require_store: bool,
+    /// How long a decision waits for the store, before each rule's on_store_failure decides.
+    #[arg(long, env = "TOLLGATE_STORE_TIMEOUT", value_name = "TIME", default_value = "25ms", value_parser = some_time)]
+    pub store_timeout: Duration,
+    /// What outlives the process.
+    #[command(flatten)]
+    pub keep: Keep,
     /// Header fields that tell what is left: draft-8, draft-7, draft-6, draft-3, github; several with commas.
     #[arg(
         long,
@@ -112,12 +132,18 @@ pub struct Serve {
         default_value = "error"
     )]
     pub rls_closed: RlsClosed,
-    /// A file whose first line operators tell by AUTH.
-    #[arg(long, env = "TOLLGATE_RESP_PASSWORD_FILE", value_name = "FILE")]
-    pub resp_password_file: Option<PathBuf>,
-    /// A file whose first line operators send as Authorization: Bearer.
-    #[arg(long, env = "TOLLGATE_HTTP_TOKEN_FILE", value_name = "FILE")]
-    pub http_token_file: Option<PathBuf>,
+    /// Certificates and secrets.
+    #[command(flatten)]
+    pub secure: Secure,
+    /// When the policy is read again, and how it ends.
+    #[command(flatten)]
+    pub lifetime: Lifetime,
+    /// Who may operate it.
+    #[command(flatten)]
+    pub operators: Operators,
+    /// Metrics and logs.
+    #[command(flatten)]
+    pub telling: Telling,
     /// A file that gets one JSON object with the addresses, once all are bound.
     #[arg(long, env = "TOLLGATE_READY_FILE", value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
@@ -250,11 +276,7 @@ pub struct Most {
 
 impl Serve {
     /// What the service is told.
-    pub(super) fn settings(&self) -> Result<Settings, ServeFailure> {
-        let secret = |flag: &str, file: &Option<PathBuf>| {
-            let read = file.as_ref().map(Secret::from_file).transpose();
-            read.map_err(|why| ServeFailure::Usage(format!("--{flag}: {why}")))
-        };
+    pub(super) fn settings(&self, log: &Log) -> Result<Settings, ServeFailure> {
         let Most {
             max_connections,
             max_request_bytes,
@@ -270,7 +292,7 @@ impl Serve {
             request_time,
             idle_time,
         } = self.most;
-        Ok(Settings {
+        let mut settings = Settings {
             http: self.http.clone(),
             grpc: self.grpc.clone(),
             resp: self.resp.clone(),
@@ -278,8 +300,6 @@ impl Serve {
             dialects: self.headers.clone(),
             rls_headers: self.rls_headers.clone(),
             rls_closed: self.rls_closed,
-            password: secret("resp-password-file", &self.resp_password_file)?,
-            token: secret("http-token-file", &self.http_token_file)?,
             throttle_keys: self.throttle_keys,
             replicas: self.replicas,
             ready_file: self.ready_file.clone(),
@@ -298,8 +318,19 @@ impl Serve {
                 request_time,
                 idle_time,
             },
+            log: log.clone(),
+            policy_path: self.policy.clone(),
+            watch: self.lifetime.watch,
             ..Settings::default()
-        })
+        };
+        self.telling.put_into(&mut settings);
+        let put = self.secure.put_into(&mut settings);
+        let put = put.and_then(|()| {
+            self.operators
+                .put_into(&mut settings, self.keep.state.as_deref())
+        });
+        put.map_err(ServeFailure::Usage)?;
+        Ok(settings)
     }
 }
 

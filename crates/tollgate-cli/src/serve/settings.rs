@@ -113,7 +113,7 @@ fn wrong(why: String) -> clap::Error {
 }
 
 /// The variable of a setting.
-fn variable(name: &str) -> String {
+pub(super) fn variable(name: &str) -> String {
     format!("TOLLGATE_{}", name.to_uppercase().replace('-', "_"))
 }
 

@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use tollgate_engine::{Checked, Rejected, render};
+use tollgate_engine::Checked;
 use tollgate_redis::Address as Store;
-use tollgate_server::{Address, Addresses};
+use tollgate_server::{Address, Addresses, TlsOn};
 
 use super::Serve;
 use crate::policy::{leases, quotas, readable};
@@ -34,9 +34,9 @@ impl Serve {
         }
         if self.is_in_memory() {
             warnings.extend(policy.divided(self.replicas).notes);
-            warnings.extend(quotas(policy).map(|quotas| {
+            warnings.extend(quotas(policy).filter(|_| self.keep.state.is_none()).map(|quotas| {
                 format!(
-                    "{quotas}: a restart forgets what was used; --backend URL keeps it in a store"
+                    "{quotas}: a restart forgets what was used; --state DIR keeps it in a folder, --backend URL in a store"
                 )
             }));
         } else {
@@ -84,19 +84,30 @@ impl Serve {
                 "limits are counted in this process, and replicas count apart: each limit is divided by {replicas}"
             )?,
         }
+        if let Some(folder) = &self.keep.state {
+            let every = readable(self.keep.state_every);
+            let folder = folder.display();
+            writeln!(out, "state is kept in {folder}, and saved every {every}")?;
+        }
         let each = [
-            ("HTTP ", &addresses.http),
-            ("gRPC ", &addresses.grpc),
-            ("RESP ", &addresses.resp),
-            ("admin", &addresses.admin),
+            ("HTTP ", &addresses.http, TlsOn::Http),
+            ("gRPC ", &addresses.grpc, TlsOn::Grpc),
+            ("RESP ", &addresses.resp, TlsOn::Resp),
+            ("admin", &addresses.admin, TlsOn::Admin),
+            ("metrics", &addresses.metrics, TlsOn::Metrics),
         ];
-        for (name, address) in each {
+        for (name, address, on) in each {
             if let Some(address) = address {
-                writeln!(out, "{name} on {address}")?;
+                let with = if self.has_tls(address, on) {
+                    " with TLS"
+                } else {
+                    ""
+                };
+                writeln!(out, "{name} on {address}{with}")?;
             }
         }
         if self.policy.is_none() {
-            let lines = lines(addresses);
+            let lines = lines(&self.tried(addresses));
             if !lines.is_empty() {
                 writeln!(out, "try:")?;
             }
@@ -105,6 +116,30 @@ impl Serve {
             }
         }
         out.flush()
+    }
+}
+
+impl Serve {
+    fn has_tls(&self, address: &Address, on: TlsOn) -> bool {
+        let is_on = self.secure.tls().is_some_and(|tls| tls.on.contains(&on));
+        is_on && matches!(address, Address::Tcp(_))
+    }
+
+    /// Where those find it who copy a line: nobody copies certificates and secrets.
+    fn tried(&self, addresses: &Addresses) -> Addresses {
+        let mut open = addresses.clone();
+        let secure = &self.secure;
+        let (token, password) = (
+            &secure.http_client_token_file,
+            &secure.resp_client_password_file,
+        );
+        let closed = |address: &Address, on| self.has_tls(address, on);
+        open.http
+            .take_if(|own| token.is_some() || closed(own, TlsOn::Http));
+        open.resp
+            .take_if(|own| password.is_some() || closed(own, TlsOn::Resp));
+        open.grpc.take_if(|own| closed(own, TlsOn::Grpc));
+        open
     }
 }
 
@@ -149,11 +184,13 @@ fn of_url(address: &Address) -> (String, String) {
 
 /// The path of a socket, as a shell takes it.
 fn path(address: &Address) -> String {
-    let text = address.to_string();
-    let path = text.strip_prefix("unix:").unwrap_or(&text);
+    let path = match address {
+        Address::Unix(path, _) => path.to_string_lossy().into_owned(),
+        other => other.to_string(),
+    };
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+:@,".contains(&byte);
     if path.bytes().all(is_plain) {
-        path.to_owned()
+        path
     } else {
         format!("'{}'", path.replace('\'', r"'\''"))
     }
@@ -167,29 +204,6 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
         _ => {}
     }
     address
-}
-
-/// The first error of a policy in one line, and how to see the others.
-pub(super) fn first_error(rejected: &Rejected) -> String {
-    let reports = render::reports(&rejected.errors, &rejected.sources);
-    let Some(first) = reports.first() else {
-        return "the policy has errors".to_owned();
-    };
-    let place = match first.line {
-        // A file as a whole, which is often named already.
-        0 if first.message.contains(first.file) => String::new(),
-        0 => format!("{}: ", first.file),
-        line => format!("{}:{line}:{}: ", first.file, first.column),
-    };
-    let help = first
-        .help
-        .map_or_else(String::new, |help| format!("; {help}"));
-    let more = match reports.len() - 1 {
-        0 => String::new(),
-        more => format!(" ({more} more: see them all by tollgate check)"),
-    };
-    let line = format!("{place}{}{help}{more}", first.message);
-    render::escaped(&line.replace('\n', " ")).into_owned()
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! `tollgate check`, `explain`, `convert` and `simulate FILE` as their users meet them.
 
+mod different;
 mod explained;
 mod lossy;
 mod theirs;
@@ -100,7 +101,7 @@ descriptors:
 
 /// What is said of one quota, wherever it stands.
 const QUOTA_IN_MEMORY: &str = "the quotas of 1 limit are kept in memory, and a restart forgets what was used, unless the \
-     program keeps its limits in Redis or Valkey (tollgate serve --backend), or gives its memory a file for quotas (`quota_file`)";
+     program keeps its limits in Redis or Valkey (tollgate serve --backend), or gives its memory a file for quotas (tollgate serve --state, `quota_file`)";
 
 /// What is said of slots, wherever they stand.
 const LEASES: &str = "that are taken over Envoy's protocol or Redis' are leases: free again by negative hits or \

@@ -92,7 +92,7 @@ fn what_is_shown_is_a_file_of_settings() {
 
 #[test]
 fn passwords_arent_shown() {
-    let url = "redis://ada:secret@127.0.0.1:1/0";
+    let url = "redis://ada:sesame@127.0.0.1:1/0";
     let set = |command: &mut Command| {
         command.env("TOLLGATE_BACKEND", url);
     };
@@ -104,7 +104,23 @@ fn passwords_arent_shown() {
         .output();
     let help = String::from_utf8(help.expect("it runs").stdout).expect("text");
     assert!(
-        help.contains("TOLLGATE_BACKEND") && !help.contains("secret"),
+        help.contains("TOLLGATE_BACKEND") && !help.contains("sesame"),
         "{help}"
+    );
+}
+
+#[test]
+fn a_variable_that_sets_nothing_is_warned_of() {
+    let mut command = tollgate();
+    command.args(["serve", "--print-config"]);
+    command.env("TOLLGATE_MAX_HOLD", "5");
+    let run = command.output().expect("tollgate runs");
+    assert!(run.status.success());
+    let said = String::from_utf8_lossy(&run.stderr);
+    let warning =
+        "TOLLGATE_MAX_HOLD in the environment is no setting: did you mean TOLLGATE_MAX_HOLDS?\n";
+    assert!(
+        said.contains("warning") && said.ends_with(warning),
+        "{said}"
     );
 }

@@ -25,8 +25,8 @@ fn start(scratch: &Scratch, policy: &str, grpc: u16, options: &[&str]) -> Servic
 
 /// What came back: the status, and header fields by their names.
 #[derive(Debug)]
-struct Answer {
-    status: u16,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
     fields: BTreeMap<String, String>,
 }
 
@@ -36,7 +36,7 @@ impl Answer {
     }
 }
 
-fn get(address: SocketAddr, path: &str, fields: &str) -> Answer {
+pub(crate) fn get(address: SocketAddr, path: &str, fields: &str) -> Answer {
     let mut stream = TcpStream::connect(address).expect("a connection");
     let request = format!("GET {path} HTTP/1.1\r\nhost: edge\r\nconnection: close\r\n{fields}\r\n");
     stream.write_all(request.as_bytes()).expect("written");

@@ -82,9 +82,25 @@ impl Service {
         read()
     }
 
-    /// What it has said on standard error.
+    /// What it has said on standard error, without times, and but for where the operators' token is: that is another each
+    /// time.
     pub(crate) fn warned(&self) -> String {
+        let said = without_times(&self.logged());
+        let lines = said.split_inclusive('\n');
+        lines
+            .filter(|line| !line.contains("info: admin token made "))
+            .collect()
+    }
+
+    /// All that it has said on standard error.
+    pub(crate) fn logged(&self) -> String {
         fs::read_to_string(self.scratch.path("err")).unwrap_or_default()
+    }
+
+    /// What one of its listeners has at a path: the status and the body.
+    pub(crate) fn get(&self, listener: &str, path: &str) -> (u16, String) {
+        let address = self.ready[listener].as_str().expect("an address");
+        get(address, path)
     }
 
     /// Posts JSON; the status and the body.
@@ -104,17 +120,29 @@ impl Service {
         (status.expect("a status"), body)
     }
 
-    /// Sends a signal, and waits for the end.
-    pub(crate) fn end(mut self, signal: &str) -> ExitStatus {
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: &str) {
         let kill = format!("kill -{signal} {}", self.child.id());
         let sent = Command::new("sh").args(["-c", &kill]).status();
         assert!(sent.expect("sh runs").success());
+    }
+
+    /// Sends a signal, and waits for the end.
+    pub(crate) fn end(mut self, signal: &str) -> ExitStatus {
+        self.signal(signal);
         let mut ended = None;
         until(LONG, "the service to end", || {
             ended = self.child.try_wait().expect("a status");
             ended.is_some()
         });
         ended.expect("an end")
+    }
+
+    /// Waits until it has said this on standard error.
+    #[track_caller]
+    pub(crate) fn warns(&self, what: &str) {
+        let said = format!("{what:?} in the log");
+        until(LONG, &said, || self.warned().contains(what));
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -137,7 +165,31 @@ pub(crate) fn fails(options: &[&str], change: impl FnOnce(&mut Command)) -> (i32
     change(&mut command);
     let run = command.output().expect("tollgate runs");
     let said = String::from_utf8(run.stderr).expect("text");
+    let said = without_times(&said);
     (run.status.code().expect("an exit code"), said)
+}
+
+/// A log without the time that begins each line.
+fn without_times(log: &str) -> String {
+    let lines = log.split_inclusive('\n');
+    let without = lines.map(|line| match line.split_once("Z ") {
+        Some((time, rest)) if time.starts_with("20") && time.len() == 23 => rest,
+        _ => line,
+    });
+    without.collect()
+}
+
+/// What an address has at a path: the status and the body.
+pub(crate) fn get(address: &str, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    // The old version, so that the body comes as it is.
+    let request = format!("GET {path} HTTP/1.0\r\nhost: {address}\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("written");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer");
+    let status = text.split(' ').nth(1).and_then(|text| text.parse().ok());
+    let body = text.split_once("\r\n\r\n").expect("a body").1.to_owned();
+    (status.expect("a status"), body)
 }
 
 /// A file with a text.

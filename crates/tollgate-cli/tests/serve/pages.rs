@@ -183,12 +183,22 @@ impl Reading {
         let own = Path::new(env!("CARGO_BIN_EXE_tollgate")).parent();
         let own = own.expect("a folder").display();
         let path = std::env::var("PATH").expect("a path");
-        let ran = Command::new("sh")
+        let mut shell = Command::new("sh");
+        shell
             .args(["-c", &line])
             .current_dir(self.scratch.folder())
-            .env("PATH", format!("{own}:{buf}:{path}"))
-            .output()
-            .expect("sh runs");
+            .env("PATH", format!("{own}:{buf}:{path}"));
+        if let Some(service) = self
+            .service
+            .as_ref()
+            .filter(|_| line.starts_with("tollgate admin"))
+        {
+            shell.env(
+                "TOLLGATE_ADMIN",
+                service.ready["admin"].as_str().expect("an address"),
+            );
+        }
+        let ran = shell.output().expect("sh runs");
         let errors = String::from_utf8_lossy(&ran.stderr).into_owned();
         let (page, at) = (self.page, block.at);
         assert!(
@@ -262,6 +272,11 @@ fn what_is_shown_may_leave_things_out() {
 #[test]
 fn the_page_about_the_service_is_true() {
     assert!(Reading::run("docs/server.md") >= 40);
+}
+
+#[test]
+fn the_page_about_operating_it_is_true() {
+    assert!(Reading::run("docs/admin.md") >= 15);
 }
 
 #[test]

@@ -94,7 +94,9 @@ fn the_ready_file_has_the_real_addresses() {
         std::net::TcpStream::connect(address).expect("a listener");
     }
     assert_eq!(service.ready["pid"], service.pid());
-    assert_eq!(service.ready.as_object().expect("an object").len(), 5);
+    let token = service.ready["admin_token_file"].as_str().expect("a file");
+    assert!(std::path::Path::new(token).exists(), "{token}");
+    assert_eq!(service.ready.as_object().expect("an object").len(), 6);
 }
 
 #[test]
@@ -197,8 +199,8 @@ fn quotas_that_a_restart_forgets_are_told_at_the_start() {
     let warned = Service::start(&options).warned();
     assert_eq!(
         warned,
-        "warning: quotas of \"monthly\" and 1 more are kept in memory: a restart forgets what was used; --backend \
-         URL keeps it in a store\n"
+        "warning: quotas of \"monthly\" and 1 more are kept in memory: a restart forgets what was used; --state \
+         DIR keeps it in a folder, --backend URL in a store\n"
     );
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate_testkit::redis::{Port, Server, until};
 use tollgate_testkit::scratch::Scratch;
 
-use crate::kit::{ANY, Service, fails, file};
+use crate::kit::{ANY, LONG, Service, fails, file};
 
 const POLICY: &str =
     "limits: [{name: daily, key: user, quota: 5/day}, {name: calls, key: tenant, rate: 5/s}]";
@@ -94,6 +94,26 @@ fn a_store_that_isnt_there_is_a_warning_and_each_rule_decides() {
 }
 
 #[test]
+fn a_store_that_comes_after_the_start_is_counted_in() {
+    let (scratch, store) = (Scratch::new("later"), Server::start());
+    let policy = file(&scratch, "policy.yaml", POLICY);
+    let (policy, url) = (policy.to_str().expect("text"), store.url());
+    store.kill();
+    let service = Service::start(&options(policy, &url, &[]));
+    let warned = service.warned();
+    assert!(warned.contains("on_store_failure decides"), "{warned}");
+    assert_eq!(service.post("/v1/check", ADA).0, 503, "quotas are closed");
+    store.restart_empty();
+    let peek = |service: &Service| service.post("/v1/peek", ADA).0;
+    until(LONG, "the store to be asked", || peek(&service) == 200);
+    let other = Service::start(&options(policy, &url, &["--require-store"]));
+    let both = [&service, &other];
+    let passed = (0..8).filter(|number| both[number % 2].post("/v1/check", ADA).0 == 200);
+    assert_eq!(passed.count(), 5, "they count together");
+    assert_eq!(service.end("TERM").code(), Some(0));
+}
+
+#[test]
 fn an_outage_is_told_when_it_begins_and_when_it_ends() {
     let (scratch, store) = (Scratch::new("outage"), Server::start());
     let policy = file(&scratch, "policy.yaml", POLICY);
@@ -115,6 +135,18 @@ fn an_outage_is_told_when_it_begins_and_when_it_ends() {
     for _ in 0..20 {
         assert_eq!(service.post("/v1/check", ADA).0, 503);
     }
+    // It is said with its reason, and clients come all the same.
+    let (status, ready) = service.get("http", "/readyz");
+    assert_eq!(status, 200, "{ready}");
+    let start = r#"{"status":"degraded","reasons":{"store":""#;
+    assert!(ready.starts_with(start), "{ready}");
+    let (_, metrics) = service.get("admin", "/metrics");
+    let own = |line: &str| metrics.lines().any(|own| own == line);
+    assert!(own("tollgate_fallback_active 1"), "{metrics}");
+    assert!(own(r#"tollgate_concern{concern="store"} 1"#), "{metrics}");
+    assert!(!own(
+        r#"tollgate_denied_total{limiter="daily",reason="store"} 0"#
+    ));
     store.restart_empty();
     until(Duration::from_secs(20), "the store", || {
         let (status, _) = service.post("/v1/check", r#"{"facts": {"user": "bea"}, "cost": 0}"#);
@@ -126,11 +158,41 @@ fn an_outage_is_told_when_it_begins_and_when_it_ends() {
     let lines = service
         .warned()
         .lines()
-        .filter(|line| line.starts_with("store: "))
+        .filter(|line| line.contains(": store: "))
         .count();
+    let (_, ready) = service.get("admin", "/readyz");
+    assert_eq!(ready, "{\"status\":\"ready\",\"reasons\":{}}\n");
     assert!(
         lines <= 8,
         "one a failure would be 20: {}",
         service.warned()
     );
+}
+
+#[test]
+fn a_store_that_comes_back_is_known_though_nobody_asks() {
+    let (scratch, store) = (Scratch::new("comes-back"), Server::start());
+    let policy = file(&scratch, "policy.yaml", POLICY);
+    let (policy, url) = (policy.to_str().expect("text"), store.url());
+    store.kill();
+    let service = Service::start(&options(policy, &url, &[]));
+    let (status, ready) = service.get("http", "/readyz");
+    assert_eq!(status, 200);
+    assert!(
+        ready.contains("\"degraded\",\"reasons\":{\"store\":"),
+        "{ready}"
+    );
+    store.restart_empty();
+    until(LONG, "the store to be known", || {
+        service.get("http", "/readyz").1.contains("\"ready\"")
+    });
+    // Its clock and this one are the same, but for the time between two looks.
+    until(LONG, "its clock to be known", || {
+        let (_, metrics) = service.get("admin", "/metrics");
+        let name = "tollgate_store_clock_offset_seconds ";
+        let offset = metrics.lines().find_map(|line| line.strip_prefix(name));
+        let offset: f64 = offset.expect("an offset").parse().expect("a number");
+        assert!(offset.abs() < 5.0, "{offset}");
+        offset != 0.0
+    });
 }

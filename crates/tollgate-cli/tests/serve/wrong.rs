@@ -30,7 +30,7 @@ fn flags() {
         (&["--port", "80"], "unexpected argument '--port' found".to_owned()),
         (&["--http"], "a value is required for '--http <ADDR>' but none was supplied".to_owned()),
         (&["--http", "x"], format!("invalid value 'x' for '--http <ADDR>': no address \"x\": {address}")),
-        (&["--grpc=unix:"], format!("invalid value 'unix:' for '--grpc <ADDR>': no address \"unix:\": {address}")),
+        (&["--grpc=unix:"], "invalid value 'unix:' for '--grpc <ADDR>': no address \"unix:\": write unix:/path/to/socket, or unix:/path/to/socket?mode=0660".to_owned()),
         (&["--max-batch", "0"], format!("invalid value '0' for '--max-batch <N>': {number}")),
         (&["--max-streams", "-1"], format!("invalid value '-1' for '--max-streams <N>': {number}")),
         (&["--max-holds=-1"], "invalid value '-1' for '--max-holds <N>': it should be a whole number".to_owned()),
@@ -66,6 +66,10 @@ fn flags_that_make_no_sense_together() {
         (
             &["--replicas", "3", "--backend", "redis://127.0.0.1"][..],
             "--replicas 3 is for --backend memory: on a store all replicas count together, and nothing is divided",
+        ),
+        (
+            &["--state", "here", "--backend", "redis://127.0.0.1"],
+            "--state here is for --backend memory: a store keeps what is counted there by itself",
         ),
         (
             &["--require-store"],

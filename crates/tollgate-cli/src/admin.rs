@@ -1,0 +1,315 @@
+//! `tollgate admin`: asks a service that runs, and changes what it does, by its admin listener.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+use tollgate_server::Level;
+
+use crate::policy::{Entries, Fact, duration};
+
+mod client;
+mod connect;
+mod table;
+mod text;
+
+pub use connect::Connect;
+
+use client::Question;
+
+/// How a service is reached, and what it is asked.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Whose limits are meant is said by --rule, by facts as requests have them (user=ada), or both; those of
+Envoy's trees by --domain and --descriptor. What is changed ends by itself after --for, 10 minutes
+unless told otherwise, and each change is in the log of the service.
+
+Exit code 0: it is done; 1: the service refused it, or can't be reached; 2: wrong usage.
+
+Examples:
+  tollgate admin rules
+  tollgate admin key user=ada
+  tollgate admin reset --rule per-user user=ada
+  tollgate admin block ip=203.0.113.7 --for 1h --why 'ticket 12'
+  tollgate admin override --rule per-user user=ada --rate '100/s burst 200' --for 2h
+  tollgate admin reload --dry-run")]
+pub struct Admin {
+    /// How the service is reached.
+    #[command(flatten)]
+    pub connect: Connect,
+    /// Print what the service answers: one JSON object.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to ask or change.
+    #[command(subcommand)]
+    pub ask: Ask,
+}
+
+/// What can be asked and changed.
+#[derive(Clone, Debug, Subcommand)]
+#[non_exhaustive]
+pub enum Ask {
+    /// Show all rules, and what each has decided since the service started.
+    Rules,
+    /// Show the keys that are refused most.
+    Top,
+    /// Show what a key has left of its limits, and what is ordered of it.
+    Key(Whose),
+    /// Refuse all requests of a key, or of a rule, for a while.
+    Block(Order),
+    /// End such a block before its time.
+    Unblock(Whose),
+    /// Forget what a key has spent.
+    Reset(Whose),
+    /// Give a key, or all of a rule, another limit for a while.
+    Override(Override),
+    /// Let requests pass one rule, or all, for a while: they are neither counted nor refused.
+    Bypass(Bypass),
+    /// Show all blocks, overrides and bypasses; or end one.
+    Orders(Orders),
+    /// Read the policy's file again and put it in force.
+    Reload(Reload),
+    /// Show the limits in force.
+    Limiters,
+    /// Show how much is logged, or change it.
+    Log(Log),
+}
+
+/// Whose limits are meant.
+#[derive(Args, Clone, Debug)]
+pub struct Whose {
+    /// Facts that make the key, as requests have them: user=ada.
+    #[arg(value_name = "FACT=VALUE")]
+    pub facts: Vec<Fact>,
+    /// A rule, a tier, or a limit of a tree, by name.
+    #[arg(long, value_name = "NAME")]
+    pub rule: Option<String>,
+    /// The domain of --descriptor.
+    #[arg(long, value_name = "NAME", requires = "descriptor")]
+    pub domain: Option<String>,
+    /// A counter of Envoy's trees: key=value,key2=value2.
+    #[arg(long, value_name = "ENTRIES", requires = "domain", conflicts_with_all = ["facts", "rule"])]
+    pub descriptor: Option<Entries>,
+}
+
+/// Whose, and for how long.
+#[derive(Args, Clone, Debug)]
+pub struct Order {
+    /// Whose limits are meant.
+    #[command(flatten)]
+    pub whose: Whose,
+    /// How long it lasts, up to 30d.
+    #[arg(long = "for", value_name = "TIME", default_value = "10m", value_parser = seconds)]
+    pub lasts: u64,
+    /// Why, for those who see it later.
+    #[arg(long, value_name = "TEXT")]
+    pub why: Option<String>,
+}
+
+/// Another limit.
+#[derive(Args, Clone, Debug)]
+pub struct Override {
+    /// Whose, and for how long.
+    #[command(flatten)]
+    pub order: Order,
+    /// The rate: '100/s', '100/s burst 200'.
+    #[arg(long)]
+    pub rate: Option<String>,
+    /// The quota, in the rule's period.
+    #[arg(long, value_name = "N")]
+    pub quota: Option<u64>,
+    /// How many at once.
+    #[arg(long, value_name = "N")]
+    pub concurrency: Option<u32>,
+}
+
+/// Which limits don't count.
+#[derive(Args, Clone, Debug)]
+pub struct Bypass {
+    /// Whose, and for how long.
+    #[command(flatten)]
+    pub order: Order,
+    /// All limits, for everybody.
+    #[arg(long, conflicts_with_all = ["rule", "facts", "descriptor"])]
+    pub all: bool,
+}
+
+/// Which orders.
+#[derive(Args, Clone, Debug)]
+pub struct Orders {
+    /// End the one with this number.
+    #[arg(long, value_name = "ID")]
+    pub end: Option<u64>,
+}
+
+/// How a policy is put in force.
+#[derive(Args, Clone, Debug)]
+pub struct Reload {
+    /// Only show what it would change.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// How much is logged.
+#[derive(Args, Clone, Debug)]
+pub struct Log {
+    /// From which level on: error, warning, info or debug.
+    pub level: Option<Level>,
+}
+
+/// Why a service wasn't asked, or didn't do it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum AdminFailure {
+    /// What was asked for makes no sense.
+    Usage(String),
+    /// It couldn't be reached.
+    Unreachable(String),
+    /// It said no.
+    Refused(String),
+}
+
+/// Whole seconds of a length of time.
+fn seconds(text: &str) -> Result<u64, String> {
+    match duration(text)?.as_secs() {
+        0 => Err("it should be at least 1s".to_owned()),
+        seconds => Ok(seconds),
+    }
+}
+
+impl Whose {
+    fn body(&self) -> Result<Map<String, Value>, AdminFailure> {
+        let mut body = Map::new();
+        if let Some(rule) = &self.rule {
+            body.insert("rule".to_owned(), json!(rule));
+        }
+        if !self.facts.is_empty() {
+            let facts = self.facts.iter().map(Fact::pair);
+            let facts: Map<_, _> = facts
+                .map(|(name, value)| (name.to_owned(), json!(value)))
+                .collect();
+            body.insert("facts".to_owned(), facts.into());
+        }
+        if let (Some(domain), Some(entries)) = (&self.domain, &self.descriptor) {
+            let entries = entries.pairs().into_iter();
+            let entries: Vec<_> = entries
+                .map(|(key, value)| json!({"key": key, "value": value}))
+                .collect();
+            body.insert("domain".to_owned(), json!(domain));
+            body.insert("descriptor".to_owned(), entries.into());
+        }
+        Ok(body)
+    }
+
+    /// The same where somebody has to be named.
+    fn someone(&self) -> Result<Map<String, Value>, AdminFailure> {
+        let body = self.body()?;
+        if body.is_empty() {
+            return Err(AdminFailure::Usage(
+                "say whose limits are meant: --rule NAME, facts as user=ada, or both".to_owned(),
+            ));
+        }
+        Ok(body)
+    }
+}
+
+impl Order {
+    fn add_to(&self, mut body: Map<String, Value>) -> Map<String, Value> {
+        body.insert("for".to_owned(), json!(format!("{}s", self.lasts)));
+        if let Some(why) = &self.why {
+            body.insert("why".to_owned(), json!(why));
+        }
+        body
+    }
+}
+
+impl Ask {
+    /// What is sent to the service.
+    fn question(&self) -> Result<Question, AdminFailure> {
+        let post = |path: &str, body| Ok(Question::change("POST", path, &body));
+        let get = |path: &str| Ok(Question::read(path));
+        match self {
+            Self::Rules => get("/admin/rules"),
+            Self::Top => get("/admin/top"),
+            Self::Limiters => get("/debug/limiters"),
+            Self::Key(whose) => post("/admin/key", whose.someone()?),
+            Self::Unblock(whose) => post("/admin/unblock", whose.someone()?),
+            Self::Reset(whose) => post("/admin/reset", whose.someone()?),
+            Self::Block(order) => post("/admin/block", order.add_to(order.whose.someone()?)),
+            Self::Override(asked) => {
+                let mut body = asked.order.add_to(asked.order.whose.someone()?);
+                let limits = [
+                    ("rate", asked.rate.as_ref().map(|rate| json!(rate))),
+                    ("quota", asked.quota.map(|quota| json!(quota))),
+                    ("concurrency", asked.concurrency.map(|slots| json!(slots))),
+                ];
+                for (name, value) in limits {
+                    body.extend(value.map(|value| (name.to_owned(), value)));
+                }
+                post("/admin/override", body)
+            }
+            Self::Bypass(Bypass { order, all: true }) => {
+                let mut body = order.add_to(Map::new());
+                body.insert("all".to_owned(), json!(true));
+                post("/admin/bypass", body)
+            }
+            Self::Bypass(Bypass { order, .. }) => {
+                if order.whose.body()?.is_empty() {
+                    let why =
+                        "say which rule doesn't count: --rule NAME, facts as user=ada, or --all";
+                    return Err(AdminFailure::Usage(why.to_owned()));
+                }
+                post("/admin/bypass", order.add_to(order.whose.body()?))
+            }
+            Self::Orders(Orders { end: None }) => get("/admin/orders"),
+            Self::Orders(Orders { end: Some(id) }) => {
+                let path = format!("/admin/orders/{id}");
+                Ok(Question::change("DELETE", &path, &Map::new()))
+            }
+            Self::Reload(Reload { dry_run: true }) => get("/admin/reload"),
+            Self::Reload(Reload { dry_run: false }) => post("/admin/reload", Map::new()),
+            Self::Log(Log { level: None }) => get("/admin/log"),
+            Self::Log(Log { level: Some(level) }) => {
+                let mut body = Map::new();
+                body.insert("level".to_owned(), json!(level.to_string()));
+                Ok(Question::change("PUT", "/admin/log", &body))
+            }
+        }
+    }
+}
+
+/// Asks a service, and writes what it says to `out`; what may not be meant goes to `notes`.
+///
+/// # Errors
+/// Arguments that make no sense, a service that can't be reached, or one that says no.
+pub fn admin(
+    options: &Admin,
+    out: &mut impl Write,
+    notes: &mut impl Write,
+) -> Result<io::Result<()>, AdminFailure> {
+    let question = options.ask.question()?;
+    let answer = options.connect.ask(&question, notes)?;
+    if options.json {
+        return Ok(writeln!(out, "{answer}"));
+    }
+    let answer: Value = serde_json::from_str(&answer).map_err(|error| {
+        AdminFailure::Refused(format!("what was answered can't be read: {error}"))
+    })?;
+    Ok(out.write_all(text::of(&options.ask, &answer).as_bytes()))
+}
+
+impl AdminFailure {
+    /// Whether the arguments are at fault.
+    pub const fn is_usage(&self) -> bool {
+        matches!(self, Self::Usage(_))
+    }
+}
+
+impl fmt::Display for AdminFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage(why) | Self::Unreachable(why) | Self::Refused(why) => f.write_str(why),
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! `tollgate diff`: what another policy would change, before it is put in force.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use tollgate_engine::diff::Diff as Difference;
+
+use super::PolicyFailure;
+use super::input::{is_stdin, policy};
+
+/// The two policies to compare.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[command(after_help = "\
+Each rule, tier, list, descriptor and setting that isn't the same is told, field by field, and what becomes
+of what was counted: a limit that has the same name and algorithm in both keeps what its keys have spent.
+Comments and the order of fields are no difference.
+
+With --json one object: {changes: [{kind, name, what, fields: [{name, old, new}], state, in_store}]}, where
+what is added, removed or changed, and state is kept, partly-kept, anew, other-keys, forgotten or null;
+in_store says it for a store, where that is something else.
+
+Exit code 0: both do the same; 1: they differ; 2: the arguments are wrong, or one has errors.
+
+Examples:
+  tollgate diff policy.yaml policy.new.yaml
+  git show HEAD:policy.yaml | tollgate diff - policy.yaml
+  tollgate diff --json ratelimit/config/ policy.yaml")]
+pub struct Diff {
+    /// The policy in force: a file, a folder, or - for standard input.
+    pub old: PathBuf,
+    /// The one that would follow, likewise.
+    pub new: PathBuf,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Compares two policies, and writes what differs; whether nothing does.
+///
+/// # Errors
+/// A policy that has errors, or arguments that make no sense together.
+pub fn diff(options: &Diff, out: &mut impl Write) -> Result<io::Result<bool>, PolicyFailure> {
+    if is_stdin(&options.old) && is_stdin(&options.new) {
+        let why = "standard input is one policy: give the other as a file";
+        return Err(PolicyFailure::Usage(why.to_owned()));
+    }
+    let (old, new) = (policy(&options.old)?, policy(&options.new)?);
+    let found = Difference::between(&old, &new);
+    let written = if options.json {
+        writeln!(out, "{}", found.to_json())
+    } else {
+        write!(out, "{found}")
+    };
+    Ok(written.map(|()| found.is_empty()))
+}

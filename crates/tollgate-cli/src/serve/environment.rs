@@ -1,0 +1,95 @@
+//! Variables of the environment that look like settings and are none.
+
+use clap::error::{ContextKind, ContextValue};
+use clap::{Command, CommandFactory};
+
+use crate::Cli;
+
+const OURS: &str = "TOLLGATE_";
+
+/// What to say of variables that are called as settings are, but set nothing: one line each.
+pub(super) fn unknown(variables: impl IntoIterator<Item = String>) -> Vec<String> {
+    let mut command = Cli::command();
+    command.build();
+    let known = known(&command);
+    let mut unknown: Vec<_> = variables
+        .into_iter()
+        .filter(|name| name.starts_with(OURS) && !known.contains(name))
+        .filter(|name| !is_link(name))
+        .collect();
+    unknown.sort();
+    let said = unknown.iter().map(|name| match near(name) {
+        Some(near) => format!("{name} in the environment is no setting: did you mean {near}?"),
+        None => format!("{name} in the environment is no setting: tollgate serve --help has all"),
+    });
+    said.collect()
+}
+
+/// The variables of a command, and of those in it.
+fn known(command: &Command) -> Vec<String> {
+    let own = command.get_arguments().filter_map(clap::Arg::get_env);
+    let own = own.map(|name| name.to_string_lossy().into_owned());
+    own.chain(command.get_subcommands().flat_map(known))
+        .collect()
+}
+
+/// Whether Kubernetes has set it, as it does for each service of a namespace: one of the name `tollgate` is common.
+fn is_link(name: &str) -> bool {
+    let has_number = |rest: &str| rest.starts_with(|first: char| first.is_ascii_digit());
+    name.ends_with("_SERVICE_HOST")
+        || name.contains("_SERVICE_PORT")
+        || name.ends_with("_PORT")
+        || name.split("_PORT_").skip(1).any(has_number)
+}
+
+/// The variable whose setting is spelt nearly so.
+fn near(name: &str) -> Option<String> {
+    let flag = name.strip_prefix(OURS)?.to_lowercase().replace('_', "-");
+    let words = ["tollgate", "serve", &format!("--{flag}=x")].map(str::to_owned);
+    let error = Cli::command().try_get_matches_from(words).err()?;
+    let Some(ContextValue::String(near)) = error.get(ContextKind::SuggestedArg) else {
+        return None;
+    };
+    let near = near.trim_start_matches("--");
+    Some(super::settings::variable(near))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_that_sets_nothing_is_told_with_what_may_be_meant() {
+        for (name, expect) in [
+            ("TOLLGATE_HTP", Some("did you mean TOLLGATE_HTTP?")),
+            (
+                "TOLLGATE_MAX_CONECTIONS",
+                Some("did you mean TOLLGATE_MAX_CONNECTIONS?"),
+            ),
+            ("TOLLGATE_XYZZY", Some("tollgate serve --help has all")),
+            ("TOLLGATE_HTTP", None),
+            ("TOLLGATE_POLICY", None),
+            ("HOME", None),
+        ] {
+            let said = unknown([name.to_owned()]);
+            let expect =
+                expect.map(|what| format!("{name} in the environment is no setting: {what}"));
+            assert_eq!(said, Vec::from_iter(expect));
+        }
+    }
+
+    #[test]
+    fn what_kubernetes_sets_for_a_service_is_no_mistake() {
+        let set = [
+            "TOLLGATE_SERVICE_HOST",
+            "TOLLGATE_SERVICE_PORT",
+            "TOLLGATE_SERVICE_PORT_HTTP",
+            "TOLLGATE_PORT",
+            "TOLLGATE_PORT_8080_TCP",
+            "TOLLGATE_PORT_8080_TCP_ADDR",
+            "TOLLGATE_PODS_PORT_8081_TCP_PROTO",
+        ];
+        assert_eq!(unknown(set.map(str::to_owned)), Vec::<String>::new());
+        assert_eq!(unknown(["TOLLGATE_PORTS".to_owned()]).len(), 1);
+    }
+}
