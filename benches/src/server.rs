@@ -15,6 +15,7 @@ mod speak;
 mod tools;
 
 mod memory;
+mod reload;
 mod tail;
 
 use generator::{Generator, Pace};
@@ -64,6 +65,7 @@ fn cases(report: &mut Report) -> Result<(), Failure> {
     policy(report, &built)?;
     tail::run(report, &all)?;
     drop(all);
+    reload::run(report, &built)?;
     memory::run(report, &built)?;
     report.note(format!(
         "{ROUNDS} rounds in turns, medians of their ratios; servers on one core, who asks on another. ns: processor \

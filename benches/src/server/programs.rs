@@ -134,6 +134,8 @@ pub(super) struct Server {
     pub(super) grpc: Option<SocketAddr>,
     pub(super) http: Option<SocketAddr>,
     pub(super) resp: Option<SocketAddr>,
+    /// The file of its policy; empty if it has none.
+    pub(super) policy: PathBuf,
     _folder: Option<Scratch>,
 }
 
@@ -156,7 +158,7 @@ impl Server {
             .arg(&ready)
             .spawn()?;
         let mut server = Self::of(child);
-        server._folder = Some(folder);
+        (server.policy, server._folder) = (file, Some(folder));
         let text = wait_for(|| fs::read_to_string(&ready).ok())
             .ok_or("tollgate serve didn't get ready")?;
         let addresses: serde_json::Value = serde_json::from_str(&text)?;
@@ -216,6 +218,7 @@ impl Server {
             grpc: None,
             http: None,
             resp: None,
+            policy: PathBuf::new(),
             _folder: None,
         }
     }
@@ -237,6 +240,11 @@ impl Server {
             stat.split_whitespace().next()?.parse::<u64>().ok()
         });
         nanos.sum()
+    }
+
+    /// The id of its process.
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Bytes that it has in memory.

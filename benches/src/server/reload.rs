@@ -1,0 +1,120 @@
+//! How late the slowest of a hundred answers is while the policy is put in force again ten times a second, beside the same
+//! service that is left alone.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::generator::{Generator, Pace};
+use super::programs::{Built, Server};
+use super::speak::{Grpc, Http, Resp, Speaks};
+use super::{Failure, POLICY, ROUNDS, here, tools};
+use crate::report::{Line, Report};
+use crate::runner::median;
+use crate::tail::at;
+use crate::timing;
+
+/// Of the highest rate.
+const SHARE: f64 = 0.7;
+const SPAN: Duration = Duration::from_secs(1);
+const EACH: Duration = Duration::from_millis(100);
+const TARGET: f64 = 2.0;
+
+/// The other policy has a rule more, for nobody who asks.
+const MORE: &str = "\n- {name: others, match: {tenant: nobody}, key: user, rate: 10/s}\n";
+
+pub(super) fn run(report: &mut Report, built: &Built) -> Result<(), Failure> {
+    let one = POLICY.replace("limits: [", "limits:\n- ").replace(']', "");
+    let server = Server::tollgate(built, &one)?;
+    let policies = [format!("{one}{MORE}"), one];
+    let grpc = Generator::new(here(server.grpc)?, 10, &Grpc::default(), tools::KEYS)?;
+    compare(report, "reload-rls", grpc, (&server, &policies))?;
+    let check = Http::new("/v1/check", ["{\"facts\":{\"user\":\"", "\"}}"]);
+    let http = Generator::new(here(server.http)?, 50, &check, tools::KEYS)?;
+    compare(report, "reload-http", http, (&server, &policies))?;
+    let throttle = Resp::new("CL.THROTTLE", &["1000000", "1000000", "1"], 6);
+    let resp = Generator::new(here(server.resp)?, 50, &throttle, tools::KEYS)?;
+    compare(report, "reload-resp", resp, (&server, &policies))
+}
+
+/// Rounds with reloads and without, in turns.
+fn compare<S: Speaks + Clone>(
+    report: &mut Report,
+    case: &str,
+    mut load: Generator<S>,
+    (server, policies): (&Server, &[String; 2]),
+) -> Result<(), Failure> {
+    let highest = (0..3).map(|_| Ok(load.run(Pace::Full, SPAN)?.per_second));
+    let highest = median(highest.collect::<Result<Vec<_>, Failure>>()?);
+    let pace = Pace::Every(1e9 / (highest * SHARE));
+    let mut late = || Ok::<_, Failure>(at(&load.run(pace, SPAN)?.times, 0.99) / 1e3);
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        let without = late()?;
+        let is_over = AtomicBool::new(false);
+        let with = std::thread::scope(|scope| {
+            let reloading = scope.spawn(|| reload(server, policies, &is_over));
+            let with = late();
+            is_over.store(true, Ordering::Relaxed);
+            let reloads = reloading.join().map_err(|_| "a panic")?;
+            let reloads = reloads.map_err(|error| format!("a reload: {error}"))?;
+            // Others may have had the core, but some there must have been.
+            if reloads < 5 {
+                return Err(format!("{reloads} reloads in {SPAN:?}").into());
+            }
+            with
+        })?;
+        rounds.push((with, without));
+    }
+    let column = |pick: fn(&(f64, f64)) -> f64| median(rounds.iter().map(pick).collect());
+    let numbers = (column(|round| round.0), column(|round| round.1), "us-p99");
+    let ratio = column(|(with, without)| with / without);
+    report.add(Line::new(case, "without", numbers, ratio).target(Some(TARGET)));
+    Ok(())
+}
+
+/// Puts one policy after the other in force until it is enough: how many.
+fn reload(
+    server: &Server,
+    policies: &[String; 2],
+    is_over: &AtomicBool,
+) -> Result<usize, std::io::Error> {
+    let mut shell = Shell::start()?;
+    let mut reloads = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        let beside = server.policy.with_extension("next");
+        fs::write(&beside, &policies[reloads % 2])?;
+        fs::rename(&beside, &server.policy)?;
+        shell.say(&format!("kill -HUP {}\n", server.id()))?;
+        reloads += 1;
+        timing::sleep(EACH);
+    }
+    Ok(reloads)
+}
+
+/// A shell that sends signals: a program for each would take the core from who asks.
+struct Shell(Child);
+
+impl Shell {
+    fn start() -> Result<Self, std::io::Error> {
+        let mut command = Command::new("sh");
+        Ok(Self(command.stdin(Stdio::piped()).spawn()?))
+    }
+
+    fn say(&mut self, line: &str) -> Result<(), std::io::Error> {
+        match &mut self.0.stdin {
+            Some(input) => input.write_all(line.as_bytes()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        // It ends when nothing more is said to it.
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
