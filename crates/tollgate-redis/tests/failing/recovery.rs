@@ -192,6 +192,11 @@ async fn calls_of_a_connection_that_is_replaced_end_with_it() {
     let calls = Arc::new(AtomicU64::new(0));
     let seen = Arc::clone(&calls);
     let proxy = Proxy::start(server.address(), move |words| {
+        // Answers come in the order of what was asked: a look at the clock that is answered after the first call would be
+        // taken for the answer to that.
+        if words[0] == "TIME" && seen.load(Ordering::Relaxed) == 1 {
+            return Act::Swallow;
+        }
         if !words[0].starts_with("EVAL") {
             return Act::Pass;
         }
