@@ -18,7 +18,7 @@ use crate::listeners::Listeners;
 use crate::log::Log;
 use crate::operate::Operated;
 use crate::reload::{Reloader, Watch};
-use crate::renew::Renewed;
+use crate::renew::{self, Renewed};
 use crate::service::{Service, Store};
 use crate::settings::{Addresses, Settings};
 use crate::start_error::StartError;
@@ -135,8 +135,7 @@ impl Server {
         let watched = Arc::clone(&service);
         tasks.spawn(async move { watched.holds.watch().await });
         tasks.spawn(vitals::watch(Arc::clone(&service)));
-        let watched = Arc::clone(&service);
-        tasks.spawn(async move { watched.renewed.watch(&watched.log, &watched.health).await });
+        tasks.spawn(renew::watch(Arc::clone(&service)));
         let (clients, operators) = listeners.serve(&service);
         Ok(Self {
             addresses,
@@ -259,10 +258,8 @@ impl Server {
     /// What is left to do once nobody asks any more.
     async fn end(mut self) {
         self.tasks.shutdown().await;
-        if let Some(keeper) = self.keeper.take() {
-            // It waits for the disk.
-            let saved = tokio::task::spawn_blocking(move || drop(keeper)).await;
-            debug_assert!(saved.is_ok(), "saving doesn't panic");
+        if let Some(keeper) = &mut self.keeper {
+            keeper.save_the_last().await;
         }
         if let Some(path) = &self.ready_file {
             // One that was started meanwhile may have written its own.
