@@ -11,7 +11,7 @@ use tollgate_engine::diff::Diff;
 use tollgate_engine::{Engine, Policy, PolicyError};
 use tollgate_redis::Redis;
 
-use crate::admin::{Admin, Begun, Made};
+use crate::admin::{self, Admin, Begun, Made};
 use crate::cells::{Here, There};
 use crate::drain::{Drain, Drained, Group};
 use crate::listeners::Listeners;
@@ -38,7 +38,7 @@ pub struct Server {
     service: Arc<dyn Operated>,
     ready_file: Option<PathBuf>,
     /// The token of operators, if it was made: removed when this ends.
-    _token: Option<Made>,
+    _token: Option<Arc<Made>>,
     /// Looks after the policy's file.
     _watching: Option<Watching>,
     /// Saves what was decided.
@@ -136,6 +136,10 @@ impl Server {
         tasks.spawn(async move { watched.holds.watch().await });
         tasks.spawn(vitals::watch(Arc::clone(&service)));
         tasks.spawn(renew::watch(Arc::clone(&service)));
+        let made = made.map(Arc::new);
+        if let Some(made) = &made {
+            tasks.spawn(admin::keep(Arc::downgrade(made)));
+        }
         let (clients, operators) = listeners.serve(&service);
         Ok(Self {
             addresses,
