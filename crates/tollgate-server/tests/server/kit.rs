@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -246,7 +247,10 @@ pub(crate) fn read(policy: &str) -> Policy {
 
 /// A secret as operators keep it: in a file.
 pub(crate) fn secret(text: &str) -> Secret {
-    let folder = Scratch::new("secret");
+    // Tests beside this one have secrets, too.
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let number = MADE.fetch_add(1, Ordering::Relaxed);
+    let folder = Scratch::new(&format!("secret-{number}"));
     let file = folder.path("secret");
     std::fs::write(&file, text).expect("a file");
     Secret::from_file(&file).expect("a secret")
