@@ -263,9 +263,12 @@ fn a_damaged_journal_of_quotas_is_set_aside_and_an_unfinished_one_isnt() {
     assert_eq!(kept.aside().len(), 3);
     // A crash in the middle of a write: what was written before counts.
     let service = kept.with(&["--state-every", "10ms"], |_| {});
-    let before = spend(&service)[2];
+    // Written anew first, as one that isn't closed: its twelfth byte says so. From here on it grows by what is spent.
+    let is_open = || fs::read(kept.path(name)).is_ok_and(|bytes| bytes.get(12) == Some(&0));
+    until(LONG, "a journal that goes on", is_open);
     let length = || fs::metadata(kept.path(name)).map_or(0, |file| file.len());
     let base = length();
+    let before = spend(&service)[2];
     until(LONG, "the journal to grow", || length() > base);
     drop(service);
     let mut bytes = fs::read(kept.path(name)).expect("a journal");
@@ -278,6 +281,9 @@ fn a_damaged_journal_of_quotas_is_set_aside_and_an_unfinished_one_isnt() {
     assert_eq!(spend(&service)[2], before - 1);
 }
 
+/// A file that something stands in the place of, and what does.
+type Block = (&'static str, fn(&Path));
+
 #[test]
 fn what_cant_be_opened_now_is_left_as_it_is_and_the_service_doesnt_start() {
     let kept = spent("state-unopened");
@@ -286,7 +292,7 @@ fn what_cant_be_opened_now_is_left_as_it_is_and_the_service_doesnt_start() {
     options.push(state.to_str().expect("text"));
     options.extend(ANY);
     // What stands in the way, as a disk that is full, or files of another user: and how that ends.
-    let blocks: [(&str, fn(&Path)); 2] = [
+    let blocks: [Block; 2] = [
         ("quotas.lock", |path| {
             fs::create_dir(path).expect("a folder")
         }),
