@@ -13,7 +13,8 @@ const ACME: &str = r#"{"facts": {"tenant": "acme"}}"#;
 
 /// A policy, a store, and all ports free.
 fn options<'a>(policy: &'a str, store: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    let mut options = vec![policy, "--backend", store];
+    // A busy machine may take its time. A store that isn't there is noticed at once all the same.
+    let mut options = vec![policy, "--backend", store, "--store-timeout", "20s"];
     options.extend(more);
     options.extend(ANY);
     options

@@ -88,6 +88,8 @@ impl Running {
     /// The same on a store, whose time is its own.
     pub(crate) fn on_store(policy: &str, url: &str, change: impl FnOnce(&mut Settings)) -> Self {
         let builder = Redis::builder(url).expect("an address");
+        // A busy machine may take its time. A store that was killed is noticed at once all the same.
+        let builder = builder.timeout(Duration::from_secs(60));
         Self::on_redis(policy, builder, Arc::default(), change)
     }
 
