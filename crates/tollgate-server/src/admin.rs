@@ -29,7 +29,7 @@ pub use token::{AdminToken, admin_token_files};
 
 use hosts::{Hosts, Scheme};
 use routes::Route;
-pub(crate) use token::Made;
+pub(crate) use token::{Made, keep};
 
 /// Who may operate a service, and by which names it is reached.
 #[derive(Debug)]

@@ -6,11 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::spawn_blocking;
 
 use crate::admin::AdminToken;
 use crate::health::{Concern, Health};
 use crate::log::{Level, Log};
 use crate::secret::{self, Secret};
+use crate::service::{Service, Store};
 use crate::settings::Settings;
 use crate::tls::{Certificates, Ending};
 
@@ -130,26 +132,29 @@ impl Renewed {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.remove(&concern);
     }
+}
 
-    /// Reads them again every few seconds, and on SIGHUP. It ends at once if there are none.
-    pub(crate) async fn watch(&self, log: &Log, health: &Health) {
-        if self.certificates.is_none() && self.secrets.is_empty() {
-            return;
-        }
-        let mut hangup = signal(SignalKind::hangup()).ok();
-        loop {
-            let told = async {
-                match &mut hangup {
-                    Some(signal) => drop(signal.recv().await),
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                () = told => {}
-                () = tokio::time::sleep(EACH) => {}
+/// Reads them again every few seconds, and on SIGHUP. It ends at once if there are none.
+pub(crate) async fn watch<B: Store>(service: Arc<Service<B>>) {
+    let own = &service.renewed;
+    if own.certificates.is_none() && own.secrets.is_empty() {
+        return;
+    }
+    let mut hangup = signal(SignalKind::hangup()).ok();
+    loop {
+        let told = async {
+            match &mut hangup {
+                Some(signal) => drop(signal.recv().await),
+                None => std::future::pending().await,
             }
-            // The reason is told already.
-            let _ = self.renew(log, health);
+        };
+        tokio::select! {
+            () = told => {}
+            () = tokio::time::sleep(EACH) => {}
         }
+        // A file system that doesn't answer mustn't keep clients waiting. The reason is told already.
+        let own = Arc::clone(&service);
+        let renew = move || drop(own.renewed.renew(&own.log, &own.health));
+        let _ = spawn_blocking(renew).await;
     }
 }

@@ -11,14 +11,14 @@ use tollgate_engine::diff::Diff;
 use tollgate_engine::{Engine, Policy, PolicyError};
 use tollgate_redis::Redis;
 
-use crate::admin::{Admin, Begun, Made};
+use crate::admin::{self, Admin, Begun, Made};
 use crate::cells::{Here, There};
 use crate::drain::{Drain, Drained, Group};
 use crate::listeners::Listeners;
 use crate::log::Log;
 use crate::operate::Operated;
 use crate::reload::{Reloader, Watch};
-use crate::renew::Renewed;
+use crate::renew::{self, Renewed};
 use crate::service::{Service, Store};
 use crate::settings::{Addresses, Settings};
 use crate::start_error::StartError;
@@ -38,7 +38,7 @@ pub struct Server {
     service: Arc<dyn Operated>,
     ready_file: Option<PathBuf>,
     /// The token of operators, if it was made: removed when this ends.
-    _token: Option<Made>,
+    _token: Option<Arc<Made>>,
     /// Looks after the policy's file.
     _watching: Option<Watching>,
     /// Saves what was decided.
@@ -135,8 +135,11 @@ impl Server {
         let watched = Arc::clone(&service);
         tasks.spawn(async move { watched.holds.watch().await });
         tasks.spawn(vitals::watch(Arc::clone(&service)));
-        let watched = Arc::clone(&service);
-        tasks.spawn(async move { watched.renewed.watch(&watched.log, &watched.health).await });
+        tasks.spawn(renew::watch(Arc::clone(&service)));
+        let made = made.map(Arc::new);
+        if let Some(made) = &made {
+            tasks.spawn(admin::keep(Arc::downgrade(made)));
+        }
         let (clients, operators) = listeners.serve(&service);
         Ok(Self {
             addresses,
@@ -259,10 +262,8 @@ impl Server {
     /// What is left to do once nobody asks any more.
     async fn end(mut self) {
         self.tasks.shutdown().await;
-        if let Some(keeper) = self.keeper.take() {
-            // It waits for the disk.
-            let saved = tokio::task::spawn_blocking(move || drop(keeper)).await;
-            debug_assert!(saved.is_ok(), "saving doesn't panic");
+        if let Some(keeper) = &mut self.keeper {
+            keeper.save_the_last().await;
         }
         if let Some(path) = &self.ready_file {
             // One that was started meanwhile may have written its own.

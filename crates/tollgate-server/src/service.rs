@@ -69,7 +69,7 @@ pub(crate) struct Service<B: Store> {
     /// What is measured of clients.
     pub(crate) measured: Measured,
     /// One scrape at a time: each looks at all keys.
-    pub(crate) scraping: tokio::sync::Mutex<()>,
+    pub(crate) scraping: Arc<tokio::sync::Mutex<()>>,
     /// Whether clients' connections end.
     pub(crate) closing: Closing,
     /// The policy in force, before it was divided.
@@ -121,7 +121,7 @@ impl<B: Store> Service<B> {
             health: health.unwrap_or_default(),
             denials,
             measured: Measured::new(),
-            scraping: tokio::sync::Mutex::default(),
+            scraping: Arc::default(),
             closing: Closing::default(),
             whole: Mutex::new(Arc::new(whole)),
             reloader: Reloader::new(settings.policy_path),

@@ -8,12 +8,14 @@
 //! | `quotas` | the journal of quotas, as `tollgate::quota` keeps it, with `quotas.lock` |
 //! | `snapshot.damaged-…`, `quotas.damaged-…` | what couldn't be read at a start, by the second of that |
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tollgate::clock::Clock;
 use tollgate::quota::{FileError, OnFileFailure};
+use tollgate::snapshot::SnapshotError;
 use tollgate_engine::backend::{Memory, MemoryBuilder};
 use tollgate_engine::{Engine, Policy, RestoreError};
 
@@ -37,6 +39,11 @@ use snapshot::{Found, Refused};
 
 /// Quotas are written down at least so often.
 const MOST_BETWEEN_FLUSHES: Duration = Duration::from_secs(1);
+/// What the system says of a disk that can't be read: `EIO`.
+const LOST_BY_THE_DISK: i32 = 5;
+/// What to do about a file that may be as good as ever.
+const UNREAD: &str =
+    "; mend that and start again, or move the file away to start without what it holds";
 /// So many limits are named in the log that the policy has no more.
 const NAMED: usize = 10;
 
@@ -155,10 +162,16 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> Opening<'_, C, W> {
                     return Err(StartError::Policy(error));
                 }
                 Refused::Restore(RestoreError::Quotas(error)) if !is_damaged(&error) => {
-                    return Err(StartError::State(error.to_string()));
+                    return Err(StartError::State(told_of(&error)));
                 }
                 Refused::Restore(RestoreError::Quotas(error)) => {
                     (folder.quotas(), error.to_string())
+                }
+                Refused::Restore(RestoreError::Snapshot(SnapshotError::Io { path, source }))
+                    if !is_lost(&path, &source) =>
+                {
+                    let error = SnapshotError::Io { path, source };
+                    return Err(StartError::State(format!("{error}{UNREAD}")));
                 }
                 Refused::Restore(error) => (folder.snapshot(), error.to_string()),
                 Refused::Throttle(error) => return Err(StartError::Throttle(error)),
@@ -233,13 +246,31 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> Opening<'_, C, W> {
 
 /// Whether a journal is of no use, whatever one does: else it is somebody's mistake, who is told of it.
 fn is_damaged(error: &FileError) -> bool {
-    matches!(
-        error,
-        FileError::Io { .. }
-            | FileError::Foreign { .. }
-            | FileError::OtherVersion { .. }
-            | FileError::Corrupt { .. }
-    )
+    match error {
+        FileError::Io { path, source } => is_lost(path, source),
+        FileError::Foreign { .. } | FileError::OtherVersion { .. } | FileError::Corrupt { .. } => {
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Whether what couldn't be read can't be read by anybody: something else is in its place, or the disk has lost a part of
+/// it. Nothing is wrong with a file on a disk that is full, or that belongs to somebody else, or for which no more files
+/// may be open: set aside, it would be forgotten for a reason that passes.
+fn is_lost(path: &Path, error: &io::Error) -> bool {
+    path.is_dir()
+        || error.kind() == io::ErrorKind::UnexpectedEof
+        || error.raw_os_error() == Some(LOST_BY_THE_DISK)
+}
+
+/// Why a journal that isn't damaged can't be used, and what to do.
+fn told_of(error: &FileError) -> String {
+    let help = match error {
+        FileError::Io { .. } => UNREAD,
+        _ => "",
+    };
+    format!("{error}{help}")
 }
 
 /// Some names in one line.

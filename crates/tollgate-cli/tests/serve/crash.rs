@@ -138,8 +138,17 @@ fn connect(service: &Service) -> Client {
     Client::tcp(address.parse().expect("an address")).expect("a connection")
 }
 
-/// One life: it is killed after about so many answers. What each client was granted.
-fn life(service: Service, key: u64, folder: &Path, answers: u64) -> Vec<Granted> {
+/// How long a life is.
+#[derive(Clone, Copy)]
+struct Length {
+    /// About so many answers.
+    answers: u64,
+    /// And until a snapshot is there that was begun after this one, however long a disk takes for it.
+    beyond: Option<Timestamp>,
+}
+
+/// One life, and what each client was granted in it.
+fn life(service: Service, key: u64, folder: &Path, length: Length) -> Vec<Granted> {
     let answered = AtomicU64::new(0);
     thread::scope(|scope| {
         let clients = KINDS.map(|kind| {
@@ -147,8 +156,11 @@ fn life(service: Service, key: u64, folder: &Path, answers: u64) -> Vec<Granted>
             scope.spawn(move || load(client, kind, key, folder, answered))
         });
         until(LONG, "answers", || {
-            answered.load(Ordering::Relaxed) >= answers
+            answered.load(Ordering::Relaxed) >= length.answers
         });
+        if let Some(first) = length.beyond {
+            until(LONG, "a snapshot", || saved_at(folder) > first);
+        }
         drop(service);
         let granted = clients
             .into_iter()
@@ -184,7 +196,11 @@ fn a_service_that_is_killed_loses_what_it_had_not_saved_and_no_more() {
         let key = number / 10;
         let before = used(&service, key);
         let first = saved_at(&folder);
-        let granted = life(service, key, &folder, 1 + random.below(1_500));
+        let length = Length {
+            answers: 1 + random.below(1_500),
+            beyond: (number % 2 == 0).then_some(first),
+        };
+        let granted = life(service, key, &folder, length);
         let saved = saved_at(&folder);
         seen.lives_with_several_snapshots += u64::from(saved > first);
         service = Service::start(&options);

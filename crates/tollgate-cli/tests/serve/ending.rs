@@ -32,10 +32,8 @@ fn hangs(service: &Service) -> TcpStream {
 
 #[test]
 fn probes_hear_of_the_end_before_clients_do() {
-    // Longer than is waited for below: it ends because all are done, not because its time is up.
-    let service = serve(&["--drain-delay", "3s", "--drain-time", "10m"]);
-    let ready_file = service.scratch.path("ready.json");
-    assert!(ready_file.exists());
+    // Longer than anything that is asked below: it is over by a second signal.
+    let service = serve(&["--drain-delay", "10m", "--drain-time", "10m"]);
     let ready = |listener: &str| {
         let mut stream = connect(&service, listener);
         let request = b"GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
@@ -46,7 +44,7 @@ fn probes_hear_of_the_end_before_clients_do() {
     };
     assert!(ready("admin").starts_with("HTTP/1.1 200 "));
     service.signal("TERM");
-    service.warns("draining: clients should go elsewhere delay=3s time=600s");
+    service.warns("draining: clients should go elsewhere delay=600s time=600s");
     for listener in ["admin", "http"] {
         let told = ready(listener);
         assert!(told.starts_with("HTTP/1.1 503 "), "{listener}: {told}");
@@ -54,6 +52,18 @@ fn probes_hear_of_the_end_before_clients_do() {
     }
     let question = r#"{"facts": {"user": "ada"}}"#;
     assert_eq!(service.post("/v1/check", question).0, 200, "still taken");
+    assert!(!service.warned().contains("no more clients are taken"));
+    assert_eq!(service.end("TERM").code(), Some(143));
+}
+
+#[test]
+fn after_the_delay_nobody_is_taken_and_it_ends_as_soon_as_all_are_answered() {
+    // Longer than is waited for below: it ends because all are done, not because its time is up.
+    let service = serve(&["--drain-delay", "10ms", "--drain-time", "10m"]);
+    let ready_file = service.scratch.path("ready.json");
+    assert!(ready_file.exists());
+    service.signal("TERM");
+    service.warns("draining: clients should go elsewhere delay=0.01s time=600s");
     service.warns("draining: no more clients are taken");
     service.warns("drained: all clients were answered");
     until(LONG, "the ready file to be removed", || {

@@ -145,6 +145,14 @@ impl Service {
         until(LONG, &said, || self.warned().contains(what));
     }
 
+    /// What it has said on standard error, once that has this. A thread of its own writes it, so it may come after the
+    /// answer to what it is about.
+    #[track_caller]
+    pub(crate) fn told(&self, what: &str) -> String {
+        self.warns(what);
+        self.warned()
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -33,6 +33,8 @@ fn started_with(
 struct Prometheus {
     child: Child,
     address: String,
+    /// Nobody else gets it meanwhile.
+    _port: Port,
 }
 
 impl Prometheus {
@@ -44,7 +46,8 @@ impl Prometheus {
              scrape_configs: [{{job_name: tollgate, static_configs: [{{targets: ['{target}']}}]}}]\n"
         );
         let config = file(scratch, "prometheus.yml", &jobs);
-        let address = format!("127.0.0.1:{}", Port::free().number());
+        let port = Port::free();
+        let address = format!("127.0.0.1:{}", port.number());
         let child = Command::new(program)
             .arg(format!("--config.file={}", config.display()))
             .arg(format!(
@@ -56,7 +59,11 @@ impl Prometheus {
             .stderr(std::fs::File::create(scratch.path("prometheus.log")).expect("a file"))
             .spawn()
             .expect("prometheus starts");
-        Self { child, address }
+        Self {
+            child,
+            address,
+            _port: port,
+        }
     }
 
     /// What a query comes to, if it is one number.
@@ -148,7 +155,9 @@ fn lines_of_json_have_a_time_and_refusals_a_hash_in_place_of_the_key() {
     }
     let denied = || {
         let log = service.logged();
-        let lines = log
+        // The last line may not be written whole yet.
+        let (whole, _) = log.rsplit_once('\n').unwrap_or_default();
+        let lines = whole
             .lines()
             .map(|line| serde_json::from_str::<Value>(line).expect(line));
         let denied = lines.inspect(|line| {

@@ -16,13 +16,13 @@ use crate::kit::{LONG, Service, file};
 
 /// What may pass in a year, and in a second.
 const YEARLY: usize = 400;
-const EACH_SECOND: usize = 40;
+const EACH_SECOND: usize = 10;
 
 const POLICY: &str = "\
 domain: edge
 descriptors:
 - {key: path, value: /year, rate_limit: {unit: year, requests_per_unit: 400}}
-- {key: path, value: /second, rate_limit: {unit: second, requests_per_unit: 40}}
+- {key: path, value: /second, rate_limit: {unit: second, requests_per_unit: 10}}
 ";
 
 const CONFIG: &str = r#"
@@ -149,7 +149,8 @@ fn clients_of_envoy_notice_nothing_of_a_rolling_restart() {
         let mut options = vec![policy.to_str().expect("text"), "--backend", &url];
         options.extend(["--require-store", "--store-timeout", "5s", "--grpc", &grpc]);
         options.extend(["--http", "off", "--resp", "off", "--admin", "off"]);
-        options.extend(["--drain-delay", "2s"]);
+        // Much longer than Envoy takes to hear of it, on a busy machine too.
+        options.extend(["--drain-delay", "5s"]);
         Service::start(&options)
     };
     let mut services = [start(&ports[0]), start(&ports[1])].map(Some);
@@ -174,6 +175,10 @@ fn clients_of_envoy_notice_nothing_of_a_rolling_restart() {
                 asks(envoy.address(10_002), port)
             });
         }
+        // However slow a machine is, some second sees more than it may.
+        until(LONG, "a second that is full", || {
+            get(edge, "/second", "").status == 429
+        });
         is_over.store(true, Ordering::Relaxed);
         (yearly.join(), each_second.join())
     });
@@ -217,10 +222,5 @@ fn a_window_is_kept(answers: &[Answered]) {
         *windows.entry(second(one.sent)).or_insert(0) += 1;
     }
     let most = windows.values().max().copied().unwrap_or(0);
-    assert!(most <= EACH_SECOND, "{windows:?}");
-    assert!(most > EACH_SECOND / 2, "there was some load: {windows:?}");
-    assert!(
-        answers.iter().any(|one| one.status == 429),
-        "and more than that"
-    );
+    assert!((1..=EACH_SECOND).contains(&most), "{windows:?}");
 }

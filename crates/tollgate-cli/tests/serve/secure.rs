@@ -34,7 +34,7 @@ fn port<'s>(service: &'s Service, listener: &str) -> &'s str {
 fn curl(service: &Service, path: &str, options: &[&str]) -> (bool, String) {
     let listener = if path == "/healthz" { "admin" } else { "http" };
     let url = format!("https://localhost:{}{path}", port(service, listener));
-    let mut all = vec!["-sS", "--max-time", "20", "-w", " %{http_code}", &url];
+    let mut all = vec!["-sS", "--max-time", "60", "-w", " %{http_code}", &url];
     all.extend(options);
     run("curl", &all)
 }
@@ -151,13 +151,12 @@ fn sighup_puts_new_certificates_and_secrets_in_force() {
     });
     until(LONG, "the next token", || status("two") == "200");
     assert_eq!(status("one"), "401");
-    let warned = service.warned();
     for line in [
         "info: certificates reloaded until=",
         "info: secret reloaded flag=http-client-token-file",
         "server.key can be read by everybody on this machine",
     ] {
-        assert!(warned.contains(line), "{line}: {warned}");
+        service.warns(line);
     }
     // RESP has no certificate here.
     let (_, said) = run("redis-cli", &["-p", port(&service, "resp"), "PING"]);
@@ -178,11 +177,7 @@ fn an_expired_certificate_is_warned_of_with_its_date() {
         text(&pair.key),
     ]);
     let service = Service::start(&options);
-    let warned = service.warned();
-    assert!(
-        warned.contains("error: the certificate has expired on 2000-12-31T00:00:00Z"),
-        "{warned}"
-    );
+    service.warns("error: the certificate has expired on 2000-12-31T00:00:00Z");
 }
 
 #[test]

@@ -182,10 +182,9 @@ fn what_may_not_be_meant_by_a_policy_is_told_at_the_start() {
     let path = policy.to_str().expect("text");
     let mut options = vec![path];
     options.extend(ANY);
-    let warned = Service::start(&options).warned();
     let line =
         format!("warning: {path} has 1 warning about its limits: tollgate check {path} shows it\n");
-    assert_eq!(warned, line);
+    assert_eq!(Service::start(&options).told(&line), line);
 }
 
 #[test]
@@ -196,7 +195,7 @@ fn quotas_that_a_restart_forgets_are_told_at_the_start() {
     let policy = file(&scratch, "policy.yaml", text);
     let mut options = vec![policy.to_str().expect("text")];
     options.extend(ANY);
-    let warned = Service::start(&options).warned();
+    let warned = Service::start(&options).told("in a store\n");
     assert_eq!(
         warned,
         "warning: quotas of \"monthly\" and 1 more are kept in memory: a restart forgets what was used; --state \
@@ -221,17 +220,8 @@ fn replicas_say_by_what_they_divide() {
     let ada = r#"{"facts": {"user": "ada"}}"#;
     let passed = (0..9).filter(|_| service.post("/v1/check", ada).0 == 200);
     assert_eq!(passed.count(), 3);
-    let warned = service.warned();
-    assert!(
-        warned.contains(
-            "warning: \"jobs\" allows 2 at once, fewer than 3 replicas: each lets 1 pass\n"
-        ),
-        "{warned}"
-    );
-    assert!(
-        warned.contains(
-            "warning: slots of \"jobs\" that are taken over Envoy's protocol or Redis' are leases"
-        ),
-        "{warned}"
+    service.warns("warning: \"jobs\" allows 2 at once, fewer than 3 replicas: each lets 1 pass\n");
+    service.warns(
+        "warning: slots of \"jobs\" that are taken over Envoy's protocol or Redis' are leases",
     );
 }

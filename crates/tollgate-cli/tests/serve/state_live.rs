@@ -102,7 +102,7 @@ fn after_a_reload_the_snapshot_is_of_the_new_policy() {
     }
     drop(service);
     let service = kept.start();
-    let warned = service.warned();
+    let warned = service.told(" limits_dropped=");
     assert!(warned.contains(" limits_dropped=0\n"), "{warned}");
     let mut client = resp(&service);
     assert_eq!(ask(&mut client, &["TG.PEEK", "user=ada"]), (true, 49));

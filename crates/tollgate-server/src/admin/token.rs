@@ -4,12 +4,18 @@ use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Weak;
+use std::time::Duration;
+
+use tokio::task::spawn_blocking;
 
 use crate::listen::Address;
 use crate::secret::Secret;
 
 /// Random bytes of a token.
 const BYTES: usize = 32;
+/// How often it is looked whether its file is still there.
+const LOOK: Duration = Duration::from_secs(60);
 /// Whoever runs the service, and nobody else.
 const OWN_FILE: u32 = 0o600;
 const OWN_FOLDER: u32 = 0o700;
@@ -100,12 +106,19 @@ impl AdminToken {
 
 impl Made {
     fn at(path: PathBuf) -> io::Result<Self> {
-        if let Some(folder) = path.parent() {
-            own_folder(folder)?;
-        }
         let mut random = [0; BYTES];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        let made = Self { path, token };
+        made.write()?;
+        Ok(made)
+    }
+
+    fn write(&self) -> io::Result<()> {
+        let Self { path, token } = self;
+        if let Some(folder) = path.parent() {
+            own_folder(folder)?;
+        }
         // The name has a token as soon as there is a file, and never that of a service before. A mask may take
         // permissions away, and adds none.
         let beside = path.with_extension("new");
@@ -116,12 +129,29 @@ impl Made {
             .mode(OWN_FILE)
             .open(&beside)?;
         writeln!(file, "{token}")?;
-        fs::rename(&beside, &path)?;
-        Ok(Self { path, token })
+        fs::rename(&beside, path)
+    }
+
+    /// Writes the file again if it is gone: one that is as old as the service is swept from a folder for all, and nobody
+    /// could operate it any more. That of another service stays.
+    fn keep(&self) {
+        if !self.path.exists() {
+            // The next time will do.
+            let _ = self.write();
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+/// Looks after the file of a token for as long as that is somebody's.
+pub(crate) async fn keep(made: Weak<Made>) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let Some(made) = made.upgrade() else { return };
+        let _ = spawn_blocking(move || made.keep()).await;
     }
 }
 
@@ -184,6 +214,28 @@ mod tests {
         assert!(next.is(text.trim().as_bytes()) && !secret.is(text.trim().as_bytes()));
         drop(second);
         assert!(!file.exists());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_that_was_swept_away_comes_back_and_that_of_another_stays() {
+        let scratch = Scratch::new("admin-token-swept");
+        let folder = scratch.path("own");
+        let (secret, made) = made(&folder).unwrap();
+        let (file, made) = (made.path().to_owned(), std::sync::Arc::new(made));
+        let keeping = tokio::spawn(keep(std::sync::Arc::downgrade(&made)));
+        fs::remove_dir_all(&folder).unwrap();
+        while !file.exists() {
+            tokio::time::sleep(LOOK).await;
+        }
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(secret.is(text.trim().as_bytes()));
+        let mode = fs::metadata(&file).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, OWN_FILE);
+        fs::write(&file, "another's").unwrap();
+        tokio::time::sleep(3 * LOOK).await;
+        assert_eq!(fs::read_to_string(&file).unwrap(), "another's");
+        drop(made);
+        keeping.await.unwrap();
     }
 
     #[test]

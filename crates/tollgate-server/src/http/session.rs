@@ -16,6 +16,9 @@ use crate::measured::Protocol;
 use crate::metrics::{self, Form};
 use crate::service::{LOST, Service, Store};
 
+#[cfg(test)]
+mod tests;
+
 /// What can be asked, for machines.
 const OPENAPI: &[u8] = include_bytes!("openapi.json");
 
@@ -187,9 +190,15 @@ impl<B: Store> Session<B> {
     async fn metrics(&mut self, accept: Option<&[u8]>) -> Result<(), Wrong> {
         let form = Form::wanted(accept);
         let service = Arc::clone(&self.service);
-        let turn = self.service.scraping.lock().await;
-        let rendered = spawn_blocking(move || metrics::render(&*service, form)).await;
-        drop(turn);
+        let turn = Arc::clone(&service.scraping).lock_owned().await;
+        // The turn is over when the text is there, also if its client has left before: else whoever asks and leaves
+        // would begin as many at once as he likes.
+        let render = move || {
+            let text = metrics::render(&*service, form);
+            drop(turn);
+            text
+        };
+        let rendered = spawn_blocking(render).await;
         let text = rendered.map_err(|error| (500, format!("metrics weren't read: {error}")))?;
         self.answer.media = form.media();
         self.answer.body = text.into_bytes();

@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use tollgate::Timestamp;
 use tollgate::clock::{Clock, Monotonic};
 use tollgate_engine::Policy;
@@ -58,6 +59,8 @@ enum Turn {
 pub(crate) struct Keeper {
     end: Arc<End>,
     thread: Option<JoinHandle<()>>,
+    /// Dropped by the thread as it ends.
+    over: oneshot::Receiver<()>,
 }
 
 #[derive(Default)]
@@ -69,6 +72,12 @@ struct End {
 impl End {
     fn is_near(&self) -> MutexGuard<'_, bool> {
         self.is_near.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is time for the last turn.
+    fn come(&self) {
+        *self.is_near() = true;
+        self.changed.notify_one();
     }
 
     /// Waits for the next turn.
@@ -88,27 +97,36 @@ impl Keeper {
     fn start(every: Duration, mut save: impl FnMut(Turn) + Send + 'static) -> io::Result<Self> {
         let end = Arc::new(End::default());
         let waited = Arc::clone(&end);
+        let (ends, over) = oneshot::channel::<()>();
         let thread = thread::Builder::new().name("tollgate-state".to_owned());
         let thread = thread.spawn(move || {
             loop {
                 let turn = waited.next(every);
                 save(turn);
                 if turn == Turn::End {
-                    return;
+                    return drop(ends);
                 }
             }
         })?;
         Ok(Self {
             end,
             thread: Some(thread),
+            over,
         })
+    }
+
+    /// Saves once more, on its thread. Whoever stops waiting for it and drops it waits there until that is done: what is
+    /// half written is of no use.
+    pub(crate) async fn save_the_last(&mut self) {
+        self.end.come();
+        // Nobody sends anything: the sender is dropped.
+        let _ = (&mut self.over).await;
     }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        *self.end.is_near() = true;
-        self.end.changed.notify_one();
+        self.end.come();
         if let Some(thread) = self.thread.take() {
             // It doesn't panic; if it did, there is nobody to tell.
             let _ = thread.join();
@@ -138,8 +156,8 @@ where
 struct Mark {
     policy: Arc<Policy>,
     changes: u64,
-    /// Numbers of operators' orders: one that is changed gets another.
-    orders: Vec<u64>,
+    /// Operators' orders: one that is changed gets another number, and another end if the clock was set back.
+    orders: Vec<(u64, Timestamp)>,
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Saver<C, W>
@@ -181,7 +199,11 @@ where
         Mark {
             changes: decided + self.service.holds.settled(),
             policy: engine.policy(),
-            orders: engine.orders().iter().map(|order| order.id).collect(),
+            orders: engine
+                .orders()
+                .iter()
+                .map(|order| (order.id, order.until))
+                .collect(),
         }
     }
 
@@ -239,5 +261,37 @@ where
             (Some(_), Turn::Interval) => {}
         }
         self.failing = why;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn a_last_save_that_nobody_waits_for_any_more_is_done_before_it_is_dropped() {
+        let ((begun, begins), (go, wait)) = (mpsc::channel(), mpsc::channel::<()>());
+        let is_saved = Arc::new(AtomicBool::new(false));
+        let own = Arc::clone(&is_saved);
+        let save = move |turn| {
+            assert!(turn == Turn::End);
+            begun.send(()).expect("a test that waits");
+            let _ = wait.recv();
+            own.store(true, Ordering::Relaxed);
+        };
+        let mut keeper = Keeper::start(Duration::from_secs(3_600), save).expect("a thread");
+        let mut ending = Box::pin(async move { keeper.save_the_last().await });
+        assert!(ending.as_mut().now_or_never().is_none());
+        begins.recv().expect("it has begun");
+        // A second signal: whoever waited drops it.
+        let dropped = thread::spawn(move || drop(ending));
+        drop(go);
+        dropped.join().expect("no panic");
+        assert!(is_saved.load(Ordering::Relaxed));
     }
 }

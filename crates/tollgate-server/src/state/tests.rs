@@ -364,7 +364,7 @@ fn with_folder(name: &str, check: impl FnOnce(&Folder, &Opening<'_, Manual, Manu
         ..StateOptions::in_folder(scratch.path("state"))
     };
     let clock = Manual::starting_at(Timestamp::from_secs(1_717_200_000));
-    let log = Log::to(std::io::sink(), LogForm::Text);
+    let log = Log::to(io::sink(), LogForm::Text);
     let opening = || Opening {
         policy: policy(0),
         builder: Memory::builder().clock(clock.clone()).wall(clock.clone()),

@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -29,11 +30,13 @@ pub(crate) struct Running {
 /// The time of a runtime that runs on a thread of its own: it passes when a test says so.
 struct Time {
     pass: UnboundedSender<(Duration, mpsc::Sender<u64>)>,
+    handle: runtime::Handle,
 }
 
 impl Time {
     fn of(runtime: Runtime) -> Self {
         let (pass, mut passes) = unbounded_channel::<(Duration, mpsc::Sender<u64>)>();
+        let handle = runtime.handle().clone();
         std::thread::spawn(move || {
             runtime.block_on(async {
                 // As long as something blocks, time doesn't pass by itself.
@@ -51,7 +54,7 @@ impl Time {
                 still.await.expect("an end").expect_err("nothing was said");
             });
         });
-        Self { pass }
+        Self { pass, handle }
     }
 }
 
@@ -85,6 +88,8 @@ impl Running {
     /// The same on a store, whose time is its own.
     pub(crate) fn on_store(policy: &str, url: &str, change: impl FnOnce(&mut Settings)) -> Self {
         let builder = Redis::builder(url).expect("an address");
+        // A busy machine may take its time. A store that was killed is noticed at once all the same.
+        let builder = builder.timeout(Duration::from_secs(60));
         Self::on_redis(policy, builder, Arc::default(), change)
     }
 
@@ -97,7 +102,7 @@ impl Running {
         let clock = Arc::new(Manual::new());
         let builder = Redis::builder(url)
             .expect("an address")
-            .timeout(Duration::from_secs(20))
+            .timeout(Duration::from_secs(60))
             // A clock that leaps gives nobody time to renew.
             .slot_life(Duration::from_secs(1_000_000))
             // It would tell of the refusal that it knows, of several.
@@ -223,6 +228,14 @@ impl Running {
         self.runtime.spawn(doing)
     }
 
+    /// Does something in the time of a service in still time.
+    pub(crate) fn spawn_in_its_time<T: Send + 'static>(
+        &self,
+        doing: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.time.as_ref().expect("still time").handle.spawn(doing)
+    }
+
     pub(crate) fn block_on<T>(&self, doing: impl Future<Output = T>) -> T {
         self.runtime.block_on(doing)
     }
@@ -236,7 +249,10 @@ pub(crate) fn read(policy: &str) -> Policy {
 
 /// A secret as operators keep it: in a file.
 pub(crate) fn secret(text: &str) -> Secret {
-    let folder = Scratch::new("secret");
+    // Tests beside this one have secrets, too.
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let number = MADE.fetch_add(1, Ordering::Relaxed);
+    let folder = Scratch::new(&format!("secret-{number}"));
     let file = folder.path("secret");
     std::fs::write(&file, text).expect("a file");
     Secret::from_file(&file).expect("a secret")
@@ -271,7 +287,7 @@ pub(crate) struct Client(pub(crate) TcpStream);
 impl Client {
     pub(crate) fn to(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("a connection");
-        let long = Some(Duration::from_secs(20));
+        let long = Some(Duration::from_secs(60));
         stream.set_read_timeout(long).expect("a timeout");
         Self(stream)
     }

@@ -13,7 +13,7 @@ use tollgate_testkit::certificates::{Authority, Pair, Purpose, self_signed};
 use tollgate_testkit::scratch::Scratch;
 
 use crate::kit::Running;
-use crate::tls_kit::{POLICY, SPOKEN, serving, serving_with, tls};
+use crate::tls_kit::{POLICY, SPOKEN, serving, serving_still, serving_with, tls};
 
 /// What a client of any listener comes to, by whom it trusts and what it shows.
 #[track_caller]
@@ -98,7 +98,8 @@ fn a_client_is_revoked_by_a_list_that_is_read_again_and_what_it_has_begun_goes_o
     );
     let list = scratch.path("list");
     fs::copy(authority.revoked(&[]), &list).expect("a list");
-    let running = serving(tls(&server, Some(&authority.certificate), Some(&list)));
+    let tls = tls(&server, Some(&authority.certificate), Some(&list));
+    let running = serving_still(tls, |_| {});
     let mut before = SPOKEN.map(|spoken| spoken.connect(&running, (&authority, Some(&client))));
     for secured in &mut before {
         secured.ask().expect("an answer");
@@ -217,7 +218,7 @@ fn a_flood_of_handshakes_from_elsewhere_ends_nobody_who_is_slow() {
     let scratch = Scratch::new("tls-flood");
     let authority = Authority::new(scratch.folder(), "authority");
     let tls = tls(&authority.server("server"), None, None);
-    let running = serving_with(tls, |settings| settings.bounds.connections = 8);
+    let running = serving_still(tls, |settings| settings.bounds.connections = 8);
     let spoken = SPOKEN[0];
     // This one has connected, from another address, and says nothing yet.
     let mut slow = spoken.connect(&running, (&authority, None));
@@ -332,7 +333,7 @@ fn what_cant_be_used_is_told_and_what_was_there_before_stays() {
     let all = tls(&pair, Some(&authority.certificate), Some(&list));
     let said = Arc::<std::sync::Mutex<Vec<u8>>>::default();
     let log = crate::kit::Said(Arc::clone(&said));
-    let running = serving_with(all, |settings| {
+    let running = serving_still(all, |settings| {
         settings.log = tollgate_server::Log::to(log, tollgate_server::LogForm::Text);
     });
     let server = running.server.as_ref().unwrap();

@@ -88,6 +88,14 @@ pub(crate) fn serving_with(tls: Tls, change: impl FnOnce(&mut Settings)) -> Runn
     })
 }
 
+/// The same in still time: files are read again when a test says so, and never beside it; nobody takes too long.
+pub(crate) fn serving_still(tls: Tls, change: impl FnOnce(&mut Settings)) -> Running {
+    Running::in_still_time(POLICY, |settings| {
+        settings.tls = Some(tls);
+        change(settings);
+    })
+}
+
 impl Spoken {
     pub(crate) fn address(&self, running: &Running) -> SocketAddr {
         let addresses = running.server.as_ref().expect("a service").addresses();
@@ -106,7 +114,7 @@ impl Spoken {
     /// Connects, by nothing but TCP.
     pub(crate) fn plain(&self, running: &Running) -> TcpStream {
         let stream = TcpStream::connect(self.address(running)).expect("a connection");
-        let long = Some(Duration::from_secs(20));
+        let long = Some(Duration::from_secs(60));
         stream.set_read_timeout(long).expect("a timeout");
         stream
     }

@@ -14,7 +14,7 @@ use tollgate_testkit::scratch::Scratch;
 
 use super::kit::{Running, read};
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 
 fn limits(rates: &[u64]) -> String {
     let mut text = "limits:\n".to_owned();

@@ -189,8 +189,29 @@ impl Store {
     /// have become long, or somebody took the file away.
     pub(super) fn wants_base(&self) -> bool {
         let tail = self.bytes - self.base_bytes;
-        let unchanged = || fs::metadata(&self.path).is_ok_and(|file| file.len() == self.bytes);
-        self.file.is_none() || tail > LEAST_TAIL.max(2 * self.base_bytes) || !unchanged()
+        let is_whole = || fs::metadata(&self.path).is_ok_and(|file| file.len() == self.bytes);
+        // Another file may be as long.
+        let is_there = |own: &File| place::is_same(own, &self.path) && is_whole();
+        !self.file.as_ref().is_some_and(is_there) || tail > LEAST_TAIL.max(2 * self.base_bytes)
+    }
+
+    /// Locks again if the lock's file was taken away, as with the folder: what is there by now may be another's.
+    fn keep_lock(&mut self) -> io::Result<()> {
+        let path = beside(&self.path, "lock")?;
+        if place::is_same(&self.lock, &path) {
+            return Ok(());
+        }
+        let lock = private().open(path)?;
+        match lock.try_lock() {
+            Ok(()) => self.lock = lock,
+            Err(TryLockError::WouldBlock) => {
+                let why =
+                    "its folder was taken away, and another limiter has the one that is there now";
+                return Err(io::Error::other(why));
+            }
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        Ok(())
     }
 
     /// Appends a batch. After an error only a base will do: nobody knows what the file holds then.
@@ -217,6 +238,7 @@ impl Store {
     /// Writes every key to a new file and puts it in the place of the old one.
     pub(super) fn write_base(&mut self, base: Batch, end: End) -> io::Result<()> {
         self.file = None;
+        self.keep_lock()?;
         let base = base.into_bytes();
         let secret = Secret::random();
         let secret_bytes = [secret.salt, secret.mark].concat();

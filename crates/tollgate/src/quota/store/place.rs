@@ -1,7 +1,7 @@
 //! Where a store's file really is: one absolute path, whatever name it was opened by and whichever folder
 //! the process goes to later.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -36,6 +36,20 @@ pub(super) fn names(file: &Path) -> u64 {
 #[cfg(not(unix))]
 pub(super) fn names(_file: &Path) -> u64 {
     1
+}
+
+/// Whether an open file is the one that has this name now.
+#[cfg(unix)]
+pub(super) fn is_same(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let of = |found: io::Result<fs::Metadata>| found.map(|it| (it.dev(), it.ino())).ok();
+    let own = of(file.metadata());
+    own.is_some() && own == of(fs::metadata(path))
+}
+
+#[cfg(not(unix))]
+pub(super) fn is_same(_file: &File, path: &Path) -> bool {
+    path.exists()
 }
 
 #[cfg(all(test, unix))]

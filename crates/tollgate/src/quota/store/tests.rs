@@ -146,6 +146,44 @@ fn after_a_failed_append_only_a_base_will_do() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
+#[cfg(unix)]
+#[test]
+fn a_folder_that_was_taken_away_and_is_anothers_by_now_is_left_to_it() {
+    let folder = std::env::temp_dir().join(format!("tollgate-store-moved-{}", std::process::id()));
+    let (away, path) = (folder.with_extension("away"), folder.join("quotas"));
+    for own in [&folder, &away] {
+        let _ = fs::remove_dir_all(own);
+    }
+    fs::create_dir_all(&folder).unwrap();
+    let base = |key: &str| batch(&[entry(key, &[(10, 1)])], &[]);
+    let (mut first, _) = Store::open(&path).unwrap();
+    first.write_base(base("a"), End::Open).unwrap();
+    fs::rename(&folder, &away).unwrap();
+    fs::create_dir(&folder).unwrap();
+    let (mut second, _) = Store::open(&path).unwrap();
+    // As long as the other, and yet another.
+    second.write_base(base("b"), End::Open).unwrap();
+    assert!(first.wants_base() && !second.wants_base());
+    let why = first.write_base(base("a"), End::Open).unwrap_err();
+    assert_eq!(
+        why.to_string(),
+        "its folder was taken away, and another limiter has the one that is there now"
+    );
+    let keys = || {
+        let (state, _) = try_read(&fs::read(&path).unwrap()).unwrap();
+        state.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
+    };
+    assert_eq!(keys(), [b"b"]);
+    // Once nobody has it any more it is the first one's again.
+    drop(second);
+    first.write_base(base("a"), End::Open).unwrap();
+    assert_eq!(keys(), [b"a"]);
+    assert!(matches!(Store::open(&path), Err(FileError::Locked { .. })));
+    for own in [folder, away] {
+        fs::remove_dir_all(own).unwrap();
+    }
+}
+
 #[test]
 fn a_file_cut_anywhere_is_an_error_or_an_earlier_state() {
     let sample = sample("cut");

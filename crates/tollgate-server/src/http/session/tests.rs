@@ -1,0 +1,41 @@
+//! What is left behind by a client that asks and leaves at once.
+
+use std::sync::mpsc;
+
+use futures_util::FutureExt;
+use tollgate::clock::Manual;
+use tollgate_engine::backend::Memory;
+use tollgate_engine::{Engine, Policy};
+
+use super::*;
+use crate::admin::Admin;
+use crate::cells::Here;
+use crate::renew::Renewed;
+use crate::settings::Settings;
+
+#[test]
+fn who_asks_for_metrics_and_leaves_keeps_the_turn_until_they_are_read() {
+    let clock = Manual::new();
+    let memory = Memory::builder().clock(clock.clone()).wall(clock.clone());
+    let engine = Engine::new(Policy::default(), memory.build()).expect("a policy");
+    let cells = Here::new(10, clock).expect("a table");
+    let settings = Settings::default();
+    let admin = Admin::begin(&settings, None).admin;
+    let all = (engine, Policy::default(), cells);
+    let service = Arc::new(Service::new(all, (admin, Renewed::default()), settings));
+    let mut session = Session::new(Arc::clone(&service), Door::Metrics);
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.max_blocking_threads(1).build().expect("a runtime");
+    runtime.block_on(async {
+        // The only thread that could read them has something else to do.
+        let (go, wait) = mpsc::channel::<()>();
+        let busy = spawn_blocking(move || wait.recv());
+        assert!(session.metrics(None).now_or_never().is_none());
+        assert!(service.scraping.try_lock().is_err());
+        drop(go);
+        let _ = busy.await.expect("no panic");
+        drop(service.scraping.lock().await);
+        session.metrics(None).await.expect("metrics");
+        assert!(!session.answer.body.is_empty());
+    });
+}
