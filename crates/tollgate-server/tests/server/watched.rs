@@ -257,3 +257,23 @@ fn a_socket_that_another_made_there_is_left() {
     assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
     drop(other);
 }
+
+#[test]
+fn a_file_that_is_empty_in_place_of_gone_has_another_reason() {
+    let scratch = Scratch::new("watched-empty");
+    let path = scratch.path("limits.yaml");
+    fs::write(&path, limits(&[1])).unwrap();
+    let running = by(&path);
+    let reason = |wanted: &str| {
+        until(LONG, wanted, || {
+            let (_, answer) = running.http().request("GET", "/readyz", "", "");
+            answer.contains(wanted)
+        });
+    };
+    fs::remove_file(&path).unwrap();
+    reason("there is no such file");
+    fs::write(&path, "").unwrap();
+    reason("this policy limits nothing");
+    fs::write(&path, limits(&[1])).unwrap();
+    reason("\"reasons\":{}");
+}
