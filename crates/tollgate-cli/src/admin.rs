@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
+use tollgate_engine::orders::LONGEST_ORDER;
 use tollgate_server::Level;
 
 use crate::policy::{Entries, Fact, duration};
@@ -116,8 +117,8 @@ pub struct Override {
     /// The rate: '100/s', '100/s burst 200'.
     #[arg(long)]
     pub rate: Option<String>,
-    /// The quota, in the rule's period.
-    #[arg(long, value_name = "N")]
+    /// The quota: how many in the rule's own period, which stays.
+    #[arg(long, value_name = "N", value_parser = quota)]
     pub quota: Option<u64>,
     /// How many at once.
     #[arg(long, value_name = "N")]
@@ -170,12 +171,20 @@ pub enum AdminFailure {
     Refused(String),
 }
 
-/// Whole seconds of a length of time.
+/// Whole seconds of a length of time, and one more for what is left over.
 fn seconds(text: &str) -> Result<u64, String> {
-    match duration(text)?.as_secs() {
-        0 => Err("it should be at least 1s".to_owned()),
-        seconds => Ok(seconds),
+    let lasts = duration(text)?;
+    if lasts.is_zero() || lasts > LONGEST_ORDER {
+        return Err("it should be at least 1s, and at most 30d".to_owned());
     }
+    Ok(lasts.as_secs() + u64::from(lasts.subsec_nanos() > 0))
+}
+
+/// A number alone: the period of a quota is the rule's.
+fn quota(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| {
+        "it should be a whole number, as 1000: an override leaves the period as it is".to_owned()
+    })
 }
 
 impl Whose {

@@ -33,7 +33,7 @@ impl Listeners {
         certificates: Option<&Arc<Certificates>>,
     ) -> Result<Self, StartError> {
         let time = settings.bounds.request_time;
-        let tls = |on| certificates.and_then(|own| own.on(on, time));
+        let tls = |on| certificates.and_then(|own| own.on(on, (time, &settings.log)));
         Ok(Self {
             http: bind("HTTP", &settings.http, tls(TlsOn::Http)).await?,
             grpc: bind("gRPC", &settings.grpc, tls(TlsOn::Grpc)).await?,

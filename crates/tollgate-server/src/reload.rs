@@ -93,7 +93,7 @@ impl Reloader {
             let said: Said<'_> = [("from", &from), ("why", why)];
             service.log().say(Level::Warn, "nothing to reload", &said);
         })?;
-        *last = Some(mark(&read.sources));
+        *last = Some(mark(&read));
         self.follow(service, from, read.said)
     }
 
@@ -118,10 +118,11 @@ impl Reloader {
     /// Puts the file in force if it says something else than when it was read last; which files that are.
     fn look(&self, service: &dyn Operated) -> Vec<PathBuf> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let Ok(Read { said, sources }) = self.read() else {
+        let Ok(read) = self.read() else {
             return Vec::new();
         };
-        let now = mark(&sources);
+        let now = mark(&read);
+        let Read { said, sources } = read;
         let before = last.replace(now);
         // At first nobody knows whether it has changed since it was put in force.
         let is_same = |read: &Checked| {
@@ -203,11 +204,13 @@ impl Reloader {
 
 type Said<'a> = [(&'a str, &'a dyn Display); 2];
 
-/// What tells files from others: their names and texts.
-fn mark(sources: &Sources) -> u64 {
+/// What tells files from others: their names and texts, and what is wrong with them. One that is empty has the text of one
+/// that is gone.
+fn mark(read: &Read) -> u64 {
     let mut hasher = DefaultHasher::new();
-    for source in sources.iter() {
+    for source in read.sources.iter() {
         (source.name(), source.text()).hash(&mut hasher);
     }
+    read.said.as_ref().err().hash(&mut hasher);
     hasher.finish()
 }

@@ -94,7 +94,10 @@ impl Renewed {
                     };
                     self.raise(concern, level, &ending.to_string(), (log, health));
                 }
-                (None, None) => self.settle(concern, health),
+                (None, None) => {
+                    // What ended it is told already: other files are in force.
+                    self.settle(concern, health);
+                }
             }
         }
         let mut whys = Vec::new();
@@ -106,7 +109,9 @@ impl Renewed {
             }
         }
         if whys.is_empty() {
-            self.settle(Concern::Secret, health);
+            if self.settle(Concern::Secret, health) {
+                log.say(Level::Info, "secrets can be read again", &[]);
+            }
         } else {
             let why = whys.join("; ");
             self.raise(Concern::Secret, Level::Error, &why, (log, health));
@@ -127,10 +132,11 @@ impl Renewed {
         }
     }
 
-    fn settle(&self, concern: Concern, health: &Health) {
+    /// It is over; whether it was told before.
+    fn settle(&self, concern: Concern, health: &Health) -> bool {
         health.settle(concern);
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.remove(&concern);
+        told.remove(&concern).is_some()
     }
 }
 

@@ -289,7 +289,7 @@ impl<B: Store> Service<B> {
 
 /// What an operator is told whose gift a store couldn't be told of.
 pub(crate) const LOST: &str =
-    "the store can't be asked, so not all of it was given: ask again once it can";
+    "the store can't be asked, so it isn't done, or not everywhere: ask again once it can";
 
 /// What a request without a name is known by: its facts, in one order whatever order they come in.
 pub(crate) fn name_of(facts: &Facts<'_>) -> Vec<u8> {

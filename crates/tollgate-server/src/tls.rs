@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::str::FromStr;
@@ -17,6 +18,7 @@ use tokio_rustls::server::TlsStream;
 use tollgate::clock::{Clock, Wall};
 
 use crate::listen::Place;
+use crate::log::{Level, Log};
 
 mod dates;
 mod files;
@@ -95,6 +97,7 @@ pub(crate) struct Handshake {
     certificates: Arc<Certificates>,
     on: TlsOn,
     time: Duration,
+    log: Log,
 }
 
 /// What should be known of certificates that are in force.
@@ -169,11 +172,16 @@ impl Certificates {
     }
 
     /// How connections of a listener begin; none if it doesn't speak TLS.
-    pub(crate) fn on(self: &Arc<Self>, on: TlsOn, time: Duration) -> Option<Handshake> {
+    pub(crate) fn on(
+        self: &Arc<Self>,
+        on: TlsOn,
+        (time, log): (Duration, &Log),
+    ) -> Option<Handshake> {
         self.settings.on.contains(&on).then(|| Handshake {
             certificates: Arc::clone(self),
             on,
             time,
+            log: log.clone(),
         })
     }
 
@@ -211,14 +219,24 @@ impl Handshake {
             TlsOn::Resp => &in_force.resp,
             TlsOn::Http | TlsOn::Admin | TlsOn::Metrics => &in_force.http,
         };
+        let from = stream.peer_addr().ok();
         let accepted = TlsAcceptor::from(Arc::clone(config)).accept(stream);
         drop(in_force);
         let accepted = tokio::time::timeout(self.time, accepted);
-        let stream = tokio::select! {
-            accepted = accepted => accepted.ok()?.ok()?,
+        let accepted = tokio::select! {
+            accepted = accepted => accepted.unwrap_or_else(|late| Err(late.into())),
             () = place.wanted() => return None,
         };
+        let stream = accepted.inspect_err(|why| self.tell(from, why)).ok()?;
         place.is_kept().then_some(stream)
+    }
+
+    /// Says why a client was refused, to those who look for it: anybody can cause such lines.
+    fn tell(&self, from: Option<SocketAddr>, why: &std::io::Error) {
+        let from = from.map_or_else(|| "a client that is gone".to_owned(), |one| one.to_string());
+        let said: [(&str, &dyn fmt::Display); 3] =
+            [("listener", &self.on), ("from", &from), ("why", why)];
+        self.log.say(Level::Debug, "no TLS with a client", &said);
     }
 }
 

@@ -39,6 +39,9 @@ pub(super) fn of(ask: &Ask, answer: &Value) -> String {
             let (summary, text) = (cell(&answer["summary"]), answer["text"].as_str());
             let text = text.unwrap_or_default().lines().map(plain);
             let text: String = text.map(|line| line + "\n").collect();
+            if text.is_empty() {
+                return format!("{summary}\n");
+            }
             format!("{would}: {summary}\n{text}")
         }
         Ask::Log(_) => format!("{}\n", cell(&answer["level"])),
@@ -144,23 +147,17 @@ fn keys(answer: &Value) -> String {
             of
         };
         text.push_str(&format!("{rule}{mode}, {of}\n"));
-        // A bypass may be over the block.
         let is = |act: &str| {
             list(&key["orders"]).any(|one| one["act"] == act && one["effect"] == "in force")
         };
-        let is_blocked = is("block") && !is("bypass");
+        // In this order, as the service decides.
+        let ordered = match (is("block"), is("bypass")) {
+            (true, _) => Some("but blocked"),
+            (false, true) => Some("but bypassed: passes, and isn't counted"),
+            (false, false) => None,
+        };
         for limit in list(&key["limits"]) {
-            let (kind, left) = (cell(&limit["limit"]), cell(&limit["remaining"]));
-            let total = cell(&limit["of"]);
-            let next = match limit["allowed"].as_bool() {
-                Some(true) if is_blocked => "but blocked".to_owned(),
-                Some(true) => "the next passes".to_owned(),
-                _ => format!("refused, passes after {}", time(&limit["retry_after"])),
-            };
-            let full = time(&limit["reset_after"]);
-            text.push_str(&format!(
-                "  {kind}: {left} of {total} left; {next}; full again after {full}\n"
-            ));
+            text.push_str(&format!("  {}\n", of_limit(limit, ordered)));
         }
         for one in list(&key["orders"]) {
             text.push_str(&format!("  ordered: {}\n", order(one)));
@@ -169,14 +166,48 @@ fn keys(answer: &Value) -> String {
     text
 }
 
+/// What a key has left of one limit, and what becomes of the next request, unless something is ordered.
+fn of_limit(limit: &Value, ordered: Option<&str>) -> String {
+    let (kind, total) = (cell(&limit["limit"]), cell(&limit["of"]));
+    let is_allowed = limit["allowed"] == true;
+    let Some(left) = limit["remaining"].as_u64() else {
+        let next = match (ordered, is_allowed) {
+            (Some(ordered), _) => ordered,
+            (None, true) => "passes meanwhile, as the rule says",
+            (None, false) => "refused meanwhile, as the rule says",
+        };
+        return format!("{kind}: nobody knows what is left: the store can't be asked; {next}");
+    };
+    let retry = &limit["retry_after"];
+    let next = match ordered {
+        Some(ordered) => ordered.to_owned(),
+        None if is_allowed => "the next passes".to_owned(),
+        // Of slots nobody knows when one is free.
+        None if retry.as_f64() == Some(0.0) => "refused until one is given back".to_owned(),
+        None => format!("refused, passes after {}", time(retry)),
+    };
+    let full = &limit["reset_after"];
+    let full = match full.as_f64() {
+        Some(0.0) => String::new(),
+        _ => format!("; full again after {}", time(full)),
+    };
+    format!("{kind}: {left} of {total} left; {next}{full}")
+}
+
 fn orders(orders: &Value) -> String {
     let rows = list(orders).map(|order| {
         let left = Duration::from_secs(order["left"].as_u64().unwrap_or(0));
         vec![
             cell(&order["id"]),
             cell(&order["act"]),
-            cell(&order["rule"]),
-            cell(&order["key"]),
+            match (&order["rule"], &order["key"]) {
+                (Value::Null, Value::Null) => "all".to_owned(),
+                (rule, _) => cell(rule),
+            },
+            match &order["key"] {
+                Value::Null => "everybody".to_owned(),
+                key => cell(key),
+            },
             cell(&order["limits"]),
             readable(left),
             cell(&order["by"]),
@@ -208,4 +239,72 @@ fn order(order: &Value) -> String {
         Some(effect) => format!(" ({})", plain(effect)),
     };
     format!("{id}: {act} {key}{of}{with} until {until}{effect}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_told_what_becomes_of_its_next_request() {
+        let of = |limit: &str, allowed: bool, left: Value, times: (f64, f64)| {
+            let (retry, full) = times;
+            serde_json::json!({"limit": limit, "allowed": allowed, "remaining": left, "of": 3,
+                "retry_after": retry, "reset_after": full})
+        };
+        let left = Value::from(2);
+        for (limit, ordered, said) in [
+            (
+                of("3/h", true, left.clone(), (0.0, 60.0)),
+                None,
+                "3/h: 2 of 3 left; the next passes; full again after 1m",
+            ),
+            (
+                of("3/h", true, 3.into(), (0.0, 0.0)),
+                None,
+                "3/h: 3 of 3 left; the next passes",
+            ),
+            (
+                of("3/h", false, 0.into(), (60.0, 120.0)),
+                None,
+                "3/h: 0 of 3 left; refused, passes after 1m; full again after 2m",
+            ),
+            (
+                of("3 at once", false, 0.into(), (0.0, 0.0)),
+                None,
+                "3 at once: 0 of 3 left; refused until one is given back",
+            ),
+            (
+                of("3/h", false, Value::Null, (1.0, 0.0)),
+                None,
+                "3/h: nobody knows what is left: the store can't be asked; refused meanwhile, as the rule says",
+            ),
+            (
+                of("3/h", true, left, (0.0, 0.0)),
+                Some("but blocked"),
+                "3/h: 2 of 3 left; but blocked",
+            ),
+        ] {
+            assert_eq!(of_limit(&limit, ordered), said);
+        }
+    }
+
+    #[test]
+    fn a_block_is_before_a_bypass() {
+        let key = |acts: &[&str]| {
+            let orders = acts.iter().map(|act| {
+                serde_json::json!({"id": 1, "act": act, "rule": "r", "key": "user=ada", "limits": null,
+                    "until": "2030-01-01T00:00:00Z", "effect": "in force"})
+            });
+            let limit = serde_json::json!({"limit": "3/h", "allowed": true, "remaining": 3, "of": 3,
+                "retry_after": 0.0, "reset_after": 0.0});
+            keys(
+                &serde_json::json!({"keys": [{"rule": "r", "key": "user=ada", "mode": "enforce",
+                "limits": [limit], "orders": orders.collect::<Vec<_>>()}]}),
+            )
+        };
+        assert!(key(&["block", "bypass"]).contains("left; but blocked\n"));
+        assert!(key(&["bypass"]).contains("left; but bypassed: passes, and isn't counted\n"));
+        assert!(key(&["override"]).contains("left; the next passes\n"));
+    }
 }

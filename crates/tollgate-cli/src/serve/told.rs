@@ -56,6 +56,12 @@ impl Serve {
             let after = readable(self.most.hold_time);
             warnings.push(format!("{leases} (--hold-time, now {after})"));
         }
+        if self.secure.tls().is_some() && !self.speaks_tls() {
+            warnings.push(
+                "no listener speaks TLS: those that --tls-on names are off, or on UNIX sockets"
+                    .to_owned(),
+            );
+        }
         warnings
     }
 
@@ -120,6 +126,19 @@ impl Serve {
 }
 
 impl Serve {
+    /// Whether a listener does.
+    fn speaks_tls(&self) -> bool {
+        let mut all = [
+            (&self.http, TlsOn::Http),
+            (&self.grpc, TlsOn::Grpc),
+            (&self.resp, TlsOn::Resp),
+            (&self.admin, TlsOn::Admin),
+            (&self.telling.metrics, TlsOn::Metrics),
+        ]
+        .into_iter();
+        all.any(|(address, on)| self.has_tls(address, on))
+    }
+
     fn has_tls(&self, address: &Address, on: TlsOn) -> bool {
         let is_on = self.secure.tls().is_some_and(|tls| tls.on.contains(&on));
         is_on && matches!(address, Address::Tcp(_))

@@ -181,6 +181,35 @@ fn an_expired_certificate_is_warned_of_with_its_date() {
 }
 
 #[test]
+fn a_certificate_that_no_listener_shows_is_warned_of() {
+    let scratch = Scratch::new("secure-nowhere");
+    let pair = Authority::new(scratch.folder(), "authority").server("server");
+    let socket = format!("unix:{}", text(&scratch.path("resp.sock")));
+    for (resp, is_warned) in [("off", true), (&*socket, true), ("0", false)] {
+        let [pem, key] = [&pair.certificate, &pair.key].map(|path| text(path));
+        let service = Service::start(&[
+            "--http",
+            "0",
+            "--grpc",
+            "off",
+            "--resp",
+            resp,
+            "--admin",
+            "off",
+            "--tls-cert",
+            pem,
+            "--tls-key",
+            key,
+            "--tls-on",
+            "resp",
+        ]);
+        let warned = service.warned();
+        let found = warned.contains("warning: no listener speaks TLS: those that --tls-on names");
+        assert_eq!(found, is_warned, "{resp}: {warned}");
+    }
+}
+
+#[test]
 fn a_socket_has_the_mode_that_was_asked_for_whatever_the_umask() {
     let scratch = Scratch::new("secure-modes");
     for (umask, option, mode) in [

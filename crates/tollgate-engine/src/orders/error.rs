@@ -131,7 +131,7 @@ impl fmt::Display for OrderError {
                 "the key of {rule:?} isn't made of the fact {fact:?}: leave it out"
             ),
             Self::NoKey => {
-                f.write_str("no rule has a key that is made of these facts: name a rule")
+                f.write_str("no rule has a key that is made of these facts: name a rule, or, of a tree, the domain and the descriptor")
             }
             Self::WantsDescriptor { rule } => write!(
                 f,

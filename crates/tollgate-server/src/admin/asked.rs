@@ -170,7 +170,12 @@ impl<'b> Asked<'b> {
     pub(super) fn replacement(&self) -> Result<Replacement, Wrong> {
         let rate = self.rate.as_ref().map(|text| text.parse::<Rate>());
         let rate = rate.transpose();
-        let rate = rate.map_err(|error| bad(format!("rate: {error}")))?;
+        let rate = rate.map_err(|error| {
+            // What follows shows the place under the text, in lines of their own.
+            let why = error.to_string();
+            let first = why.lines().next().unwrap_or_default();
+            bad(format!("rate: {first}"))
+        })?;
         Ok(Replacement {
             rate,
             quota: self.quota,

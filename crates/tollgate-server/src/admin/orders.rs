@@ -12,6 +12,9 @@ use crate::http::{Session, Wrong, bad, read};
 use crate::listen::Peer;
 use crate::service::Store;
 
+/// Where those are that there are.
+const SHOWS_ORDERS: &str = "tollgate admin orders shows all (GET /admin/orders)";
+
 /// What can be ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ordered {
@@ -79,12 +82,7 @@ impl<B: Store> Session<B> {
         asked.check(Takes::Target, self.service.bounds.arguments)?;
         let target = asked.target()?;
         let ended = self.service.engine.withdraw_from(&target, &Act::Block);
-        let missing = || {
-            (
-                404,
-                format!("no block of {target}: GET /admin/orders shows all orders"),
-            )
-        };
+        let missing = || (404, format!("no block of {target}: {SHOWS_ORDERS}"));
         self.ended("admin unblock", &ended.ok_or_else(missing)?, from)
     }
 
@@ -94,12 +92,7 @@ impl<B: Store> Session<B> {
             .parse()
             .ok()
             .and_then(|id| self.service.engine.withdraw(id));
-        let missing = || {
-            (
-                404,
-                format!("no order {id}: GET /admin/orders shows all orders"),
-            )
-        };
+        let missing = || (404, format!("no order {id}: {SHOWS_ORDERS}"));
         self.ended("admin order ended", &ended.ok_or_else(missing)?, from)
     }
 
@@ -155,14 +148,13 @@ fn in_words(order: Option<&Order>) -> String {
             let Order {
                 id, act, target, ..
             } = order;
-            format!(
-                "{:?}",
-                format!(
-                    "{id}: {act} {target} until {} by {}",
-                    date(order.until),
-                    order.by
-                )
-            )
+            let with = match act {
+                Act::Override(limits) => format!(" with {limits}"),
+                _ => String::new(),
+            };
+            let (act, until, by) = (act.name(), date(order.until), &order.by);
+            let words = format!("{id}: {act} {target}{with} until {until} by {by}");
+            format!("{words:?}")
         },
     )
 }

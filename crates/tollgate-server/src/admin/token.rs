@@ -65,7 +65,9 @@ pub fn admin_token_files(address: &Address) -> Vec<PathBuf> {
         Address::Off => return Vec::new(),
         Address::Tcp(address) => address.port().to_string(),
         Address::Unix(path, _) => {
-            let path = path.to_string_lossy();
+            // Whoever asks may stand in another folder.
+            let whole = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            let path = whole.to_string_lossy();
             path.trim_start_matches('/').replace('/', "-")
         }
     };
@@ -106,6 +108,8 @@ impl AdminToken {
 
 impl Made {
     fn at(path: PathBuf) -> io::Result<Self> {
+        // It is told to those who stand in another folder.
+        let path = std::path::absolute(path)?;
         let mut random = [0; BYTES];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -236,6 +240,16 @@ mod tests {
         assert_eq!(fs::read_to_string(&file).unwrap(), "another's");
         drop(made);
         keeping.await.unwrap();
+    }
+
+    #[test]
+    fn a_socket_has_the_same_token_from_every_folder() {
+        let whole = std::path::absolute("admin.sock").unwrap();
+        let files = |path: &Path| admin_token_files(&Address::Unix(path.to_owned(), 0o600));
+        assert_eq!(files(Path::new("admin.sock")), files(&whole));
+        let file = files(&whole).remove(0);
+        let name = file.file_name().unwrap().to_string_lossy().into_owned();
+        assert!(name.ends_with("-admin.sock.token"), "{name}");
     }
 
     #[test]

@@ -247,7 +247,8 @@ where
                 health.settle(Concern::State);
                 log.say(Level::Info, "state is saved again", &[]);
             }
-            (None, _) => {}
+            (None, Turn::Interval) => {}
+            (None, Turn::End) => log.say(Level::Info, "state is saved", &[]),
             (Some(why), Turn::End) => {
                 let event =
                     "state not saved at the end: what was decided since it was saved last is lost";

@@ -381,7 +381,7 @@ fn what_cant_be_ordered_is_told() {
             "unblock",
             r#"{"rule":"all"}"#,
             404,
-            "no block of everybody of \"all\": GET /admin/orders shows all orders",
+            "no block of everybody of \"all\": tollgate admin orders shows all (GET /admin/orders)",
         ),
     ] {
         let (found, answer) = operated.operate(("POST", &format!("/admin/{path}"), body));
@@ -395,7 +395,7 @@ fn what_cant_be_ordered_is_told() {
         (status, &answer["detail"]),
         (
             404,
-            &json!("no order 77: GET /admin/orders shows all orders")
+            &json!("no order 77: tollgate admin orders shows all (GET /admin/orders)")
         )
     );
     assert_eq!(operated.state(), before);

@@ -181,7 +181,7 @@ fn gifts_that_a_store_didnt_take_arent_told_as_given() {
     client.expect("AUTH s\r\n", "+OK\r\n");
     for gift in ["TG.RESET user=ada\r\n", "TG.REFUND user=ada\r\n"] {
         assert_eq!(client.ask(gift, 1), "-", "{gift:?}");
-        let why = "UNAVAILABLE the store can't be asked, so not all of it was given: ask again once it can\r\n";
+        let why = "UNAVAILABLE the store can't be asked, so it isn't done, or not everywhere: ask again once it can\r\n";
         client.expect("", why);
     }
     let fields = format!("{JSON}authorization: Bearer t\r\n");

@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use tollgate_server::Secret;
+use tollgate_server::{Log, LogForm, Secret};
 use tollgate_testkit::scratch::Scratch;
 
-use crate::kit::Running;
+use crate::kit::{Running, Said};
 
 const POLICY: &str = "limits: [{name: per-user, key: user, rate: 10/h}]";
 const FACTS: &str = r#"{"facts":{"user":"ada"}}"#;
@@ -146,4 +147,26 @@ fn a_secret_changes_without_a_gap_and_without_a_restart() {
     }
     // Who was let in stays.
     before.expect("PING\r\n", "+PONG\r\n");
+}
+
+#[test]
+fn that_a_secret_can_be_read_again_is_told_once_though_it_is_the_same() {
+    let scratch = Scratch::new("secrets-again");
+    let path = scratch.path("clients");
+    fs::write(&path, "clients-1\n").expect("a file");
+    let said = Said::default();
+    let running = Running::new(POLICY, |settings| {
+        settings.client_token = Some(Secret::from_file(&path).expect("a secret"));
+        settings.log = Log::to(said.clone(), LogForm::Text);
+    });
+    let server = running.server.as_ref().expect("a service");
+    fs::write(&path, "").expect("a file");
+    server.renew().expect_err("no secret");
+    fs::write(&path, "clients-1\n").expect("a file");
+    for _ in 0..2 {
+        server.renew().expect("a secret");
+    }
+    server.log().drain(Duration::from_secs(60));
+    let again = "info: secrets can be read again\n";
+    assert_eq!(said.text().matches(again).count(), 1, "{}", said.text());
 }

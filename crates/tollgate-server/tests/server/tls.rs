@@ -66,7 +66,12 @@ fn a_client_must_show_a_certificate_that_holds_where_there_is_an_authority_of_cl
     let clients = Authority::new(scratch.folder(), "clients");
     let other = Authority::new(scratch.folder(), "other");
     let server = authority.server("server");
-    let running = serving(tls(&server, Some(&clients.certificate), None));
+    let said = crate::kit::Said::default();
+    let log = tollgate_server::Log::to(said.clone(), tollgate_server::LogForm::Text);
+    log.set_level(tollgate_server::Level::Debug);
+    let running = serving_with(tls(&server, Some(&clients.certificate), None), |settings| {
+        settings.log = log.clone();
+    });
     let right = clients.client("right");
     check(&running, (&authority, Some(&right)), None);
     let expired = clients.issue("expired", Purpose::ExpiredClient);
@@ -85,6 +90,15 @@ fn a_client_must_show_a_certificate_that_holds_where_there_is_an_authority_of_cl
         check(&running, (&authority, client.as_ref()), Some(why));
     }
     check(&running, (&authority, Some(&right)), None);
+    // Whoever looks for it is told why.
+    let why = "debug: no TLS with a client listener=resp from=127.0.0.1:";
+    let told = |why: &str| {
+        log.drain(Duration::from_secs(60));
+        said.text().contains(why)
+    };
+    tollgate_testkit::redis::until(Duration::from_secs(60), why, || {
+        told(why) && told("why=peer sent no certificates\n")
+    });
 }
 
 #[test]

@@ -83,20 +83,27 @@ fn a_file_that_is_still_written_is_not_put_in_force() {
     // What it reads first is over then.
     fs::write(&path, limits(&[1, 2, 3])).unwrap();
     wait_for(&running, &[1, 2, 3]);
+    let calm = scratch.path("calm.yaml");
+    fs::write(&calm, limits(&[1])).unwrap();
+    let beside = by(&calm);
+    // Another service notices changes, each after it was calm.
+    let others = |rates: std::ops::Range<u64>, check: &dyn Fn()| {
+        for rate in rates {
+            fs::write(&calm, limits(&[rate])).unwrap();
+            wait_for(&beside, &[rate]);
+            check();
+        }
+    };
+    // What this one has been told of so far it may read once more, and has by now.
+    others(2..6, &|| {});
     // Somebody overwrites it, and takes longer than is waited for calm.
     let whole = limits(&[4, 5, 6]);
     let half = limits(&[4, 5]).len();
     let mut file = File::create(&path).unwrap();
     file.write_all(&whole.as_bytes()[..half]).unwrap();
-    let calm = scratch.path("calm.yaml");
-    fs::write(&calm, limits(&[1])).unwrap();
-    let beside = by(&calm);
-    // Another service has noticed four changes meanwhile, each after it was calm.
-    for rate in 2..6 {
-        fs::write(&calm, limits(&[rate])).unwrap();
-        wait_for(&beside, &[rate]);
+    others(6..10, &|| {
         assert_eq!(rates(&running), [1, 2, 3], "half of a file is in force");
-    }
+    });
     file.write_all(&whole.as_bytes()[half..]).unwrap();
     drop(file);
     wait_for(&running, &[4, 5, 6]);
@@ -256,4 +263,24 @@ fn a_socket_that_another_made_there_is_left() {
     drop(running);
     assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
     drop(other);
+}
+
+#[test]
+fn a_file_that_is_empty_in_place_of_gone_has_another_reason() {
+    let scratch = Scratch::new("watched-empty");
+    let path = scratch.path("limits.yaml");
+    fs::write(&path, limits(&[1])).unwrap();
+    let running = by(&path);
+    let reason = |wanted: &str| {
+        until(LONG, wanted, || {
+            let (_, answer) = running.http().request("GET", "/readyz", "", "");
+            answer.contains(wanted)
+        });
+    };
+    fs::remove_file(&path).unwrap();
+    reason("there is no such file");
+    fs::write(&path, "").unwrap();
+    reason("this policy limits nothing");
+    fs::write(&path, limits(&[1])).unwrap();
+    reason("\"reasons\":{}");
 }
