@@ -103,10 +103,18 @@ impl<'a> Shown<'a> {
 
 /// The time in which so many tokens come back; none at a rate of all or nothing.
 pub fn time_of(rate: Rate, tokens: u64) -> Option<Duration> {
-    let nanos = rate.period()?.as_nanos() * u128::from(tokens) / u128::from(rate.count().max(1));
-    Some(Duration::from_nanos(
-        u64::try_from(nanos).unwrap_or(u64::MAX),
-    ))
+    let (period, count) = (rate.period()?.as_nanos(), rate.count().max(1));
+    // Dividing 128 bits takes several times as long, and few have as many.
+    let short = u64::try_from(period).ok();
+    let short = short.and_then(|period| period.checked_mul(tokens));
+    let nanos = match short {
+        Some(all) => all / count,
+        None => {
+            let nanos = period * u128::from(tokens) / u128::from(count);
+            u64::try_from(nanos).unwrap_or(u64::MAX)
+        }
+    };
+    Some(Duration::from_nanos(nanos))
 }
 
 /// Whole seconds, rounded up; as many as a field can say of a time that never comes.

@@ -116,7 +116,7 @@ pub enum Judged<H> {
         fields: Fields,
     },
     /// It may not.
-    Refused(Denial),
+    Refused(Box<Denial>),
     /// It can't be said, because of a mistake in the service.
     Failed(&'static str),
 }
@@ -127,7 +127,7 @@ pub enum Admission<H: Held> {
     /// It may go on, with this.
     Passed(Ticket<H>),
     /// It may not: [`Guard::tell`] makes the answer.
-    Refused(Denial),
+    Refused(Box<Denial>),
     /// It can't be said, because of a mistake in the service: its answer is 500.
     Failed(&'static str),
 }

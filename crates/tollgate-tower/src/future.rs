@@ -4,6 +4,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use bytes::Bytes;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use pin_project_lite::pin_project;
 use tollgate_http::guard::{Fields, Held, Refused, Reply, Ticket, Used};
@@ -125,11 +126,12 @@ pub(crate) fn failure<O, H: Held>() -> Response<Body<O, H>> {
     response
 }
 
-/// Writes the fields; those that lists are made of are added to.
+/// Writes the fields; those that lists are made of are added to. All values share the memory of the text.
 fn write(fields: &Fields, headers: &mut HeaderMap) {
-    for (name, value) in fields.iter() {
+    let text = Bytes::from_owner(fields.clone());
+    for (name, range) in fields.lines() {
         // Ours are made of printable signs; of those that a handler added, what can't be written isn't.
-        let Ok(value) = HeaderValue::from_bytes(value.as_bytes()) else {
+        let Ok(value) = HeaderValue::from_maybe_shared(text.slice(range)) else {
             continue;
         };
         match names::known(name) {

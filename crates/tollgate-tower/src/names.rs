@@ -1,11 +1,13 @@
 //! Names of header fields, so that they aren't read anew for each answer.
 
 use http::HeaderName;
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::header::{
+    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, FORWARDED, HOST, RETRY_AFTER,
+};
 
 macro_rules! names {
     ($($text:literal),* $(,)?) => {
-        /// The name of a field that is in every answer, or in every refusal.
+        /// The name of a field that is looked for in requests, or is in many answers.
         #[inline]
         pub(crate) fn known(name: &str) -> Option<HeaderName> {
             Some(match name {
@@ -15,6 +17,11 @@ macro_rules! names {
                 })*
                 "retry-after" => RETRY_AFTER,
                 "content-type" => CONTENT_TYPE,
+                "authorization" => AUTHORIZATION,
+                "content-length" => CONTENT_LENGTH,
+                "cookie" => COOKIE,
+                "forwarded" => FORWARDED,
+                "host" => HOST,
                 _ => return None,
             })
         }
@@ -31,4 +38,7 @@ names!(
     "x-ratelimit-remaining",
     "x-ratelimit-reset",
     "x-ratelimit-used",
+    "x-forwarded-for",
+    "x-real-ip",
+    "x-api-key",
 );

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use http::request::Parts;
 use tollgate_http::guard::Request;
 
+use crate::names;
+
 /// The head of a request.
 ///
 /// The address of the connection is an extension: what axum's `ConnectInfo` tells (feature `axum`), tonic's `TcpConnectInfo`
@@ -47,8 +49,11 @@ impl Request for Head {
     }
 
     fn lines<'r>(&'r self, field: &'r str) -> impl DoubleEndedIterator<Item = &'r [u8]> {
-        let lines = self.0.headers.get_all(field).into_iter();
-        lines.map(http::HeaderValue::as_bytes)
+        let lines = match names::known(field) {
+            Some(name) => self.0.headers.get_all(name),
+            None => self.0.headers.get_all(field),
+        };
+        lines.into_iter().map(http::HeaderValue::as_bytes)
     }
 
     fn extension<T: Send + Sync + 'static>(&self) -> Option<&T> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::{Clock, clock::Wall};
 
 use super::denial::Denial;
-use super::fields::Fields;
+use super::fields::{Fields, Written};
 use super::request::Request;
 use crate::fields::Sink;
 use crate::{Dialect, Kind, Refusal, Shown, fields, grpc};
@@ -106,13 +106,19 @@ impl Answers {
     /// What goes along with the answer to a request that passed.
     #[inline]
     pub(super) fn passed<'s>(&self, shown: impl FnOnce() -> Option<Shown<'s>>) -> Fields {
-        let mut fields = Fields::new();
-        if !self.dialects.is_empty()
-            && let Some(shown) = shown()
-        {
-            self.show(&shown, &mut fields);
+        if self.dialects.is_empty() {
+            return Fields::new();
         }
-        fields
+        match shown() {
+            Some(shown) => self.shown(&shown),
+            None => Fields::new(),
+        }
+    }
+
+    fn shown(&self, shown: &Shown<'_>) -> Fields {
+        let mut written = Written::default();
+        self.show(shown, &mut written);
+        written.into()
     }
 
     /// What a refused request is answered, which is told to come again after so many seconds.
@@ -131,7 +137,7 @@ impl Answers {
         if is_grpc {
             return grpc_refused(&refusal, denial);
         }
-        let mut fields = Fields::new();
+        let mut fields = Written::default();
         if !self.dialects.is_empty()
             && let Some(shown) = denial.shown()
         {
@@ -158,12 +164,12 @@ impl Answers {
         Refused {
             kind: denial.kind,
             status: denial.kind.status(),
-            fields,
+            fields: fields.into(),
             body,
         }
     }
 
-    fn show(&self, shown: &Shown<'_>, fields: &mut Fields) {
+    fn show(&self, shown: &Shown<'_>, fields: &mut Written) {
         let now = if self.dialects.contains(&Dialect::Github) {
             Wall.now().as_nanos() / 1_000_000_000
         } else {
@@ -184,13 +190,13 @@ fn grpc_refused(refusal: &Refusal<'_>, denial: &Denial) -> Refused {
         Some(told) if told > wait + Duration::from_secs(1) => told,
         _ => wait,
     });
-    let mut fields = Fields::new();
+    let mut fields = Written::default();
     fields.push("content-type", "application/grpc");
     grpc::write(refusal, wait, |name, value| fields.push(name, value));
     Refused {
         kind: denial.kind,
         status: 200,
-        fields,
+        fields: fields.into(),
         body: Vec::new(),
     }
 }

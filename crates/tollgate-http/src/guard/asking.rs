@@ -24,7 +24,7 @@ pub struct Later<Q> {
 enum What<Q> {
     Limits(Q),
     /// It is refused, and waits for that.
-    Tarpit(Box<(Denial, Stuck)>),
+    Tarpit(Box<Denial>, Stuck),
 }
 
 /// Whom a refusal is noted of.
@@ -37,7 +37,7 @@ struct Offender {
 impl<R: Request, L: Limits<R>> Guard<R, L> {
     /// What becomes of a request, or what has to be asked first.
     #[inline]
-    pub fn ask(&self, request: &R) -> Asked<Admission<L::Held>, Later<L::Question>> {
+    pub fn ask(&self, request: &R) -> Asked<Admission<L::Held>, Box<Later<L::Question>>> {
         if self.exempt.iter().any(|is_exempt| is_exempt(request)) {
             return Asked::Now(Admission::Passed(Ticket::free()));
         }
@@ -62,16 +62,16 @@ impl<R: Request, L: Limits<R>> Guard<R, L> {
         match self.limits.ask(request, &terms) {
             Asked::Now(Judged::Refused(denial)) => self.refuse(denial, terms.cost, offender),
             Asked::Now(judged) => Asked::Now(self.admission(judged, terms.cost)),
-            Asked::Later(question) => Asked::Later(Later {
+            Asked::Later(question) => Asked::Later(Box::new(Later {
                 cost: terms.cost,
                 offender,
                 what: What::Limits(question),
-            }),
+            })),
         }
     }
 
     /// What becomes of a request, in time. Dropping this gives back all places in lines.
-    pub async fn answer(&self, later: Later<L::Question>) -> Admission<L::Held>
+    pub async fn answer(&self, later: Box<Later<L::Question>>) -> Admission<L::Held>
     where
         R: 'static,
     {
@@ -79,9 +79,9 @@ impl<R: Request, L: Limits<R>> Guard<R, L> {
             cost,
             offender,
             what,
-        } = later;
+        } = *later;
         let (denial, stuck) = match what {
-            What::Tarpit(both) => *both,
+            What::Tarpit(denial, stuck) => (denial, stuck),
             What::Limits(question) => {
                 let terms = Terms {
                     cost,
@@ -93,12 +93,11 @@ impl<R: Request, L: Limits<R>> Guard<R, L> {
                 };
                 match self.refuse(denial, cost, offender) {
                     Asked::Now(admission) => return admission,
-                    Asked::Later(Later {
-                        what: What::Tarpit(both),
-                        ..
-                    }) => *both,
-                    // A refusal asks nobody again.
-                    Asked::Later(_) => return Admission::Passed(Ticket::free()),
+                    Asked::Later(later) => match later.what {
+                        What::Tarpit(denial, stuck) => (denial, stuck),
+                        // A refusal asks nobody again.
+                        What::Limits(_) => return Admission::Passed(Ticket::free()),
+                    },
                 }
             }
         };
@@ -126,13 +125,13 @@ impl<R: Request, L: Limits<R>> Guard<R, L> {
     }
 
     /// Who isn't served, whatever its limit says.
-    fn listed(&self, watch: &Watched<R>, request: &R, offender: Offender) -> Option<Denial> {
+    fn listed(&self, watch: &Watched<R>, request: &R, offender: Offender) -> Option<Box<Denial>> {
         if watch.deny.iter().any(|is_listed| is_listed(request)) {
-            return Some(Denial::blocked("denied", None));
+            return Some(Box::new(Denial::blocked("denied", None)));
         }
         let key = offender.block?;
         let left = watch.blocks.as_ref()?.left(key)?;
-        Some(Denial::blocked("blocked", Some(left)).key(key))
+        Some(Box::new(Denial::blocked("blocked", Some(left)).key(key)))
     }
 
     #[inline]
@@ -155,10 +154,10 @@ impl<R: Request, L: Limits<R>> Guard<R, L> {
     #[cold]
     fn refuse(
         &self,
-        denial: Denial,
+        denial: Box<Denial>,
         cost: Option<u64>,
         offender: Offender,
-    ) -> Asked<Admission<L::Held>, Later<L::Question>> {
+    ) -> Asked<Admission<L::Held>, Box<Later<L::Question>>> {
         self.log_refusal(&denial);
         if self.mode == Mode::Shadow {
             return Asked::Now(Admission::Passed(Ticket::free()));
@@ -174,11 +173,11 @@ impl<R: Request, L: Limits<R>> Guard<R, L> {
         if let (true, Some(pit), Some(key)) = (is_offence, &watch.pit, offender.pit)
             && let Some(stuck) = pit.catch(key, denial.wait().unwrap_or(Duration::MAX))
         {
-            return Asked::Later(Later {
+            return Asked::Later(Box::new(Later {
                 cost,
                 offender,
-                what: What::Tarpit(Box::new((denial, stuck))),
-            });
+                what: What::Tarpit(denial, stuck),
+            }));
         }
         Asked::Now(Admission::Refused(denial))
     }

@@ -132,7 +132,7 @@ impl<K, C: Clock> AtOnce<K, C> {
                     _ => Kind::Concurrency,
                 };
                 let denial = Denial::new(kind, Arc::clone(&self.name), decision);
-                Judged::Refused(denial.key(print[0]))
+                Judged::Refused(Box::new(denial.key(print[0])))
             }
         }
     }

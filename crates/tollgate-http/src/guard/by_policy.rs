@@ -128,10 +128,10 @@ fn judged(mut verdict: Verdict<'_>, answers: &Answers) -> Judged<Option<Permits>
             let rule = answered.rule().unwrap_or_default();
             let denial = Denial::new(answered.kind(), rule, answered.decision);
             let denial = denial.showing(answered.shown());
-            Judged::Refused(match verdict.key() {
+            Judged::Refused(Box::new(match verdict.key() {
                 Some(key) => denial.key(key.fingerprint()[0]),
                 None => denial,
-            })
+            }))
         }
     }
 }
@@ -206,7 +206,7 @@ impl<R: Request, B: Backend + 'static> Limits<R> for ByPolicy<B> {
                 tracing::error!(%error, "the limits can't be asked");
                 let soon = Duration::from_secs(1);
                 let decision = Decision::new(Outcome::Denied, 0, 0, soon, soon);
-                Judged::Refused(Denial::new(Kind::Unavailable, "", decision))
+                Judged::Refused(Box::new(Denial::new(Kind::Unavailable, "", decision)))
             }
         }
     }

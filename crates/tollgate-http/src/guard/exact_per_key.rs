@@ -114,7 +114,7 @@ impl<K, C: Clock + 'static> ExactPerKey<K, C> {
                 hooks::passed_or_not(&self.name, || print[0], &decision);
                 let denial = Denial::new(kind(&decision), Arc::clone(&self.name), decision);
                 let shown = Some(self.shown(&decision));
-                Judged::Refused(denial.showing(shown).key(print[0]))
+                Judged::Refused(Box::new(denial.showing(shown).key(print[0])))
             }
         }
     }

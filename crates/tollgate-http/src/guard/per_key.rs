@@ -116,7 +116,7 @@ impl<K, C: Clock> PerKey<K, C> {
 impl<K, C: Clock> PerKey<K, C> {
     /// What the limiter says of this key.
     #[inline]
-    fn decide(&self, key: &impl Hash, terms: &Terms<'_>) -> Asked<Judged<()>, Waiting<C>> {
+    fn decide(&self, key: &impl Hash, terms: &Terms<'_>) -> Asked<Judged<()>, Box<Waiting<C>>> {
         let cost = terms.cost();
         let decision = self.limiter.check_n(key, cost);
         hooks::passed_or_not(&self.name, || self.limiter.fingerprint(key), &decision);
@@ -140,17 +140,19 @@ impl<K, C: Clock> PerKey<K, C> {
         key: &impl Hash,
         cost: u64,
         decision: &Decision,
-    ) -> Asked<Judged<()>, Waiting<C>> {
+    ) -> Asked<Judged<()>, Box<Waiting<C>>> {
         let fingerprint = self.limiter.fingerprint(key);
         let waits = !self.wait.is_zero() && decision.retry_after <= self.wait;
         if waits && decision.outcome == Outcome::Denied {
-            return Asked::Later(Waiting {
+            return Asked::Later(Box::new(Waiting {
                 key: self.limiter.key_owned(key),
                 cost,
                 fingerprint,
-            });
+            }));
         }
-        Asked::Now(Judged::Refused(self.denial(decision, fingerprint)))
+        Asked::Now(Judged::Refused(Box::new(
+            self.denial(decision, fingerprint),
+        )))
     }
 
     fn denial(&self, decision: &Decision, fingerprint: u64) -> Denial {
@@ -171,10 +173,11 @@ pub(super) fn kind(decision: &Decision) -> Kind {
 
 impl<R: Request, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<K, C> {
     type Held = ();
-    type Question = Waiting<C>;
+    /// In a box: few wait, and all pay for what is moved.
+    type Question = Box<Waiting<C>>;
 
     #[inline]
-    fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<()>, Waiting<C>> {
+    fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<()>, Box<Waiting<C>>> {
         if let Some(key) = self.key.key(request) {
             return self.decide(&key, terms);
         }
@@ -188,15 +191,15 @@ impl<R: Request, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<K, C> {
         }
     }
 
-    async fn answer(&self, waiting: Waiting<C>, terms: &Terms<'_>) -> Judged<()> {
+    async fn answer(&self, waiting: Box<Waiting<C>>, terms: &Terms<'_>) -> Judged<()> {
         let Waiting {
             key,
             cost,
             fingerprint,
-        } = waiting;
+        } = *waiting;
         match key.acquire_n(cost).timeout(self.wait).await {
             Ok(_) => self.passed(&key.peek(), terms),
-            Err(refused) => Judged::Refused(self.denial(refused.decision(), fingerprint)),
+            Err(refused) => Judged::Refused(Box::new(self.denial(refused.decision(), fingerprint))),
         }
     }
 
