@@ -171,3 +171,41 @@ fn holds_end_wherever_a_request_is_dropped() {
         });
     }
 }
+
+/// A call is ended from another thread while it completes: whoever is first, its slot comes back and its hold ends, once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_from_outside_may_race_the_completion() {
+    let slots = AtOnce::new(1_000_000, keys::Address::new());
+    let limiter = Arc::clone(slots.limiter());
+    let clock = Arc::new(Manual::new());
+    let exact = ExactKeyedLimiter::builder(Rate::per_hour(1_000_000), 10)
+        .algorithm(Algorithm::TokenBucket)
+        .clock(Arc::clone(&clock));
+    let exact = Arc::new(exact.build().expect("a rate"));
+    let limits = ExactPerKey::by(Arc::clone(&exact), keys::Address::new());
+    let counted = RateLimitLayer::new(limits).with(|guard| guard.count(Counts::Failures));
+    let quick = |_: Request<Body>| async {
+        tokio::task::yield_now().await;
+        Ok::<_, Infallible>(Response::new(Body::from("hello")))
+    };
+    let service = RateLimitLayer::new(slots).layer(counted.layer(service_fn(quick)));
+    let mut ended = 0_u32;
+    for round in 0..2_000 {
+        let call = tokio::spawn(service.clone().oneshot(from("192.0.2.1", "/")));
+        for _ in 0..round % 4 {
+            tokio::task::yield_now().await;
+        }
+        call.abort();
+        ended += u32::from(call.await.is_err());
+    }
+    assert!(limiter.is_empty());
+    let left = || {
+        let mut found = None;
+        exact.for_each_active(|key| found = Some(*key.key));
+        found.map_or(1_000_000, |key| exact.key(&key).peek().remaining)
+    };
+    // Those that were ended before their answer count, at most, and nothing is held.
+    assert!(1_000_000 - left() <= u64::from(ended), "{ended}");
+    clock.advance(Duration::from_secs(3_600));
+    assert_eq!(left(), 1_000_000);
+}
