@@ -18,6 +18,7 @@
 mod body;
 mod future;
 mod layer;
+mod names;
 mod parts;
 
 pub use body::Body;
@@ -25,10 +26,11 @@ pub use future::ResponseFuture;
 pub use layer::{RateLimit, RateLimitLayer};
 pub use parts::Head;
 pub use tollgate_http::guard::{
-    Admission, Answers, ByPolicy, Form, KeyOf, Limits, Missing, MoreFacts, PerKey, Refused,
-    Request, Tenant, Tier, User, keys,
+    Admission, Answers, AtOnce, Block, ByPolicy, Cost, Counts, Denial, ExactPerKey, Fields, Form,
+    Guard, KeyOf, Limits, Missing, MoreFacts, PerKey, Refused, Reply, Request, Settle, Settles,
+    Tarpit, Tenant, Tier, Usage, Used, User, keys,
 };
-pub use tollgate_http::{Dialect, client};
+pub use tollgate_http::{Dialect, Kind, client};
 
 /// What the front page shows is compiled.
 #[cfg(doctest)]
