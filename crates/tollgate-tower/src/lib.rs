@@ -14,21 +14,24 @@
 //! * [`RateLimitLayer`] is put around a service; all its clones count together.
 //! * [`keys`] say by what clients are told apart, [`client`] which proxies are believed.
 //! * [`Answers`] says what clients are told.
+//! * [`PaceLayer`] is for the calls that a program makes: it paces them, and obeys what [servers tell](outgoing).
 
 mod body;
 mod future;
 mod layer;
+mod pace;
 mod parts;
 
 pub use body::Body;
 pub use future::ResponseFuture;
 pub use layer::{RateLimit, RateLimitLayer};
+pub use pace::{BoxError, Pace, PaceLayer};
 pub use parts::Head;
 pub use tollgate_http::guard::{
     Admission, Answers, ByPolicy, Form, KeyOf, Limits, Missing, MoreFacts, PerKey, Refused,
     Request, Tenant, Tier, User, keys,
 };
-pub use tollgate_http::{Dialect, client};
+pub use tollgate_http::{Dialect, client, outgoing};
 
 /// What the front page shows is compiled.
 #[cfg(doctest)]

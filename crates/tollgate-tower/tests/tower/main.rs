@@ -2,5 +2,6 @@
 
 mod answers;
 mod kit;
+mod pace;
 mod policy;
 mod shared;
