@@ -2,12 +2,12 @@
 //!
 //! Names are in lower case, as HTTP/2 wants them and HTTP/1 takes them.
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Rate};
 
 use crate::dialect::Dialect;
+use crate::json;
 
 /// The largest integer of a structured field (RFC 9651).
 const LARGEST: u64 = 999_999_999_999_999;
@@ -171,58 +171,118 @@ pub fn write(
     dialects: &[Dialect],
     limits: &[Shown<'_>],
     unix_now: u64,
-    mut put: impl FnMut(&'static str, &str),
+    put: impl FnMut(&'static str, &str),
+) {
+    let mut lines = OneByOne {
+        name: "",
+        value: String::with_capacity(64),
+        put,
+    };
+    write_to(dialects, limits, unix_now, &mut lines);
+    lines.flush();
+}
+
+/// Where fields are written, piece by piece: so none has to be put together before it gets to its place.
+pub(crate) trait Sink {
+    /// A field begins, and the one before is complete.
+    fn field(&mut self, name: &'static str);
+
+    /// Its value goes on.
+    fn text(&mut self, text: &str);
+
+    fn number(&mut self, value: u64) {
+        self.text(json::digits(value, &mut [0; 20]));
+    }
+}
+
+/// Hands on each field when it is complete.
+struct OneByOne<F> {
+    name: &'static str,
+    value: String,
+    put: F,
+}
+
+impl<F: FnMut(&'static str, &str)> OneByOne<F> {
+    fn flush(&mut self) {
+        if !self.name.is_empty() {
+            (self.put)(self.name, &self.value);
+        }
+        self.value.clear();
+    }
+}
+
+impl<F: FnMut(&'static str, &str)> Sink for OneByOne<F> {
+    fn field(&mut self, name: &'static str) {
+        self.flush();
+        self.name = name;
+    }
+
+    fn text(&mut self, text: &str) {
+        self.value.push_str(text);
+    }
+}
+
+/// [`write`](fn@write), to any place.
+pub(crate) fn write_to(
+    dialects: &[Dialect],
+    limits: &[Shown<'_>],
+    unix_now: u64,
+    out: &mut impl Sink,
 ) {
     let mut shown = limits.iter().filter(|limit| limit.quota < u64::MAX);
     let Some(first) = shown.next() else { return };
-    let mut value = String::with_capacity(64);
-    let mut field = |name, say: &dyn Fn(&mut String)| {
-        value.clear();
-        say(&mut value);
-        put(name, &value);
-    };
-    let plain = |number: u64| move |out: &mut String| text(out, format_args!("{number}"));
     let (limit, left, reset) = counts(first);
     for dialect in dialects {
         match dialect {
             Dialect::Draft8 => {
                 let each = || std::iter::once(first).chain(shown.clone());
-                field("ratelimit-policy", &|out| list(out, each(), policy_item));
-                field("ratelimit", &|out| list(out, each(), left_item));
+                out.field("ratelimit-policy");
+                list(out, each(), policy_item);
+                out.field("ratelimit");
+                list(out, each(), left_item);
             }
             Dialect::Draft7 => {
-                let all = |out: &mut String| {
-                    text(
-                        out,
-                        format_args!("limit={limit}, remaining={left}, reset={reset}"),
-                    );
-                };
-                field("ratelimit", &all);
-                field("ratelimit-policy", &|out| quota_and_window(out, first));
+                out.field("ratelimit");
+                for (name, value) in [
+                    ("limit=", limit),
+                    (", remaining=", left),
+                    (", reset=", reset),
+                ] {
+                    out.text(name);
+                    out.number(value);
+                }
+                out.field("ratelimit-policy");
+                quota_and_window(out, first);
             }
             Dialect::Draft6 => {
-                field("ratelimit-limit", &plain(limit));
-                field("ratelimit-remaining", &plain(left));
-                field("ratelimit-reset", &plain(reset));
-                field("ratelimit-policy", &|out| quota_and_window(out, first));
+                plain(out, "ratelimit-limit", limit);
+                plain(out, "ratelimit-remaining", left);
+                plain(out, "ratelimit-reset", reset);
+                out.field("ratelimit-policy");
+                quota_and_window(out, first);
             }
             Dialect::Draft3 => {
-                field("x-ratelimit-limit", &|out| {
-                    text(out, format_args!("{limit}, "));
-                    quota_and_window(out, first);
-                });
-                field("x-ratelimit-remaining", &plain(left));
-                field("x-ratelimit-reset", &plain(reset));
+                plain(out, "x-ratelimit-limit", limit);
+                out.text(", ");
+                quota_and_window(out, first);
+                plain(out, "x-ratelimit-remaining", left);
+                plain(out, "x-ratelimit-reset", reset);
             }
             Dialect::Github => {
                 let full = unix_now.saturating_add(secs(first.full_after));
-                field("x-ratelimit-limit", &plain(limit));
-                field("x-ratelimit-remaining", &plain(left));
-                field("x-ratelimit-used", &plain(limit.saturating_sub(left)));
-                field("x-ratelimit-reset", &plain(full.min(LARGEST)));
+                plain(out, "x-ratelimit-limit", limit);
+                plain(out, "x-ratelimit-remaining", left);
+                plain(out, "x-ratelimit-used", limit.saturating_sub(left));
+                plain(out, "x-ratelimit-reset", full.min(LARGEST));
             }
         }
     }
+}
+
+/// A field that is a number.
+fn plain(out: &mut impl Sink, name: &'static str, value: u64) {
+    out.field(name);
+    out.number(value);
 }
 
 /// Quota, what is left, and seconds until there is more.
@@ -235,161 +295,79 @@ fn counts(shown: &Shown<'_>) -> (u64, u64, u64) {
     )
 }
 
-fn list<'a>(
-    out: &mut String,
+fn list<'a, S: Sink>(
+    out: &mut S,
     limits: impl Iterator<Item = &'a Shown<'a>>,
-    item: impl Fn(&mut String, &Shown<'_>),
+    item: impl Fn(&mut S, &Shown<'_>),
 ) {
     for (number, limit) in limits.enumerate() {
         if number > 0 {
-            out.push_str(", ");
+            out.text(", ");
         }
         item(out, limit);
     }
 }
 
-fn policy_item(out: &mut String, limit: &Shown<'_>) {
+fn policy_item(out: &mut impl Sink, limit: &Shown<'_>) {
     string(out, limit.name);
-    text(out, format_args!(";q={}", limit.quota.min(LARGEST)));
+    out.text(";q=");
+    out.number(limit.quota.min(LARGEST));
     window(out, limit);
 }
 
-fn left_item(out: &mut String, limit: &Shown<'_>) {
+fn left_item(out: &mut impl Sink, limit: &Shown<'_>) {
     string(out, limit.name);
     let (_, left, more) = counts(limit);
-    text(out, format_args!(";r={left};t={more}"));
+    out.text(";r=");
+    out.number(left);
+    out.text(";t=");
+    out.number(more);
 }
 
-fn quota_and_window(out: &mut String, limit: &Shown<'_>) {
-    text(out, format_args!("{}", limit.quota.min(LARGEST)));
+fn quota_and_window(out: &mut impl Sink, limit: &Shown<'_>) {
+    out.number(limit.quota.min(LARGEST));
     window(out, limit);
 }
 
 /// A window is at least a second in these fields.
-fn window(out: &mut String, limit: &Shown<'_>) {
+fn window(out: &mut impl Sink, limit: &Shown<'_>) {
     if let Some(window) = limit.window {
-        text(out, format_args!(";w={}", secs(window).max(1)));
+        out.text(";w=");
+        out.number(secs(window).max(1));
     }
 }
 
 /// A string of a structured field, which is printable ASCII: what isn't is percent-encoded, and so is the percent
 /// sign, so that two names stay two.
-fn string(out: &mut String, name: &str) {
-    out.push('"');
-    for byte in name.bytes() {
-        match byte {
-            b'"' | b'\\' => out.extend(['\\', char::from(byte)]),
-            b'%' | 0..=0x1f | 0x7f.. => text(out, format_args!("%{byte:02X}")),
-            _ => out.push(char::from(byte)),
-        }
+fn string(out: &mut impl Sink, name: &str) {
+    out.text("\"");
+    if name.bytes().all(is_itself) {
+        out.text(name);
+    } else {
+        name.bytes().for_each(|byte| sign(out, byte));
     }
-    out.push('"');
+    out.text("\"");
 }
 
-/// Text never fails to be written to a string.
-fn text(out: &mut String, what: std::fmt::Arguments<'_>) {
-    let written = out.write_fmt(what);
-    debug_assert!(written.is_ok());
+const fn is_itself(byte: u8) -> bool {
+    matches!(byte, 0x20..=0x7e) && !matches!(byte, b'"' | b'\\' | b'%')
+}
+
+/// One byte of a string that has some which can't be written as they are.
+fn sign(out: &mut impl Sink, byte: u8) {
+    match byte {
+        b'"' => out.text("\\\""),
+        b'\\' => out.text("\\\\"),
+        _ if is_itself(byte) => out.text(char::from(byte).encode_utf8(&mut [0; 4])),
+        _ => {
+            const HEX: &str = "0123456789ABCDEF";
+            let (high, low) = (usize::from(byte >> 4), usize::from(byte & 15));
+            out.text("%");
+            out.text(&HEX[high..=high]);
+            out.text(&HEX[low..=low]);
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shown(name: &str, quota: u64) -> Shown<'_> {
-        let decision = Decision::new(
-            Outcome::Denied,
-            quota,
-            0,
-            Duration::from_millis(1_500),
-            Duration::from_secs(90),
-        );
-        Shown::of(name, &decision).window(Duration::from_millis(100))
-    }
-
-    fn written(dialects: &[Dialect], limits: &[Shown<'_>]) -> Vec<(String, String)> {
-        let mut found = Vec::new();
-        write(dialects, limits, 1_000, |name, value| {
-            found.push((name.to_owned(), value.to_owned()));
-        });
-        found
-    }
-
-    fn value(dialect: Dialect, limits: &[Shown<'_>], name: &str) -> String {
-        let found = written(&[dialect], limits);
-        let one = found.into_iter().find(|(own, _)| own == name);
-        one.expect("a field of the dialect").1
-    }
-
-    #[test]
-    fn each_dialect_writes_the_fields_that_it_names() {
-        for dialect in Dialect::ALL {
-            let names: Vec<_> = written(&[dialect], &[shown("a", 5)])
-                .into_iter()
-                .map(|(name, _)| name)
-                .collect();
-            assert_eq!(names, dialect.field_names(), "{dialect}");
-        }
-    }
-
-    #[test]
-    fn several_limits_are_a_list_in_draft_8_and_the_first_elsewhere() {
-        let limits = [shown("burst", 5), shown("day", 900)];
-        assert_eq!(
-            value(Dialect::Draft8, &limits, "ratelimit-policy"),
-            r#""burst";q=5;w=1, "day";q=900;w=1"#
-        );
-        assert_eq!(
-            value(Dialect::Draft8, &limits, "ratelimit"),
-            r#""burst";r=0;t=2, "day";r=0;t=2"#
-        );
-        assert_eq!(
-            value(Dialect::Draft7, &limits, "ratelimit"),
-            "limit=5, remaining=0, reset=2"
-        );
-    }
-
-    #[test]
-    fn dialects_are_combined_in_order() {
-        let names: Vec<_> = written(&[Dialect::Draft8, Dialect::Github], &[shown("a", 5)]);
-        assert_eq!(names.len(), 6);
-        assert_eq!(
-            names[5],
-            ("x-ratelimit-reset".to_owned(), "1090".to_owned())
-        );
-    }
-
-    #[test]
-    fn names_stay_apart_in_printable_ascii() {
-        let policy = |name: &str| value(Dialect::Draft8, &[shown(name, 5)], "ratelimit");
-        assert_eq!(policy("say \"hi\"\\"), r#""say \"hi\"\\";r=0;t=2"#);
-        assert_eq!(policy("é\r\n"), r#""%C3%A9%0D%0A";r=0;t=2"#);
-        assert_ne!(policy("%0D"), policy("\r"));
-    }
-
-    #[test]
-    fn no_number_is_longer_than_a_structured_field_takes() {
-        let decision = Decision::new(
-            Outcome::Never,
-            u64::MAX - 1,
-            u64::MAX - 1,
-            Duration::MAX,
-            Duration::MAX,
-        );
-        let shown = Shown::of("a", &decision).window(Duration::MAX);
-        for (name, value) in written(&Dialect::ALL, &[shown]) {
-            let longest = value
-                .split(|c: char| !c.is_ascii_digit())
-                .map(str::len)
-                .max();
-            assert!(longest <= Some(15), "{name}: {value}");
-        }
-    }
-
-    #[test]
-    fn what_limits_nothing_isnt_shown() {
-        let shown = Shown::of("a", &Decision::UNLIMITED);
-        assert_eq!(written(&Dialect::ALL, &[shown]), []);
-        assert_eq!(written(&Dialect::ALL, &[]), []);
-    }
-}
+mod tests;

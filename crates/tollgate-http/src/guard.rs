@@ -2,47 +2,95 @@
 //! the client is told. Carriers (`tollgate-tower`, `tollgate-actix`) only carry requests in and answers out.
 //!
 //! ```text
-//! request ─► exempt? ─► key ─► limits ─► admission ─► header fields, or a refusal
+//! request ─► exempt, denied, blocked? ─► cost, key ─► limits ─┬─► ticket ─► service ─► fields, body ─► settled
+//!                                                            └─► denial ─► shadow, block, tarpit ─► refusal
 //! ```
+//!
+//! A carrier asks ([`Guard::ask`], and [`Guard::answer`] if that takes time). A request that passes has a [`Ticket`]: with the head
+//! of its answer it becomes [`Fields`] and a [`Rest`], which lives until the body has ended. Of one that doesn't,
+//! [`Guard::tell`] makes the answer.
 
-use std::fmt;
-
+mod after;
 mod answers;
+mod asking;
+mod at_once;
+mod block;
 mod by_policy;
+mod cost;
+mod denial;
+mod exact_per_key;
+mod fields;
+mod found;
+mod held;
+mod hooks;
 pub mod keys;
 mod per_key;
 mod request;
+mod set_up;
+mod spread;
+mod tarpit;
 
-pub use answers::{Answers, Fields, Form, Refused};
+pub use after::{Counts, CountsIf, Reply, Settle, Usage, Used};
+pub use answers::{Answers, Form, Refused};
+pub use asking::Later;
+pub use at_once::{AtOnce, Slot, SlotWait};
+pub use block::Block;
 pub use by_policy::{ByPolicy, Question};
+pub use cost::Cost;
+pub use denial::Denial;
+pub use exact_per_key::ExactPerKey;
+pub use fields::Fields;
+pub use found::Fingerprint;
+pub use held::{Estimate, Held, Rest, Ticket};
 pub use keys::KeyOf;
-pub use per_key::{Missing, PerKey};
+pub use per_key::{Missing, PerKey, Waiting};
 pub use request::{MoreFacts, Request, Tenant, Tier, User};
-
-/// Paths that only machines ask, which should know whether a service lives however much it has to do.
-const PROBES: [&str; 4] = ["/healthz", "/readyz", "/livez", "/metrics"];
+pub use set_up::Guard;
+pub use tarpit::Tarpit;
 
 /// Who decides about requests.
 pub trait Limits<R: Request>: Send + Sync + 'static {
     /// What a request that passed holds until it has ended.
-    type Held: Send + 'static;
+    type Held: Held;
 
     /// What is asked of somebody who takes time to answer: all that is needed of a request.
     type Question: Send + 'static;
 
-    /// What becomes of a request, or what has to be asked first.
-    fn ask(&self, request: &R, answers: &Answers) -> Asked<Self::Held, Self::Question>;
+    /// What is found about a request, or what has to be asked first.
+    fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<Self::Held>, Self::Question>;
 
-    /// What becomes of a request, in time.
+    /// What is found about a request, in time.
     fn answer(
         &self,
         question: Self::Question,
-        answers: &Answers,
-    ) -> impl Future<Output = Admission<Self::Held>> + Send;
+        terms: &Terms<'_>,
+    ) -> impl Future<Output = Judged<Self::Held>> + Send;
 
     /// Whether all requests are counted as one client's.
     fn is_everyone(&self) -> bool {
         false
+    }
+}
+
+/// Limits that give back what a request turns out not to have cost, exactly: [`ExactPerKey`], and [`ByPolicy`] for rules whose
+/// cost is an estimate. A [`PerKey`] has no room to keep it in.
+pub trait Settles {}
+
+/// On which terms a request is asked about.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Terms<'a> {
+    /// What it costs, if somebody said so.
+    pub cost: Option<u64>,
+    /// How clients are told.
+    pub answers: &'a Answers,
+}
+
+impl Terms<'_> {
+    /// What it costs: one, unless somebody said otherwise.
+    #[inline]
+    pub fn cost(&self) -> u64 {
+        self.cost.unwrap_or(1)
     }
 }
 
@@ -52,16 +100,16 @@ pub trait Limits<R: Request>: Send + Sync + 'static {
     clippy::large_enum_variant,
     reason = "it is taken apart where it is made, and a box costs more"
 )]
-pub enum Asked<H, Q> {
+pub enum Asked<A, Q> {
     /// An answer.
-    Now(Admission<H>),
+    Now(A),
     /// It takes time: this is to be asked.
     Later(Q),
 }
 
-/// What becomes of a request.
+/// What limits find about a request.
 #[derive(Debug)]
-pub enum Admission<H> {
+pub enum Judged<H> {
     /// No limit is for it.
     Exempt,
     /// It may go on.
@@ -71,75 +119,19 @@ pub enum Admission<H> {
         /// What its answer says of the limit.
         fields: Fields,
     },
-    /// It may not, and this is the answer.
-    Refused(Refused),
-    /// It can't be said, because of a mistake in the service: its answer is 500.
+    /// It may not.
+    Refused(Denial),
+    /// It can't be said, because of a mistake in the service.
     Failed(&'static str),
 }
 
-/// A guard before a service.
-pub struct Guard<R, L> {
-    limits: L,
-    answers: Answers,
-    exempt: Vec<Exempt<R>>,
-}
-
-/// Says whether no limit is for a request.
-type Exempt<R> = Box<dyn Fn(&R) -> bool + Send + Sync>;
-
-impl<R: Request, L: Limits<R>> Guard<R, L> {
-    /// A guard that asks these limits about every request.
-    pub fn new(limits: L) -> Self {
-        if limits.is_everyone() {
-            tracing::warn!(
-                "all requests are counted as one client's: any of them can use up the limit of all others"
-            );
-        }
-        Self {
-            limits,
-            answers: Answers::new(),
-            exempt: Vec::new(),
-        }
-    }
-
-    /// How clients are told.
-    pub fn set_answers(&mut self, answers: Answers) {
-        self.answers = answers;
-    }
-
-    /// No limit is for requests like this, either.
-    pub fn exempt(&mut self, is_exempt: impl Fn(&R) -> bool + Send + Sync + 'static) {
-        self.exempt.push(Box::new(is_exempt));
-    }
-
-    /// No limit is for GET and HEAD of exactly `/healthz`, `/readyz`, `/livez` and `/metrics`.
-    pub fn exempt_probes(&mut self) {
-        self.exempt(|request: &R| {
-            matches!(request.method(), "GET" | "HEAD") && PROBES.contains(&request.path())
-        });
-    }
-
-    /// What becomes of a request, or what has to be asked first.
-    #[inline]
-    pub fn ask(&self, request: &R) -> Asked<L::Held, L::Question> {
-        if self.exempt.iter().any(|is_exempt| is_exempt(request)) {
-            return Asked::Now(Admission::Exempt);
-        }
-        self.limits.ask(request, &self.answers)
-    }
-
-    /// What becomes of a request, in time.
-    pub fn answer(&self, question: L::Question) -> impl Future<Output = Admission<L::Held>> + Send {
-        self.limits.answer(question, &self.answers)
-    }
-}
-
-impl<R, L: fmt::Debug> fmt::Debug for Guard<R, L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guard")
-            .field("limits", &self.limits)
-            .field("answers", &self.answers)
-            .field("exempt", &self.exempt.len())
-            .finish_non_exhaustive()
-    }
+/// What becomes of a request.
+#[derive(Debug)]
+pub enum Admission<H: Held> {
+    /// It may go on, with this.
+    Passed(Ticket<H>),
+    /// It may not: [`Guard::tell`] makes the answer.
+    Refused(Denial),
+    /// It can't be said, because of a mistake in the service: its answer is 500.
+    Failed(&'static str),
 }

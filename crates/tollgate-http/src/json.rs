@@ -44,23 +44,27 @@ fn escape(out: &mut Vec<u8>, byte: u8) {
 /// tollgate_http::json::number(&mut out, 1_250);
 /// assert_eq!(out, b"1250");
 /// ```
-pub fn number(out: &mut Vec<u8>, mut value: u64) {
+pub fn number(out: &mut Vec<u8>, value: u64) {
     // Most are small.
     if let Some(digit) = b"0123456789".get(usize::try_from(value).unwrap_or(usize::MAX)) {
         return out.push(*digit);
     }
-    let mut digits = [0; 20];
-    let mut at = digits.len();
+    out.extend_from_slice(digits(value, &mut [0; 20]).as_bytes());
+}
+
+/// A whole number as text, at the end of the room for it.
+pub(crate) fn digits(mut value: u64, room: &mut [u8; 20]) -> &str {
+    let mut at = room.len();
     loop {
         at -= 1;
         // Below ten.
-        digits[at] = b'0' + (value % 10) as u8;
+        room[at] = b'0' + (value % 10) as u8;
         value /= 10;
         if value == 0 {
             break;
         }
     }
-    out.extend_from_slice(&digits[at..]);
+    str::from_utf8(&room[at..]).unwrap_or_default()
 }
 
 /// Writes a time as seconds, with as many decimals as it takes.

@@ -3,18 +3,19 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
+use tollgate_http::guard::{Held, Rest};
 
 pin_project! {
     /// The body of an answer: that of the service, or of a refusal. What its request holds is given back when it has
     /// ended or is dropped.
     #[derive(Debug)]
-    pub struct Body<B, H = ()> {
+    pub struct Body<B, H: Held> {
         #[pin]
         of: Of<B>,
-        held: Option<H>,
+        rest: Option<Rest<H>>,
     }
 }
 
@@ -27,11 +28,11 @@ pin_project! {
     }
 }
 
-impl<B, H> Body<B, H> {
-    pub(crate) const fn of_service(body: B, held: Option<H>) -> Self {
+impl<B, H: Held> Body<B, H> {
+    pub(crate) const fn of_service(body: B, rest: Option<Rest<H>>) -> Self {
         Self {
             of: Of::Service { body },
-            held,
+            rest,
         }
     }
 
@@ -39,12 +40,12 @@ impl<B, H> Body<B, H> {
         let bytes = (!bytes.is_empty()).then(|| bytes.into());
         Self {
             of: Of::Refusal { bytes },
-            held: None,
+            rest: None,
         }
     }
 }
 
-impl<B: http_body::Body<Data = Bytes>, H> http_body::Body for Body<B, H> {
+impl<B: http_body::Body<Data = Bytes>, H: Held> http_body::Body for Body<B, H> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -54,10 +55,13 @@ impl<B: http_body::Body<Data = Bytes>, H> http_body::Body for Body<B, H> {
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let this = self.project();
         match this.of.project() {
-            OfProjected::Service { body } => {
-                let frame = body.poll_frame(context);
-                if let Poll::Ready(None | Some(Err(_))) = frame {
-                    *this.held = None;
+            OfProjected::Service { mut body } => {
+                let frame = body.as_mut().poll_frame(context);
+                if let (Some(rest), Poll::Ready(frame)) = (this.rest.as_mut(), &frame) {
+                    let is_last = note(rest, frame.as_ref()) || body.is_end_stream();
+                    if is_last {
+                        *this.rest = None;
+                    }
                 }
                 frame
             }
@@ -82,5 +86,22 @@ impl<B: http_body::Body<Data = Bytes>, H> http_body::Body for Body<B, H> {
                 SizeHint::with_exact(left as u64)
             }
         }
+    }
+}
+
+/// Notes what of a body was sent, and says whether it was the last.
+fn note<H: Held, E>(rest: &mut Rest<H>, frame: Option<&Result<Frame<Bytes>, E>>) -> bool {
+    match frame {
+        Some(Ok(frame)) => {
+            if let Some(data) = frame.data_ref() {
+                rest.sent(data.remaining());
+            }
+            if let Some(trailers) = frame.trailers_ref() {
+                let status = trailers.get("grpc-status");
+                rest.trailer(status.map(http::HeaderValue::as_bytes));
+            }
+            false
+        }
+        None | Some(Err(_)) => true,
     }
 }

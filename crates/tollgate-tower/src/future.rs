@@ -4,17 +4,18 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use http::{HeaderName, HeaderValue, Response, StatusCode, header};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use pin_project_lite::pin_project;
-use tollgate_http::guard::{Admission, Fields, Refused};
+use tollgate_http::guard::{Fields, Held, Refused, Reply, Ticket, Used};
 
 use crate::body::Body;
+use crate::names;
 
-type Answer<O, E, H> = Result<Response<Body<O, H>>, E>;
+pub(crate) type Answer<O, E, H> = Result<Response<Body<O, H>>, E>;
 
 pin_project! {
-    /// The answer to a request, on its way.
-    pub struct ResponseFuture<F, O, E, H> {
+    /// The answer to a request, on its way. Dropping it gives back what the request holds.
+    pub struct ResponseFuture<F, O, E, H: Held> {
         #[pin]
         state: State<F, O, E, H>,
     }
@@ -22,9 +23,9 @@ pin_project! {
 
 pin_project! {
     #[project = StateProjected]
-    enum State<F, O, E, H> {
-        /// The service answers, and these fields go along.
-        Called { #[pin] future: F, fields: Fields, held: Option<H> },
+    enum State<F, O, E, H: Held> {
+        /// The service answers.
+        Called { #[pin] future: F, ticket: Option<Ticket<H>> },
         /// It was refused.
         Refused { response: Option<Response<Body<O, H>>> },
         /// Somebody else is asked first.
@@ -32,29 +33,20 @@ pin_project! {
     }
 }
 
-impl<F, O, E, H> ResponseFuture<F, O, E, H> {
-    /// The answer to a request of which this becomes.
+impl<F, O, E, H: Held> ResponseFuture<F, O, E, H> {
     #[inline]
-    pub(crate) fn by(admission: Admission<H>, call: impl FnOnce() -> F) -> Self {
-        let state = match admission {
-            Admission::Exempt => State::Called {
-                future: call(),
-                fields: Fields::new(),
-                held: None,
-            },
-            Admission::Passed { held, fields } => State::Called {
-                future: call(),
-                fields,
-                held: Some(held),
-            },
-            Admission::Refused(refused) => State::Refused {
-                response: Some(refusal(refused)),
-            },
-            Admission::Failed(why) => State::Refused {
-                response: Some(failure(why)),
-            },
-        };
-        Self { state }
+    pub(crate) const fn called(future: F, ticket: Ticket<H>) -> Self {
+        let ticket = Some(ticket);
+        Self {
+            state: State::Called { future, ticket },
+        }
+    }
+
+    pub(crate) const fn refused(response: Response<Body<O, H>>) -> Self {
+        let response = Some(response);
+        Self {
+            state: State::Refused { response },
+        }
     }
 
     pub(crate) fn later(future: impl Future<Output = Answer<O, E, H>> + Send + 'static) -> Self {
@@ -65,7 +57,7 @@ impl<F, O, E, H> ResponseFuture<F, O, E, H> {
     }
 }
 
-impl<F, O, E, H> Future for ResponseFuture<F, O, E, H>
+impl<F, O, E, H: Held> Future for ResponseFuture<F, O, E, H>
 where
     F: Future<Output = Result<Response<O>, E>>,
 {
@@ -74,14 +66,12 @@ where
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
-            StateProjected::Called {
-                future,
-                fields,
-                held,
-            } => {
-                let response = ready!(future.poll(context))?;
-                let fields = std::mem::take(fields);
-                Poll::Ready(Ok(answer(response, fields, held.take())))
+            StateProjected::Called { future, ticket } => {
+                let result = ready!(future.poll(context));
+                match ticket.take() {
+                    Some(ticket) => Poll::Ready(answer(result, ticket)),
+                    None => panic!("polled after it was ready"),
+                }
             }
             StateProjected::Refused { response } => match response.take() {
                 Some(response) => Poll::Ready(Ok(response)),
@@ -92,68 +82,99 @@ where
     }
 }
 
-/// The same for a request of which became known later what becomes of it.
-pub(crate) async fn by<F, O, E, H>(
-    admission: Admission<H>,
-    call: impl FnOnce() -> F,
-) -> Answer<O, E, H>
-where
-    F: Future<Output = Result<Response<O>, E>>,
-{
-    let (fields, held) = match admission {
-        Admission::Exempt => (Fields::new(), None),
-        Admission::Passed { held, fields } => (fields, Some(held)),
-        Admission::Refused(refused) => return Ok(refusal(refused)),
-        Admission::Failed(why) => return Ok(failure(why)),
-    };
-    Ok(answer(call().await?, fields, held))
-}
-
 /// The service's answer, with what it says of the limit.
 #[inline]
-fn answer<O, H>(
-    mut response: Response<O>,
-    fields: Fields,
-    held: Option<H>,
-) -> Response<Body<O, H>> {
-    write(fields, response.headers_mut());
-    response.map(|body| Body::of_service(body, held))
+pub(crate) fn answer<O, E, H: Held>(
+    result: Result<Response<O>, E>,
+    ticket: Ticket<H>,
+) -> Answer<O, E, H> {
+    match result {
+        Ok(mut response) => {
+            let head = ReplyHead {
+                status: response.status(),
+                headers: response.headers(),
+                extensions: response.extensions(),
+            };
+            let (fields, rest) = ticket.replied(&head);
+            if !fields.is_empty() {
+                write(&fields, response.headers_mut());
+            }
+            Ok(response.map(|body| Body::of_service(body, rest)))
+        }
+        Err(error) => {
+            ticket.failed();
+            Err(error)
+        }
+    }
 }
 
-#[cold]
-fn refusal<O, H>(refused: Refused) -> Response<Body<O, H>> {
+/// The answer to a refused request.
+pub(crate) fn refusal<O, H: Held>(refused: Refused) -> Response<Body<O, H>> {
     let mut response = Response::new(Body::of_refusal(refused.body));
     *response.status_mut() =
         StatusCode::from_u16(refused.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
-    write(refused.fields, response.headers_mut());
+    write(&refused.fields, response.headers_mut());
     response
 }
 
+/// The answer to a request of which nothing can be said.
 #[cold]
-fn failure<O, H>(why: &'static str) -> Response<Body<O, H>> {
-    tracing::error!("{why}");
+pub(crate) fn failure<O, H: Held>() -> Response<Body<O, H>> {
     let mut response = Response::new(Body::of_refusal(Vec::new()));
     *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
     response
 }
 
 /// Writes the fields; those that lists are made of are added to.
-fn write(fields: Fields, headers: &mut http::HeaderMap) {
-    for (name, value) in fields {
-        let name = HeaderName::from_static(name);
-        // All are made of printable signs.
-        let Ok(value) = HeaderValue::try_from(value) else {
+fn write(fields: &Fields, headers: &mut HeaderMap) {
+    for (name, value) in fields.iter() {
+        // Ours are made of printable signs; of those that a handler added, what can't be written isn't.
+        let Ok(value) = HeaderValue::from_bytes(value.as_bytes()) else {
             continue;
         };
-        if name == header::ACCESS_CONTROL_EXPOSE_HEADERS {
-            headers.append(name, value);
-        } else {
-            headers.insert(name, value);
+        match names::known(name) {
+            Some(name) => {
+                headers.insert(name, value);
+            }
+            None => other(name, value, headers),
         }
     }
 }
 
-impl<F, O, E, H> fmt::Debug for ResponseFuture<F, O, E, H> {
+#[cold]
+fn other(name: &'static str, value: HeaderValue, headers: &mut HeaderMap) {
+    let Ok(name) = HeaderName::try_from(name) else {
+        return;
+    };
+    if name == http::header::ACCESS_CONTROL_EXPOSE_HEADERS {
+        headers.append(name, value);
+    } else {
+        headers.insert(name, value);
+    }
+}
+
+/// The head of an answer, as a guard looks at it.
+struct ReplyHead<'r> {
+    status: StatusCode,
+    headers: &'r HeaderMap,
+    extensions: &'r Extensions,
+}
+
+impl Reply for ReplyHead<'_> {
+    fn status(&self) -> u16 {
+        self.status.as_u16()
+    }
+
+    fn line(&self, field: &str) -> Option<&[u8]> {
+        self.headers.get(field).map(HeaderValue::as_bytes)
+    }
+
+    fn used(&self) -> Option<u64> {
+        self.extensions.get::<Used>().map(|used| used.0)
+    }
+}
+
+impl<F, O, E, H: Held> fmt::Debug for ResponseFuture<F, O, E, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }

@@ -1,6 +1,7 @@
 //! The layer, and the service that it makes of another.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -8,7 +9,10 @@ use http::{Request, Response};
 use tollgate::{Clock, Rate};
 use tollgate_engine::Engine;
 use tollgate_engine::backend::Memory;
-use tollgate_http::guard::{Answers, Asked, ByPolicy, Guard, KeyOf, Limits, PerKey, keys};
+use tollgate_http::guard::{
+    Admission, Answers, Asked, AtOnce, ByPolicy, Counts, ExactPerKey, Guard, Held, KeyOf, Limits,
+    PerKey, Ticket, keys,
+};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -83,11 +87,56 @@ impl<C: Clock + 'static, W: Clock + 'static> RateLimitLayer<ByPolicy<Memory<C, W
     }
 }
 
+impl<K: KeyOf<Head>> RateLimitLayer<ExactPerKey<K>> {
+    /// Each key may fail so often: only answers that are [failures](Counts::Failures) count, as those to wrong passwords.
+    /// Until it is answered each request holds its place, so ten thousand at once get no further than one by one.
+    ///
+    /// ```
+    /// use tollgate::Rate;
+    /// use tollgate_tower::{RateLimitLayer, keys};
+    ///
+    /// let logins = RateLimitLayer::failures(Rate::per_minute(5), keys::Address::new());
+    /// # let _ = logins;
+    /// ```
+    ///
+    /// # Panics
+    /// As [`per_client`](RateLimitLayer::per_client).
+    pub fn failures(rate: Rate, key: K) -> Self {
+        match ExactPerKey::new(rate, key) {
+            Ok(limits) => {
+                Self::new(limits.named("failures")).with(|guard| guard.count(Counts::Failures))
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+impl<K: KeyOf<Head>> RateLimitLayer<AtOnce<K>> {
+    /// So many requests of each key may be under way at once, until the bodies of their answers have ended.
+    ///
+    /// ```
+    /// use tollgate_tower::{RateLimitLayer, keys};
+    ///
+    /// // 20 for each client, and for the whole service 1,000, above which it says 503:
+    /// let each = RateLimitLayer::at_once(20, keys::Address::new());
+    /// let all = RateLimitLayer::at_once(1_000, keys::Everyone);
+    /// # let _ = (each, all);
+    /// ```
+    pub fn at_once(limit: u32, key: K) -> Self {
+        Self::new(AtOnce::new(limit, key))
+    }
+}
+
 impl<L: Limits<Head>> RateLimitLayer<L> {
     /// These limits are asked about every request.
     pub fn new(limits: L) -> Self {
+        Self::of(Guard::new(limits))
+    }
+
+    /// This guard is asked about every request.
+    pub fn of(guard: Guard<Head, L>) -> Self {
         Self {
-            guard: Arc::new(Guard::new(limits)),
+            guard: Arc::new(guard),
         }
     }
 
@@ -103,29 +152,44 @@ impl<L: Limits<Head>> RateLimitLayer<L> {
     /// ```
     #[must_use]
     pub fn answers(self, answers: Answers) -> Self {
-        self.change(|guard| guard.set_answers(answers))
+        self.with(|guard| guard.answers(answers))
     }
 
     /// No limit is for requests like this.
     #[must_use]
     pub fn exempt(self, is_exempt: impl Fn(&Head) -> bool + Send + Sync + 'static) -> Self {
-        self.change(|guard| guard.exempt(is_exempt))
+        self.with(|guard| guard.exempt(is_exempt))
     }
 
     /// No limit is for GET and HEAD of exactly `/healthz`, `/readyz`, `/livez` and `/metrics`.
     #[must_use]
     pub fn exempt_probes(self) -> Self {
-        self.change(Guard::exempt_probes)
+        self.with(Guard::exempt_probes)
     }
 
+    /// All else that can be chosen of a [`Guard`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::Rate;
+    /// use tollgate_tower::{RateLimitLayer, Tarpit, keys};
+    ///
+    /// let layer = RateLimitLayer::per_client(Rate::per_second(10)).with(|guard| {
+    ///     guard
+    ///         .cost(|request| if request.0.uri.path() == "/search" { 5 } else { 1 })
+    ///         .tarpit(Tarpit::new(Duration::from_secs(2), 100), keys::Address::new())
+    /// });
+    /// # let _ = layer;
+    /// ```
+    ///
     /// # Panics
     /// If it was cloned before, or put around a service: what is said of it is said before that.
-    fn change(mut self, change: impl FnOnce(&mut Guard<Head, L>)) -> Self {
-        let Some(guard) = Arc::get_mut(&mut self.guard) else {
-            panic!("a layer is set up before it is cloned or put around a service");
-        };
-        change(guard);
-        self
+    #[must_use]
+    pub fn with(self, change: impl FnOnce(Guard<Head, L>) -> Guard<Head, L>) -> Self {
+        match Arc::try_unwrap(self.guard) {
+            Ok(guard) => Self::of(change(guard)),
+            Err(_) => panic!("a layer is set up before it is cloned or put around a service"),
+        }
     }
 }
 
@@ -175,22 +239,48 @@ where
     #[inline]
     fn call(&mut self, request: Request<I>) -> Self::Future {
         let (parts, body) = request.into_parts();
-        let head = Head(parts);
+        let mut head = Head(parts);
         match self.guard.ask(&head) {
-            Asked::Now(admission) => ResponseFuture::by(admission, || {
-                self.inner.call(Request::from_parts(head.0, body))
-            }),
-            Asked::Later(question) => {
-                // The service that is ready is called later; one that may not be takes its place.
-                let fresh = self.inner.clone();
-                let mut ready = std::mem::replace(&mut self.inner, fresh);
+            Asked::Now(Admission::Passed(ticket)) => {
+                tell_usage(&ticket, &mut head);
+                let future = self.inner.call(Request::from_parts(head.0, body));
+                ResponseFuture::called(future, ticket)
+            }
+            Asked::Now(Admission::Refused(denial)) => {
+                ResponseFuture::refused(future::refusal(self.guard.tell(&head, &denial)))
+            }
+            Asked::Now(Admission::Failed(_)) => ResponseFuture::refused(future::failure()),
+            Asked::Later(later) => {
+                // What this one has made ready stays so for the next request; the clone gets ready when its turn comes, so that
+                // nobody who waits here holds a place there.
+                let mut inner = self.inner.clone();
                 let guard = Arc::clone(&self.guard);
                 ResponseFuture::later(async move {
-                    let admission = guard.answer(question).await;
-                    future::by(admission, || ready.call(Request::from_parts(head.0, body))).await
+                    let ticket = match guard.answer(later).await {
+                        Admission::Passed(ticket) => ticket,
+                        Admission::Refused(denial) => {
+                            return Ok(future::refusal(guard.tell(&head, &denial)));
+                        }
+                        Admission::Failed(_) => return Ok(future::failure()),
+                    };
+                    tell_usage(&ticket, &mut head);
+                    if let Err(error) = poll_fn(|context| inner.poll_ready(context)).await {
+                        ticket.failed();
+                        return Err(error);
+                    }
+                    let answered = inner.call(Request::from_parts(head.0, body)).await;
+                    future::answer(answered, ticket)
                 })
             }
         }
+    }
+}
+
+/// Tells the service where to say what it used.
+#[inline]
+fn tell_usage<H: Held>(ticket: &Ticket<H>, head: &mut Head) {
+    if let Some(usage) = ticket.usage() {
+        head.0.extensions.insert(usage.clone());
     }
 }
 

@@ -19,6 +19,7 @@
 mod body;
 mod future;
 mod layer;
+mod names;
 mod pace;
 mod parts;
 
@@ -28,10 +29,11 @@ pub use layer::{RateLimit, RateLimitLayer};
 pub use pace::{BoxError, Pace, PaceLayer};
 pub use parts::Head;
 pub use tollgate_http::guard::{
-    Admission, Answers, ByPolicy, Form, KeyOf, Limits, Missing, MoreFacts, PerKey, Refused,
-    Request, Tenant, Tier, User, keys,
+    Admission, Answers, AtOnce, Block, ByPolicy, Cost, Counts, Denial, ExactPerKey, Fields, Form,
+    Guard, KeyOf, Limits, Missing, MoreFacts, PerKey, Refused, Reply, Request, Settle, Settles,
+    Tarpit, Tenant, Tier, Usage, Used, User, keys,
 };
-pub use tollgate_http::{Dialect, client, outgoing};
+pub use tollgate_http::{Dialect, Kind, client, outgoing};
 
 /// What the front page shows is compiled.
 #[cfg(doctest)]

@@ -1,26 +1,29 @@
 //! A request of the `http` crate, as a guard looks at it.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use http::request::Parts;
 use tollgate_http::guard::Request;
 
 /// The head of a request.
 ///
-/// The address of the connection is an extension: what axum's `ConnectInfo` tells (feature `axum`), or a [`SocketAddr`]
-/// that somebody else put there.
+/// The address of the connection is an extension: what axum's `ConnectInfo` tells (feature `axum`), tonic's `TcpConnectInfo`
+/// (feature `tonic`), or a [`SocketAddr`] that somebody else put there.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Head(pub Parts);
 
 impl Request for Head {
-    fn peer(&self) -> Option<IpAddr> {
+    fn peer(&self) -> Option<SocketAddr> {
         #[cfg(feature = "axum")]
         if let Some(axum::extract::ConnectInfo(address)) = self.extension() {
-            let address: &SocketAddr = address;
-            return Some(address.ip());
+            return Some(*address);
         }
-        self.extension().map(SocketAddr::ip)
+        #[cfg(feature = "tonic")]
+        if let Some(connection) = self.extension::<tonic::transport::server::TcpConnectInfo>() {
+            return connection.remote_addr();
+        }
+        self.extension().copied()
     }
 
     fn method(&self) -> &str {

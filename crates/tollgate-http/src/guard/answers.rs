@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use smallvec::SmallVec;
-use tollgate::{Clock, Decision, Outcome, clock::Wall};
+use tollgate::{Clock, clock::Wall};
 
+use super::denial::Denial;
+use super::fields::Fields;
 use super::request::Request;
-use crate::{Dialect, Kind, Refusal, Shown, fields, grpc, retry_after};
-
-/// Header fields of an answer: names in lower case, and values.
-pub type Fields = SmallVec<[(&'static str, String); 4]>;
+use crate::fields::Sink;
+use crate::{Dialect, Kind, Refusal, Shown, fields, grpc};
 
 /// How a refused client is told why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,23 +38,6 @@ pub struct Answers {
     form: Form,
     /// The value of `access-control-expose-headers`; none if that isn't written.
     exposed: Option<String>,
-}
-
-/// How a refusal is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Speaks {
-    Http,
-    /// By fields alone, as gRPC does.
-    Grpc,
-}
-
-impl Speaks {
-    pub(super) fn of(request: &impl Request) -> Self {
-        match request.line("content-type") {
-            Some(content_type) if grpc::is_call(content_type) => Self::Grpc,
-            _ => Self::Http,
-        }
-    }
 }
 
 /// A refusal that is ready to be sent.
@@ -122,93 +104,93 @@ impl Answers {
     }
 
     /// What goes along with the answer to a request that passed.
+    #[inline]
     pub(super) fn passed<'s>(&self, shown: impl FnOnce() -> Option<Shown<'s>>) -> Fields {
         let mut fields = Fields::new();
-        self.show(shown, &mut fields);
+        if !self.dialects.is_empty()
+            && let Some(shown) = shown()
+        {
+            self.show(&shown, &mut fields);
+        }
         fields
     }
 
-    /// What a refused request is answered.
-    pub(super) fn refused<'s>(
+    /// What a refused request is answered, which is told to come again after so many seconds.
+    pub(super) fn refused(
         &self,
-        speaks: Speaks,
-        (kind, limit): (Kind, &str),
-        decision: &Decision,
-        shown: impl FnOnce() -> Option<Shown<'s>>,
+        request: &impl Request,
+        denial: &Denial,
+        retry_after: Option<u64>,
     ) -> Refused {
         let refusal = Refusal {
-            kind,
-            limit,
-            retry_after: retry_after(decision),
+            kind: denial.kind,
+            limit: &denial.limit,
+            retry_after,
         };
-        let mut fields = Fields::new();
-        if speaks == Speaks::Grpc {
-            let wait = wait_of(decision);
-            fields.push(("content-type", "application/grpc".to_owned()));
-            grpc::write(&refusal, wait, |name, value| {
-                fields.push((name, value.to_owned()))
-            });
-            return Refused {
-                kind,
-                status: 200,
-                fields,
-                body: Vec::new(),
-            };
+        let is_grpc = request.line("content-type").is_some_and(grpc::is_call);
+        if is_grpc {
+            return grpc_refused(&refusal, denial);
         }
-        self.show(shown, &mut fields);
-        if let Some(seconds) = refusal.retry_after {
-            fields.push(("retry-after", seconds.to_string()));
+        let mut fields = Fields::new();
+        if !self.dialects.is_empty()
+            && let Some(shown) = denial.shown()
+        {
+            self.show(&shown, &mut fields);
+        }
+        if let Some(seconds) = retry_after {
+            fields.field("retry-after");
+            fields.number(seconds);
         }
         let mut body = Vec::new();
         match self.form {
             Form::Problem => {
-                fields.push(("content-type", Refusal::PROBLEM_TYPE.to_owned()));
+                fields.push("content-type", Refusal::PROBLEM_TYPE);
                 body.reserve(256);
                 refusal.problem_json(&mut body);
             }
             Form::Plain => {
-                fields.push(("content-type", "application/json".to_owned()));
+                fields.push("content-type", "application/json");
+                body.reserve(64);
                 refusal.plain_json(&mut body);
             }
             Form::Empty => {}
         }
         Refused {
-            kind,
-            status: kind.status(),
+            kind: denial.kind,
+            status: denial.kind.status(),
             fields,
             body,
         }
     }
 
-    /// What a request is answered that couldn't be decided.
-    pub(super) fn unavailable(&self, speaks: Speaks) -> Refused {
-        let soon = Duration::from_secs(1);
-        let decision = Decision::new(Outcome::Denied, 0, 0, soon, soon);
-        self.refused(speaks, (Kind::Unavailable, ""), &decision, || None)
-    }
-
-    fn show<'s>(&self, shown: impl FnOnce() -> Option<Shown<'s>>, fields: &mut Fields) {
-        if self.dialects.is_empty() {
-            return;
-        }
-        let Some(shown) = shown() else {
-            return;
-        };
+    fn show(&self, shown: &Shown<'_>, fields: &mut Fields) {
         let now = if self.dialects.contains(&Dialect::Github) {
             Wall.now().as_nanos() / 1_000_000_000
         } else {
             0
         };
-        fields::write(&self.dialects, &[shown], now, |name, value| {
-            fields.push((name, value.to_owned()));
-        });
+        fields::write_to(&self.dialects, std::slice::from_ref(shown), now, fields);
         if let Some(names) = &self.exposed {
-            fields.push(("access-control-expose-headers", names.clone()));
+            fields.push("access-control-expose-headers", names);
         }
     }
 }
 
-/// How long to wait; none if it never passes.
-fn wait_of(decision: &Decision) -> Option<Duration> {
-    (decision.outcome == Outcome::Denied).then_some(decision.retry_after)
+/// By fields alone, as gRPC does.
+fn grpc_refused(refusal: &Refusal<'_>, denial: &Denial) -> Refused {
+    // A client that waits for whole seconds doesn't come before the time that it was told.
+    let told = refusal.retry_after.map(Duration::from_secs);
+    let wait = denial.wait().map(|wait| match told {
+        Some(told) if told > wait + Duration::from_secs(1) => told,
+        _ => wait,
+    });
+    let mut fields = Fields::new();
+    fields.push("content-type", "application/grpc");
+    grpc::write(refusal, wait, |name, value| fields.push(name, value));
+    Refused {
+        kind: denial.kind,
+        status: 200,
+        fields,
+        body: Vec::new(),
+    }
 }

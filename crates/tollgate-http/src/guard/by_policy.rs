@@ -1,19 +1,23 @@
 //! A policy decides: facts of the request in, what its rules say out.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tollgate::clock::Clock;
+use tollgate::{Decision, Outcome};
 use tollgate_engine::backend::{Backend, Memory};
 use tollgate_engine::verdict::Permits;
 use tollgate_engine::{Engine, Facts, Verdict};
 
-use super::answers::{Answers, Speaks};
+use super::answers::Answers;
+use super::denial::Denial;
+use super::hooks;
 use super::keys::Address;
 use super::request::{MoreFacts, Request, Tenant, Tier, User};
-use super::{Admission, Asked, Limits};
-use crate::Answered;
+use super::{Asked, Judged, Limits, Settles, Terms};
+use crate::{Answered, Kind};
 
 /// The limits of a policy, whoever keeps the counts.
 ///
@@ -45,7 +49,7 @@ type Now<B> = for<'f> fn(&Engine<B>, &'f Facts<'f>) -> Verdict<'f>;
 #[derive(Debug)]
 pub struct Question {
     facts: Vec<(Box<str>, Box<str>)>,
-    speaks: Speaks,
+    cost: Option<u64>,
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> ByPolicy<Memory<C, W>> {
@@ -105,26 +109,63 @@ fn fact<'r, R: Request>(request: &'r R, ip: Option<&'r str>, name: &'r str) -> O
 }
 
 /// What becomes of a request that was decided so.
-fn admission(
-    mut verdict: Verdict<'_>,
-    speaks: impl FnOnce() -> Speaks,
-    answers: &Answers,
-) -> Admission<Option<Permits>> {
+fn judged(mut verdict: Verdict<'_>, answers: &Answers) -> Judged<Option<Permits>> {
     let held = match &mut verdict {
         Verdict::Passed(passed) => Some(passed.take_permits()),
         Verdict::Refused(_) => None,
     };
     let answered = Answered::of(&verdict, held.is_some());
-    let shown = || answered.shown();
+    if let Some(rule) = answered.rule() {
+        let key = || verdict.key().map_or(0, |key| key.fingerprint()[0]);
+        hooks::passed_or_not(rule, key, &answered.decision);
+    }
     match held {
-        Some(held) => Admission::Passed {
+        Some(held) => Judged::Passed {
             held,
-            fields: answers.passed(shown),
+            fields: answers.passed(|| answered.shown()),
         },
         None => {
-            let refusal = (answered.kind(), answered.rule().unwrap_or_default());
-            Admission::Refused(answers.refused(speaks(), refusal, &answered.decision, shown))
+            let rule = answered.rule().unwrap_or_default();
+            let denial = Denial::new(answered.kind(), rule, answered.decision);
+            let denial = denial.showing(answered.shown());
+            Judged::Refused(match verdict.key() {
+                Some(key) => denial.key(key.fingerprint()[0]),
+                None => denial,
+            })
         }
+    }
+}
+
+/// The text of an address, without memory of its own.
+struct AddressText {
+    bytes: [u8; 40],
+    used: usize,
+}
+
+impl AddressText {
+    fn of(address: IpAddr) -> Self {
+        let mut text = Self {
+            bytes: [0; 40],
+            used: 0,
+        };
+        // The longest address has 39 signs.
+        let written = write!(text, "{address}");
+        debug_assert!(written.is_ok());
+        text
+    }
+
+    fn as_str(&self) -> &str {
+        str::from_utf8(&self.bytes[..self.used]).unwrap_or_default()
+    }
+}
+
+impl Write for AddressText {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let end = self.used + text.len();
+        let room = self.bytes.get_mut(self.used..end).ok_or(fmt::Error)?;
+        room.copy_from_slice(text.as_bytes());
+        self.used = end;
+        Ok(())
     }
 }
 
@@ -132,39 +173,47 @@ impl<R: Request, B: Backend + 'static> Limits<R> for ByPolicy<B> {
     type Held = Option<Permits>;
     type Question = Question;
 
-    fn ask(&self, request: &R, answers: &Answers) -> Asked<Self::Held, Question> {
+    fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<Self::Held>, Question> {
         let asked = self.engine.facts_asked();
         let ip = asked.iter().any(|name| &**name == "ip");
         let ip = ip.then(|| self.address.client(request).address).flatten();
-        let ip = ip.map(|ip: IpAddr| ip.to_string());
-        let ip = ip.as_deref();
+        let ip = ip.map(AddressText::of);
+        let ip = ip.as_ref().map(AddressText::as_str);
         let Some(now) = self.now.filter(|_| !self.engine.lets_wait()) else {
             let own = |(name, value): (&str, &str)| (name.into(), value.into());
             return Asked::Later(Question {
                 facts: facts(request, ip, &asked).map(own).collect(),
-                speaks: Speaks::of(request),
+                cost: terms.cost,
             });
         };
-        let facts: Facts<'_> = facts(request, ip, &asked).collect();
-        let verdict = now(&self.engine, &facts);
-        Asked::Now(admission(verdict, || Speaks::of(request), answers))
+        let mut facts: Facts<'_> = facts(request, ip, &asked).collect();
+        if let Some(cost) = terms.cost {
+            facts.set_cost(cost);
+        }
+        Asked::Now(judged(now(&self.engine, &facts), terms.answers))
     }
 
-    async fn answer(&self, question: Question, answers: &Answers) -> Admission<Self::Held> {
-        let Question { facts, speaks } = question;
-        let facts: Facts<'_> = facts
-            .iter()
-            .map(|(name, value)| (&**name, &**value))
-            .collect();
+    async fn answer(&self, question: Question, terms: &Terms<'_>) -> Judged<Self::Held> {
+        let Question { facts, cost } = question;
+        let each = facts.iter().map(|(name, value)| (&**name, &**value));
+        let mut facts: Facts<'_> = each.collect();
+        if let Some(cost) = cost {
+            facts.set_cost(cost);
+        }
         match self.engine.decide_async(&facts).await {
-            Ok(verdict) => admission(verdict, || speaks, answers),
+            Ok(verdict) => judged(verdict, terms.answers),
             Err(error) => {
                 tracing::error!(%error, "the limits can't be asked");
-                Admission::Refused(answers.unavailable(speaks))
+                let soon = Duration::from_secs(1);
+                let decision = Decision::new(Outcome::Denied, 0, 0, soon, soon);
+                Judged::Refused(Denial::new(Kind::Unavailable, "", decision))
             }
         }
     }
 }
+
+/// Of rules whose cost is an estimate (`settle_within`); of others the cost stays charged.
+impl<B: Backend> Settles for ByPolicy<B> {}
 
 impl<B: Backend> fmt::Debug for ByPolicy<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

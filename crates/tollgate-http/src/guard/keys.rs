@@ -6,6 +6,7 @@
 
 use std::hash::Hash;
 use std::marker::PhantomData;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::request::Request;
@@ -81,9 +82,45 @@ impl Address {
         self
     }
 
+    /// Whether a request comes from one of these networks: for lists of who is let in, and who isn't.
+    ///
+    /// ```
+    /// use tollgate::Rate;
+    /// use tollgate_http::guard::{Guard, PerKey, Request, keys::Address};
+    ///
+    /// fn guard<R: Request + 'static>() -> Result<Guard<R, PerKey<Address>>, Box<dyn std::error::Error>> {
+    ///     let limits = PerKey::new(Rate::per_second(10), Address::new())?;
+    ///     Ok(Guard::new(limits)
+    ///         .allow(Address::new().within(["10.0.0.0/8".parse()?]))
+    ///         .deny(Address::new().within(["203.0.113.0/24".parse()?, "2001:db8:bad::/48".parse()?])))
+    /// }
+    /// # let _ = guard::<Never>;
+    /// # struct Never;
+    /// # impl Request for Never {
+    /// #     fn peer(&self) -> Option<std::net::SocketAddr> { None }
+    /// #     fn method(&self) -> &str { "" }
+    /// #     fn path(&self) -> &str { "" }
+    /// #     fn host(&self) -> Option<&str> { None }
+    /// #     fn route(&self) -> Option<&str> { None }
+    /// #     fn lines<'r>(&'r self, _: &'r str) -> impl DoubleEndedIterator<Item = &'r [u8]> { std::iter::empty() }
+    /// #     fn extension<T: Send + Sync + 'static>(&self) -> Option<&T> { None }
+    /// # }
+    /// ```
+    pub fn within<R: Request>(
+        self,
+        networks: impl IntoIterator<Item = Network>,
+    ) -> impl Fn(&R) -> bool + Send + Sync + 'static {
+        let networks: Box<[Network]> = networks.into_iter().collect();
+        move |request: &R| {
+            let address = self.client(request).address;
+            address.is_some_and(|address| networks.iter().any(|one| one.contains(address)))
+        }
+    }
+
     pub(super) fn client(&self, request: &impl Request) -> Client {
         let lines = request.lines(self.trust.field().name());
-        let client = self.trust.client(request.peer(), lines);
+        let peer = request.peer().map(|peer| peer.ip());
+        let client = self.trust.client(peer, lines);
         if client.told == Told::ByStranger {
             self.warn();
         }
@@ -124,6 +161,22 @@ impl<R: Request> KeyOf<R> for Address {
             self.ipv6_bits
         };
         Some(Network::around(address, bits))
+    }
+}
+
+/// The connection that a request came by: its address and port. So each connection has a limit of its own, whoever opened
+/// it: of requests, or with [`AtOnce`](super::AtOnce) of streams. Behind a proxy that is one of the proxy's.
+#[derive(Clone, Copy, Debug)]
+pub struct Connection;
+
+impl<R: Request> KeyOf<R> for Connection {
+    type Key<'r>
+        = SocketAddr
+    where
+        R: 'r;
+
+    fn key<'r>(&'r self, request: &'r R) -> Option<SocketAddr> {
+        request.peer()
     }
 }
 

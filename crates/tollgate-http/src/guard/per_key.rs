@@ -1,23 +1,24 @@
 //! One rate for each key.
 
-use std::convert::Infallible;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tollgate::Rate;
 use tollgate::clock::{Clock, Monotonic};
-use tollgate::{Decision, KeyedLimiter, LimitError, Outcome};
+use tollgate::keyed::OwnedKey;
+use tollgate::{Decision, KeyedLimiter, LimitError, Outcome, Rate};
 
-use super::answers::{Answers, Speaks};
+use super::denial::Denial;
+use super::hooks;
 use super::keys::{Address, KeyOf};
 use super::request::Request;
-use super::{Admission, Asked, Limits};
+use super::{Asked, Judged, Limits, Terms};
 use crate::{Kind, Shown};
 
 /// Keys that are sure of a place, unless told otherwise: 25 MB at most.
-const KEYS: usize = 1_000_000;
+pub(super) const KEYS: usize = 1_000_000;
 
-const NO_KEY: &str =
+pub(super) const NO_KEY: &str =
     "a request has no key to be limited by: put the layer that finds it before this one";
 
 /// What becomes of a request that has no key.
@@ -32,7 +33,7 @@ pub enum Missing {
     Pass,
 }
 
-/// A rate for each key, in memory.
+/// A rate for each key, in memory: 16 bytes a key, by GCRA.
 ///
 /// ```
 /// use tollgate::Rate;
@@ -46,8 +47,17 @@ pub enum Missing {
 pub struct PerKey<K, C: Clock = Monotonic> {
     limiter: Arc<KeyedLimiter<C>>,
     key: K,
-    name: Box<str>,
+    name: Arc<str>,
     missing: Missing,
+    wait: Duration,
+}
+
+/// A request that waits for its turn.
+#[derive(Debug)]
+pub struct Waiting<C: Clock> {
+    key: OwnedKey<C>,
+    cost: u64,
+    fingerprint: u64,
 }
 
 impl<K> PerKey<K> {
@@ -69,6 +79,7 @@ impl<K, C: Clock> PerKey<K, C> {
             key,
             name: "requests".into(),
             missing: Missing::Fail,
+            wait: Duration::ZERO,
         }
     }
 
@@ -85,26 +96,73 @@ impl<K, C: Clock> PerKey<K, C> {
         self.missing = missing;
         self
     }
+
+    /// A request that is over the limit waits for its turn if that comes within this time, first come first served, and is
+    /// refused at once if not. At most as many wait as the limiter lets
+    /// ([`max_waiters`](tollgate::keyed::Builder::max_waiters)). Nobody's turn comes sooner if a request goes away, but
+    /// its place is free.
+    #[must_use]
+    pub const fn wait(mut self, longest: Duration) -> Self {
+        self.wait = longest;
+        self
+    }
+
+    /// The limiter, for what operators do: block a key, forget one, change the rate.
+    pub const fn limiter(&self) -> &Arc<KeyedLimiter<C>> {
+        &self.limiter
+    }
 }
 
 impl<K, C: Clock> PerKey<K, C> {
-    /// What the limiter says of this key, and what the client is told of that.
-    fn decide(&self, request: &impl Request, key: &impl Hash, answers: &Answers) -> Admission<()> {
-        let decision = self.limiter.check(key);
-        let shown = || Some(Shown::of_bucket(&self.name, &decision, self.limiter.rate()));
+    /// What the limiter says of this key.
+    #[inline]
+    fn decide(&self, key: &impl Hash, terms: &Terms<'_>) -> Asked<Judged<()>, Waiting<C>> {
+        let cost = terms.cost();
+        let decision = self.limiter.check_n(key, cost);
+        hooks::passed_or_not(&self.name, || self.limiter.fingerprint(key), &decision);
         if decision.is_allowed() {
-            return Admission::Passed {
-                held: (),
-                fields: answers.passed(shown),
-            };
+            return Asked::Now(self.passed(&decision, terms));
         }
-        let refusal = (kind(&decision), &*self.name);
-        Admission::Refused(answers.refused(Speaks::of(request), refusal, &decision, shown))
+        self.over(key, cost, &decision)
+    }
+
+    #[inline]
+    fn passed(&self, decision: &Decision, terms: &Terms<'_>) -> Judged<()> {
+        let fields = terms
+            .answers
+            .passed(|| Some(Shown::of_bucket(&self.name, decision, self.limiter.rate())));
+        Judged::Passed { held: (), fields }
+    }
+
+    #[cold]
+    fn over(
+        &self,
+        key: &impl Hash,
+        cost: u64,
+        decision: &Decision,
+    ) -> Asked<Judged<()>, Waiting<C>> {
+        let fingerprint = self.limiter.fingerprint(key);
+        let waits = !self.wait.is_zero() && decision.retry_after <= self.wait;
+        if waits && decision.outcome == Outcome::Denied {
+            return Asked::Later(Waiting {
+                key: self.limiter.key_owned(key),
+                cost,
+                fingerprint,
+            });
+        }
+        Asked::Now(Judged::Refused(self.denial(decision, fingerprint)))
+    }
+
+    fn denial(&self, decision: &Decision, fingerprint: u64) -> Denial {
+        let shown = Shown::of_bucket(&self.name, decision, self.limiter.rate());
+        Denial::new(kind(decision), Arc::clone(&self.name), *decision)
+            .showing(Some(shown))
+            .key(fingerprint)
     }
 }
 
 /// A cost that never fits is no matter of time.
-fn kind(decision: &Decision) -> Kind {
+pub(super) fn kind(decision: &Decision) -> Kind {
     match decision.outcome {
         Outcome::Never => Kind::TooLarge,
         _ => Kind::Rate,
@@ -113,25 +171,33 @@ fn kind(decision: &Decision) -> Kind {
 
 impl<R: Request, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<K, C> {
     type Held = ();
-    type Question = Infallible;
+    type Question = Waiting<C>;
 
     #[inline]
-    fn ask(&self, request: &R, answers: &Answers) -> Asked<(), Infallible> {
+    fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<()>, Waiting<C>> {
         if let Some(key) = self.key.key(request) {
-            return Asked::Now(self.decide(request, &key, answers));
+            return self.decide(&key, terms);
         }
-        Asked::Now(match self.missing {
-            Missing::Pass => Admission::Exempt,
+        match self.missing {
+            Missing::Pass => Asked::Now(Judged::Exempt),
             Missing::Peer => match Address::new().key(request) {
-                Some(key) => self.decide(request, &(key, "peer"), answers),
-                None => Admission::Failed(NO_KEY),
+                Some(key) => self.decide(&(key, "peer"), terms),
+                None => Asked::Now(Judged::Failed(NO_KEY)),
             },
-            Missing::Fail => Admission::Failed(NO_KEY),
-        })
+            Missing::Fail => Asked::Now(Judged::Failed(NO_KEY)),
+        }
     }
 
-    async fn answer(&self, question: Infallible, _: &Answers) -> Admission<()> {
-        match question {}
+    async fn answer(&self, waiting: Waiting<C>, terms: &Terms<'_>) -> Judged<()> {
+        let Waiting {
+            key,
+            cost,
+            fingerprint,
+        } = waiting;
+        match key.acquire_n(cost).timeout(self.wait).await {
+            Ok(_) => self.passed(&key.peek(), terms),
+            Err(refused) => Judged::Refused(self.denial(refused.decision(), fingerprint)),
+        }
     }
 
     fn is_everyone(&self) -> bool {

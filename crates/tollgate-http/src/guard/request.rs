@@ -1,11 +1,11 @@
 //! What a guard looks at: a request of any framework.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
 /// A request, as far as limits care. Carriers implement it for what their framework has.
 pub trait Request {
     /// Where the connection comes from; none if it has no address, or the framework wasn't told.
-    fn peer(&self) -> Option<IpAddr>;
+    fn peer(&self) -> Option<SocketAddr>;
 
     /// `GET`, `POST` …
     fn method(&self) -> &str;
@@ -24,6 +24,14 @@ pub trait Request {
 
     /// What earlier layers found out.
     fn extension<T: Send + Sync + 'static>(&self) -> Option<&T>;
+
+    /// How many bytes its body has, if it says so (`content-length`).
+    fn body_size(&self) -> Option<u64> {
+        str::from_utf8(self.line("content-length")?)
+            .ok()?
+            .parse()
+            .ok()
+    }
 
     /// The only line of a field; none if there are several, as those who read it later may read another.
     fn line<'r>(&'r self, field: &'r str) -> Option<&'r [u8]> {

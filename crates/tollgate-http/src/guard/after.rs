@@ -1,0 +1,255 @@
+//! What happens after the answer: what a request did cost, and whether it counts at all.
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::held::Held;
+
+/// Nobody said yet what was used.
+const UNSAID: u64 = u64::MAX;
+
+/// An answer of the service, as far as limits care. Carriers implement it for what their framework has.
+pub trait Reply {
+    /// The status of HTTP.
+    fn status(&self) -> u16;
+
+    /// The first line of a header field. Its name is in lower case.
+    fn line(&self, field: &str) -> Option<&[u8]>;
+
+    /// What the service says that it used: the extension [`Used`].
+    fn used(&self) -> Option<u64>;
+}
+
+/// What an answer did cost: an extension of the response, for services that know it before they answer.
+///
+/// ```
+/// use tollgate_http::guard::Used;
+///
+/// let mut response = http::Response::new("a long story");
+/// response.extensions_mut().insert(Used(1_500));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Used(pub u64);
+
+/// Where a service tells what it used, as long as its answer is being sent: an extension of the request, which
+/// [settling](super::Guard::settle) puts there. Clones are one. What was told counts when the body has ended, or is dropped
+/// because the client went away; if nothing was told, the estimate does.
+///
+/// ```
+/// use tollgate_http::guard::Usage;
+///
+/// let usage = Usage::default();
+/// usage.add(100);
+/// usage.add(20);
+/// assert_eq!(usage.told(), Some(120));
+/// usage.set(115);
+/// assert_eq!(usage.told(), Some(115));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Usage(Arc<AtomicU64>);
+
+impl Default for Usage {
+    fn default() -> Self {
+        Self(Arc::new(AtomicU64::new(UNSAID)))
+    }
+}
+
+impl Usage {
+    /// So much more was used.
+    pub fn add(&self, more: u64) {
+        let sum = |told: u64| {
+            let before = if told == UNSAID { 0 } else { told };
+            Some(before.saturating_add(more).min(UNSAID - 1))
+        };
+        // It always says a new value. Only the number itself counts, so nothing has to be ordered by it.
+        let _ = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
+    }
+
+    /// So much was used in all.
+    pub fn set(&self, all: u64) {
+        self.0.store(all.min(UNSAID - 1), Ordering::Relaxed);
+    }
+
+    /// What was told; none if nothing was.
+    pub fn told(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|told| *told != UNSAID)
+    }
+}
+
+/// Which answers count. Until it is known, each request holds its cost; then that is given back unless the answer counts.
+/// So no number of requests at once gets past the limit before the first was counted.
+///
+/// A request that ends without an answer counts: its client has hung up, perhaps so that it wouldn't.
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub enum Counts {
+    /// All.
+    #[default]
+    All,
+    /// Those with a status from 400 on, calls of gRPC that end with a status other than 0, and services that fail
+    /// without an answer.
+    Failures,
+    /// All others.
+    Successes,
+    /// Those of which this is true.
+    By(CountsIf),
+}
+
+/// Says whether an answer counts.
+pub type CountsIf = Arc<dyn Fn(&dyn Reply) -> bool + Send + Sync>;
+
+/// How it is known what a request did cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Settle {
+    /// The service says it, by [`Used`] or [`Usage`].
+    Told,
+    /// One for each so many bytes of the answer's body that were sent, rounded up.
+    BytesSent {
+        /// How many bytes cost one.
+        per: NonZeroU64,
+    },
+}
+
+/// What a guard does after an answer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct After {
+    pub(super) counts: Counts,
+    pub(super) settle: Option<Settle>,
+}
+
+/// What is watched of one answer.
+#[derive(Debug)]
+pub(super) struct Watch {
+    after: Arc<After>,
+    usage: Option<Usage>,
+    cost: u64,
+    sent: u64,
+    counted: Counted,
+}
+
+/// Whether an answer counts, as far as is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counted {
+    Unknown,
+    /// A call of gRPC, which says at its end how it went.
+    AtItsEnd,
+    Yes,
+    No,
+}
+
+impl Watch {
+    pub(super) fn new(after: &Arc<After>, cost: u64) -> Self {
+        Self {
+            after: Arc::clone(after),
+            usage: (after.settle == Some(Settle::Told)).then(Usage::default),
+            cost,
+            sent: 0,
+            counted: Counted::Unknown,
+        }
+    }
+
+    pub(super) const fn usage(&self) -> Option<&Usage> {
+        self.usage.as_ref()
+    }
+
+    /// The head of the answer is there.
+    pub(super) fn replied(&mut self, reply: &dyn Reply, held: &mut impl Held) {
+        self.counted = self.after.counts.of(reply);
+        match self.counted {
+            Counted::No => held.settle(0),
+            Counted::Yes if self.after.settle.is_none() => held.settle(self.cost),
+            _ => {}
+        }
+        if let (Some(usage), Some(used)) = (&self.usage, reply.used()) {
+            usage.set(used);
+        }
+    }
+
+    /// The service failed without an answer.
+    pub(super) fn failed(&mut self, held: &mut impl Held) {
+        match self.after.counts {
+            Counts::Successes | Counts::By(_) => held.settle(0),
+            Counts::All | Counts::Failures => self.counted = Counted::Yes,
+        }
+    }
+
+    pub(super) const fn sent(&mut self, bytes: u64) {
+        self.sent = self.sent.saturating_add(bytes);
+    }
+
+    /// The body ends with this status of gRPC.
+    pub(super) fn trailer(&mut self, grpc_status: Option<&[u8]>) {
+        if self.counted == Counted::AtItsEnd {
+            let is_failure = grpc_status != Some(b"0");
+            self.counted = self.after.counts.of_outcome(is_failure);
+        }
+    }
+
+    /// Nothing more is sent: the body has ended, or was dropped.
+    pub(super) fn ended(&self, held: &mut impl Held) {
+        if self.counted == Counted::No {
+            return held.settle(0);
+        }
+        match self.after.settle {
+            // Of what was never answered the estimate stays charged.
+            _ if self.counted == Counted::Unknown => {}
+            Some(Settle::Told) => {
+                if let Some(used) = self.usage.as_ref().and_then(Usage::told) {
+                    held.settle(used);
+                }
+            }
+            Some(Settle::BytesSent { per }) => held.settle(self.sent.div_ceil(per.get())),
+            None => held.settle(self.cost),
+        }
+    }
+}
+
+impl Counts {
+    fn of(&self, reply: &dyn Reply) -> Counted {
+        match self {
+            Self::All => Counted::Yes,
+            Self::By(is_counted) if is_counted(reply) => Counted::Yes,
+            Self::By(_) => Counted::No,
+            Self::Failures | Self::Successes => match is_failure(reply) {
+                Some(is_failure) => self.of_outcome(is_failure),
+                None => Counted::AtItsEnd,
+            },
+        }
+    }
+
+    const fn of_outcome(&self, is_failure: bool) -> Counted {
+        match (self, is_failure) {
+            (Self::Failures, false) | (Self::Successes, true) => Counted::No,
+            _ => Counted::Yes,
+        }
+    }
+}
+
+/// Whether the service refused or failed; none if that is known only at the end.
+fn is_failure(reply: &dyn Reply) -> Option<bool> {
+    if reply.status() >= 400 {
+        return Some(true);
+    }
+    let is_grpc = reply.line("content-type").is_some_and(crate::grpc::is_call);
+    match reply.line("grpc-status") {
+        Some(status) => Some(status != b"0"),
+        None if is_grpc => None,
+        None => Some(false),
+    }
+}
+
+impl fmt::Debug for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::All => "All",
+            Self::Failures => "Failures",
+            Self::Successes => "Successes",
+            Self::By(_) => "By",
+        })
+    }
+}

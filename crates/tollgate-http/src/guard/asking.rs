@@ -1,0 +1,219 @@
+//! How a guard is asked: the way of a request, from its arrival to its ticket or its refusal.
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::after::Watch;
+use super::answers::Refused;
+use super::denial::Denial;
+use super::hooks::{self, Came};
+use super::request::Request;
+use super::set_up::{Guard, Mode, Watched};
+use super::tarpit::Stuck;
+use super::{Admission, Asked, Judged, Limits, Terms, Ticket};
+use crate::{Kind, retry_after};
+
+/// What has to be asked, or waited for, before it is known what becomes of a request.
+pub struct Later<Q> {
+    cost: Option<u64>,
+    offender: Offender,
+    what: What<Q>,
+}
+
+enum What<Q> {
+    Limits(Q),
+    /// It is refused, and waits for that.
+    Tarpit(Denial, Stuck),
+}
+
+/// Whom a refusal is noted of.
+#[derive(Clone, Copy, Debug, Default)]
+struct Offender {
+    block: Option<u64>,
+    pit: Option<u64>,
+}
+
+impl<R: Request, L: Limits<R>> Guard<R, L> {
+    /// What becomes of a request, or what has to be asked first.
+    #[inline]
+    pub fn ask(&self, request: &R) -> Asked<Admission<L::Held>, Later<L::Question>> {
+        if self.exempt.iter().any(|is_exempt| is_exempt(request)) {
+            return Asked::Now(Admission::Passed(Ticket::free()));
+        }
+        let mut offender = Offender::default();
+        if let Some(watch) = &self.watch {
+            offender = Offender::of(watch, request);
+            if let Some(denial) = self.listed(watch, request, offender) {
+                return self.refuse(
+                    denial,
+                    None,
+                    Offender {
+                        block: None,
+                        ..offender
+                    },
+                );
+            }
+        }
+        let terms = Terms {
+            cost: self.cost.as_ref().map(|cost| cost(request)),
+            answers: &self.answers,
+        };
+        match self.limits.ask(request, &terms) {
+            Asked::Now(Judged::Refused(denial)) => self.refuse(denial, terms.cost, offender),
+            Asked::Now(judged) => Asked::Now(self.admission(judged, terms.cost)),
+            Asked::Later(question) => Asked::Later(Later {
+                cost: terms.cost,
+                offender,
+                what: What::Limits(question),
+            }),
+        }
+    }
+
+    /// What becomes of a request, in time. Dropping this gives back all places in lines.
+    pub async fn answer(&self, later: Later<L::Question>) -> Admission<L::Held>
+    where
+        R: 'static,
+    {
+        let Later {
+            cost,
+            offender,
+            what,
+        } = later;
+        let (denial, stuck) = match what {
+            What::Tarpit(denial, stuck) => (denial, stuck),
+            What::Limits(question) => {
+                let terms = Terms {
+                    cost,
+                    answers: &self.answers,
+                };
+                let denial = match self.limits.answer(question, &terms).await {
+                    Judged::Refused(denial) => denial,
+                    judged => return self.admission(judged, cost),
+                };
+                match self.refuse(denial, cost, offender) {
+                    Asked::Now(admission) => return admission,
+                    Asked::Later(Later {
+                        what: What::Tarpit(denial, stuck),
+                        ..
+                    }) => (denial, stuck),
+                    // A refusal asks nobody again.
+                    Asked::Later(_) => return Admission::Passed(Ticket::free()),
+                }
+            }
+        };
+        if let Some(pit) = self.watch.as_ref().and_then(|watch| watch.pit.as_ref()) {
+            pit.hold_up(stuck).await;
+        }
+        Admission::Refused(denial)
+    }
+
+    /// The answer to a request that was refused.
+    pub fn tell(&self, request: &R, denial: &Denial) -> Refused {
+        let told = match (&self.spread, retry_after(&denial.decision)) {
+            (Some(spread), Some(_)) => {
+                let mut later = denial.decision;
+                later.retry_after = later.retry_after.saturating_add(spread.more(denial));
+                retry_after(&later)
+            }
+            (_, told) => told,
+        };
+        let mut refused = self.answers.refused(request, denial, told);
+        if let Some(change) = &self.handler {
+            change(request, denial, &mut refused);
+        }
+        refused
+    }
+
+    /// Who isn't served, whatever its limit says.
+    fn listed(&self, watch: &Watched<R>, request: &R, offender: Offender) -> Option<Denial> {
+        if watch.deny.iter().any(|is_listed| is_listed(request)) {
+            return Some(Denial::blocked("denied", None));
+        }
+        let key = offender.block?;
+        let left = watch.blocks.as_ref()?.left(key)?;
+        Some(Denial::blocked("blocked", Some(left)).key(key))
+    }
+
+    #[inline]
+    fn admission(&self, judged: Judged<L::Held>, cost: Option<u64>) -> Admission<L::Held> {
+        match judged {
+            Judged::Exempt => Admission::Passed(Ticket::free()),
+            Judged::Passed { held, fields } => {
+                let after = self.after.as_ref();
+                let watch = after.map(|after| Box::new(Watch::new(after, cost.unwrap_or(1))));
+                Admission::Passed(Ticket::new(held, fields, watch))
+            }
+            Judged::Refused(denial) => Admission::Refused(denial),
+            Judged::Failed(why) => {
+                tracing::error!(target: hooks::TARGET, "{why}");
+                Admission::Failed(why)
+            }
+        }
+    }
+
+    #[cold]
+    fn refuse(
+        &self,
+        denial: Denial,
+        cost: Option<u64>,
+        offender: Offender,
+    ) -> Asked<Admission<L::Held>, Later<L::Question>> {
+        self.log_refusal(&denial);
+        if self.mode == Mode::Shadow {
+            return Asked::Now(Admission::Passed(Ticket::free()));
+        }
+        let Some(watch) = &self.watch else {
+            return Asked::Now(Admission::Refused(denial));
+        };
+        // What the server lacks is nobody's offence.
+        let is_offence = !matches!(denial.kind, Kind::Shed | Kind::Unavailable);
+        if let (true, Some(blocks), Some(key)) = (is_offence, &watch.blocks, offender.block) {
+            blocks.note(key);
+        }
+        if let (true, Some(pit), Some(key)) = (is_offence, &watch.pit, offender.pit)
+            && let Some(stuck) = pit.catch(key, denial.wait().unwrap_or(Duration::MAX))
+        {
+            return Asked::Later(Later {
+                cost,
+                offender,
+                what: What::Tarpit(denial, stuck),
+            });
+        }
+        Asked::Now(Admission::Refused(denial))
+    }
+
+    fn log_refusal(&self, denial: &Denial) {
+        if !tracing::enabled!(target: "tollgate", tracing::Level::INFO) {
+            return;
+        }
+        let came = match self.mode {
+            Mode::Enforce => Came::Refused,
+            Mode::Shadow => Came::Shadow,
+        };
+        if self.log.allow() {
+            hooks::refused(denial, came, self.untold.swap(0, Ordering::Relaxed));
+        } else {
+            // Only a number for people; nothing is ordered by it.
+            self.untold.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Offender {
+    fn of<R: Request>(watch: &Watched<R>, request: &R) -> Self {
+        Self {
+            block: watch
+                .blocks
+                .as_ref()
+                .and_then(|blocks| blocks.whom.of(request)),
+            pit: watch.pit.as_ref().and_then(|pit| pit.whom.of(request)),
+        }
+    }
+}
+
+impl<Q> fmt::Debug for Later<Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Later").finish_non_exhaustive()
+    }
+}

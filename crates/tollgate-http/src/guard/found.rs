@@ -1,0 +1,63 @@
+//! The key of a request as a number that tells it from others, for tables that keep keys themselves.
+
+use std::hash::{BuildHasher, Hash};
+
+use foldhash::quality::RandomState;
+
+use super::keys::{Address, KeyOf};
+use super::per_key::{Missing, NO_KEY};
+use super::request::Request;
+
+/// What is kept in place of a key: two hashes of it with seeds that nobody knows. So no token can be read from memory, and
+/// no two keys that a client chooses meet.
+pub type Fingerprint = [u64; 2];
+
+/// Where keys are found, and what is kept of them.
+#[derive(Debug)]
+pub(super) struct Finder<K> {
+    pub(super) key: K,
+    pub(super) missing: Missing,
+    seeds: [RandomState; 2],
+}
+
+/// What was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Key(Fingerprint),
+    /// It has none, and passes.
+    Pass,
+    /// It has none, and that is a mistake.
+    Fail(&'static str),
+}
+
+impl<K> Finder<K> {
+    pub(super) fn new(key: K) -> Self {
+        Self {
+            key,
+            missing: Missing::Fail,
+            seeds: [RandomState::default(), RandomState::default()],
+        }
+    }
+
+    pub(super) fn find<R: Request>(&self, request: &R) -> Found
+    where
+        K: KeyOf<R>,
+    {
+        if let Some(key) = self.key.key(request) {
+            return Found::Key(self.print(&key));
+        }
+        match self.missing {
+            Missing::Pass => Found::Pass,
+            Missing::Peer => match Address::new().key(request) {
+                Some(key) => Found::Key(self.print(&(key, "peer"))),
+                None => Found::Fail(NO_KEY),
+            },
+            Missing::Fail => Found::Fail(NO_KEY),
+        }
+    }
+
+    fn print(&self, key: &impl Hash) -> Fingerprint {
+        let [one, other] = &self.seeds;
+        [one.hash_one(key), other.hash_one(key)]
+    }
+}

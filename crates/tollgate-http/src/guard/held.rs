@@ -1,0 +1,166 @@
+//! What a request holds from its admission to the end of its answer.
+
+use std::fmt;
+
+use tollgate::stack::Hold;
+use tollgate_engine::verdict::Permits;
+
+use super::after::{Reply, Usage, Watch};
+use super::fields::Fields;
+
+/// What limits hold for a request that passed. Dropping it gives back slots, and charges what isn't settled.
+pub trait Held: Send + 'static {
+    /// The request cost so much. Said once; what is said later is too late.
+    fn settle(&mut self, spent: u64) {
+        let _ = spent;
+    }
+
+    /// Whether nothing is held: then it makes no difference when it is dropped.
+    fn is_empty(&self) -> bool {
+        false
+    }
+}
+
+/// Nothing.
+impl Held for () {
+    fn is_empty(&self) -> bool {
+        true
+    }
+}
+
+impl<H: Held> Held for Option<H> {
+    fn settle(&mut self, spent: u64) {
+        if let Some(held) = self {
+            held.settle(spent);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.as_ref().is_none_or(Held::is_empty)
+    }
+}
+
+impl Held for Permits {
+    fn settle(&mut self, spent: u64) {
+        Self::settle(self, spent);
+    }
+
+    fn is_empty(&self) -> bool {
+        Self::is_empty(self)
+    }
+}
+
+/// An estimate of one limit.
+#[derive(Debug)]
+pub struct Estimate(Option<Hold<'static>>);
+
+impl Estimate {
+    pub(super) const fn new(hold: Hold<'static>) -> Self {
+        Self(Some(hold))
+    }
+}
+
+impl Held for Estimate {
+    fn settle(&mut self, spent: u64) {
+        if let Some(hold) = self.0.take() {
+            hold.settle(spent);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+/// What goes along with a request that passed, until the head of its answer is there. Dropping it before that (the client
+/// has gone) gives back slots, and what isn't settled is charged.
+#[derive(Debug)]
+pub struct Ticket<H: Held> {
+    rest: Option<Rest<H>>,
+    fields: Fields,
+}
+
+/// What is held while the body of an answer is being sent. Dropping it is its end.
+pub struct Rest<H: Held> {
+    held: H,
+    watch: Option<Box<Watch>>,
+}
+
+impl<H: Held> Ticket<H> {
+    /// Of a request that no limit is for.
+    #[inline]
+    pub fn free() -> Self {
+        Self {
+            rest: None,
+            fields: Fields::new(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn new(held: H, fields: Fields, watch: Option<Box<Watch>>) -> Self {
+        let rest = (watch.is_some() || !held.is_empty()).then_some(Rest { held, watch });
+        Self { rest, fields }
+    }
+
+    /// Where the service tells what it used, to be put into the extensions of the request.
+    #[inline]
+    pub fn usage(&self) -> Option<&Usage> {
+        self.rest.as_ref()?.watch.as_ref()?.usage()
+    }
+
+    /// The head of the answer is there: what it says of the limit, and what is held until its body has ended.
+    #[inline]
+    pub fn replied(self, reply: &dyn Reply) -> (Fields, Option<Rest<H>>) {
+        let Self { mut rest, fields } = self;
+        if let Some(Rest {
+            held,
+            watch: Some(watch),
+        }) = &mut rest
+        {
+            watch.replied(reply, held);
+        }
+        (fields, rest)
+    }
+
+    /// The service failed without an answer.
+    pub fn failed(self) {
+        if let Some(mut rest) = self.rest
+            && let Some(watch) = &mut rest.watch
+        {
+            watch.failed(&mut rest.held);
+        }
+    }
+}
+
+impl<H: Held> Rest<H> {
+    /// So many bytes of the body were sent.
+    #[inline]
+    pub fn sent(&mut self, bytes: usize) {
+        if let Some(watch) = &mut self.watch {
+            watch.sent(bytes as u64);
+        }
+    }
+
+    /// The body ends with trailers that say this `grpc-status`.
+    pub fn trailer(&mut self, grpc_status: Option<&[u8]>) {
+        if let Some(watch) = &mut self.watch {
+            watch.trailer(grpc_status);
+        }
+    }
+}
+
+impl<H: Held> Drop for Rest<H> {
+    fn drop(&mut self) {
+        if let Some(watch) = &self.watch {
+            watch.ended(&mut self.held);
+        }
+    }
+}
+
+impl<H: Held> fmt::Debug for Rest<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rest")
+            .field("watch", &self.watch)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,68 @@
+//! What operators see of single requests: events of `tracing`, on the span that is current.
+
+use tollgate::Decision;
+
+use super::denial::Denial;
+
+/// The target of all events.
+pub(super) const TARGET: &str = "tollgate";
+
+/// Tells of a decision, to those who ask for everything.
+#[inline]
+pub(super) fn passed_or_not(rule: &str, key: impl FnOnce() -> u64, decision: &Decision) {
+    if tracing::enabled!(target: "tollgate", tracing::Level::TRACE) {
+        tell(rule, key(), decision);
+    }
+}
+
+#[cold]
+fn tell(rule: &str, key: u64, decision: &Decision) {
+    let outcome = if decision.is_allowed() {
+        "passed"
+    } else {
+        "over"
+    };
+    tracing::trace!(
+        target: TARGET,
+        rule,
+        key = format_args!("{key:016x}"),
+        outcome,
+        remaining = decision.remaining,
+        "decided"
+    );
+}
+
+/// What came of a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Came {
+    Refused,
+    /// It would have been, and passes.
+    Shadow,
+}
+
+/// Tells of a refusal, and of how many nothing was told since the last one.
+pub(super) fn refused(denial: &Denial, came: Came, untold: u64) {
+    let outcome = match came {
+        Came::Refused => "refused",
+        Came::Shadow => "shadow",
+    };
+    let Denial {
+        kind,
+        limit,
+        decision,
+        key,
+        ..
+    } = denial;
+    let retry_after_ms = denial.wait().map(|wait| wait.as_millis());
+    tracing::info!(
+        target: TARGET,
+        rule = &**limit,
+        key = key.map(|key| tracing::field::display(format!("{key:016x}"))),
+        outcome,
+        kind = kind.name(),
+        retry_after_ms,
+        limit = decision.limit,
+        untold,
+        "over the limit"
+    );
+}

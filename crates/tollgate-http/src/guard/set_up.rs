@@ -1,0 +1,259 @@
+//! A guard, and what can be chosen of it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use tollgate::clock::Monotonic;
+use tollgate::{Clock, LimitError, Limiter, Rate};
+
+use super::after::{After, Counts, Settle};
+use super::answers::{Answers, Refused};
+use super::block::{AnyClock, Block, Blocks};
+use super::cost::Cost;
+use super::denial::Denial;
+use super::keys::KeyOf;
+use super::request::Request;
+use super::spread::Spread;
+use super::tarpit::{Pit, Tarpit};
+use super::{Limits, Settles};
+
+/// Paths that only machines ask, which should know whether a service lives however much it has to do.
+const PROBES: [&str; 4] = ["/healthz", "/readyz", "/livez", "/metrics"];
+
+/// How many refusals are logged, unless said otherwise.
+const LOGGED: Rate = Rate::per_second(10);
+
+/// A guard before a service.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::Rate;
+/// use tollgate_http::guard::{Guard, PerKey, Request, Tarpit, keys::Address};
+///
+/// fn guard<R: Request + 'static>() -> Result<Guard<R, PerKey<Address>>, tollgate::LimitError> {
+///     let limits = PerKey::new(Rate::per_second(10).burst(20), Address::new())?;
+///     Ok(Guard::new(limits)
+///         .exempt_probes()
+///         .cost(|request: &R| if request.path() == "/search" { 5 } else { 1 })
+///         .tarpit(Tarpit::new(Duration::from_secs(2), 100), Address::new()))
+/// }
+/// ```
+pub struct Guard<R, L> {
+    pub(super) limits: L,
+    pub(super) answers: Answers,
+    pub(super) exempt: Vec<Predicate<R>>,
+    pub(super) cost: Option<CostOf<R>>,
+    pub(super) after: Option<Arc<After>>,
+    /// What most guards have none of, so that they pay for one look.
+    pub(super) watch: Option<Box<Watched<R>>>,
+    pub(super) mode: Mode,
+    pub(super) handler: Option<Handler<R>>,
+    pub(super) spread: Option<Spread>,
+    pub(super) log: Limiter<AnyClock>,
+    pub(super) untold: AtomicU64,
+    clock: AnyClock,
+}
+
+/// Whether refusals are refusals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    Enforce,
+    Shadow,
+}
+
+/// Who isn't served, whatever its limit says, and who waits for that.
+pub(super) struct Watched<R> {
+    pub(super) deny: Vec<Predicate<R>>,
+    pub(super) blocks: Option<Blocks<R>>,
+    pub(super) pit: Option<Pit<R>>,
+}
+
+pub(super) type Predicate<R> = Box<dyn Fn(&R) -> bool + Send + Sync>;
+pub(super) type CostOf<R> = Box<dyn Fn(&R) -> u64 + Send + Sync>;
+pub(super) type Handler<R> = Box<dyn Fn(&R, &Denial, &mut Refused) + Send + Sync>;
+
+impl<R: Request, L: Limits<R>> Guard<R, L> {
+    /// A guard that asks these limits about every request.
+    pub fn new(limits: L) -> Self {
+        if limits.is_everyone() {
+            tracing::warn!(
+                "all requests are counted as one client's: any of them can use up the limit of all others"
+            );
+        }
+        let clock: AnyClock = Arc::new(Monotonic::new());
+        Self {
+            limits,
+            answers: Answers::new(),
+            exempt: Vec::new(),
+            cost: None,
+            after: None,
+            watch: None,
+            mode: Mode::Enforce,
+            handler: None,
+            spread: None,
+            log: Limiter::with_clock(LOGGED, Arc::clone(&clock)),
+            untold: AtomicU64::new(0),
+            clock,
+        }
+    }
+
+    /// How clients are told.
+    #[must_use]
+    pub fn answers(mut self, answers: Answers) -> Self {
+        self.answers = answers;
+        self
+    }
+
+    /// The clock of blocks, tarpit and log: said before those are.
+    #[must_use]
+    pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
+        self.clock = Arc::new(clock);
+        self.log(LOGGED)
+    }
+
+    /// No limit is for requests like this, either.
+    #[must_use]
+    pub fn exempt(mut self, is_exempt: impl Fn(&R) -> bool + Send + Sync + 'static) -> Self {
+        self.exempt.push(Box::new(is_exempt));
+        self
+    }
+
+    /// No limit is for GET and HEAD of exactly `/healthz`, `/readyz`, `/livez` and `/metrics`.
+    #[must_use]
+    pub fn exempt_probes(self) -> Self {
+        self.exempt(|request: &R| {
+            matches!(request.method(), "GET" | "HEAD") && PROBES.contains(&request.path())
+        })
+    }
+
+    /// Whoever is on this list is let in, whatever the limits say, and whoever else says otherwise: as
+    /// [`exempt`](Self::exempt).
+    #[must_use]
+    pub fn allow(self, is_listed: impl Fn(&R) -> bool + Send + Sync + 'static) -> Self {
+        self.exempt(is_listed)
+    }
+
+    /// Whoever is on this list, and on no other that lets it in, isn't served.
+    #[must_use]
+    pub fn deny(mut self, is_listed: impl Fn(&R) -> bool + Send + Sync + 'static) -> Self {
+        self.watched().deny.push(Box::new(is_listed));
+        self
+    }
+
+    /// What requests cost: one, unless said otherwise. What costs 0 passes, and is shown what is left.
+    #[must_use]
+    pub fn cost(mut self, cost: impl Fn(&R) -> u64 + Send + Sync + 'static) -> Self {
+        self.cost = Some(Box::new(cost));
+        self
+    }
+
+    /// What requests cost, by a table.
+    #[must_use]
+    pub fn costing(self, cost: Cost) -> Self {
+        self.cost(move |request| cost.of(request))
+    }
+
+    /// Nothing is refused, and nobody is told that it would be but the log.
+    #[must_use]
+    pub fn shadow(mut self) -> Self {
+        self.mode = Mode::Shadow;
+        self
+    }
+
+    /// Whoever is refused too often is blocked for a while, by this key.
+    ///
+    /// # Errors
+    /// Times that can't be kept.
+    pub fn block(mut self, block: Block, key: impl KeyOf<R>) -> Result<Self, LimitError> {
+        let blocks = Blocks::new(block, key, Arc::clone(&self.clock))?;
+        self.watched().blocks = Some(blocks);
+        Ok(self)
+    }
+
+    /// Whoever comes again before it was told to waits for its refusal, by this key.
+    #[must_use]
+    pub fn tarpit(mut self, tarpit: Tarpit, key: impl KeyOf<R>) -> Self {
+        let pit = Pit::new(tarpit, key, Arc::clone(&self.clock));
+        self.watched().pit = Some(pit);
+        self
+    }
+
+    /// `Retry-After` is longer than it has to be by a random time, so that those who were refused together don't come again
+    /// together: up to the limit's window, or the time that all who were refused lately need, if that is longer, and never
+    /// more than this.
+    #[must_use]
+    pub fn jitter(mut self, most: Duration) -> Self {
+        self.spread = Some(Spread::new(most, Arc::clone(&self.clock)));
+        self
+    }
+
+    /// Changes refusals before they are sent: status, fields and body.
+    #[must_use]
+    pub fn on_refusal(
+        mut self,
+        change: impl Fn(&R, &Denial, &mut Refused) + Send + Sync + 'static,
+    ) -> Self {
+        self.handler = Some(Box::new(change));
+        self
+    }
+
+    /// How many refusals are logged (as events of `tracing`, target `tollgate`): 10 a second unless said otherwise. Each tells
+    /// how many came before it that weren't.
+    #[must_use]
+    pub fn log(mut self, rate: Rate) -> Self {
+        self.log = Limiter::with_clock(rate, Arc::clone(&self.clock));
+        self
+    }
+
+    /// The limits.
+    pub const fn limits(&self) -> &L {
+        &self.limits
+    }
+
+    fn watched(&mut self) -> &mut Watched<R> {
+        self.watch.get_or_insert_with(|| {
+            Box::new(Watched {
+                deny: Vec::new(),
+                blocks: None,
+                pit: None,
+            })
+        })
+    }
+}
+
+impl<R: Request, L: Limits<R> + Settles> Guard<R, L> {
+    /// Only these answers count. Until the answer is there its request holds its cost.
+    #[must_use]
+    pub fn count(mut self, counts: Counts) -> Self {
+        let after = self.after.as_deref().cloned().unwrap_or_default();
+        self.after = Some(Arc::new(After { counts, ..after }));
+        self
+    }
+
+    /// What a request costs is known when it was answered: until then its cost is an estimate.
+    #[must_use]
+    pub fn settle(mut self, settle: Settle) -> Self {
+        let after = self.after.as_deref().cloned().unwrap_or_default();
+        let settle = Some(settle);
+        self.after = Some(Arc::new(After { settle, ..after }));
+        self
+    }
+}
+
+impl<R, L: fmt::Debug> fmt::Debug for Guard<R, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let watch = self.watch.as_deref();
+        f.debug_struct("Guard")
+            .field("limits", &self.limits)
+            .field("answers", &self.answers)
+            .field("exempt", &self.exempt.len())
+            .field("deny", &watch.map_or(0, |watch| watch.deny.len()))
+            .field("block", &watch.and_then(|watch| watch.blocks.as_ref()))
+            .field("tarpit", &watch.and_then(|watch| watch.pit.as_ref()))
+            .field("after", &self.after)
+            .field("mode", &self.mode)
+            .finish_non_exhaustive()
+    }
+}
