@@ -9,9 +9,7 @@ use std::task::{Context, Poll};
 use actix_web::body::MessageBody;
 use actix_web::dev::{Service, ServiceRequest, ServiceResponse};
 use actix_web::http::StatusCode;
-use actix_web::http::header::{
-    ACCESS_CONTROL_EXPOSE_HEADERS, HeaderMap, HeaderName, HeaderValue,
-};
+use actix_web::http::header::{ACCESS_CONTROL_EXPOSE_HEADERS, HeaderMap, HeaderName, HeaderValue};
 use actix_web::{Error, HttpMessage, HttpResponse};
 use tollgate_http::guard::{
     Admission, Asked, Fields, Guard, Held, Limits, Refused, Reply, Ticket, Used,
@@ -104,10 +102,7 @@ fn answer<B: MessageBody, H: Held>(
 }
 
 /// The answer to a refused request.
-fn refusal<B: MessageBody, H: Held>(
-    head: Head,
-    refused: Refused,
-) -> ServiceResponse<Body<B, H>> {
+fn refusal<B: MessageBody, H: Held>(head: Head, refused: Refused) -> ServiceResponse<Body<B, H>> {
     let status = StatusCode::from_u16(refused.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
     let mut response = HttpResponse::with_body(status, Body::of_refusal(refused.body));
     write(&refused.fields, response.headers_mut());

@@ -1,1 +1,5 @@
-//! x
+//! Limits around real apps of actix-web, asked over loopback connections.
+
+mod bodies;
+mod kit;
+mod limits;

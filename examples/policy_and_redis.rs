@@ -1,0 +1,76 @@
+//! Two instances of a service share the limits of one policy file through Redis, and go on when that is gone.
+//!
+//! `cargo run --example policy_and_redis`; it starts a Redis of its own.
+
+use std::net::SocketAddr;
+
+use axum::Router;
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tollgate_engine::{Engine, Policy};
+use tollgate_redis::Redis;
+use tollgate_testkit::redis::Server;
+use tollgate_testkit::scratch::Scratch;
+use tollgate_tower::{ByPolicy, RateLimitLayer};
+
+type Failed = Box<dyn std::error::Error>;
+
+const POLICY: &str = "
+limits:
+- {name: searches, match: {path: /search}, key: ip, rate: 3/h, on_store_failure: closed}
+- {name: everything, key: ip, rate: 1000/h, on_store_failure: open}
+";
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Failed> {
+    let store = Server::start();
+    let folder = Scratch::new("policy-and-redis");
+    let file = folder.path("policy.yaml");
+    std::fs::write(&file, POLICY)?;
+    let instances = [
+        instance(&store.url(), &file).await?,
+        instance(&store.url(), &file).await?,
+    ];
+
+    let client = reqwest::Client::new();
+    let mut statuses = Vec::new();
+    for turn in 0..6 {
+        let url = format!("{}/search", instances[turn % 2]);
+        statuses.push(client.get(url).send().await?.status().as_u16());
+    }
+    println!("searches on two instances in turn: {statuses:?}");
+    assert_eq!(statuses, [200, 200, 200, 429, 429, 429]);
+
+    // A store that is gone is no refusal: each rule says what happens then.
+    store.kill();
+    let search = client
+        .get(format!("{}/search", instances[0]))
+        .send()
+        .await?;
+    let other = client.get(format!("{}/", instances[0])).send().await?;
+    println!(
+        "without the store: {} for searches, {} for all else",
+        search.status(),
+        other.status()
+    );
+    assert_eq!(
+        (search.status().as_u16(), other.status().as_u16()),
+        (503, 200)
+    );
+    Ok(())
+}
+
+/// An instance of the service, which reads the policy and counts in the store.
+async fn instance(store: &str, policy: &std::path::Path) -> Result<String, Failed> {
+    let redis = Redis::builder(store)?.build()?;
+    let engine = Engine::new(Policy::from_path(policy)?.policy, redis)?;
+    let app = Router::new()
+        .route("/", get(|| async { "hello" }))
+        .route("/search", get(|| async { "found" }))
+        .layer(RateLimitLayer::new(ByPolicy::new(engine)));
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}", listener.local_addr()?);
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    Ok(url)
+}
