@@ -26,3 +26,8 @@
 //! * `llm_budget_http`: an estimate is held while an answer is sent, and settled after it.
 //! * `policy_and_redis`: two instances share the limits of one policy file, and go on when the store is gone.
 //! * `reqwest_client`: a client that slows down before it is refused.
+
+/// The examples of `docs/middleware.md`, which need all carriers at once.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/middleware.md")]
+struct Middleware;
