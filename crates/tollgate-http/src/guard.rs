@@ -96,10 +96,6 @@ impl Terms<'_> {
 
 /// What came of asking.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it is taken apart where it is made, and a box costs more"
-)]
 pub enum Asked<A, Q> {
     /// An answer.
     Now(A),

@@ -24,7 +24,7 @@ pub struct Later<Q> {
 enum What<Q> {
     Limits(Q),
     /// It is refused, and waits for that.
-    Tarpit(Denial, Stuck),
+    Tarpit(Box<(Denial, Stuck)>),
 }
 
 /// Whom a refusal is noted of.
@@ -81,7 +81,7 @@ impl<R: Request, L: Limits<R>> Guard<R, L> {
             what,
         } = later;
         let (denial, stuck) = match what {
-            What::Tarpit(denial, stuck) => (denial, stuck),
+            What::Tarpit(both) => *both,
             What::Limits(question) => {
                 let terms = Terms {
                     cost,
@@ -94,9 +94,9 @@ impl<R: Request, L: Limits<R>> Guard<R, L> {
                 match self.refuse(denial, cost, offender) {
                     Asked::Now(admission) => return admission,
                     Asked::Later(Later {
-                        what: What::Tarpit(denial, stuck),
+                        what: What::Tarpit(both),
                         ..
-                    }) => (denial, stuck),
+                    }) => *both,
                     // A refusal asks nobody again.
                     Asked::Later(_) => return Admission::Passed(Ticket::free()),
                 }
@@ -177,7 +177,7 @@ impl<R: Request, L: Limits<R>> Guard<R, L> {
             return Asked::Later(Later {
                 cost,
                 offender,
-                what: What::Tarpit(denial, stuck),
+                what: What::Tarpit(Box::new((denial, stuck))),
             });
         }
         Asked::Now(Admission::Refused(denial))

@@ -19,7 +19,9 @@ const KEYS: usize = 1_000_000;
 pub(super) type AnyClock = Arc<dyn Clock>;
 
 /// Finds whom a request is from.
-pub(super) struct Whom<R>(Box<dyn Fn(&R) -> Option<u64> + Send + Sync>);
+pub(super) struct Whom<R>(Find<R>);
+
+type Find<R> = Box<dyn Fn(&R) -> Option<u64> + Send + Sync>;
 
 impl<R: Request> Whom<R> {
     pub(super) fn new(key: impl KeyOf<R>) -> Self {

@@ -51,7 +51,7 @@ impl Spread {
         let nanos = u64::try_from(nanos).unwrap_or(u64::MAX);
         let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
         // Evenly: the upper half of a random number times the range.
-        let part = u128::from(self.seed.hash_one(drawn)) * (u128::from(nanos) + 1) >> 64;
+        let part = (u128::from(self.seed.hash_one(drawn)) * (u128::from(nanos) + 1)) >> 64;
         Duration::from_nanos(u64::try_from(part).unwrap_or(nanos))
     }
 
@@ -60,7 +60,7 @@ impl Spread {
         let place = self.seed.hash_one((denial.key, &denial.limit));
         let place = usize::try_from(place % COUNTS as u64).unwrap_or_default();
         let window = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX).max(1);
-        let now = self.clock.now().as_nanos() / window & u64::from(u32::MAX);
+        let now = (self.clock.now().as_nanos() / window) & u64::from(u32::MAX);
         let after = |word: u64| {
             let (then, count) = (word >> 32, word & u64::from(u32::MAX));
             let passed = now.wrapping_sub(then) & u64::from(u32::MAX);

@@ -1,11 +1,16 @@
 //! A service to ask, and what it answered.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use axum::Router;
 use axum::routing::get;
+use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
+use http_body::Frame;
 use http_body_util::BodyExt;
 use tollgate::clock::Manual;
 use tollgate::{KeyedLimiter, Rate};
@@ -71,4 +76,57 @@ fn fields(headers: &HeaderMap) -> Vec<String> {
         format!("{name}: {}", value.to_str().expect("text"))
     };
     own.map(line).collect()
+}
+
+/// What the answer says is left.
+pub(crate) fn left(answer: &Answer) -> u64 {
+    let field = |line: &&String| line.starts_with("ratelimit: ");
+    let line = answer.fields.iter().find(field).expect("a field");
+    let (_, rest) = line.split_once(";r=").expect("what is left");
+    let (left, _) = rest.split_once(';').expect("a time");
+    left.parse().expect("a number")
+}
+
+/// A service of axum in which the layer is told which route serves a request.
+pub(crate) fn routed<L: Limits<Head>>(layer: RateLimitLayer<L>) -> Router {
+    let hello = || async { "hello" };
+    Router::new()
+        .route("/", get(hello))
+        .route("/users/{id}", get(hello).post(hello))
+        .route_layer(layer)
+}
+
+/// A future that is polled by hand.
+pub(crate) fn task<F: Future>(future: F) -> Task<F> {
+    Task(Box::pin(future))
+}
+
+pub(crate) struct Task<F>(Pin<Box<F>>);
+
+impl<F: Future> Task<F> {
+    pub(crate) fn poll_once(&mut self) -> Option<F::Output> {
+        let mut context = Context::from_waker(Waker::noop());
+        match self.0.as_mut().poll(&mut context) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        }
+    }
+}
+
+/// Frames that are there at once.
+pub(crate) fn frames<I>(frames: I) -> Frames<I::IntoIter>
+where
+    I: IntoIterator<Item = Result<Frame<Bytes>, Infallible>>,
+{
+    Frames(frames.into_iter())
+}
+
+pub(crate) struct Frames<I>(I);
+
+impl<I: Iterator + Unpin> futures_core::Stream for Frames<I> {
+    type Item = I::Item;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<I::Item>> {
+        Poll::Ready(self.0.next())
+    }
 }

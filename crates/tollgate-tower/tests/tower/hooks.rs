@@ -1,0 +1,161 @@
+//! What operators see.
+
+use std::fmt::{Debug, Write};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tollgate::Rate;
+use tollgate_tower::{Guard, RateLimitLayer, keys};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+use crate::kit::{app, ask, from, per_key};
+
+/// Keeps the lines of a log, with the name of the span that they are on.
+#[derive(Clone)]
+struct Log {
+    lines: Arc<Mutex<Vec<String>>>,
+    level: Level,
+}
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        write!(self.0, " {}={value:?}", field.name()).expect("a string");
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= self.level
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let metadata = event.metadata();
+        let mut line = Line(format!("{} {}", metadata.level(), metadata.target()));
+        event.record(&mut line);
+        self.lines.lock().expect("a lock").push(line.0);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+impl Log {
+    fn new(level: Level) -> Self {
+        Self {
+            lines: Arc::default(),
+            level,
+        }
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.lines.lock().expect("a lock"))
+    }
+}
+
+fn run(future: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    runtime.expect("a runtime").block_on(future);
+}
+
+#[test]
+fn refusals_are_told_with_rule_and_key_and_some_of_many() {
+    let log = Log::new(Level::INFO);
+    tracing::subscriber::with_default(log.clone(), || {
+        run(async {
+            let (limits, clock) = per_key(Rate::per_hour(1), keys::Bearer);
+            let guard = Guard::new(limits.named("per-token"))
+                .clock(Arc::clone(&clock))
+                .log(Rate::per_minute(2));
+            let app = app(RateLimitLayer::of(guard));
+            let request = || {
+                let mut request = from("192.0.2.1", "/");
+                let token = "Bearer sesame".parse().expect("a value");
+                request.headers_mut().insert("authorization", token);
+                request
+            };
+            for _ in 0..6 {
+                ask(&app, request()).await;
+            }
+            let lines = log.take();
+            assert_eq!(lines.len(), 2, "{lines:?}");
+            for part in [
+                "INFO tollgate",
+                "rule=\"per-token\"",
+                "outcome=\"refused\"",
+                "kind=\"rate\"",
+                "retry_after_ms=3600000",
+                "untold=0",
+            ] {
+                assert!(lines[0].contains(part), "{part}: {lines:?}");
+            }
+            assert!(!lines[0].contains("sesame"), "{lines:?}");
+            let (_, key) = lines[0].split_once("key=").expect("a key");
+            let hex = key.chars().take_while(char::is_ascii_hexdigit).count();
+            assert_eq!(hex, 16, "{lines:?}");
+            clock.advance(Duration::from_secs(60));
+            ask(&app, request()).await;
+            assert!(log.take()[0].contains("untold=3"));
+        });
+    });
+}
+
+#[test]
+fn what_shadow_lets_pass_and_what_passes_is_told_to_those_who_ask() {
+    let log = Log::new(Level::TRACE);
+    tracing::subscriber::with_default(log.clone(), || {
+        run(async {
+            let (limits, _) = per_key(Rate::per_hour(1), keys::Address::new());
+            let app = app(RateLimitLayer::of(Guard::new(limits).shadow()));
+            for _ in 0..2 {
+                assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 200);
+            }
+            let lines = log.take();
+            let has = |parts: [&str; 2]| {
+                let mut found = lines.iter();
+                found.any(|line| parts.iter().all(|part| line.contains(part)))
+            };
+            assert!(has(["TRACE tollgate", "outcome=\"passed\""]), "{lines:?}");
+            assert!(has(["TRACE tollgate", "outcome=\"over\""]), "{lines:?}");
+            assert!(has(["INFO tollgate", "outcome=\"shadow\""]), "{lines:?}");
+        });
+    });
+}
+
+#[test]
+fn mistakes_are_told_at_start_and_once() {
+    let log = Log::new(Level::WARN);
+    tracing::subscriber::with_default(log.clone(), || {
+        run(async {
+            let _all = RateLimitLayer::per_key(Rate::per_hour(1), keys::Everyone);
+            assert!(log.take()[0].contains("all requests are counted as one client's"));
+            let (limits, _) = per_key(Rate::per_hour(1), keys::Address::new());
+            let by_address = app(RateLimitLayer::new(limits));
+            for _ in 0..3 {
+                let mut request = from("192.0.2.1", "/");
+                let forged = "198.51.100.1".parse().expect("a value");
+                request.headers_mut().insert("x-forwarded-for", forged);
+                ask(&by_address, request).await;
+            }
+            let lines = log.take();
+            assert_eq!(lines.len(), 1, "{lines:?}");
+            assert!(lines[0].contains("x-forwarded-for"), "{lines:?}");
+            let (limits, _) = per_key(Rate::per_hour(1), keys::Bearer);
+            let by_token = app(RateLimitLayer::new(limits));
+            assert_eq!(ask(&by_token, from("192.0.2.1", "/")).await.status, 500);
+            assert!(log.take()[0].contains("a request has no key to be limited by"));
+        });
+    });
+}
