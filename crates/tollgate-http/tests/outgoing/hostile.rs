@@ -7,6 +7,10 @@ use tollgate::Rate;
 use tollgate::clock::{Clock, Tokio};
 use tollgate_http::outgoing::Pacer;
 
+use proptest::prelude::*;
+use tollgate::clock::Manual;
+use tollgate_http::outgoing::Stalled;
+
 use crate::kit::{EPOCH, pacer, tell, time_to_pass};
 
 const LONGEST: Duration = Duration::from_secs(30);
@@ -146,4 +150,62 @@ async fn no_more_hosts_are_remembered_than_may_be() {
     let stalled = pacer.pass("steady").await.expect_err("it is remembered");
     let wait = stalled.wait().expect("it is too late");
     assert!(wait > Duration::from_secs(13 * 60), "{wait:?}");
+}
+
+/// A value of a field, from what is well formed to any bytes.
+fn value() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        "[0-9]{1,25}".prop_map(String::into_bytes),
+        "-?[0-9]{1,4}(\\.[0-9]{1,3})?".prop_map(String::into_bytes),
+        "(\"?[a-z]{0,3}\"?(;[rtqw]=-?[0-9]{0,20}){0,4},? ?){0,5}".prop_map(String::into_bytes),
+        "(limit|remaining|reset)=[0-9]{1,5}(, (limit|remaining|reset)=[0-9]{1,20}){0,3}"
+            .prop_map(String::into_bytes),
+        prop::collection::vec(any::<u8>(), 0..40),
+    ]
+}
+
+proptest! {
+    /// Whatever servers answer, nobody waits for longer than the maximum for the first call after it.
+    #[test]
+    fn no_answers_at_all_stop_a_client_for_longer(
+        answers in prop::collection::vec(
+            (prop::sample::select(vec![200_u16, 429, 503]), prop::collection::vec((0..9_usize, value()), 0..5)),
+            1..8,
+        ),
+    ) {
+        const FIELDS: [&str; 9] = [
+            "retry-after", "ratelimit", "ratelimit-policy", "ratelimit-limit", "ratelimit-remaining",
+            "ratelimit-reset", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset",
+        ];
+        let clock = Manual::new();
+        let builder = Pacer::builder(Rate::per_second(1_000)).longest_stop(LONGEST);
+        let pacer = builder.build_on(clock.clone(), clock.clone()).expect("a rate");
+        let pass = || {
+            let looked = std::pin::pin!(pacer.pass_within("host", Duration::ZERO))
+                .poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+            match looked {
+                std::task::Poll::Ready(passed) => passed,
+                std::task::Poll::Pending => panic!("a call without patience never waits"),
+            }
+        };
+        for (status, fields) in answers {
+            let call = match pass() {
+                Ok(call) => call,
+                Err(Stalled::TooLate { wait, .. }) => {
+                    prop_assert!(wait <= LONGEST, "{wait:?}");
+                    // A stop, and the pace after it.
+                    clock.advance(wait);
+                    match pass() {
+                        Ok(call) => call,
+                        Err(stalled) => panic!("it waited as it was told: {stalled}"),
+                    }
+                }
+                Err(other) => panic!("{other}"),
+            };
+            pacer.answered(&call, status, |name| {
+                let own = fields.iter().filter(move |(field, _)| FIELDS[*field] == name);
+                own.map(|(_, value)| &**value)
+            });
+        }
+    }
 }
