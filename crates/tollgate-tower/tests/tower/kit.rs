@@ -68,7 +68,7 @@ async fn read(response: Response<axum::body::Body>) -> Answer {
     }
 }
 
-fn fields(headers: &HeaderMap) -> Vec<String> {
+pub(crate) fn fields(headers: &HeaderMap) -> Vec<String> {
     let own = headers
         .iter()
         .filter(|(name, _)| !["content-length", "allow"].contains(&name.as_str()));

@@ -1,14 +1,19 @@
-//! The layer around real services of axum, in process.
+//! The layer around real services of axum and tonic, in process and over sockets.
 
 mod answers;
 mod costs;
 mod counting;
 mod drops;
+mod golden;
 mod hooks;
 mod kit;
 mod offences;
 mod pace;
 mod policy;
+mod scenarios;
 mod shared;
+mod side_by_side;
 mod slots;
+#[cfg(all(feature = "axum", feature = "tonic"))]
+mod sockets;
 mod waits;
