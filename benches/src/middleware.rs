@@ -69,8 +69,8 @@ pub(crate) fn run(report: &mut Report) {
     by_policy(report, &mut bare);
     two_threads(report);
     report.note(format!(
-        "a request of GET with three header fields and the address of its connection is made ready before, and an empty answer \
-         is polled and dropped; medians of {ROUNDS} rounds in turns. tower_governor keeps its own clock and table; without fields on both \
+        "a request of GET with three header fields and the address of its connection is made ready before, and an answer \
+         with a content type and an empty body is polled and dropped; medians of {ROUNDS} rounds in turns. tower_governor keeps its own clock and table; without fields on both \
          sides, but for refusals, which tell when to come back and why. policy: {RULES} rules, of which three are for the request, by user, \
          tenant and address. two-threads: {CLIENTS} clients"
     ));

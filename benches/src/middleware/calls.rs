@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use axum::body::Body;
 use axum::extract::ConnectInfo;
+use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Request, Response};
 use tollgate_tower::{Tenant, User};
 use tower_service::Service;
@@ -59,7 +60,7 @@ impl Clients {
     }
 }
 
-/// Answers with nothing, and keeps the request for the next call.
+/// Answers with an empty body, and keeps the request for the next call.
 #[derive(Clone, Copy)]
 pub(super) struct Nothing;
 
@@ -75,7 +76,11 @@ impl Service<Request<()>> for Nothing {
     #[inline]
     fn call(&mut self, request: Request<()>) -> Self::Future {
         READY.with_borrow_mut(|ready| ready.push_back(request));
-        ready(Ok(Response::new(Body::empty())))
+        let mut response = Response::new(Body::empty());
+        // As answers have: else the first field that a layer writes would pay for the table of them.
+        let text = HeaderValue::from_static("text/plain");
+        response.headers_mut().insert(CONTENT_TYPE, text);
+        ready(Ok(response))
     }
 }
 
