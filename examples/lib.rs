@@ -15,3 +15,19 @@
 //! * `llm_budget`: hold an estimate, settle the real cost, and use three times as much of the limit.
 //! * `policy`: a policy text decides requests: rules, tiers, what is exempt, a reload, and a mistake with its place.
 //! * `fleet`: three nodes share one limit through Redis, exactly and leased, and go on when it is gone.
+//! * `recipes`: limits that people ask for: payments, a worker, users, a bucket before a meter, a fan-out.
+//!
+//! Services and clients, which ask each other over loopback:
+//!
+//! * `axum_by_address`: each client by its address, and what it is told.
+//! * `axum_tiers`: a user from a token, tiers, and limits for anonymous ones before that.
+//! * `tonic_per_method`: a limit for each method of gRPC.
+//! * `login_protection`: only wrong passwords count, and many at once get no further.
+//! * `llm_budget_http`: an estimate is held while an answer is sent, and settled after it.
+//! * `policy_and_redis`: two instances share the limits of one policy file, and go on when the store is gone.
+//! * `reqwest_client`: a client that slows down before it is refused.
+
+/// The examples of `docs/middleware.md`, which need all carriers at once.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/middleware.md")]
+struct Middleware;

@@ -1,4 +1,4 @@
-//! The system's allocator with a count of the live bytes: what a waiter costs in memory.
+//! The system's allocator with a count of the live bytes and of the calls: what a waiter costs in memory, and a request.
 #![expect(unsafe_code, reason = "an allocator can't be written without it")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
+static CALLS: AtomicUsize = AtomicUsize::new(0);
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
@@ -22,7 +23,13 @@ pub(crate) fn take_peak() -> usize {
     PEAK.swap(live(), Ordering::Relaxed)
 }
 
+/// How often memory was asked for so far.
+pub(crate) fn calls() -> usize {
+    CALLS.load(Ordering::Relaxed)
+}
+
 fn grew(bytes: usize) {
+    CALLS.fetch_add(1, Ordering::Relaxed);
     let live = LIVE.fetch_add(bytes, Ordering::Relaxed) + bytes;
     PEAK.fetch_max(live, Ordering::Relaxed);
 }
@@ -33,7 +40,7 @@ fn shrank(bytes: usize) {
 
 // SAFETY: every call goes to `System` with the caller's own arguments, so the caller's promises
 // are the ones that `System` asks for, and what it returns is passed on as it is. Counting touches
-// two atomics: it doesn't allocate, unwind or look at the memory.
+// three atomics: it doesn't allocate, unwind or look at the memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller promises a layout of non-zero size, as `System` requires.

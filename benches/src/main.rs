@@ -10,6 +10,7 @@ mod handmade;
 mod keyed;
 mod limiter;
 mod machine;
+mod middleware;
 mod peers;
 mod policy;
 mod redis;
@@ -28,7 +29,7 @@ use report::Report;
 type Group = (&'static str, fn(&mut Report));
 
 /// Every group, in the order in which they run.
-const GROUPS: [Group; 7] = [
+const GROUPS: [Group; 8] = [
     ("limiter", limiter::run),
     ("waiting", waiting::run),
     ("keyed", keyed::run),
@@ -36,6 +37,7 @@ const GROUPS: [Group; 7] = [
     ("policy", policy::run),
     ("redis", redis::run),
     ("server", server::run),
+    ("middleware", middleware::run),
 ];
 
 fn main() -> ExitCode {
@@ -123,7 +125,7 @@ mod tests {
         check(
             &["fast"],
             Err(
-                "unknown group \"fast\"; the groups are limiter, waiting, keyed, composition, policy, redis, server",
+                "unknown group \"fast\"; the groups are limiter, waiting, keyed, composition, policy, redis, server, middleware",
             ),
         );
         check(

@@ -5,6 +5,9 @@
 //! * `Retry-After` ([`retry_after`]),
 //! * the [body](refusal::Refusal) of a refusal.
 //!
+//! Two features have what stands around them: `guard`, what all middleware of servers shares, and `outgoing`, what paces the
+//! calls of clients by such fields.
+//!
 //! ```
 //! use std::time::Duration;
 //! use tollgate_core::{Decision, Outcome};
@@ -29,6 +32,8 @@ pub mod grpc;
 #[cfg(feature = "guard")]
 pub mod guard;
 pub mod json;
+#[cfg(feature = "outgoing")]
+pub mod outgoing;
 pub mod refusal;
 
 #[cfg(feature = "engine")]

@@ -14,23 +14,26 @@
 //! * [`RateLimitLayer`] is put around a service; all its clones count together.
 //! * [`keys`] say by what clients are told apart, [`client`] which proxies are believed.
 //! * [`Answers`] says what clients are told.
+//! * [`PaceLayer`] is for the calls that a program makes: it paces them, and obeys what [servers tell](outgoing).
 
 mod body;
 mod future;
 mod layer;
 mod names;
+mod pace;
 mod parts;
 
 pub use body::Body;
 pub use future::ResponseFuture;
 pub use layer::{RateLimit, RateLimitLayer};
+pub use pace::{BoxError, Pace, PaceLayer};
 pub use parts::Head;
 pub use tollgate_http::guard::{
     Admission, Answers, AtOnce, Block, ByPolicy, Cost, Counts, Denial, ExactPerKey, Fields, Form,
     Guard, KeyOf, Limits, Missing, MoreFacts, PerKey, Refused, Reply, Request, Settle, Settles,
     Tarpit, Tenant, Tier, Usage, Used, User, keys,
 };
-pub use tollgate_http::{Dialect, Kind, client};
+pub use tollgate_http::{Dialect, Kind, client, outgoing};
 
 /// What the front page shows is compiled.
 #[cfg(doctest)]

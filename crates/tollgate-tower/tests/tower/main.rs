@@ -8,6 +8,7 @@ mod golden;
 mod hooks;
 mod kit;
 mod offences;
+mod pace;
 mod policy;
 mod scenarios;
 mod shared;

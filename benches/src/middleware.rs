@@ -1,0 +1,178 @@
+//! The group `middleware`: what a layer costs around a service that does nothing, in process, beside tower_governor around the
+//! same service.
+
+use std::sync::Arc;
+
+use tollgate::Rate;
+use tollgate_engine::backend::Memory;
+use tollgate_engine::document::Format;
+use tollgate_engine::{Engine, Policy};
+use tollgate_tower::{Answers, RateLimitLayer};
+use tower_governor::GovernorLayer;
+use tower_governor::governor::GovernorConfigBuilder;
+use tower_layer::Layer;
+
+mod calls;
+
+use calls::{Calls, Clients, Nothing, Serve, allocations, on_two_threads};
+
+use crate::report::{Line, Report};
+use crate::runner::{Measure, Peer, ROUNDS, compare, median};
+use crate::two_threads::Crew;
+
+/// What a layer may cost more than none, in nanoseconds.
+const BARE: f64 = 80.0;
+/// What header fields may cost more than none.
+const HEADERS: f64 = 150.0;
+/// What a policy may cost more than no layer.
+const POLICY: f64 = 600.0;
+const RULES: u64 = 100;
+/// Clients of `two-threads`.
+const CLIENTS: u64 = 1_000;
+
+pub(crate) fn run(report: &mut Report) {
+    let quiet = || ours(plenty()).answers(Answers::new().dialects([]));
+    let mut bare = Calls::new(Clients::One, Nothing);
+    let mut admitted = Calls::new(Clients::One, quiet().layer(Nothing));
+    let mut with_fields = Calls::new(Clients::One, ours(plenty()).layer(Nothing));
+    let mut refused = Calls::new(Clients::One, ours(nothing_left()).layer(Nothing));
+
+    let governor = Calls::new(Clients::One, theirs(PLENTY).layer(Nothing));
+    let mut peers = [Peer::new("tower_governor", governor).target(0.9)];
+    compare(report, "admitted", &mut admitted, &mut peers);
+
+    let governor = Calls::new(Clients::One, theirs(NOTHING_LEFT).layer(Nothing));
+    let mut peers = [Peer::new("tower_governor", governor).target(0.03)];
+    compare(report, "refused", &mut refused, &mut peers);
+
+    let fields = Calls::new(Clients::One, ours(plenty()).layer(Nothing));
+    let mut peers = [Peer::new("admitted-headers", fields).target(2.0)];
+    compare(report, "refused-vs-admitted", &mut refused, &mut peers);
+
+    more(
+        report,
+        ("admitted-bare", "bare", BARE),
+        &mut admitted,
+        &mut bare,
+    );
+    let none = (allocations(&mut admitted), allocations(&mut bare));
+    allocated(report, ("admitted-bare", "bare"), none, 0.0);
+    more(
+        report,
+        ("admitted-headers", "admitted-bare", HEADERS),
+        &mut with_fields,
+        &mut admitted,
+    );
+    // Two fields are written: RateLimit-Policy and RateLimit.
+    let some = (allocations(&mut with_fields), none.0);
+    allocated(report, ("admitted-headers", "admitted-bare"), some, 2.0);
+    by_policy(report, &mut bare);
+    two_threads(report);
+    report.note(format!(
+        "a request of GET with three header fields and the address of its connection is made ready before, and an answer \
+         with a content type and an empty body is polled and dropped; medians of {ROUNDS} rounds in turns. tower_governor keeps its own clock and table; without fields on both \
+         sides, but for refusals, which tell when to come back and why. policy: {RULES} rules, of which three are for the request, by user, \
+         tenant and address. two-threads: {CLIENTS} clients"
+    ));
+}
+
+fn plenty() -> Rate {
+    Rate::per_second(1_000_000_000).burst(1_000_000_000)
+}
+
+fn nothing_left() -> Rate {
+    Rate::per_day(1)
+}
+
+type Ours = RateLimitLayer<tollgate_tower::PerKey<tollgate_tower::keys::Address>>;
+
+fn ours(rate: Rate) -> Ours {
+    RateLimitLayer::per_client(rate)
+}
+
+/// Nanoseconds between two, and how many at once.
+const PLENTY: (u64, u32) = (1, u32::MAX);
+const NOTHING_LEFT: (u64, u32) = (86_400_000_000_000, 1);
+
+type Theirs = GovernorLayer<
+    tower_governor::key_extractor::PeerIpKeyExtractor,
+    governor::middleware::NoOpMiddleware<governor::clock::QuantaInstant>,
+    axum::body::Body,
+>;
+
+fn theirs((nanos, burst): (u64, u32)) -> Theirs {
+    let mut builder = GovernorConfigBuilder::default();
+    let config = builder.per_nanosecond(nanos).burst_size(burst).finish();
+    GovernorLayer::new(Arc::new(config.expect("a rate that governor takes")))
+}
+
+/// How many nanoseconds more than the other a call takes.
+fn more(
+    report: &mut Report,
+    (case, peer, most): (&'static str, &'static str, f64),
+    ours: &mut dyn Measure,
+    other: &mut dyn Measure,
+) {
+    let mut rounds: Vec<(f64, bool)> = (0..ROUNDS)
+        .map(|round| {
+            let (ours, other) = if round % 2 == 0 {
+                let ours = ours.sample();
+                (ours, other.sample())
+            } else {
+                let other = other.sample();
+                (ours.sample(), other)
+            };
+            (ours.nanos - other.nanos, ours.switched || other.switched)
+        })
+        .collect();
+    let clean = rounds.iter().filter(|(_, switched)| !switched).count();
+    if clean >= crate::runner::ENOUGH {
+        rounds.retain(|(_, switched)| !switched);
+    }
+    let disturbed = rounds.iter().filter(|(_, switched)| *switched).count();
+    let nanos = median(rounds.into_iter().map(|(nanos, _)| nanos).collect());
+    let mut line = Line::new(case, peer, (nanos, most, "ns more"), nanos / most);
+    line.disturbed = disturbed;
+    report.add(line.target(Some(1.0)));
+}
+
+/// How many pieces of memory more than the other a call asks for.
+fn allocated(
+    report: &mut Report,
+    (case, peer): (&str, &'static str),
+    (ours, other): (f64, f64),
+    most: f64,
+) {
+    let numbers = (ours - other, most, "allocations");
+    let line = Line::new(format!("{case}-allocations"), peer, numbers, ours - other);
+    report.add(line.target(Some(most)));
+}
+
+/// A hundred rules, of which three are for each request.
+fn by_policy(report: &mut Report, bare: &mut Calls<Nothing>) {
+    let mut text = "limits:\n".to_owned();
+    for number in 0..RULES - 2 {
+        text.push_str(&format!(
+            "- {{name: service-{number}, match: {{path: '/service-{number}/**', method: [GET, POST]}}, key: user, rate: 1000000000/s}}\n"
+        ));
+    }
+    text.push_str("- {name: address, key: ip, rate: 1000000000/s}\n");
+    text.push_str("- {name: tenant, key: tenant, rate: 1000000000/s}\n");
+    let policy = Policy::from_text(&text, Format::Yaml).expect("a policy that is one");
+    let engine = Engine::new(policy.policy, Memory::new()).expect("an engine in memory");
+    let layer = RateLimitLayer::by_policy(engine).answers(Answers::new().dialects([]));
+    let mut ours = Calls::new(Clients::One, layer.layer(Nothing));
+    more(report, ("policy-3-of-100", "bare", POLICY), &mut ours, bare);
+}
+
+fn two_threads(report: &mut Report) {
+    fn both<'c, S: Serve>(crew: &'c Crew, service: S) -> impl Measure + 'c {
+        on_two_threads(crew, Clients::Many(CLIENTS), service)
+    }
+    let crew = Crew::new();
+    let quiet = ours(plenty()).answers(Answers::new().dialects([]));
+    let mut ours = both(&crew, quiet.layer(Nothing));
+    let governor = both(&crew, theirs(PLENTY).layer(Nothing));
+    let mut peers = [Peer::new("tower_governor", governor).target(0.6)];
+    compare(report, "two-threads", &mut ours, &mut peers);
+}

@@ -1,0 +1,179 @@
+//! Requests, a service that does nothing but keep them for the next call, and the loops that are timed.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::hint::black_box;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Request, Response};
+use tollgate_tower::{Tenant, User};
+use tower_service::Service;
+
+use crate::alloc;
+use crate::runner::{Measure, Sample, as_f64};
+use crate::timing::{self, Stopwatch};
+use crate::two_threads::{Crew, Together};
+
+/// Calls of one measurement.
+const CALLS: u64 = 2_048;
+
+thread_local! {
+    /// Requests that are ready to be sent.
+    static READY: RefCell<VecDeque<Request<()>>> = const { RefCell::new(VecDeque::new()) };
+}
+
+/// Who asks.
+#[derive(Clone, Copy)]
+pub(super) enum Clients {
+    One,
+    Many(u64),
+}
+
+impl Clients {
+    /// A request of the client with this number.
+    fn request(self, number: u64) -> Request<()> {
+        let number = match self {
+            Self::One => 7,
+            Self::Many(clients) => number % clients,
+        };
+        let [.., a, b] = number.to_be_bytes();
+        let address = SocketAddr::from((Ipv4Addr::new(10, 0, a, b), 40_000));
+        let mut request = Request::get("/service-7/items")
+            .header("host", "api.example.com")
+            .header("user-agent", "bench/1")
+            .header("accept", "*/*")
+            .body(())
+            .expect("a request that is one");
+        let extensions = request.extensions_mut();
+        extensions.insert(ConnectInfo(address));
+        extensions.insert(User::from("ada"));
+        extensions.insert(Tenant::from("acme"));
+        request
+    }
+}
+
+/// Answers with an empty body, and keeps the request for the next call.
+#[derive(Clone, Copy)]
+pub(super) struct Nothing;
+
+impl Service<Request<()>> for Nothing {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    #[inline]
+    fn call(&mut self, request: Request<()>) -> Self::Future {
+        READY.with_borrow_mut(|ready| ready.push_back(request));
+        let mut response = Response::new(Body::empty());
+        // As answers have: else the first field that a layer writes would pay for the table of them.
+        let text = HeaderValue::from_static("text/plain");
+        response.headers_mut().insert(CONTENT_TYPE, text);
+        ready(Ok(response))
+    }
+}
+
+/// A service that can be timed.
+pub(super) trait Serve: Clone + Send + Sync + 'static {
+    fn serve(&mut self, request: Request<()>);
+}
+
+impl<S, B> Serve for S
+where
+    S: Service<Request<()>, Response = Response<B>, Error = Infallible>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+{
+    #[inline]
+    fn serve(&mut self, request: Request<()>) {
+        let mut context = Context::from_waker(Waker::noop());
+        let answer = pin!(self.call(request)).poll(&mut context);
+        assert!(black_box(&answer).is_ready(), "nobody waits here");
+    }
+}
+
+/// A loop of calls on this thread, whose requests are made ready before.
+pub(super) struct Calls<S> {
+    clients: Clients,
+    service: S,
+}
+
+impl<S: Serve> Calls<S> {
+    pub(super) fn new(clients: Clients, service: S) -> Self {
+        let mut calls = Self { clients, service };
+        // The first call may be one that passes, of a limit of which nothing is left then.
+        calls.sample();
+        calls
+    }
+
+    fn fill(&self) {
+        READY.with_borrow_mut(|ready| {
+            let missing = CALLS.saturating_sub(ready.len() as u64);
+            ready.extend((0..missing).map(|number| self.clients.request(number)));
+        });
+    }
+
+    #[inline]
+    fn run(&mut self) {
+        for _ in 0..CALLS {
+            let request = READY.with_borrow_mut(VecDeque::pop_front);
+            self.service.serve(request.expect("as many as calls"));
+        }
+    }
+}
+
+impl<S: Serve> Measure for Calls<S> {
+    fn sample(&mut self) -> Sample {
+        self.fill();
+        let before = timing::switches();
+        let watch = Stopwatch::start();
+        self.run();
+        Sample {
+            nanos: watch.nanos() / as_f64(CALLS),
+            switched: timing::switches() != before,
+        }
+    }
+}
+
+/// How often a call asks for memory.
+pub(super) fn allocations<S: Serve>(calls: &mut Calls<S>) -> f64 {
+    calls.fill();
+    let before = alloc::calls();
+    calls.run();
+    as_f64((alloc::calls() - before) as u64) / as_f64(CALLS)
+}
+
+/// The same loop on two threads at once, which share the layer.
+pub(super) fn on_two_threads<S: Serve>(crew: &Crew, clients: Clients, service: S) -> Together<'_> {
+    // What other cases have left here is of other clients.
+    READY.with_borrow_mut(VecDeque::clear);
+    let work = move |index: usize, calls: u64| {
+        let mut service = service.clone();
+        READY.with_borrow_mut(|ready| {
+            if ready.is_empty() {
+                // Each thread goes round in an order of its own.
+                let first = index as u64 * 500;
+                ready.extend((first..first + 1_000).map(|number| clients.request(number)));
+            }
+        });
+        for _ in 0..calls {
+            let request = READY.with_borrow_mut(VecDeque::pop_front);
+            service.serve(request.expect("a request"));
+        }
+        calls
+    };
+    crew.both(Arc::new(work))
+}

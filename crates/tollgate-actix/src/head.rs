@@ -1,0 +1,83 @@
+//! A request of actix-web, as a guard looks at it.
+
+use std::cell::OnceCell;
+use std::fmt;
+use std::net::SocketAddr;
+
+use actix_web::HttpMessage;
+use actix_web::dev::{Extensions, ServiceRequest};
+use smallvec::SmallVec;
+use tollgate_http::guard::Request;
+
+/// A request, while a guard looks at it.
+pub struct Head {
+    request: ServiceRequest,
+    /// Taken out of the request meanwhile, because there they are lent for a moment only.
+    extensions: Extensions,
+    /// Found if somebody asks.
+    route: OnceCell<Option<String>>,
+}
+
+impl Head {
+    pub(crate) fn new(request: ServiceRequest) -> Self {
+        let extensions = std::mem::take(&mut *request.extensions_mut());
+        Self {
+            request,
+            extensions,
+            route: OnceCell::new(),
+        }
+    }
+
+    /// The request, as it came.
+    pub(crate) fn into_request(self) -> ServiceRequest {
+        *self.request.extensions_mut() = self.extensions;
+        self.request
+    }
+
+    /// The request of actix-web. Its extensions are elsewhere for now: [`extension`](Request::extension) finds them.
+    pub const fn request(&self) -> &ServiceRequest {
+        &self.request
+    }
+}
+
+impl Request for Head {
+    fn peer(&self) -> Option<SocketAddr> {
+        self.request.peer_addr()
+    }
+
+    fn method(&self) -> &str {
+        self.request.method().as_str()
+    }
+
+    fn path(&self) -> &str {
+        self.request.path()
+    }
+
+    fn host(&self) -> Option<&str> {
+        let own = self.request.uri().host();
+        own.or_else(|| str::from_utf8(self.line("host")?).ok())
+    }
+
+    fn route(&self) -> Option<&str> {
+        let find = || self.request.match_pattern();
+        self.route.get_or_init(find).as_deref()
+    }
+
+    fn lines<'r>(&'r self, field: &'r str) -> impl DoubleEndedIterator<Item = &'r [u8]> {
+        let lines = self.request.headers().get_all(field);
+        let lines: SmallVec<[&[u8]; 4]> = lines.map(|value| value.as_bytes()).collect();
+        lines.into_iter()
+    }
+
+    fn extension<T: Send + Sync + 'static>(&self) -> Option<&T> {
+        self.extensions.get()
+    }
+}
+
+impl fmt::Debug for Head {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Head")
+            .field("request", &self.request)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,190 @@
+//! The middleware, before it is put around an app.
+
+use std::fmt;
+use std::future::{Ready, ready};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use actix_web::Error;
+use actix_web::body::MessageBody;
+use actix_web::dev::{Service, ServiceRequest, ServiceResponse, Transform};
+use tollgate::{Clock, Rate};
+use tollgate_engine::Engine;
+use tollgate_engine::backend::Memory;
+use tollgate_http::guard::{
+    Answers, AtOnce, ByPolicy, Counts, ExactPerKey, Guard, KeyOf, Limits, PerKey, keys,
+};
+
+use crate::body::Body;
+use crate::head::Head;
+use crate::service::Limited;
+
+/// Puts limits around apps. Clones count together.
+///
+/// ```
+/// use tollgate::Rate;
+/// use tollgate_actix::{RateLimit, client::Trust, keys};
+///
+/// // By the client's address, behind a load balancer of your own:
+/// let trust = Trust::proxies(["10.0.0.0/8".parse()?]);
+/// let limit = RateLimit::per_key(Rate::per_minute(100), keys::Address::new().behind(trust))
+///     .exempt_probes();
+/// # let _ = limit;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct RateLimit<L> {
+    guard: Arc<Guard<Head, L>>,
+}
+
+impl RateLimit<PerKey<keys::Address>> {
+    /// Each address that connects has this rate.
+    ///
+    /// # Panics
+    /// If the rate can't be kept (its burst takes more than two years): see [`PerKey::new`] for an error in place of that.
+    pub fn per_client(rate: Rate) -> Self {
+        Self::per_key(rate, keys::Address::new())
+    }
+}
+
+impl<K: KeyOf<Head>> RateLimit<PerKey<K>> {
+    /// Each key has this rate.
+    ///
+    /// # Panics
+    /// As [`per_client`](RateLimit::per_client).
+    pub fn per_key(rate: Rate, key: K) -> Self {
+        match PerKey::new(rate, key) {
+            Ok(limits) => Self::new(limits),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+impl<C: Clock + 'static, W: Clock + 'static> RateLimit<ByPolicy<Memory<C, W>>> {
+    /// The rules of a policy decide, and count in this process. For a store say `RateLimit::new(ByPolicy::new(engine))`.
+    ///
+    /// ```
+    /// use tollgate_actix::RateLimit;
+    /// use tollgate_engine::backend::Memory;
+    /// use tollgate_engine::document::Format;
+    /// use tollgate_engine::{Engine, Policy};
+    ///
+    /// let text = "limits: [{name: logins, match: {path: /login}, key: ip, rate: 5/m}]";
+    /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, Memory::new())?;
+    /// let limit = RateLimit::by_policy(engine);
+    /// # let _ = limit;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn by_policy(engine: impl Into<Arc<Engine<Memory<C, W>>>>) -> Self {
+        Self::new(ByPolicy::in_memory(engine))
+    }
+}
+
+impl<K: KeyOf<Head>> RateLimit<ExactPerKey<K>> {
+    /// Each key may fail so often: only answers that are [failures](Counts::Failures) count, as those to wrong passwords.
+    /// Until it is answered each request holds its place, so ten thousand at once get no further than one by one.
+    ///
+    /// # Panics
+    /// As [`per_client`](RateLimit::per_client).
+    pub fn failures(rate: Rate, key: K) -> Self {
+        match ExactPerKey::new(rate, key) {
+            Ok(limits) => {
+                Self::new(limits.named("failures")).with(|guard| guard.count(Counts::Failures))
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+impl<K: KeyOf<Head>> RateLimit<AtOnce<K>> {
+    /// So many requests of each key may be under way at once, until the bodies of their answers have ended.
+    pub fn at_once(limit: u32, key: K) -> Self {
+        Self::new(AtOnce::new(limit, key))
+    }
+}
+
+impl<L: Limits<Head>> RateLimit<L> {
+    /// These limits are asked about every request.
+    pub fn new(limits: L) -> Self {
+        Self::of(Guard::new(limits))
+    }
+
+    /// This guard is asked about every request.
+    pub fn of(guard: Guard<Head, L>) -> Self {
+        Self {
+            guard: Arc::new(guard),
+        }
+    }
+
+    /// How clients are told.
+    #[must_use]
+    pub fn answers(self, answers: Answers) -> Self {
+        self.with(|guard| guard.answers(answers))
+    }
+
+    /// No limit is for requests like this.
+    #[must_use]
+    pub fn exempt(self, is_exempt: impl Fn(&Head) -> bool + Send + Sync + 'static) -> Self {
+        self.with(|guard| guard.exempt(is_exempt))
+    }
+
+    /// No limit is for GET and HEAD of exactly `/healthz`, `/readyz`, `/livez` and `/metrics`.
+    #[must_use]
+    pub fn exempt_probes(self) -> Self {
+        self.with(Guard::exempt_probes)
+    }
+
+    /// All else that can be chosen of a [`Guard`].
+    ///
+    /// ```
+    /// use tollgate::Rate;
+    /// use tollgate_actix::{RateLimit, Request};
+    ///
+    /// let limit = RateLimit::per_client(Rate::per_second(10))
+    ///     .with(|guard| guard.cost(|head| if head.path() == "/search" { 5 } else { 1 }));
+    /// # let _ = limit;
+    /// ```
+    ///
+    /// # Panics
+    /// If it was cloned before, or put around an app: what is said of it is said before that.
+    #[must_use]
+    pub fn with(self, change: impl FnOnce(Guard<Head, L>) -> Guard<Head, L>) -> Self {
+        match Arc::try_unwrap(self.guard) {
+            Ok(guard) => Self::of(change(guard)),
+            Err(_) => panic!("limits are set up before they are cloned or put around an app"),
+        }
+    }
+}
+
+impl<L> Clone for RateLimit<L> {
+    fn clone(&self) -> Self {
+        Self {
+            guard: Arc::clone(&self.guard),
+        }
+    }
+}
+
+impl<S, B, L> Transform<S, ServiceRequest> for RateLimit<L>
+where
+    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
+    S::Future: 'static,
+    B: MessageBody + 'static,
+    L: Limits<Head>,
+{
+    type Response = ServiceResponse<Body<B, L::Held>>;
+    type Error = Error;
+    type Transform = Limited<S, L>;
+    type InitError = ();
+    type Future = Ready<Result<Limited<S, L>, ()>>;
+
+    fn new_transform(&self, service: S) -> Self::Future {
+        ready(Ok(Limited::new(Rc::new(service), Arc::clone(&self.guard))))
+    }
+}
+
+impl<L: fmt::Debug> fmt::Debug for RateLimit<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimit")
+            .field("guard", &self.guard)
+            .finish()
+    }
+}

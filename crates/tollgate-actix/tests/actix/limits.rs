@@ -1,0 +1,227 @@
+//! Who is limited, by what, and what is told.
+
+use std::time::Duration;
+
+use actix_web::dev::Service as _;
+use actix_web::http::StatusCode;
+use actix_web::{App, HttpMessage, HttpRequest, HttpResponse, error, web};
+use tollgate::Rate;
+use tollgate_actix::{
+    Answers, Dialect, ExactPerKey, Form, Missing, RateLimit, Settle, Usage, User, keys,
+};
+use tollgate_engine::backend::Memory;
+use tollgate_engine::document::Format;
+use tollgate_engine::{Engine, Policy};
+
+use crate::kit::{Server, per_key, run};
+
+async fn hello() -> &'static str {
+    "hello"
+}
+
+/// Each worker has an app of its own.
+#[test]
+fn all_workers_and_connections_count_together() {
+    run(async {
+        let (limits, clock) = per_key(Rate::per_second(1).burst(3), keys::Address::new());
+        let limit = RateLimit::new(limits);
+        let app = move || {
+            App::new()
+                .wrap(limit.clone())
+                .route("/", web::get().to(hello))
+        };
+        let server = Server::start(app);
+        let mut statuses = Vec::new();
+        for _ in 0..8 {
+            statuses.push(server.get("/").await.status);
+        }
+        assert_eq!(statuses, [200, 200, 200, 429, 429, 429, 429, 429]);
+        clock.advance(Duration::from_secs(1));
+        let mut client = server.connect().await;
+        let passed = client.get_with("/", "").await;
+        assert_eq!((passed.status, &*passed.body), (200, "hello"));
+        assert_eq!(passed.field("ratelimit"), Some("\"requests\";r=0;t=1"));
+        // The same connection goes on after a refusal.
+        let refused = client.get_with("/", "").await;
+        assert_eq!(refused.status, 429);
+        assert_eq!(refused.field("retry-after"), Some("1"));
+        assert_eq!(
+            refused.field("ratelimit-policy"),
+            Some("\"requests\";q=3;w=3")
+        );
+        assert_eq!(
+            refused.field("content-type"),
+            Some("application/problem+json")
+        );
+        assert!(refused.body.contains("quota-exceeded"), "{}", refused.body);
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(client.get_with("/", "").await.status, 200);
+        server.stop().await;
+    });
+}
+
+#[test]
+fn routes_are_known_around_an_app() {
+    run(async {
+        let (limits, _) = per_key(Rate::per_hour(1), keys::Route);
+        let limit = RateLimit::new(limits.missing(Missing::Pass)).exempt_probes();
+        let server = Server::start(move || {
+            App::new()
+                .wrap(limit.clone())
+                .route("/users/{id}", web::get().to(hello))
+                .route("/items/{id}", web::get().to(hello))
+                .route("/healthz", web::get().to(hello))
+        });
+        for (path, status) in [
+            ("/users/1", 200),
+            ("/users/2", 429),
+            ("/items/1", 200),
+            ("/healthz", 200),
+            ("/healthz", 200),
+            ("/nowhere", 404),
+            ("/nowhere", 404),
+        ] {
+            assert_eq!(server.get(path).await.status, status, "{path}");
+        }
+        server.stop().await;
+    });
+}
+
+/// A limit sees what was found out before it, and the app sees it after.
+#[test]
+fn what_an_earlier_layer_found_out_is_seen_and_stays() {
+    run(async {
+        let whoami = |request: HttpRequest| async move {
+            let user = request.extensions().get::<User>().cloned();
+            user.map_or_else(|| "nobody".to_owned(), |user| user.0.to_string())
+        };
+        let (limits, _) = per_key(Rate::per_hour(1), keys::Extension::<User>::new());
+        let github = Answers::new().dialects([Dialect::Github]).form(Form::Plain);
+        let limit = RateLimit::new(limits).answers(github);
+        let server = Server::start(move || {
+            App::new()
+                .wrap(limit.clone())
+                .wrap_fn(|request, app| {
+                    let token = request.headers().get("authorization");
+                    let user = token.and_then(|token| token.to_str().ok()).map(User::from);
+                    if let Some(user) = user {
+                        request.extensions_mut().insert(user);
+                    }
+                    app.call(request)
+                })
+                .route("/", web::get().to(whoami))
+        });
+        let ada = "authorization: ada\r\n";
+        let first = server.get_with("/", ada).await;
+        assert_eq!((first.status, &*first.body), (200, "ada"));
+        assert_eq!(first.field("x-ratelimit-remaining"), Some("0"));
+        let second = server.get_with("/", ada).await;
+        assert_eq!(second.status, 429);
+        assert_eq!(
+            second.body,
+            r#"{"code":"RATE_LIMIT","limit_dim":"requests"}"#
+        );
+        let bob = server.get_with("/", "authorization: bob\r\n").await;
+        assert_eq!((bob.status, &*bob.body), (200, "bob"));
+        assert_eq!(server.get("/").await.status, 500, "nobody has no key");
+        server.stop().await;
+    });
+}
+
+#[test]
+fn only_failures_count_whether_they_are_answers_or_errors() {
+    run(async {
+        let limit = RateLimit::failures(Rate::per_hour(2), keys::Address::new());
+        let login = |request: HttpRequest| async move {
+            match request.query_string() {
+                "right" => Ok(HttpResponse::Ok().finish()),
+                "answer" => Ok(HttpResponse::new(StatusCode::UNAUTHORIZED)),
+                _ => Err(error::ErrorUnauthorized("wrong")),
+            }
+        };
+        let server = Server::start(move || {
+            App::new()
+                .wrap_fn(|request, app| {
+                    let refused = request.query_string() == "before";
+                    let answered = app.call(request);
+                    async move {
+                        if refused {
+                            return Err(error::ErrorForbidden("not even looked at"));
+                        }
+                        answered.await
+                    }
+                })
+                .wrap(limit.clone())
+                .route("/", web::get().to(login))
+        });
+        for (query, status) in [
+            ("right", 200),
+            ("right", 200),
+            ("right", 200),
+            ("answer", 401),
+            ("right", 200),
+            ("before", 403),
+            ("right", 429),
+            ("wrong", 429),
+        ] {
+            assert_eq!(
+                server.get(&format!("/?{query}")).await.status,
+                status,
+                "{query}"
+            );
+        }
+        server.stop().await;
+    });
+}
+
+#[test]
+fn what_was_used_is_settled_after_the_answer() {
+    run(async {
+        let limits = ExactPerKey::new(Rate::per_hour(100), keys::Address::new()).expect("a rate");
+        let limit = RateLimit::new(limits).with(|guard| guard.cost(|_| 60).settle(Settle::Told));
+        let story = |usage: web::ReqData<Usage>| async move {
+            usage.add(15);
+            "a short story"
+        };
+        let server = Server::start(move || {
+            App::new()
+                .wrap(limit.clone())
+                .route("/", web::get().to(story))
+        });
+        // Each holds 60 while it runs, and costs 15: after three of them, 55 are left.
+        for status in [200, 200, 200, 429] {
+            assert_eq!(server.get("/").await.status, status);
+        }
+        server.stop().await;
+    });
+}
+
+#[test]
+fn a_policy_decides_by_facts_of_the_request() {
+    run(async {
+        let text = "limits:\n\
+                    - {name: by-key, match: {path: '/api/**'}, key: header.x-key, rate: 2/h}\n\
+                    - {name: by-ip, key: ip, rate: 4/h}\n";
+        let policy = Policy::from_text(text, Format::Yaml)
+            .expect("a policy")
+            .policy;
+        let limit = RateLimit::by_policy(Engine::new(policy, Memory::new()).expect("an engine"));
+        let server = Server::start(move || {
+            App::new()
+                .wrap(limit.clone())
+                .default_service(web::to(hello))
+        });
+        for (path, key, status) in [
+            ("/api/x", "a", 200),
+            ("/api/x", "a", 200),
+            ("/api/x", "a", 429),
+            ("/api/x", "b", 200),
+            ("/", "b", 200),
+            ("/", "b", 429),
+        ] {
+            let answer = server.get_with(path, &format!("x-key: {key}\r\n")).await;
+            assert_eq!(answer.status, status, "{path} {key}: {answer:?}");
+        }
+        server.stop().await;
+    });
+}

@@ -1,0 +1,250 @@
+//! What an answer says of the limit of whom was asked, in any dialect.
+
+use std::time::Duration;
+
+use super::items::{Item, items, number, seconds};
+
+/// Resets above this many seconds are times since 1970, unless it is said what they are: fifteen years from now, or 1986.
+const LEAST_EPOCH: u64 = 500_000_000;
+
+/// What an answer says of the limit of whom was asked.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_http::outgoing::{Advice, Reset};
+///
+/// let fields = [("ratelimit", "\"burst\";r=2;t=30"), ("ratelimit-policy", "\"burst\";q=100;w=60")];
+/// let lines = |name: &str| {
+///     let of_name = fields.iter().filter(move |(own, _)| *own == name);
+///     of_name.map(|(_, value)| value.as_bytes()).collect::<Vec<_>>().into_iter()
+/// };
+/// let advice = Advice::read(200, 1_700_000_000, Reset::Guess, lines);
+/// let left = advice.left.expect("two are left");
+/// assert_eq!((left.remaining, left.quota, left.more_after), (2, Some(100), Duration::from_secs(30)));
+/// assert_eq!(advice.interval, Some(Duration::from_millis(600)));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Advice {
+    /// Whether a limit refused: 429, or 503 with `Retry-After`.
+    pub is_refusal: bool,
+    /// What `Retry-After` says.
+    pub retry_after: Option<Duration>,
+    /// What is left of the limit of which least is.
+    pub left: Option<Left>,
+    /// The time in which one unit of that limit comes back.
+    pub interval: Option<Duration>,
+}
+
+/// What is left of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Left {
+    /// How many more may be asked.
+    pub remaining: u64,
+    /// Of how many, if that was said.
+    pub quota: Option<u64>,
+    /// How long until there are more.
+    pub more_after: Duration,
+}
+
+/// What the number in `X-RateLimit-Reset` means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reset {
+    /// Numbers above 500 million are a time since 1970, as GitHub sends it, others seconds from now, as Envoy does.
+    #[default]
+    Guess,
+    /// Seconds from now.
+    Delta,
+    /// Seconds since 1970.
+    Epoch,
+}
+
+impl Advice {
+    /// Reads an answer: `lines` gives all lines of a field, whose name is in lower case, and `unix_now` is the time in
+    /// seconds since 1970. What can't be read says nothing.
+    ///
+    /// Of the dialects that an answer has, the first of these counts: `RateLimit` (drafts 8 and 7), `RateLimit-*`
+    /// (draft 6), `X-RateLimit-*`. Times since 1970 are compared with the answer's own `Date` if it has one, as two
+    /// clocks may differ.
+    pub fn read<'a, I: Iterator<Item = &'a [u8]>>(
+        status: u16,
+        unix_now: u64,
+        reset: Reset,
+        lines: impl Fn(&'static str) -> I,
+    ) -> Self {
+        let now = lines("date").next().and_then(date).unwrap_or(unix_now);
+        let retry_after = lines("retry-after").next().map(<[u8]>::trim_ascii);
+        let retry_after = retry_after.and_then(|value| {
+            seconds(value).or_else(|| Some(Duration::from_secs(date(value)?.saturating_sub(now))))
+        });
+        let (left, interval) = of_drafts(&lines)
+            .or_else(|| of_counts(&lines, "ratelimit", seconds))
+            .or_else(|| of_counts(&lines, "x-ratelimit", |value| reset.from(value, now)))
+            .unzip();
+        Self {
+            is_refusal: status == 429 || status == 503 && retry_after.is_some(),
+            retry_after,
+            left,
+            interval: interval.flatten(),
+        }
+    }
+}
+
+impl Left {
+    /// The time between two calls by which what is left lasts until there are more.
+    pub fn spread(&self) -> Duration {
+        let among = u32::try_from(self.remaining).unwrap_or(u32::MAX);
+        self.more_after
+            .checked_div(among)
+            .unwrap_or(self.more_after)
+    }
+}
+
+impl Reset {
+    /// How long from now that is.
+    fn from(self, value: &[u8], now: u64) -> Option<Duration> {
+        let told = seconds(value)?;
+        let is_epoch = match self {
+            Self::Guess => told.as_secs() >= LEAST_EPOCH,
+            Self::Delta => false,
+            Self::Epoch => true,
+        };
+        let origin = if is_epoch { now } else { 0 };
+        Some(told.saturating_sub(Duration::from_secs(origin)))
+    }
+}
+
+/// A time of HTTP, in seconds since 1970.
+fn date(value: &[u8]) -> Option<u64> {
+    let time = httpdate::parse_http_date(str::from_utf8(value).ok()?.trim()).ok()?;
+    let since = time.duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some(since.as_secs())
+}
+
+type Said = (Left, Option<Duration>);
+
+/// `RateLimit: "name";r=50;t=30`, or `RateLimit: limit=100, remaining=50, reset=30`.
+fn of_drafts<'a, I: Iterator<Item = &'a [u8]>>(lines: &impl Fn(&'static str) -> I) -> Option<Said> {
+    let (mut least, mut whole) = (None::<(Left, &[u8])>, Dictionary::default());
+    for item in items(lines("ratelimit")) {
+        whole.take(&item);
+        let numbers = (item.get("r").and_then(number), item.get("t"));
+        let (Some(remaining), more_after) = numbers else {
+            continue;
+        };
+        let left = Left {
+            remaining,
+            quota: None,
+            more_after: more_after.and_then(seconds).unwrap_or_default(),
+        };
+        if least.is_none_or(|(least, _)| is_less(left, least)) {
+            least = Some((left, item.name));
+        }
+    }
+    if let Some((mut left, name)) = least {
+        let policy = policy(lines("ratelimit-policy"), Some(name));
+        left.quota = policy.and_then(|policy| policy.quota);
+        return Some((left, policy.and_then(|policy| policy.interval())));
+    }
+    let left = whole.left()?;
+    let policy = policy(lines("ratelimit-policy"), None);
+    Some((left, policy.and_then(|policy| policy.interval())))
+}
+
+/// Whether less is left than of the other: what stops, or slows, for longer.
+fn is_less(one: Left, other: Left) -> bool {
+    let rank = |left: Left| (left.remaining == 0, left.spread());
+    rank(one) > rank(other)
+}
+
+/// The members of draft 7.
+#[derive(Default)]
+struct Dictionary {
+    limit: Option<u64>,
+    remaining: Option<u64>,
+    reset: Option<Duration>,
+}
+
+impl Dictionary {
+    fn take(&mut self, item: &Item<'_>) {
+        let found = |name| item.value(name);
+        self.limit = found("limit").and_then(number).or(self.limit);
+        self.remaining = found("remaining").and_then(number).or(self.remaining);
+        self.reset = found("reset").and_then(seconds).or(self.reset);
+    }
+
+    fn left(self) -> Option<Left> {
+        Some(Left {
+            remaining: self.remaining?,
+            quota: self.limit,
+            more_after: self.reset.unwrap_or_default(),
+        })
+    }
+}
+
+/// Three fields with a number each.
+fn of_counts<'a, I: Iterator<Item = &'a [u8]>>(
+    lines: &impl Fn(&'static str) -> I,
+    family: &'static str,
+    reset: impl Fn(&[u8]) -> Option<Duration>,
+) -> Option<Said> {
+    let [limit, remaining, after, policies] = match family {
+        "ratelimit" => [
+            "ratelimit-limit",
+            "ratelimit-remaining",
+            "ratelimit-reset",
+            "ratelimit-policy",
+        ],
+        // Envoy has the policy in the limit: `X-RateLimit-Limit: 3, 3;w=3600`.
+        _ => [
+            "x-ratelimit-limit",
+            "x-ratelimit-remaining",
+            "x-ratelimit-reset",
+            "x-ratelimit-limit",
+        ],
+    };
+    let one = |field| lines(field).next().map(<[u8]>::trim_ascii);
+    let left = Left {
+        remaining: number(one(remaining)?)?,
+        quota: items(lines(limit))
+            .next()
+            .and_then(|item| number(item.name)),
+        more_after: one(after).and_then(reset).unwrap_or_default(),
+    };
+    let policy = policy(lines(policies), None);
+    Some((left, policy.and_then(|policy| policy.interval())))
+}
+
+/// What is allowed in a window.
+#[derive(Clone, Copy, Debug)]
+struct Policy {
+    quota: Option<u64>,
+    window: Option<Duration>,
+}
+
+impl Policy {
+    fn interval(self) -> Option<Duration> {
+        let quota = u32::try_from(self.quota?.max(1)).unwrap_or(u32::MAX);
+        Some(self.window? / quota)
+    }
+}
+
+/// The policy of this name; without one, that of the shortest window, as it is the one that refuses soonest.
+fn policy<'a>(lines: impl Iterator<Item = &'a [u8]>, name: Option<&[u8]>) -> Option<Policy> {
+    let all = items(lines).map(|item| {
+        let quota = item.get("q").and_then(number);
+        let policy = Policy {
+            quota: quota.or_else(|| number(item.name)),
+            window: item.get("w").and_then(seconds),
+        };
+        (item.name, policy)
+    });
+    let own = all.filter(|(own, _)| name.is_none_or(|name| name == *own));
+    let with_window = own.filter(|(_, policy)| policy.window.is_some());
+    let found = with_window.min_by_key(|(_, policy)| policy.window)?;
+    Some(found.1)
+}
+
+#[cfg(test)]
+mod tests;

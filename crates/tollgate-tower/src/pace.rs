@@ -1,0 +1,160 @@
+//! A layer for the calls that a program makes: paced host by host, and no faster than each says.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::{HeaderValue, Request, Response, header};
+use tollgate::Rate;
+use tollgate::clock::{Clock, Monotonic, Wall};
+use tollgate_http::outgoing::{Pacer, Patience};
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// What went wrong: a [`Stalled`](crate::outgoing::Stalled) if the call wasn't made, or else the error of the client.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Paces the calls of a client. Clones, and all clients that it makes, count together.
+///
+/// A call waits until its host may be asked, and what each answer says of the host's limit (`Retry-After`, `RateLimit` and its
+/// relatives) counts for the next. Calls that would wait for too long fail at once with a [`Stalled`](crate::outgoing::Stalled);
+/// a [`Patience`] in a request's extensions says what that is for this one. The client is made ready when the wait is
+/// over.
+///
+/// ```
+/// use std::convert::Infallible;
+/// use http::{Request, Response};
+/// use tollgate::Rate;
+/// use tollgate_tower::PaceLayer;
+/// use tower::{ServiceBuilder, ServiceExt, service_fn};
+///
+/// # let executor = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+/// # executor.block_on(async {
+/// // In place of a client of hyper:
+/// let client = service_fn(|_: Request<String>| async { Ok::<_, Infallible>(Response::new("hello")) });
+/// let client = ServiceBuilder::new().layer(PaceLayer::new(Rate::per_second(50))).service(client);
+/// let request = Request::get("http://api.example.com/").body(String::new())?;
+/// assert_eq!(*client.oneshot(request).await?.body(), "hello");
+/// # Ok::<(), tollgate_tower::BoxError>(())
+/// # }).map_err(|error| error.to_string())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct PaceLayer<C: Clock = Monotonic, W: Clock = Wall> {
+    pacer: Arc<Pacer<C, W>>,
+}
+
+/// A client that is paced.
+pub struct Pace<S, C: Clock = Monotonic, W: Clock = Wall> {
+    inner: S,
+    pacer: Arc<Pacer<C, W>>,
+}
+
+impl PaceLayer {
+    /// Each host is asked at this rate, and no faster than it wants.
+    ///
+    /// # Panics
+    /// If the rate can't be kept: a [`Pacer`] that is built has an error in place of that.
+    pub fn new(rate: Rate) -> Self {
+        Self::by(Arc::new(Pacer::new(rate)))
+    }
+}
+
+impl<C: Clock, W: Clock> PaceLayer<C, W> {
+    /// By a pacer that others may share.
+    pub const fn by(pacer: Arc<Pacer<C, W>>) -> Self {
+        Self { pacer }
+    }
+}
+
+impl<C: Clock, W: Clock> Clone for PaceLayer<C, W> {
+    fn clone(&self) -> Self {
+        Self::by(Arc::clone(&self.pacer))
+    }
+}
+
+impl<S, C: Clock, W: Clock> Layer<S> for PaceLayer<C, W> {
+    type Service = Pace<S, C, W>;
+
+    fn layer(&self, inner: S) -> Pace<S, C, W> {
+        Pace {
+            inner,
+            pacer: Arc::clone(&self.pacer),
+        }
+    }
+}
+
+impl<S: Clone, C: Clock, W: Clock> Clone for Pace<S, C, W> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            pacer: Arc::clone(&self.pacer),
+        }
+    }
+}
+
+impl<S, I, O, C, W> Service<Request<I>> for Pace<S, C, W>
+where
+    S: Service<Request<I>, Response = Response<O>> + Clone + Send + 'static,
+    S::Error: Into<BoxError>,
+    S::Future: Send,
+    I: Send + 'static,
+    C: Clock + 'static,
+    W: Clock + 'static,
+{
+    type Response = Response<O>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<O>, BoxError>> + Send>>;
+
+    /// Always: what has to be waited for is waited for in the call.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<I>) -> Self::Future {
+        let (pacer, mut client) = (Arc::clone(&self.pacer), self.inner.clone());
+        Box::pin(async move {
+            let host = host(&request);
+            let call = match request.extensions().get() {
+                Some(Patience(patience)) => pacer.pass_within(&host, *patience).await?,
+                None => pacer.pass(&host).await?,
+            };
+            poll_fn(|context| client.poll_ready(context))
+                .await
+                .map_err(Into::into)?;
+            let response = client.call(request).await.map_err(Into::into)?;
+            let headers = response.headers();
+            pacer.answered(&call, response.status().as_u16(), |name| {
+                headers.get_all(name).into_iter().map(HeaderValue::as_bytes)
+            });
+            Ok(response)
+        })
+    }
+}
+
+/// Who is asked: host and port, as one name in whatever case is one host.
+fn host<B>(request: &Request<B>) -> String {
+    let authority = request.uri().authority().map(|host| host.as_str());
+    let field = || request.headers().get(header::HOST)?.to_str().ok();
+    let host = authority.or_else(field).unwrap_or_default();
+    // Without what stands before the host, which may be a password.
+    let host = host.rsplit('@').next().unwrap_or_default();
+    host.to_ascii_lowercase()
+}
+
+impl<C: Clock, W: Clock> fmt::Debug for PaceLayer<C, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PaceLayer")
+            .field("pacer", &self.pacer)
+            .finish()
+    }
+}
+
+impl<S, C: Clock, W: Clock> fmt::Debug for Pace<S, C, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pace")
+            .field("pacer", &self.pacer)
+            .finish_non_exhaustive()
+    }
+}

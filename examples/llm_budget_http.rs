@@ -1,0 +1,74 @@
+//! A model's answer costs tokens that are known when it has been sent: an estimate is held while the answer is written, and
+//! what it didn't need comes back when its body has ended.
+
+use std::net::SocketAddr;
+
+use axum::routing::post;
+use axum::{Extension, Router};
+use tokio::net::TcpListener;
+use tollgate::Rate;
+use tollgate_tower::{ExactPerKey, RateLimitLayer, Request, Settle, Usage, keys};
+
+type Failed = Box<dyn std::error::Error>;
+
+/// What an answer may cost at most, if the client says nothing of it.
+const ESTIMATE: u64 = 4_000;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Failed> {
+    // 10,000 tokens for each API key: twice the estimate and a bit.
+    let limits = ExactPerKey::new(Rate::per_hour(10_000), keys::Header::new("x-api-key"))?;
+    let limit = RateLimitLayer::new(limits.named("tokens")).with(|guard| {
+        let estimate = |head: &tollgate_tower::Head| {
+            let told = head
+                .line("x-max-tokens")
+                .and_then(|line| str::from_utf8(line).ok());
+            told.and_then(|told| told.parse().ok()).unwrap_or(ESTIMATE)
+        };
+        guard.cost(estimate).settle(Settle::Told)
+    });
+    let app = Router::new()
+        .route("/complete", post(complete))
+        .layer(limit);
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}/complete", listener.local_addr()?);
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+
+    let client = reqwest::Client::new();
+    let mut served = 0;
+    loop {
+        let request = client.post(&url).header("x-api-key", "ada");
+        let answer = request.body("tell me a story").send().await?;
+        if answer.status() == 429 {
+            println!("refused: {}", answer.text().await?);
+            break;
+        }
+        answer.text().await?;
+        served += 1;
+    }
+    // By the estimate alone it would have been two.
+    println!(
+        "{served} answers of 1,000 tokens each, of a budget of 10,000 and an estimate of {ESTIMATE}"
+    );
+    assert_eq!(served, 7);
+    // Somebody who announces more than there can ever be is told that it will never pass.
+    let request = client
+        .post(&url)
+        .header("x-api-key", "bob")
+        .header("x-max-tokens", "20000");
+    let never = request.send().await?;
+    assert!(never.status().as_u16() == 429 && !never.headers().contains_key("retry-after"));
+    println!("never: {}", never.text().await?);
+    Ok(())
+}
+
+/// What the model used is told as it is used.
+async fn complete(Extension(usage): Extension<Usage>) -> String {
+    let mut story = String::new();
+    for word in ["once ", "upon ", "a ", "time"] {
+        story.push_str(word);
+        usage.add(250);
+    }
+    story
+}

@@ -1,0 +1,71 @@
+//! Logins: only wrong passwords count, and many tried at once get no further than one after the other.
+
+use std::net::SocketAddr;
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::post;
+use tokio::net::TcpListener;
+use tollgate::Rate;
+use tollgate_tower::{RateLimitLayer, keys};
+
+type Failed = Box<dyn std::error::Error>;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Failed> {
+    let url = serve().await?;
+    let client = reqwest::Client::new();
+    let login = |password: &'static str| {
+        let request = client.post(&url).body(password);
+        async { Ok::<u16, Failed>(request.send().await?.status().as_u16()) }
+    };
+
+    // Somebody who knows it may log in as often as they want.
+    for _ in 0..10 {
+        assert_eq!(login("secret").await?, 200);
+    }
+    // 50 guesses at once: each holds its place until it is answered, so no more than five are looked at.
+    let guesses: Vec<_> = (0..50)
+        .map(|_| tokio::spawn(guess(client.clone(), url.clone())))
+        .collect();
+    let (mut looked_at, mut refused) = (0, 0);
+    for guess in guesses {
+        match guess.await?? {
+            401 => looked_at += 1,
+            429 => refused += 1,
+            other => return Err(format!("{other}?").into()),
+        }
+    }
+    println!("50 wrong passwords at once: {looked_at} were looked at, {refused} refused");
+    assert_eq!((looked_at, refused), (5, 45));
+    // And now not even the right one helps, until time has passed.
+    assert_eq!(login("secret").await?, 429);
+    Ok(())
+}
+
+/// A service that takes one password.
+async fn serve() -> Result<String, Failed> {
+    let login = |password: String| async move {
+        match password.as_str() {
+            "secret" => StatusCode::OK,
+            _ => StatusCode::UNAUTHORIZED,
+        }
+    };
+    let limit = RateLimitLayer::failures(Rate::per_hour(5), keys::Address::new());
+    let app = Router::new().route("/login", post(login)).layer(limit);
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}/login", listener.local_addr()?);
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    Ok(url)
+}
+
+async fn guess(client: reqwest::Client, url: String) -> Result<u16, reqwest::Error> {
+    Ok(client
+        .post(url)
+        .body("guess")
+        .send()
+        .await?
+        .status()
+        .as_u16())
+}
