@@ -1,0 +1,25 @@
+//! Events that should wait, merge or fire once.
+
+mod coalesce;
+mod debounce;
+mod keyed;
+#[cfg(not(any(loom, shuttle)))]
+mod pacer;
+#[cfg(not(any(loom, shuttle)))]
+mod place;
+mod setup;
+mod sync;
+mod timeline;
+mod work;
+
+#[cfg(not(any(loom, shuttle)))]
+pub use coalesce::Adding;
+pub use coalesce::{AddError, Batch, Coalesce, Coalescer, Flushed, NotAdded};
+pub use debounce::{Debounce, Debouncer, Throttle, WeakDebouncer};
+pub use keyed::{KeyedDebounce, KeyedDebouncer, NoRoom, WhenFull};
+#[cfg(not(any(loom, shuttle)))]
+pub use pacer::{Gone, Pace, PaceRefused, Paced, Pacer, PacerBuilder, Pacing, Submitted};
+#[cfg(not(any(loom, shuttle)))]
+pub use setup::Driver;
+pub use timeline::Edge;
+pub use work::{Stats, StillRunning};
