@@ -16,6 +16,7 @@ mod redis;
 mod report;
 mod runner;
 mod server;
+mod shaping;
 mod tail;
 mod timing;
 mod two_threads;
@@ -28,7 +29,7 @@ use report::Report;
 type Group = (&'static str, fn(&mut Report));
 
 /// Every group, in the order in which they run.
-const GROUPS: [Group; 7] = [
+const GROUPS: [Group; 8] = [
     ("limiter", limiter::run),
     ("waiting", waiting::run),
     ("keyed", keyed::run),
@@ -36,6 +37,7 @@ const GROUPS: [Group; 7] = [
     ("policy", policy::run),
     ("redis", redis::run),
     ("server", server::run),
+    ("shaping", shaping::run),
 ];
 
 fn main() -> ExitCode {
@@ -123,7 +125,7 @@ mod tests {
         check(
             &["fast"],
             Err(
-                "unknown group \"fast\"; the groups are limiter, waiting, keyed, composition, policy, redis, server",
+                "unknown group \"fast\"; the groups are limiter, waiting, keyed, composition, policy, redis, server, shaping",
             ),
         );
         check(
