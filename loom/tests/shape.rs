@@ -35,7 +35,8 @@ fn debouncer(leading: Edge, seen: &Arc<Seen>, clock: &Manual) -> Debouncer<u32, 
                 !seen.stopped.load(Ordering::SeqCst),
                 "an action started after stop had returned"
             );
-            let running = seen.started.fetch_add(1, Ordering::SeqCst) - seen.ended.load(Ordering::SeqCst);
+            let running =
+                seen.started.fetch_add(1, Ordering::SeqCst) - seen.ended.load(Ordering::SeqCst);
             assert_eq!(running, 0, "two actions at once");
             seen.ended.fetch_add(1, Ordering::SeqCst);
         })
@@ -118,11 +119,19 @@ fn every_item_is_flushed_once_or_left_over() {
         let added = adder.join().ok();
         assert!(flusher.join().is_ok());
         let leftover = coalescer.take_leftover();
-        let is_left = |key| leftover.iter().any(|batch| batch.items().contains(&(key, ())));
+        let is_left = |key| {
+            leftover
+                .iter()
+                .any(|batch| batch.items().contains(&(key, ())))
+        };
         let (first, second) = added.unwrap_or_default();
         for (key, was_added) in [(0, true), (1, first), (2, second)] {
             let times = flushed[key as usize].load(Ordering::SeqCst);
-            assert_eq!(times + usize::from(is_left(key)), usize::from(was_added), "{key}");
+            assert_eq!(
+                times + usize::from(is_left(key)),
+                usize::from(was_added),
+                "{key}"
+            );
         }
     });
 }

@@ -16,7 +16,10 @@ const ITEMS: usize = 12;
 fn a_debouncer_under_calls_flushes_and_a_stop() {
     shuttle::check_random(
         || {
-            let (is_stopped, running) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+            let (is_stopped, running) = (
+                Arc::new(AtomicBool::new(false)),
+                Arc::new(AtomicUsize::new(0)),
+            );
             let (stopped, inside) = (Arc::clone(&is_stopped), Arc::clone(&running));
             let clock = Manual::new();
             let debouncer = Debounce::new(WAIT)
@@ -106,7 +109,9 @@ fn a_coalescer_under_adds_flushes_failures_and_a_stop() {
             }
             let leftover = coalescer.take_leftover();
             for key in 0..ITEMS {
-                let left = leftover.iter().filter(|batch| batch.items().contains(&(key, ())));
+                let left = leftover
+                    .iter()
+                    .filter(|batch| batch.items().contains(&(key, ())));
                 let times = flushed[key].load(Ordering::SeqCst) + left.count();
                 assert_eq!(times, usize::from(added.contains(&key)), "item {key}");
             }

@@ -44,7 +44,11 @@ fn without_it() -> (f64, usize) {
 
 pub(super) fn run(report: &mut Report) {
     for (case, rate, most) in [
-        ("log-pass", Rate::per_second(1_000_000_000).burst(1_000_000_000), 30.0),
+        (
+            "log-pass",
+            Rate::per_second(1_000_000_000).burst(1_000_000_000),
+            30.0,
+        ),
         ("log-suppressed", Rate::per_hour(1), 20.0),
     ] {
         let Ok(throttle) = LogThrottle::new(rate) else {

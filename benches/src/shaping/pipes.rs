@@ -51,7 +51,12 @@ fn carried(command: &mut Command, block: &[u8]) -> io::Result<f64> {
 }
 
 pub(super) fn run(report: &mut Report) {
-    let block: Vec<u8> = LINE.iter().copied().cycle().take(LINE.len() * 1_000).collect();
+    let block: Vec<u8> = LINE
+        .iter()
+        .copied()
+        .cycle()
+        .take(LINE.len() * 1_000)
+        .collect();
     let program = match crate::server::command() {
         Ok(program) => program,
         Err(error) => {

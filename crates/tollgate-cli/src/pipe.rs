@@ -295,7 +295,9 @@ fn run<C: Clock>(
             lines.hurry(signal);
         } else {
             let pushed = lines.push(&bytes, out, interrupt);
-            pushed.and_then(|()| out.flush()).map_err(PipeFailure::Write)?;
+            pushed
+                .and_then(|()| out.flush())
+                .map_err(PipeFailure::Write)?;
             // A reader that has ended needs no more buffers.
             let _ = back.send(bytes);
         }

@@ -29,7 +29,8 @@ const EVERY: Duration = Duration::from_secs(10);
 /// much: `suppressed 12,431 similar events in 10 s`, at the level of what was suppressed, with its `place`. A place that is silent
 /// costs nothing: no thread and no timer runs while nothing is suppressed.
 ///
-/// As a layer it suppresses for all layers; as a filter (`fmt::layer().with_filter(throttle)`) for that one.
+/// As a layer it suppresses for all layers; as a filter (`fmt::layer().with_filter(throttle)`) for that one, and its summaries go to the
+/// default subscriber.
 /// Memory is bounded: beyond [`places`](LogThrottleBuilder::places) all others share one limit.
 ///
 /// ```
@@ -58,7 +59,7 @@ struct Shared<C: Clock> {
     table: Table<C>,
     fields: Fields,
     summaries: Summaries,
-    /// Where summaries go: known once the layer is part of a subscriber.
+    /// Where summaries go: a layer is told which subscriber it is part of. A filter isn't, and tells the default one.
     dispatch: OnceLock<WeakDispatch>,
 }
 
@@ -168,10 +169,6 @@ impl<C: Clock + Clone + 'static> LogThrottle<C> {
         }
         false
     }
-
-    fn note(&self, dispatch: &Dispatch) {
-        let _ = self.shared.dispatch.set(dispatch.downgrade());
-    }
 }
 
 impl<C, S> Layer<S> for LogThrottle<C>
@@ -180,7 +177,8 @@ where
     S: Subscriber,
 {
     fn on_register_dispatch(&self, subscriber: &Dispatch) {
-        self.note(subscriber);
+        // Put into a second subscriber, it goes on to tell the first.
+        let _ = self.shared.dispatch.set(subscriber.downgrade());
     }
 
     #[inline]
@@ -198,10 +196,6 @@ where
     }
 
     fn event_enabled(&self, event: &Event<'_>, _context: &Context<'_, S>) -> bool {
-        if self.shared.dispatch.get().is_none() {
-            // A filter isn't told which subscriber it is part of.
-            tracing::dispatcher::get_default(|dispatch| self.note(dispatch));
-        }
         self.allows(event)
     }
 }

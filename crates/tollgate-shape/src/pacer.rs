@@ -185,13 +185,16 @@ impl<C: Clock + Clone> PacerBuilder<C> {
             // Nothing was idle before there was a pacer.
             let _spent = limiter.check_n(self.slack);
         }
+        let longest = intervals(rate, capacity);
+        // The line adds two lengths that are rounded up to whole nanoseconds.
+        let most = intervals(rate, capacity - 1) + Duration::from_nanos(2);
         Ok(Pacer {
             shared: Arc::new(Shared {
                 limiter: Arc::new(limiter),
                 clock: self.clock,
                 capacity,
-                most: intervals(rate, capacity - 1),
-                longest: intervals(rate, capacity),
+                most: most.min(longest),
+                longest,
             }),
         })
     }

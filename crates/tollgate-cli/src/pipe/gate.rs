@@ -50,9 +50,8 @@ impl<C: Clock + Clone> Gate<C> {
                 Limit::One(limiter.map_err(PipeFailure::Rate)?)
             }
             Some(pattern) => {
-                let regex = Regex::new(pattern).map_err(|error| {
-                    PipeFailure::Key(KeyError(error.to_string()))
-                })?;
+                let regex = Regex::new(pattern)
+                    .map_err(|error| PipeFailure::Key(KeyError(error.to_string())))?;
                 let limiter = KeyedLimiter::builder(rate, options.keys.max(1))
                     .clock(clock)
                     .build();

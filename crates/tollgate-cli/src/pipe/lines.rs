@@ -185,7 +185,12 @@ impl<C: Clock> Lines<C> {
     }
 
     /// Keeps the beginning of a line, unless it has become too long.
-    fn hold(&mut self, begun: &[u8], out: &mut impl Write, interrupt: &Interrupt) -> io::Result<()> {
+    fn hold(
+        &mut self,
+        begun: &[u8],
+        out: &mut impl Write,
+        interrupt: &Interrupt,
+    ) -> io::Result<()> {
         self.begun.extend_from_slice(begun);
         if self.begun.len() <= self.longest {
             return Ok(());

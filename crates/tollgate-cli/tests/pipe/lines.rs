@@ -59,12 +59,21 @@ fn a_line_that_is_too_long_to_be_held_passes_or_not_as_a_whole() {
 #[test]
 fn wrong_arguments_are_named() {
     for (words, expect) in [
-        ("--rate 1/s --key (", "--key can't be used: regex parse error:"),
+        (
+            "--rate 1/s --key (",
+            "--key can't be used: regex parse error:",
+        ),
         ("--rate 1/d --burst 99999999999", "rate"),
     ] {
         let mut out = Vec::new();
         let options = options(words);
-        let failure = pipe(&options, io::empty(), &mut out, Manual::new(), &Interrupt::never());
+        let failure = pipe(
+            &options,
+            io::empty(),
+            &mut out,
+            Manual::new(),
+            &Interrupt::never(),
+        );
         let failure = failure.unwrap_err();
         assert!(failure.to_string().contains(expect), "{failure}");
         assert_eq!(failure.exit_code(), 2);

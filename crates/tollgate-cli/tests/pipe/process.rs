@@ -16,7 +16,13 @@ fn start(arguments: &[&str]) -> Child {
 
 fn signal(child: &Child, name: &str) {
     let id = child.id().to_string();
-    assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+    assert!(
+        Command::new("kill")
+            .args([name, &id])
+            .status()
+            .unwrap()
+            .success()
+    );
 }
 
 #[test]
@@ -59,7 +65,12 @@ fn a_signal_ends_it_and_no_line_that_it_accepted_is_lost() {
         out.read_to_string(&mut lines).unwrap();
         assert_eq!(lines, "1\n2\n3\n");
         let mut told = String::new();
-        child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+        child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut told)
+            .unwrap();
         let expect = "tollgate pipe: 3 of 5 lines passed, 2 dropped\n";
         assert!(told.starts_with(expect), "{told}");
         assert_eq!(child.wait().unwrap().code(), Some(code));

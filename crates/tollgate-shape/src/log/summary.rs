@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tollgate::Clock;
 use tollgate::clock::sleep_until;
+use tracing::dispatcher::WeakDispatch;
 use tracing::{Level, Metadata, debug, error, info, trace, warn};
 
 use super::Shared;
@@ -63,20 +64,26 @@ fn tell<C: Clock + Clone + 'static>(shared: &Weak<Shared<C>>, every: Duration) {
     };
     // Before the counts are taken: whoever suppresses from now on begins the next one.
     shared.summaries.is_due.store(false, Ordering::Release);
-    let Some(dispatch) = shared.dispatch.get().and_then(|weak| weak.upgrade()) else {
-        return;
-    };
-    tracing::dispatcher::with_default(&dispatch, || {
-        shared.table.take(|place, count| match place.metadata() {
-            Some(metadata) => one(metadata, count, every),
-            None => warn!(
-                target: TARGET,
-                suppressed = count,
-                "suppressed {} events of many places in {} s",
-                thousands(count),
-                seconds(every)
-            ),
-        });
+    match shared.dispatch.get().map(WeakDispatch::upgrade) {
+        Some(Some(dispatch)) => {
+            tracing::dispatcher::with_default(&dispatch, || tell_all(&shared, every))
+        }
+        // Its subscriber is gone, and with it everybody who could be told.
+        Some(None) => {}
+        None => tell_all(&shared, every),
+    }
+}
+
+fn tell_all<C: Clock>(shared: &Shared<C>, every: Duration) {
+    shared.table.take(|place, count| match place.metadata() {
+        Some(metadata) => one(metadata, count, every),
+        None => warn!(
+            target: TARGET,
+            suppressed = count,
+            "suppressed {} events of many places in {} s",
+            thousands(count),
+            seconds(every)
+        ),
     });
 }
 

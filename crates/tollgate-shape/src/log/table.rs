@@ -103,7 +103,9 @@ impl<C: Clock> Table<C> {
 
     /// How many events were suppressed so far.
     pub(super) fn suppressed(&self) -> u64 {
-        let open = self.all().map(|place| place.suppressed.load(Ordering::Relaxed));
+        let open = self
+            .all()
+            .map(|place| place.suppressed.load(Ordering::Relaxed));
         self.suppressed.load(Ordering::Relaxed) + open.sum::<u64>()
     }
 

@@ -1,7 +1,7 @@
 //! When batches are flushed, and what is in them.
 
-use std::pin::pin;
 use std::future::Future;
+use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use tollgate::clock::Manual;
@@ -114,7 +114,12 @@ fn a_failed_flush_is_tried_again_before_all_later_ones() {
     coalescer.try_add("b", ()).unwrap();
     assert_eq!(coalescer.pending(), 2);
     go_to(&clock, 500);
-    let expect = [(10, ("a", 0)), (40, ("a", 1)), (50, ("a", 2)), (50, ("b", 0))];
+    let expect = [
+        (10, ("a", 0)),
+        (40, ("a", 1)),
+        (50, ("a", 2)),
+        (50, ("b", 0)),
+    ];
     assert_eq!(record.take(), expect);
     assert_eq!((coalescer.pending(), coalescer.stats().panicked), (0, 1));
 }

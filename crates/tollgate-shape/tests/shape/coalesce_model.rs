@@ -18,7 +18,10 @@ const WEIGHT: u64 = 20;
 
 #[derive(Clone, Copy, Debug)]
 enum Act {
-    Add { key: u8, weight: u64 },
+    Add {
+        key: u8,
+        weight: u64,
+    },
     Flush,
     Wait(u64),
     /// So many flushes from now on fail.

@@ -26,7 +26,11 @@ fn check(builder: Debounce, calls: &[u64], expect: &[(u64, u64)]) {
 
 #[test]
 fn it_fires_when_it_has_been_quiet_with_the_last_value() {
-    check(Debounce::new(ms(100)), &[0, 50, 120, 500], &[(220, 120), (600, 500)]);
+    check(
+        Debounce::new(ms(100)),
+        &[0, 50, 120, 500],
+        &[(220, 120), (600, 500)],
+    );
 }
 
 #[test]
@@ -48,7 +52,11 @@ fn a_throttle_fires_at_once_and_then_once_an_interval() {
 fn debounce_then_throttle_keeps_firings_apart_and_the_last_value() {
     let builder = Debounce::new(ms(10)).then_throttle(ms(100));
     // It is quiet four times, and fires twice more after the first.
-    check(builder, &[0, 20, 40, 60, 200], &[(10, 0), (110, 60), (210, 200)]);
+    check(
+        builder,
+        &[0, 20, 40, 60, 200],
+        &[(10, 0), (110, 60), (210, 200)],
+    );
 }
 
 #[test]

@@ -68,11 +68,18 @@ fn a_driver_that_is_dropped_anywhere_stops_and_drops_all() {
         assert!(!polled(Box::pin(driver), &clock, times));
         assert!(debouncer.is_stopped());
         // Nobody waits for an action that can't end any more.
-        assert!(polled(Box::pin(debouncer.stop_and_wait(ms(1000))), &clock, 1));
+        assert!(polled(
+            Box::pin(debouncer.stop_and_wait(ms(1000))),
+            &clock,
+            1
+        ));
         debouncer.call(alive.clone());
         alive.check("a value or an action");
         assert_eq!(clock.parked(), 0);
-        assert_eq!(ended.load(Ordering::Relaxed), usize::from(times > 4) + usize::from(times > 8));
+        assert_eq!(
+            ended.load(Ordering::Relaxed),
+            usize::from(times > 4) + usize::from(times > 8)
+        );
     }
 }
 
@@ -108,7 +115,11 @@ fn a_coalescer_whose_driver_is_dropped_anywhere_has_every_item_or_flushed_it() {
         assert!(coalescer.is_stopped());
         let mut all = flushed.lock().unwrap().clone();
         let leftover = coalescer.take_leftover();
-        all.extend(leftover.iter().flat_map(|batch| batch.items().iter().map(|(key, ())| *key)));
+        all.extend(
+            leftover
+                .iter()
+                .flat_map(|batch| batch.items().iter().map(|(key, ())| *key)),
+        );
         assert_eq!(all, [0, 1, 2, 3, 4, 5, 6, 7], "dropped after {times} looks");
         assert_eq!(clock.parked(), 0);
     }

@@ -38,7 +38,10 @@ impl Lines {
     {
         let lines = self.clone();
         let writer = move || lines.clone();
-        fmt::layer().without_time().with_ansi(false).with_writer(writer)
+        fmt::layer()
+            .without_time()
+            .with_ansi(false)
+            .with_writer(writer)
     }
 }
 
@@ -67,7 +70,11 @@ fn each_place_has_its_burst_and_one_summary() {
         assert_eq!(summary.len(), 1, "{summary:?}");
         let text = " WARN tollgate::suppressed: suppressed 12,431 similar events in 10 s suppressed=12431 place=shape::log at ";
         assert!(summary[0].starts_with(text), "{summary:?}");
-        assert_eq!(clock.parked(), 0, "nothing ticks when nothing is suppressed");
+        assert_eq!(
+            clock.parked(),
+            0,
+            "nothing ticks when nothing is suppressed"
+        );
         // The limit goes on from there: ten seconds later there is a burst again.
         fails(5, "a");
         assert_eq!(lines.take().len(), 3);

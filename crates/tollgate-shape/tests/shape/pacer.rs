@@ -47,7 +47,10 @@ fn the_first_leaves_at_once_and_what_does_not_fit_is_refused() {
 #[test]
 fn a_hundred_at_ten_a_second_end_by_9_9_seconds() {
     let clock = Manual::new();
-    let (pacer, record) = (pacer(Rate::per_second(10), 100, &clock), Record::new(&clock));
+    let (pacer, record) = (
+        pacer(Rate::per_second(10), 100, &clock),
+        Record::new(&clock),
+    );
     assert_eq!(submit(&pacer, &record, 100), 0);
     go_to(&clock, 20_000);
     assert_eq!(times(&record).last(), Some(&9_900));
@@ -57,7 +60,10 @@ fn a_hundred_at_ten_a_second_end_by_9_9_seconds() {
 fn late_timers_are_made_up_for() {
     // 1,000 at 3,000/s by a timer that looks once a millisecond: 333 ms, not a second.
     let clock = Manual::new();
-    let (pacer, record) = (pacer(Rate::per_second(3_000), 1_000, &clock), Record::new(&clock));
+    let (pacer, record) = (
+        pacer(Rate::per_second(3_000), 1_000, &clock),
+        Record::new(&clock),
+    );
     submit(&pacer, &record, 1_000);
     go_to(&clock, 2_000);
     let times = times(&record);
@@ -80,7 +86,9 @@ fn nobody_waits_longer_than_capacity_by_rate() {
                 passed += 1;
                 false
             }
-            Poll::Ready(Err(PaceRefused::Full { waiting, capacity, .. })) => {
+            Poll::Ready(Err(PaceRefused::Full {
+                waiting, capacity, ..
+            })) => {
                 assert!(waiting < capacity);
                 refused += 1;
                 false
@@ -114,7 +122,10 @@ fn a_place_that_is_left_is_used_by_those_behind_it() {
 #[test]
 fn a_deadline_that_cannot_be_met_fails_at_once() {
     let clock = Manual::new();
-    let (pacer, record) = (pacer(Rate::per_second(10), 100, &clock), Record::new(&clock));
+    let (pacer, record) = (
+        pacer(Rate::per_second(10), 100, &clock),
+        Record::new(&clock),
+    );
     submit(&pacer, &record, 5);
     let mut hasty = pin!(pacer.pace().timeout(ms(400)).into_future());
     let poll = hasty.as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -134,7 +145,10 @@ fn a_deadline_that_cannot_be_met_fails_at_once() {
     let mut context = Context::from_waker(Waker::noop());
     assert!(in_time.as_mut().poll(&mut context).is_pending());
     clock.advance(ms(100));
-    assert_eq!(in_time.as_mut().poll(&mut context), Poll::Ready(Ok(ms(100))));
+    assert_eq!(
+        in_time.as_mut().poll(&mut context),
+        Poll::Ready(Ok(ms(100)))
+    );
 }
 
 #[test]
