@@ -133,7 +133,7 @@ impl Pacer {
     /// Lets go at this rate, with a queue of this capacity. The burst of the rate isn't looked at.
     ///
     /// # Errors
-    /// If the rate is zero, unlimited or too extreme to be counted by.
+    /// If the rate is too extreme to be counted by.
     pub fn new(rate: Rate, capacity: usize) -> Result<Self, LimitError> {
         Self::builder(rate, capacity).build()
     }
@@ -172,7 +172,7 @@ impl<C: Clock + Clone> PacerBuilder<C> {
     /// The pacer.
     ///
     /// # Errors
-    /// If the rate is zero, unlimited or too extreme to be counted by.
+    /// If the rate is too extreme to be counted by.
     pub fn build(self) -> Result<Pacer<C>, LimitError> {
         let capacity = self.capacity.max(1);
         let rate = self.rate.burst(self.slack.saturating_add(1));
@@ -187,7 +187,7 @@ impl<C: Clock + Clone> PacerBuilder<C> {
         }
         let longest = intervals(rate, capacity);
         // The line adds two lengths that are rounded up to whole nanoseconds.
-        let most = intervals(rate, capacity - 1) + Duration::from_nanos(2);
+        let most = intervals(rate, capacity - 1).saturating_add(Duration::from_nanos(2));
         Ok(Pacer {
             shared: Arc::new(Shared {
                 limiter: Arc::new(limiter),
