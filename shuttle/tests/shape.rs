@@ -7,7 +7,7 @@ use std::time::Duration;
 use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use shuttle::thread;
 use tollgate::clock::Manual;
-use tollgate_shape::{Coalesce, Debounce, Edge, Flushed};
+use tollgate_shape::{Batch, Coalesce, Debounce, Edge, Flushed};
 
 const WAIT: Duration = Duration::from_millis(10);
 const ITEMS: usize = 12;
@@ -73,7 +73,7 @@ fn a_coalescer_under_adds_flushes_failures_and_a_stop() {
             let coalescer = Coalesce::window(WAIT)
                 .max_items(3)
                 .clock(clock.clone())
-                .build(move |batch| {
+                .build(move |batch: &Batch<usize, ()>| {
                     if batch.attempt() == 0 && batch.items()[0].0 % 2 == 0 {
                         return Flushed::RetryIn(WAIT);
                     }

@@ -205,7 +205,7 @@ enum Input {
 /// Says that it is enough, from another thread.
 #[derive(Debug)]
 pub struct Interrupt {
-    hear: Option<mpsc::Receiver<i32>>,
+    hear: Option<Receiver<i32>>,
 }
 
 impl Interrupt {
@@ -215,7 +215,7 @@ impl Interrupt {
     }
 
     /// It ends when a number of a signal comes out of this.
-    pub const fn by(signals: mpsc::Receiver<i32>) -> Self {
+    pub const fn by(signals: Receiver<i32>) -> Self {
         Self {
             hear: Some(signals),
         }

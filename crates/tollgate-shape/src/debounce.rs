@@ -29,6 +29,7 @@ pub(crate) use store::Spacing;
 /// * An action may call its debouncer, flush, cancel or stop it. It needs a handle for that, and with a
 ///   clone it would keep it alive for ever: give it a [`WeakDebouncer`].
 /// * An action that panics is caught, logged and counted.
+/// * Values that never fire may be dropped under its lock, so the `Drop` of a value must not call it.
 ///
 /// ```
 /// use std::sync::mpsc;

@@ -21,8 +21,6 @@ use std::thread::{Thread, current};
 pub(crate) use loom::thread_local;
 #[cfg(shuttle)]
 pub(crate) use shuttle::thread_local;
-#[cfg(not(any(loom, shuttle)))]
-pub(crate) use std::thread_local;
 
 /// Wakes the calling thread, which is parked or sleeps for a moment.
 pub(crate) fn waker_of_this_thread() -> Waker {

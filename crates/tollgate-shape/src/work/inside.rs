@@ -2,8 +2,15 @@
 
 use std::cell::RefCell;
 
-crate::sync::thread_local! {
+#[cfg(not(any(loom, shuttle)))]
+thread_local! {
     static INSIDE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+// A model's threads have their own, and begin with it at run time.
+#[cfg(any(loom, shuttle))]
+crate::sync::thread_local! {
+    static INSIDE: RefCell<Vec<usize>> = RefCell::new(Vec::new());
 }
 
 /// As long as it lives, this thread is inside of an action.
