@@ -55,8 +55,8 @@ pub(crate) enum Rang {
 /// When the calls came, and what they brought.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timeline {
-    /// None if there was none, or it was cancelled.
-    called: Option<Timestamp>,
+    /// The end of time if there was none, or it was cancelled: a million keys have one of these each.
+    called: Timestamp,
     /// When it fired last; the max wait counts from here, and from the first call if nothing has fired.
     fired: Timestamp,
     /// The end of time if none is held.
@@ -80,7 +80,7 @@ impl Times {
 impl Timeline {
     pub(crate) const fn new() -> Self {
         Self {
-            called: None,
+            called: Timestamp::MAX,
             fired: Timestamp::ZERO,
             timer: Timestamp::MAX,
         }
@@ -94,14 +94,14 @@ impl Timeline {
 
     /// When the latest call came.
     pub(crate) fn called(&self) -> Option<Timestamp> {
-        self.called
+        Some(self.called).filter(|called| *called != Timestamp::MAX)
     }
 
     /// A call at `now`.
     #[inline]
     pub(crate) fn call(&mut self, times: &Times, now: Timestamp) -> Called {
         let is_due = self.is_due(times, now);
-        self.called = Some(now);
+        self.called = now;
         if self.timer().is_none() {
             self.timer = times.timer(now);
             if is_due {
@@ -147,7 +147,7 @@ impl Timeline {
     /// From when on it is as if there had been no call, unless another comes.
     pub(crate) fn over(&self, times: &Times) -> Timestamp {
         let quiet = self
-            .called
+            .called()
             .map_or(Timestamp::ZERO, |called| called + times.wait);
         times
             .max_wait
@@ -157,7 +157,7 @@ impl Timeline {
     /// Whether a call at `now` begins a new wait, or a timer at `now` ends one.
     #[inline]
     fn is_due(&self, times: &Times, now: Timestamp) -> bool {
-        match self.called {
+        match self.called() {
             None => true,
             // A clock that went back says nothing about how long it has been quiet.
             Some(called) if now < called => true,

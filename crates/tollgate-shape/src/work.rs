@@ -241,9 +241,10 @@ impl<S: Store, C: Clock> Work<S, C> {
         let now = self.clock.now();
         state.store.ended(now, outcome);
         let is_free = state.running == 0;
-        let draining = match is_free {
-            true if state.action.is_none() => std::mem::take(&mut state.draining),
-            _ => Vec::new(),
+        let draining = if is_free && state.action.is_none() {
+            std::mem::take(&mut state.draining)
+        } else {
+            Vec::new()
         };
         let wakes = is_free && (state.store.due().is_some() || state.is_closing);
         let driver = state.driver.clone().filter(|_| wakes);
@@ -269,9 +270,10 @@ impl<S: Store, C: Clock> Work<S, C> {
             return Next::Over;
         };
         let known = state.driver.as_ref();
-        let old = match known.is_some_and(|known| known.will_wake(waker)) {
-            true => None,
-            false => state.driver.replace(waker.clone()),
+        let old = if known.is_some_and(|known| known.will_wake(waker)) {
+            None
+        } else {
+            state.driver.replace(waker.clone())
         };
         let next = if state.running > 0 {
             // Whoever ends it wakes the driver.

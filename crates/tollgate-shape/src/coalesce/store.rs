@@ -117,7 +117,12 @@ impl<K: Hash + Eq, V> Batches<K, V> {
             return (Err(NotAdded::TooLarge { weight, most }), Then::Nothing);
         }
         let fits = self.open.weight.saturating_add(weight) <= self.limits.max_weight;
-        let (key, value) = match self.merged(key, value, weight, fits, now) {
+        let merged = if fits {
+            self.merged(key, value, weight, now)
+        } else {
+            Err((key, value))
+        };
+        let (key, value) = match merged {
             Ok(then) => return (Ok(()), then),
             Err(unmerged) => unmerged,
         };
@@ -150,10 +155,9 @@ impl<K: Hash + Eq, V> Batches<K, V> {
         key: K,
         value: V,
         weight: u64,
-        fits: bool,
         now: Timestamp,
     ) -> Result<Next<K, V>, (K, V)> {
-        let Some(merge) = self.limits.merge.as_ref().filter(|_| fits) else {
+        let Some(merge) = self.limits.merge.as_ref() else {
             return Err((key, value));
         };
         let Some((_, there)) = self.open.find(&key) else {
@@ -288,9 +292,10 @@ where
         if let Some((_, at)) = &self.again {
             return Some(*at);
         }
-        match self.closed.is_empty() {
-            true => self.open_due(),
-            false => Some(Timestamp::ZERO),
+        if self.closed.is_empty() {
+            self.open_due()
+        } else {
+            Some(Timestamp::ZERO)
         }
     }
 

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tollgate::Timestamp;
 use tollgate::clock::{Clock, Manual};
 use tollgate_shape::{Coalesce, Flushed};
 
@@ -149,7 +148,7 @@ proptest! {
     ) {
         let shape = Shape { items, pending, merges };
         let clock = Manual::new();
-        let millis = |clock: &Manual| (clock.now() - Timestamp::ZERO).as_millis() as u64;
+        let millis = |clock: &Manual| (clock.now().as_nanos()) / 1_000_000;
         let fails = Arc::new(Mutex::new(0));
         let flushed = Arc::new(Mutex::new(Vec::new()));
         let builder = Coalesce::quiet(ms(QUIET))
