@@ -13,6 +13,8 @@ use crate::work::{Store, Then};
 pub(crate) struct Spacing {
     interval: Duration,
     not_before: Timestamp,
+    /// What that was before the latest firing.
+    before: Timestamp,
 }
 
 impl Spacing {
@@ -21,6 +23,7 @@ impl Spacing {
         Self {
             interval,
             not_before: Timestamp::ZERO,
+            before: Timestamp::ZERO,
         }
     }
 
@@ -30,7 +33,13 @@ impl Spacing {
     }
 
     pub(crate) fn fired(&mut self, now: Timestamp) {
+        self.before = self.not_before;
         self.not_before = now + self.interval;
+    }
+
+    /// The latest firing was put off, and doesn't count yet.
+    pub(crate) fn put_off(&mut self) {
+        self.not_before = self.before;
     }
 
     /// The next firing is as good as the first.
@@ -85,6 +94,7 @@ impl<T> Single<T> {
             // is later.
             let fired = self.over(now).unwrap_or(ready);
             self.line.flush();
+            self.spacing = self.spacing.reset();
             self.spacing.fired(now);
             return ((true, None), Then::Fire(fired));
         }
@@ -92,6 +102,7 @@ impl<T> Single<T> {
         let fired = if was_pending { self.over(now) } else { None };
         let dropped = self.value.take();
         let then = fired.map_or(Then::Nothing, |fired| {
+            self.spacing = self.spacing.reset();
             self.spacing.fired(now);
             Then::Fire(fired)
         });
@@ -157,6 +168,7 @@ impl<T: Send + 'static> Store for Single<T> {
     }
 
     fn defer(&mut self, job: Fired<T>) {
+        self.spacing.put_off();
         self.ready = Some(job);
     }
 

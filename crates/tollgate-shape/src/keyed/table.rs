@@ -179,6 +179,7 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
         let was_pending = was_pending || waiting.is_some();
         let fired = fired.or_else(|| waiting.map(|fired| (key.clone(), fired)));
         let then = fired.map_or(Then::Nothing, |fired| {
+            self.spacing = self.spacing.reset();
             self.spacing.fired(now);
             Then::Fire(fired)
         });
@@ -431,6 +432,7 @@ where
     }
 
     fn defer(&mut self, (key, fired): KeyFired<K, T>) {
+        self.spacing.put_off();
         self.put_off(key, fired);
     }
 

@@ -2,6 +2,7 @@
 //! busy, and end when nothing was to be done for a while.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -61,7 +62,8 @@ fn run() {
     loop {
         if let Some(task) = state.queue.pop_front() {
             drop(state);
-            task.poll();
+            // Actions are caught where they run; this is for what panics as it is dropped.
+            let _ = catch_unwind(AssertUnwindSafe(|| task.poll()));
             state = lock();
             continue;
         }

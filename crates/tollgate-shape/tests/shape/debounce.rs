@@ -60,6 +60,28 @@ fn debounce_then_throttle_keeps_firings_apart_and_the_last_value() {
 }
 
 #[test]
+fn async_firings_are_kept_apart_too_and_a_flush_does_not_wait() {
+    let clock = Manual::new();
+    let record = Record::new(&clock);
+    let noted = record.clone();
+    let debouncer = Debounce::new(ms(10))
+        .leading(Edge::On)
+        .then_throttle(ms(100))
+        .clock(clock.clone())
+        .build_async(move |value: u64| {
+            noted.note(value);
+            async {}
+        });
+    for call in [0, 5, 150, 155] {
+        go_to(&clock, call);
+        debouncer.call(call);
+    }
+    debouncer.flush();
+    go_to(&clock, 500);
+    assert_eq!(record.take(), [(0, 0), (100, 5), (155, 155)]);
+}
+
+#[test]
 fn flush_and_cancel_end_a_wait() {
     let clock = Manual::new();
     let record = Record::new(&clock);
