@@ -24,6 +24,12 @@ pub(super) type KeyFired<K, T> = (K, Fired<T>);
 /// A timer of the entry in this slot, if that still has this stamp.
 type Timer = (Timestamp, u32, u32);
 
+/// What a change says, and what follows from it.
+type Changed<R, K, T> = (R, Then<KeyFired<K, T>>);
+
+/// What was forgotten, to be dropped under no lock.
+type Cancelled<K, T> = (Option<Entry<K, T>>, Option<Fired<T>>);
+
 /// What was replaced or dropped, to be dropped under no lock.
 type Old<K, T> = (Option<K>, Option<T>);
 
@@ -94,13 +100,12 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
     }
 
     #[inline]
-    #[expect(clippy::type_complexity, reason = "what a change is made of")]
     pub(super) fn call(
         &mut self,
         key: K,
         value: T,
         now: Timestamp,
-    ) -> (Result<Old<K, T>, NoRoom<K, T>>, Then<KeyFired<K, T>>) {
+    ) -> Changed<Result<Old<K, T>, NoRoom<K, T>>, K, T> {
         let Some(slot) = self.find(&key) else {
             return self.call_new(key, value, now);
         };
@@ -122,14 +127,13 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
         }
     }
 
-    #[expect(clippy::type_complexity, reason = "what a change is made of")]
     #[inline(never)]
     fn call_new(
         &mut self,
         key: K,
         value: T,
         now: Timestamp,
-    ) -> (Result<Old<K, T>, NoRoom<K, T>>, Then<KeyFired<K, T>>) {
+    ) -> Changed<Result<Old<K, T>, NoRoom<K, T>>, K, T> {
         let mut evicted = Then::Nothing;
         if self.index.len() >= self.capacity {
             match self.when_full {
@@ -169,7 +173,7 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
         &mut self,
         key: &K,
         now: Timestamp,
-    ) -> ((bool, Option<T>), Then<KeyFired<K, T>>) {
+    ) -> Changed<(bool, Option<T>), K, T> {
         let waiting = self.ready.remove(key);
         if waiting.is_some() {
             self.order.retain(|other| other != key);
@@ -186,7 +190,7 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
         ((was_pending, dropped), then)
     }
 
-    pub(super) fn flush_all(&mut self, now: Timestamp) -> (usize, Then<KeyFired<K, T>>) {
+    pub(super) fn flush_all(&mut self, now: Timestamp) -> Changed<usize, K, T> {
         let mut flushed = self.ready.len();
         // In the order in which their times would have come.
         let mut timers: Vec<Timer> = self.timers.drain().map(|Reverse(timer)| timer).collect();
@@ -210,14 +214,7 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
         (flushed, Then::Look)
     }
 
-    #[expect(clippy::type_complexity, reason = "what a change is made of")]
-    pub(super) fn cancel(
-        &mut self,
-        key: &K,
-    ) -> (
-        (bool, (Option<Entry<K, T>>, Option<Fired<T>>)),
-        Then<KeyFired<K, T>>,
-    ) {
+    pub(super) fn cancel(&mut self, key: &K) -> Changed<(bool, Cancelled<K, T>), K, T> {
         let was_pending = self.is_pending(key);
         let ready = self.ready.remove(key);
         if ready.is_some() {
