@@ -1,6 +1,7 @@
 //! The group `shaping`: what a trigger, an item and a log line cost, whether a pacer keeps its rate, and how much a pipe
 //! carries. Targets are in the peer `target`.
 
+use std::future::IntoFuture;
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -142,7 +143,7 @@ fn pacer(report: &mut Report) {
         let took = runtime.block_on(async {
             let watch = Stopwatch::start();
             let waits: Vec<_> = (0..PACED)
-                .map(|_| tokio::spawn(std::future::IntoFuture::into_future(pacer.pace())))
+                .map(|_| tokio::spawn(pacer.pace().into_future()))
                 .collect();
             for wait in waits {
                 let _ = wait.await;

@@ -137,10 +137,7 @@ impl Cli {
             Command::Admin(options) => {
                 admin::admin(options, out, notes).map_err(CliError::Admin)?
             }
-            Command::Pipe(options) => {
-                pipe::pipe_standard_input(options, out, notes).map_err(CliError::Pipe)?;
-                Ok(())
-            }
+            Command::Pipe(options) => piped(options, out, notes)?,
             Command::Completions(options) => pages::completions(options, out),
             Command::Man(options) => pages::man(options, out),
             Command::Load(options) => {
@@ -158,6 +155,16 @@ impl Cli {
             _ => failed.map_or(Ok(ended), Err),
         }
     }
+}
+
+/// Limits the lines of standard input. What can't be written is among its own failures.
+fn piped(
+    options: &Pipe,
+    out: &mut impl Write,
+    notes: &mut impl Write,
+) -> Result<io::Result<()>, CliError> {
+    let ended = pipe::pipe_standard_input(options, out, notes);
+    ended.map(Ok).map_err(CliError::Pipe)
 }
 
 /// Plays traffic, and writes what came of it.

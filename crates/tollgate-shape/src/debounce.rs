@@ -1,6 +1,7 @@
 //! Debounce and throttle: many calls, of which one fires with the latest value.
 
 use std::fmt;
+#[cfg(not(any(loom, shuttle)))]
 use std::future::Future;
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -33,6 +33,10 @@
 //! * `log`: a layer for `tracing_subscriber`, `LogThrottle`.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    any(loom, shuttle),
+    allow(dead_code, reason = "models drive by hand, and await nothing")
+)]
 
 mod coalesce;
 mod debounce;

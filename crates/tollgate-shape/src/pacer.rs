@@ -113,6 +113,9 @@ pub struct Pacer<C: Clock = Monotonic> {
 pub(crate) struct Shared<C: Clock> {
     pub(crate) limiter: Arc<Limiter<C>>,
     pub(crate) clock: C,
+    pub(crate) rate: Rate,
+    /// What a turn costs, in tokens of the limiter.
+    pub(crate) cost: u64,
     pub(crate) capacity: usize,
     /// How long the last one that fits waits.
     pub(crate) most: Duration,
@@ -175,15 +178,16 @@ impl<C: Clock + Clone> PacerBuilder<C> {
     /// If the rate is too extreme to be counted by.
     pub fn build(self) -> Result<Pacer<C>, LimitError> {
         let capacity = self.capacity.max(1);
-        let rate = self.rate.burst(self.slack.saturating_add(1));
-        let limiter = Limiter::builder(rate)
+        let rate = self.rate;
+        let (fine, cost) = fine(rate, self.slack);
+        let limiter = Limiter::builder(fine)
             .algorithm(Algorithm::TokenBucket)
             .unbounded_waiters()
             .clock(self.clock.clone())
             .build()?;
         if self.slack > 0 {
             // Nothing was idle before there was a pacer.
-            let _spent = limiter.check_n(self.slack);
+            let _spent = limiter.check_n(self.slack.saturating_mul(cost));
         }
         let longest = intervals(rate, capacity);
         // The line adds two lengths that are rounded up to whole nanoseconds.
@@ -192,12 +196,41 @@ impl<C: Clock + Clone> PacerBuilder<C> {
             shared: Arc::new(Shared {
                 limiter: Arc::new(limiter),
                 clock: self.clock,
+                rate,
+                cost,
                 capacity,
                 most: most.min(longest),
                 longest,
             }),
         })
     }
+}
+
+/// The rate in tokens of which a turn costs several, and how many.
+///
+/// A turn comes at a whole nanosecond. Where an interval isn't a whole number of them, a bucket that holds one turn would be full
+/// for the rest of each, and the rate lost by as much. So it holds a nanosecond more.
+fn fine(rate: Rate, slack: u64) -> (Rate, u64) {
+    let turns = slack.saturating_add(1);
+    let plain = (rate.burst(turns), 1);
+    let Some(period) = rate.period().filter(|_| rate.count() > 0) else {
+        return plain;
+    };
+    let (nanos, count) = (period.as_nanos(), u128::from(rate.count()));
+    if nanos.is_multiple_of(count) {
+        return plain;
+    }
+    let finer = [16, 12, 8, 4].into_iter().find_map(|shift| {
+        let cost = 1u64 << shift;
+        let tokens = rate.count().checked_mul(cost)?;
+        // What comes in a nanosecond.
+        let more = u64::try_from(u128::from(tokens).div_ceil(nanos)).ok()?;
+        let burst = turns.checked_mul(cost)?.checked_add(more)?;
+        let rate = Rate::new(tokens, period).burst(burst);
+        let takes = Algorithm::TokenBucket.takes(rate).is_ok();
+        takes.then_some((rate, cost))
+    });
+    finer.unwrap_or(plain)
 }
 
 /// How long so many intervals take, to the next nanosecond.
@@ -234,7 +267,7 @@ impl<C: Clock> Pacer<C> {
 
     /// At which rate it lets go.
     pub fn rate(&self) -> Rate {
-        self.shared.limiter.rate()
+        self.shared.rate
     }
 
     /// The clock that it reads.

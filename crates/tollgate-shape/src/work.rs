@@ -129,10 +129,6 @@ struct State<S: Store> {
 }
 
 /// What a driver does next.
-#[cfg_attr(
-    any(loom, shuttle),
-    allow(dead_code, reason = "a model is its own driver")
-)]
 pub(crate) enum Next<S: Store> {
     Run(Kept<S>, S::Job),
     Sleep(Timestamp),
@@ -157,6 +153,7 @@ impl<S: Store, C: Clock> Work<S, C> {
         }
     }
 
+    #[cfg(not(any(loom, shuttle)))]
     pub(crate) const fn clock(&self) -> &C {
         &self.clock
     }
@@ -260,10 +257,6 @@ impl<S: Store, C: Clock> Work<S, C> {
     }
 
     /// What the driver does next. It is woken by this waker if something becomes due earlier.
-    #[cfg_attr(
-        any(loom, shuttle),
-        allow(dead_code, reason = "a model is its own driver")
-    )]
     pub(crate) fn next(&self, waker: &Waker) -> Next<S> {
         let mut state = self.lock();
         let Some(action) = state.action.clone() else {

@@ -49,7 +49,11 @@ impl<C: Clock> Pace<C> {
     /// [`PaceRefused`] at once, if the queue is full or its turn would come too late.
     pub fn wait_blocking(self) -> Result<Duration, PaceRefused> {
         let (until, patience) = self.until();
-        let acquire = self.shared.limiter.acquire().deadline(until);
+        let acquire = self
+            .shared
+            .limiter
+            .acquire_n(self.shared.cost)
+            .deadline(until);
         let waited = acquire.wait_blocking();
         waited.map_err(|refused| self.shared.refused(&refused, patience))
     }
@@ -95,7 +99,8 @@ impl<C: Clock> Future for Pacing<C> {
         if let Some(own) = this.start.take() {
             let (until, patience) = deadline(this.shared.clock.now(), this.shared.most, own);
             *this.patience = patience;
-            let acquire = this.shared.limiter.acquire_owned().deadline(until);
+            let limiter = &this.shared.limiter;
+            let acquire = limiter.acquire_owned_n(this.shared.cost).deadline(until);
             this.turn.set(Some(acquire.into_future()));
         }
         let Some(turn) = this.turn.as_pin_mut() else {

@@ -79,7 +79,8 @@ impl<S: Stream, C: Clock> Stream for Paced<S, C> {
                 return Poll::Ready(None);
             };
             *this.item = Some(item);
-            let acquire = this.pacer.shared.limiter.acquire_owned();
+            let shared = &this.pacer.shared;
+            let acquire = shared.limiter.acquire_owned_n(shared.cost);
             this.turn.set(Some(acquire.into_future()));
         }
         if let Some(turn) = this.turn.as_mut().as_pin_mut() {

@@ -64,7 +64,7 @@ fn late_timers_are_made_up_for() {
         pacer(Rate::per_second(3_000), 1_000, &clock),
         Record::new(&clock),
     );
-    submit(&pacer, &record, 1_000);
+    assert_eq!(submit(&pacer, &record, 1_000), 0);
     go_to(&clock, 2_000);
     let times = times(&record);
     assert_eq!((times.len(), times.last()), (1_000, Some(&333)));
