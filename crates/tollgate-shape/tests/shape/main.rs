@@ -1,5 +1,10 @@
 //! What is shaped in time, on a clock that is moved by hand or on tokio's paused time.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests: what can't be had fails them"
+)]
+
 mod coalesce;
 mod coalesce_model;
 mod debounce;
