@@ -57,11 +57,11 @@ pub struct Debounce<C = Monotonic> {
 ///     .clock(clock.clone())
 ///     .build(|percent: u32| println!("{percent} %"));
 /// for percent in 0..=100 {
-///     progress.call(percent); // shows 0, 10, 20 … and 100
+///     progress.call(percent); // shows 0, 9, 19 … 99 and 100
 ///     clock.advance(Duration::from_millis(10));
 /// }
 /// clock.advance(Duration::from_millis(100));
-/// assert_eq!(progress.stats().fired, 11);
+/// assert_eq!(progress.stats().fired, 12);
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Throttle(());
