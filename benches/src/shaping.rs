@@ -20,7 +20,7 @@ mod pipes;
 const LONG: Duration = Duration::from_secs(3600);
 const KEYS: u64 = 1_000_000;
 /// What a pacer lets go, and how fast.
-const PACED: u64 = 20_000;
+const PACED: u64 = 200_000;
 const PER_SECOND: u64 = 100_000;
 
 pub(crate) fn run(report: &mut Report) {
@@ -37,7 +37,7 @@ pub(crate) fn run(report: &mut Report) {
         "keyed-debounce-1m: a million keys of 8 bytes with values of 8 are pending, and are triggered at random; bytes are those \
          beyond key and value",
     );
-    report.note("pacer-100k: 20,000 tasks await their turns at 100,000/s on the 1 ms timer of tokio; by how much the time that all take is off");
+    report.note("pacer-100k: 200,000 tasks await their turns at 100,000/s on the 1 ms timer of tokio; by how much the time that all take is off");
 }
 
 /// The median of rounds of a measurement, those without a context switch if there are enough.
@@ -134,7 +134,7 @@ fn pacer(report: &mut Report) {
         return;
     };
     let mut times: Vec<f64> = Vec::new();
-    for _ in 0..5 {
+    for _ in 0..3 {
         let capacity = usize::try_from(PACED).unwrap_or(usize::MAX);
         let Ok(pacer) = Pacer::new(Rate::per_second(PER_SECOND), capacity) else {
             report.note("no pacer at this rate");
