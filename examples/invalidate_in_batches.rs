@@ -18,8 +18,8 @@ fn main() {
         .merge(|_key: &String, times: &mut u32, more| *times += more)
         .clock(clock.clone())
         .build(move |batch| {
-            // The third command meets a store that is away, twice.
-            if sent.fetch_add(1, Ordering::Relaxed) == 2 || batch.attempt() == 1 {
+            // The first command meets a store that is away, twice.
+            if sent.fetch_add(1, Ordering::Relaxed) == 0 || batch.attempt() == 1 {
                 println!("store is away, {} keys later", batch.len());
                 return Flushed::RetryIn(Duration::from_millis(100 << batch.attempt()));
             }
