@@ -15,6 +15,12 @@
 //! * `llm_budget`: hold an estimate, settle the real cost, and use three times as much of the limit.
 //! * `policy`: a policy text decides requests: rules, tiers, what is exempt, a reload, and a mistake with its place.
 //! * `fleet`: three nodes share one limit through Redis, exactly and leased, and go on when it is gone.
+//! * `rebuild_on_change`: many events of a file watch, one build at a time.
+//! * `search_box`: debounce, then throttle, as somebody types.
+//! * `invalidate_in_batches`: keys of a cache in batches, merged, tried again when the store is away.
+//! * `polite_crawler`: work that is submitted and leaves at an exact rate, with a bounded queue.
+//! * `pace_emails`: a stream at one a second, and somebody else in between with a deadline.
+//! * `indexer`: a type that owns its debouncer, and drains it when it is closed.
 //! * `recipes`: limits that people ask for: payments, a worker, users, a bucket before a meter, a fan-out.
 //!
 //! Services and clients, which ask each other over loopback:

@@ -17,6 +17,7 @@ mod redis;
 mod report;
 mod runner;
 mod server;
+mod shaping;
 mod tail;
 mod timing;
 mod two_threads;
@@ -29,7 +30,7 @@ use report::Report;
 type Group = (&'static str, fn(&mut Report));
 
 /// Every group, in the order in which they run.
-const GROUPS: [Group; 8] = [
+const GROUPS: [Group; 9] = [
     ("limiter", limiter::run),
     ("waiting", waiting::run),
     ("keyed", keyed::run),
@@ -38,6 +39,7 @@ const GROUPS: [Group; 8] = [
     ("redis", redis::run),
     ("server", server::run),
     ("middleware", middleware::run),
+    ("shaping", shaping::run),
 ];
 
 fn main() -> ExitCode {
@@ -125,7 +127,7 @@ mod tests {
         check(
             &["fast"],
             Err(
-                "unknown group \"fast\"; the groups are limiter, waiting, keyed, composition, policy, redis, server, middleware",
+                "unknown group \"fast\"; the groups are limiter, waiting, keyed, composition, policy, redis, server, middleware, shaping",
             ),
         );
         check(

@@ -23,6 +23,8 @@ use programs::{Built, Server};
 use speak::Grpc;
 use tools::{Answers, Files, Load};
 
+pub(crate) use programs::command;
+
 type Failure = Box<dyn Error>;
 
 const ROUNDS: usize = 5;

@@ -72,20 +72,9 @@ pub(super) struct Built {
 impl Built {
     /// Builds what isn't there. The first time takes some minutes.
     pub(super) fn new() -> Result<Self, Failure> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .parent()
-            .ok_or("the folder of the project")?;
-        let target = env::current_exe()?;
-        let target = target
-            .ancestors()
-            .nth(2)
-            .ok_or("the folder of what is built")?;
+        let (root, target) = folders()?;
         let peers = target.join("bench-peers");
-        cargo(
-            root,
-            &["build", "--release", "--locked", "-p", "tollgate-cli"],
-            &[],
-        )?;
+        let tollgate = command()?;
         let folder = peers.join("build");
         let manifest = root.join("benches/tonic-ok/Cargo.toml");
         let place: &[&Path] = &[
@@ -108,11 +97,30 @@ impl Built {
             cargo(root, &what, &[Path::new("--root"), &peers])?;
         }
         Ok(Self {
-            tollgate: target.join("release/tollgate"),
+            tollgate,
             tonic_ok: folder.join("release/tonic-ok"),
             throttlecrab,
         })
     }
+}
+
+/// Builds the command of this project.
+pub(crate) fn command() -> Result<PathBuf, Failure> {
+    let (root, target) = folders()?;
+    let what = ["build", "--release", "--locked", "-p", "tollgate-cli"];
+    cargo(root, &what, &[])?;
+    Ok(target.join("release/tollgate"))
+}
+
+/// The project's folder, and that of what is built.
+fn folders() -> Result<(&'static Path, PathBuf), Failure> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .ok_or("the folder of the project")?;
+    let own = env::current_exe()?;
+    let target = own.ancestors().nth(2);
+    let target = target.ok_or("the folder of what is built")?;
+    Ok((root, target.to_path_buf()))
 }
 
 fn cargo(root: &Path, what: &[&str], places: &[&Path]) -> Result<(), Failure> {

@@ -9,6 +9,7 @@ use crate::admin::{self, Admin, AdminFailure};
 use crate::color::Color;
 use crate::load::{self, Load, LoadFailure};
 use crate::pages::{self, Completions, Man};
+use crate::pipe::{self, Pipe, PipeFailure};
 use crate::policy::{self, Check, Convert, Diff, Explain, HAS_ERRORS, PolicyFailure};
 use crate::serve::{self, Serve, ServeFailure};
 use crate::simulate::{self, Options, PatternError};
@@ -45,6 +46,8 @@ pub enum Command {
     Convert(Convert),
     /// Ask one limit for as many decisions as a few tasks can, and say how long they took.
     Load(Load),
+    /// Limit the lines of standard input: drop what is too much, or hold it back.
+    Pipe(Pipe),
     /// Write the completions of this command line for a shell.
     Completions(Completions),
     /// Write the manual: one page of all commands, or the page of one.
@@ -74,6 +77,8 @@ pub enum CliError {
     Diff(PolicyFailure),
     /// The limit can't be driven.
     Load(LoadFailure),
+    /// Lines can't be limited.
+    Pipe(PipeFailure),
     /// The service can't run.
     Serve(ServeFailure),
     /// The service wasn't asked, or said no.
@@ -132,6 +137,7 @@ impl Cli {
             Command::Admin(options) => {
                 admin::admin(options, out, notes).map_err(CliError::Admin)?
             }
+            Command::Pipe(options) => piped(options, out, notes)?,
             Command::Completions(options) => pages::completions(options, out),
             Command::Man(options) => pages::man(options, out),
             Command::Load(options) => {
@@ -149,6 +155,16 @@ impl Cli {
             _ => failed.map_or(Ok(ended), Err),
         }
     }
+}
+
+/// Limits the lines of standard input. What can't be written is among its own failures.
+fn piped(
+    options: &Pipe,
+    out: &mut impl Write,
+    notes: &mut impl Write,
+) -> Result<io::Result<()>, CliError> {
+    let ended = pipe::pipe_standard_input(options, out, notes);
+    ended.map(Ok).map_err(CliError::Pipe)
 }
 
 /// Plays traffic, and writes what came of it.
@@ -181,6 +197,7 @@ impl CliError {
             Self::Serve(failure) if failure.is_usage() => 2,
             Self::Serve(ServeFailure::Cut(signal)) => signal.exit_code(),
             Self::Admin(failure) if failure.is_usage() => 2,
+            Self::Pipe(failure) => failure.exit_code(),
             Self::Policy(_) | Self::Load(_) | Self::Serve(_) | Self::Admin(_) | Self::Write(_) => 1,
         }
     }
@@ -207,6 +224,7 @@ impl fmt::Display for CliError {
             Self::Pattern(error) => error.fmt(f),
             Self::Policy(error) | Self::Diff(error) => error.fmt(f),
             Self::Load(failure) => failure.fmt(f),
+            Self::Pipe(failure) => failure.fmt(f),
             Self::Serve(failure) => failure.fmt(f),
             Self::Admin(failure) => failure.fmt(f),
             Self::Write(error) => write!(f, "can't write the output: {error}"),

@@ -5,6 +5,7 @@
 //! [`serve`] runs the service.
 //! [`admin`] asks and changes one that runs.
 //! [`load`] drives one limit, in memory or in a store, as hard as it can.
+//! [`mod@pipe`] limits the lines of standard input.
 //! [`pages`] writes completions and manual pages.
 //! [`simulate`] runs a traffic pattern through every algorithm on virtual time. Its runner,
 //! [`simulate::runner`], takes any list of arrivals, so a caller can bring its own traffic.
@@ -25,6 +26,7 @@ mod cli;
 mod color;
 pub mod load;
 pub mod pages;
+pub mod pipe;
 pub mod policy;
 pub mod serve;
 pub mod simulate;

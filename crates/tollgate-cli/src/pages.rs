@@ -51,6 +51,8 @@ pub enum Page {
     Convert,
     /// `tollgate load`.
     Load,
+    /// `tollgate pipe`.
+    Pipe,
 }
 
 pub(crate) fn completions(options: &Completions, out: &mut impl Write) -> io::Result<()> {

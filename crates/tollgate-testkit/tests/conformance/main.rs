@@ -14,10 +14,13 @@
 )]
 
 mod aiolimiter;
+mod aiolimiter_queue;
 mod go_rate;
 mod governor;
+mod lodash;
 mod py_limits;
 mod redis_cell;
 mod redis_cell_server;
 mod redis_rate;
 mod tally;
+mod uber_ratelimit;

@@ -1,0 +1,354 @@
+//! `tollgate pipe`: limits the lines of standard input, and writes those that pass to standard output, byte by byte
+//! as they came.
+//!
+//! A thread reads ahead into a few buffers. So a signal ends the reading at once, and what was read by then is still
+//! decided and written.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::thread;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use tollgate::clock::Monotonic;
+use tollgate::{Clock, LimitError, Rate};
+
+mod gate;
+mod lines;
+mod signals;
+
+use gate::Gate;
+pub use gate::KeyError;
+use lines::Lines;
+
+/// How much is read at once.
+const CHUNK: usize = 256 << 10;
+/// How many buffers are read ahead.
+const AHEAD: usize = 4;
+/// The longest line that is held together; a longer one is decided by its beginning, and passes or not as a whole.
+const LONGEST: usize = 1 << 20;
+
+/// The limit, in the words of `tollgate pipe`.
+///
+/// ```
+/// use clap::Parser;
+/// use tollgate::clock::Manual;
+/// use tollgate_cli::{Cli, Command, pipe::{Interrupt, pipe}};
+///
+/// let Command::Pipe(options) = Cli::parse_from(["tollgate", "pipe", "--rate", "2/s"]).command else { panic!() };
+/// let (mut out, input) = (Vec::new(), &b"one\ntwo\nthree\n"[..]);
+/// let report = pipe(&options, input, &mut out, Manual::new(), &Interrupt::never())?;
+/// assert_eq!(out, b"one\ntwo\n");
+/// assert_eq!(report.to_string(), "2 of 3 lines passed, 1 dropped");
+/// # Ok::<(), tollgate_cli::pipe::PipeFailure>(())
+/// ```
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Lines that pass are written as they came, byte by byte; a last line without a newline stays without one. What
+was dropped is told at the end on standard error.
+
+With --key, each match of the regular expression has a limit of its own: its first group if it has one, else all
+of the match. Lines that don't match have one limit together.
+
+When the reader of standard output goes away, as head does, it ends without an error. On Ctrl-C or a SIGTERM it reads no more;
+lines that it has read already are decided (with --wait those that need not wait) and written.
+
+Exit code 0: all was read, or nobody reads any more; 1: something can't be read or written; 2: the arguments are wrong;
+130, 143: a signal ended it.
+
+Examples:
+  tail -f app.log | tollgate pipe --rate 100/s --burst 1000
+  tollgate pipe --rate 10/s --wait < urls.txt | xargs -n1 curl -s
+  journalctl -f | tollgate pipe --rate 5/m --key 'unit=(\\S+)'")]
+#[group(skip)]
+pub struct Pipe {
+    /// How many lines may pass, such as 100/s or 5/m; a burst may be part of it.
+    #[arg(long, value_name = "RATE")]
+    pub rate: Rate,
+    /// How many lines may pass at once; as many as the rate's count if nothing is said.
+    #[arg(long, value_name = "LINES")]
+    pub burst: Option<u64>,
+    /// Drop lines that are too many, which is what happens if nothing is said.
+    #[arg(long, conflicts_with = "wait")]
+    pub drop: bool,
+    /// Hold lines back until they may pass, and whoever writes them.
+    #[arg(long)]
+    pub wait: bool,
+    /// Limit lines apart by what this regular expression finds in them.
+    #[arg(long, value_name = "REGEX")]
+    pub key: Option<String>,
+    /// How many keys are told apart; others share one limit.
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub keys: usize,
+    /// Whether a summary is written to standard error.
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
+    pub summary: Summary,
+}
+
+/// When a summary is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Summary {
+    /// If lines were dropped.
+    #[default]
+    Auto,
+    /// In any case.
+    Always,
+    /// Not at all.
+    Never,
+}
+
+/// What became of the lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PipeReport {
+    /// Lines that were written.
+    pub passed: u64,
+    /// Lines that were not.
+    pub dropped: u64,
+    /// The signal that ended it.
+    pub interrupted: Option<i32>,
+}
+
+impl PipeReport {
+    /// Whether people are told.
+    pub fn is_told(&self, summary: Summary) -> bool {
+        match summary {
+            Summary::Auto => self.dropped > 0,
+            Summary::Always => true,
+            Summary::Never => false,
+        }
+    }
+}
+
+impl fmt::Display for PipeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (passed, dropped) = (self.passed, self.dropped);
+        let all = passed + dropped;
+        write!(f, "{passed} of {all} lines passed, {dropped} dropped")
+    }
+}
+
+/// Why lines can't be limited.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PipeFailure {
+    /// The rate can't be counted by.
+    Rate(LimitError),
+    /// The regular expression can't be used.
+    Key(KeyError),
+    /// Signals can't be heard.
+    Signals(io::Error),
+    /// Standard input can't be read.
+    Read(io::Error),
+    /// Standard output can't be written.
+    Write(io::Error),
+    /// A signal ended it, after all that it had read was decided.
+    Interrupted(i32),
+}
+
+impl PipeFailure {
+    /// The exit code of the process.
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Rate(_) | Self::Key(_) => 2,
+            Self::Signals(_) | Self::Read(_) | Self::Write(_) => 1,
+            Self::Interrupted(signal) => 128u8.wrapping_add(signal.to_le_bytes()[0]),
+        }
+    }
+}
+
+impl fmt::Display for PipeFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rate(error) => error.fmt(f),
+            Self::Key(error) => error.fmt(f),
+            Self::Signals(error) => write!(f, "can't listen for signals: {error}"),
+            Self::Read(error) => write!(f, "can't read standard input: {error}"),
+            Self::Write(error) => write!(f, "can't write the lines: {error}"),
+            Self::Interrupted(signal) => write!(f, "ended by signal {signal}"),
+        }
+    }
+}
+
+impl std::error::Error for PipeFailure {}
+
+/// Limits the lines of standard input by real time, until a signal ends it. The summary goes to `notes`.
+///
+/// # Errors
+/// As [`pipe`], and [`PipeFailure::Interrupted`] when a signal ended it.
+pub fn pipe_standard_input(
+    options: &Pipe,
+    out: &mut impl Write,
+    notes: &mut impl Write,
+) -> Result<(), PipeFailure> {
+    let signals = signals::listen().map_err(PipeFailure::Signals)?;
+    let interrupt = Interrupt::by(signals);
+    let report = pipe(options, io::stdin(), out, Monotonic::new(), &interrupt)?;
+    if report.is_told(options.summary) {
+        // There is nobody left to tell when standard error is closed.
+        let _ = writeln!(notes, "tollgate pipe: {report}");
+    }
+    match report.interrupted {
+        Some(signal) => Err(PipeFailure::Interrupted(signal)),
+        None => Ok(()),
+    }
+}
+
+/// What is read, and what ends the reading.
+enum Input {
+    Bytes(Vec<u8>),
+    End,
+    Failed(io::Error),
+    Signal(i32),
+}
+
+/// Says that it is enough, from another thread.
+#[derive(Debug)]
+pub struct Interrupt {
+    hear: Option<Receiver<i32>>,
+}
+
+impl Interrupt {
+    /// Nothing ends it but the end of its input.
+    pub const fn never() -> Self {
+        Self { hear: None }
+    }
+
+    /// It ends when a number of a signal comes out of this.
+    pub const fn by(signals: Receiver<i32>) -> Self {
+        Self {
+            hear: Some(signals),
+        }
+    }
+
+    fn heard(&self) -> Option<i32> {
+        self.hear.as_ref()?.try_recv().ok()
+    }
+
+    /// Waits for so long, or until it is enough.
+    fn pause(&self, time: Duration) -> Option<i32> {
+        match self.hear.as_ref().map(|hear| hear.recv_timeout(time)) {
+            Some(Ok(signal)) => Some(signal),
+            Some(Err(mpsc::RecvTimeoutError::Timeout)) => None,
+            // Nobody will say so any more, but the time is waited for all the same.
+            Some(Err(mpsc::RecvTimeoutError::Disconnected)) | None => {
+                thread::park_timeout(time);
+                None
+            }
+        }
+    }
+}
+
+/// Limits the lines of `input` into `out`, on this clock.
+///
+/// # Errors
+/// [`PipeFailure`], for arguments that can't be used, and for what can't be read or written. A reader of `out` that
+/// went away is none.
+pub fn pipe<C: Clock + Clone>(
+    options: &Pipe,
+    input: impl Read + Send + 'static,
+    out: &mut impl Write,
+    clock: C,
+    interrupt: &Interrupt,
+) -> Result<PipeReport, PipeFailure> {
+    let gate = Gate::new(options, clock)?;
+    let (sender, inputs) = mpsc::sync_channel(AHEAD);
+    let (back, empty) = mpsc::channel();
+    // It may be blocked in a read for ever, so nobody waits for it.
+    thread::spawn(move || read(input, &sender, &empty));
+    let mut lines = Lines::new(gate, LONGEST);
+    let written = run(&inputs, &back, &mut lines, out, interrupt);
+    match written {
+        Ok(signal) => Ok(PipeReport {
+            interrupted: signal,
+            ..lines.report()
+        }),
+        Err(PipeFailure::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            Ok(lines.report())
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+fn run<C: Clock>(
+    inputs: &Receiver<Input>,
+    back: &mpsc::Sender<Vec<u8>>,
+    lines: &mut Lines<C>,
+    out: &mut impl Write,
+    interrupt: &Interrupt,
+) -> Result<Option<i32>, PipeFailure> {
+    loop {
+        let (bytes, signal) = match next(inputs, interrupt) {
+            Input::Bytes(bytes) => (bytes, None),
+            Input::End => {
+                let ended = lines.end(out, interrupt).and_then(|()| out.flush());
+                return ended.map(|()| lines.signal()).map_err(PipeFailure::Write);
+            }
+            Input::Failed(error) => {
+                lines.end(out, interrupt).map_err(PipeFailure::Write)?;
+                out.flush().map_err(PipeFailure::Write)?;
+                return Err(PipeFailure::Read(error));
+            }
+            Input::Signal(signal) => (Vec::new(), Some(signal)),
+        };
+        if let Some(signal) = signal {
+            lines.hurry(signal);
+        } else {
+            let pushed = lines.push(&bytes, out, interrupt);
+            pushed
+                .and_then(|()| out.flush())
+                .map_err(PipeFailure::Write)?;
+            // A reader that has ended needs no more buffers.
+            let _ = back.send(bytes);
+        }
+        if let Some(signal) = lines.signal() {
+            // What was read by now is the last.
+            while let Ok(Input::Bytes(bytes)) = inputs.try_recv() {
+                let pushed = lines.push(&bytes, out, interrupt);
+                pushed.map_err(PipeFailure::Write)?;
+            }
+            lines.end(out, interrupt).map_err(PipeFailure::Write)?;
+            out.flush().map_err(PipeFailure::Write)?;
+            return Ok(Some(signal));
+        }
+    }
+}
+
+/// How long a signal may take to be noticed while nothing comes.
+const LOOK: Duration = Duration::from_millis(50);
+
+fn next(inputs: &Receiver<Input>, interrupt: &Interrupt) -> Input {
+    if interrupt.hear.is_none() {
+        return inputs.recv().unwrap_or(Input::End);
+    }
+    loop {
+        if let Some(signal) = interrupt.heard() {
+            return Input::Signal(signal);
+        }
+        match inputs.recv_timeout(LOOK) {
+            Ok(input) => return input,
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => return Input::End,
+        }
+    }
+}
+
+fn read(mut input: impl Read, sender: &SyncSender<Input>, empty: &Receiver<Vec<u8>>) {
+    loop {
+        let mut buffer = empty.try_recv().unwrap_or_default();
+        buffer.resize(CHUNK, 0);
+        let read = match input.read(&mut buffer) {
+            Ok(0) => Input::End,
+            Ok(many) => {
+                buffer.truncate(many);
+                Input::Bytes(buffer)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => Input::Failed(error),
+        };
+        let is_last = !matches!(read, Input::Bytes(_));
+        if sender.send(read).is_err() || is_last {
+            return;
+        }
+    }
+}

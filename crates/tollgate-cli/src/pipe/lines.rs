@@ -1,0 +1,205 @@
+//! Bytes as they are read, cut into lines; each is decided once, and written whole or not at all.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use memchr::{memchr, memchr_iter, memrchr};
+use tollgate::Clock;
+
+use super::gate::{Gate, Mode};
+use super::{Interrupt, PipeReport};
+
+/// How long it waits before it looks whether it is enough.
+const LOOK: Duration = Duration::from_millis(50);
+
+pub(super) struct Lines<C: Clock> {
+    gate: Gate<C>,
+    longest: usize,
+    /// The beginning of a line whose end hasn't come.
+    begun: Vec<u8>,
+    /// What becomes of the rest of a line that is too long to be held together.
+    rest: Option<Fate>,
+    report: PipeReport,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Passes,
+    Dropped,
+}
+
+impl<C: Clock> Lines<C> {
+    pub(super) const fn new(gate: Gate<C>, longest: usize) -> Self {
+        Self {
+            gate,
+            longest,
+            begun: Vec::new(),
+            rest: None,
+            report: PipeReport {
+                passed: 0,
+                dropped: 0,
+                interrupted: None,
+            },
+        }
+    }
+
+    pub(super) const fn report(&self) -> PipeReport {
+        self.report
+    }
+
+    pub(super) const fn signal(&self) -> Option<i32> {
+        self.report.interrupted
+    }
+
+    /// A signal came: what isn't decided yet doesn't wait any more.
+    pub(super) const fn hurry(&mut self, signal: i32) {
+        self.report.interrupted = Some(signal);
+    }
+
+    /// Decides about all lines that end in these bytes.
+    pub(super) fn push(
+        &mut self,
+        mut bytes: &[u8],
+        out: &mut impl Write,
+        interrupt: &Interrupt,
+    ) -> io::Result<()> {
+        if let Some(fate) = self.rest {
+            let end = memchr(b'\n', bytes).map(|end| end + 1);
+            let (rest, after) = bytes.split_at(end.unwrap_or(bytes.len()));
+            if fate == Fate::Passes {
+                out.write_all(rest)?;
+            }
+            if end.is_none() {
+                return Ok(());
+            }
+            self.rest = None;
+            bytes = after;
+        }
+        if !self.begun.is_empty() {
+            let Some(end) = memchr(b'\n', bytes) else {
+                return self.hold(bytes, out, interrupt);
+            };
+            let (rest, after) = bytes.split_at(end + 1);
+            let mut line = std::mem::take(&mut self.begun);
+            line.extend_from_slice(rest);
+            self.decide(&line, out, interrupt)?;
+            line.clear();
+            self.begun = line;
+            bytes = after;
+        }
+        let Some(last) = memrchr(b'\n', bytes) else {
+            return self.hold(bytes, out, interrupt);
+        };
+        let (whole, begun) = bytes.split_at(last + 1);
+        self.decide_all(whole, out, interrupt)?;
+        self.hold(begun, out, interrupt)
+    }
+
+    /// The last line may have no newline.
+    pub(super) fn end(&mut self, out: &mut impl Write, interrupt: &Interrupt) -> io::Result<()> {
+        let line = std::mem::take(&mut self.begun);
+        if line.is_empty() {
+            return Ok(());
+        }
+        self.decide(&line, out, interrupt)
+    }
+
+    fn decide_all(
+        &mut self,
+        whole: &[u8],
+        out: &mut impl Write,
+        interrupt: &Interrupt,
+    ) -> io::Result<()> {
+        let many = memchr_iter(b'\n', whole).count() as u64;
+        // Where nothing is limited a chunk goes on as it is.
+        if self.gate.allow_all(many) {
+            self.report.passed += many;
+            return out.write_all(whole);
+        }
+        let mut begin = 0;
+        // Lines that pass in a row are written together.
+        let mut passing = 0;
+        for end in memchr_iter(b'\n', whole) {
+            let line = &whole[begin..=end];
+            if !self.gate.allow(line) {
+                out.write_all(&whole[passing..begin])?;
+                if self.passes_later(line, out, interrupt)? {
+                    out.write_all(line)?;
+                    self.report.passed += 1;
+                } else {
+                    self.report.dropped += 1;
+                }
+                passing = end + 1;
+            } else {
+                self.report.passed += 1;
+            }
+            begin = end + 1;
+        }
+        out.write_all(&whole[passing..])
+    }
+
+    fn decide(
+        &mut self,
+        line: &[u8],
+        out: &mut impl Write,
+        interrupt: &Interrupt,
+    ) -> io::Result<()> {
+        if self.gate.allow(line) || self.passes_later(line, out, interrupt)? {
+            self.report.passed += 1;
+            return out.write_all(line);
+        }
+        self.report.dropped += 1;
+        Ok(())
+    }
+
+    /// Whether a line that doesn't pass now does so when it has waited.
+    fn passes_later(
+        &mut self,
+        line: &[u8],
+        out: &mut impl Write,
+        interrupt: &Interrupt,
+    ) -> io::Result<bool> {
+        if self.gate.mode == Mode::Drop {
+            return Ok(false);
+        }
+        // Whoever reads has all that has passed before this one waits.
+        out.flush()?;
+        while self.report.interrupted.is_none() {
+            if let Some(signal) = interrupt.heard() {
+                self.hurry(signal);
+                break;
+            }
+            let most = match interrupt.hear {
+                None => Duration::MAX,
+                Some(_) => LOOK,
+            };
+            if self.gate.wait(line, most) {
+                return Ok(true);
+            }
+            // A wait longer than a look is refused at once, so the time until then is waited for here.
+            if let Some(signal) = interrupt.pause(self.gate.wait_of(line).min(LOOK)) {
+                self.hurry(signal);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Keeps the beginning of a line, unless it has become too long.
+    fn hold(
+        &mut self,
+        begun: &[u8],
+        out: &mut impl Write,
+        interrupt: &Interrupt,
+    ) -> io::Result<()> {
+        self.begun.extend_from_slice(begun);
+        if self.begun.len() <= self.longest {
+            return Ok(());
+        }
+        let line = std::mem::take(&mut self.begun);
+        let before = self.report.passed;
+        self.decide(&line, out, interrupt)?;
+        let passes = self.report.passed > before;
+        self.rest = Some(if passes { Fate::Passes } else { Fate::Dropped });
+        Ok(())
+    }
+}

@@ -1,0 +1,375 @@
+//! All items of one coalescer, from when they are added until they are flushed.
+//!
+//! ```text
+//! add ─► open ─► closed ─► running ─► done
+//!                  again ◄────┘ failed
+//! ```
+//! `pending` counts the items of all five, and an item is in exactly one of them.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::hash::Hash;
+use std::task::Waker;
+use std::time::Duration;
+
+use tollgate::Timestamp;
+
+use super::add::NotAdded;
+use super::open::Open;
+use super::{Batch, Flushed, Next};
+use crate::work::{Store, Then};
+
+/// When a batch that panicked is tried again, if no time was chosen at all.
+const AFTER_PANIC: Duration = Duration::from_secs(1);
+
+type Weigh<K, V> = Box<dyn Fn(&K, &V) -> u64 + Send + Sync>;
+type Merge<K, V> = Box<dyn Fn(&K, &mut V, V) + Send + Sync>;
+
+/// What was chosen.
+pub(super) struct Limits<K, V> {
+    /// From the first item of a batch.
+    pub(super) max_wait: Option<Duration>,
+    /// From its latest item.
+    pub(super) quiet: Option<Duration>,
+    pub(super) max_items: usize,
+    pub(super) max_weight: u64,
+    pub(super) weigh: Option<Weigh<K, V>>,
+    pub(super) merge: Option<Merge<K, V>>,
+    pub(super) max_pending: usize,
+}
+
+pub(crate) struct Batches<K, V> {
+    limits: Limits<K, V>,
+    open: Open<K, V>,
+    /// Full batches, in order.
+    closed: VecDeque<Batch<K, V>>,
+    /// One that failed, and when it is tried again; it comes before all others.
+    again: Option<(Batch<K, V>, Timestamp)>,
+    running: Option<Batch<K, V>>,
+    pending: usize,
+    state: Taking,
+    /// What was not flushed when it was stopped.
+    leftover: Vec<Batch<K, V>>,
+    /// Those who wait for room, in order.
+    waiters: VecDeque<(u64, Waker)>,
+    next_waiter: u64,
+    /// Those who may look again, to be woken under no lock.
+    woken: Vec<Waker>,
+}
+
+/// What is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taking {
+    All,
+    /// No more items: it is about to be stopped.
+    Nothing,
+    /// It was stopped.
+    Stopped,
+}
+
+impl<K: Hash + Eq, V> Batches<K, V> {
+    pub(super) fn new(limits: Limits<K, V>) -> Self {
+        Self {
+            limits,
+            open: Open::new(),
+            closed: VecDeque::new(),
+            again: None,
+            running: None,
+            pending: 0,
+            state: Taking::All,
+            leftover: Vec::new(),
+            waiters: VecDeque::new(),
+            next_waiter: 0,
+            woken: Vec::new(),
+        }
+    }
+
+    pub(super) const fn pending(&self) -> usize {
+        self.pending
+    }
+
+    pub(super) fn take_leftover(&mut self) -> Vec<Batch<K, V>> {
+        std::mem::take(&mut self.leftover)
+    }
+
+    /// Adds an item, which is left where it is if it isn't added. One that waits for room already has a number.
+    #[inline]
+    pub(super) fn add(
+        &mut self,
+        item: &mut Option<(K, V)>,
+        waiter: Option<u64>,
+        now: Timestamp,
+    ) -> (Result<(), NotAdded>, Next<K, V>) {
+        let Some((key, value)) = item.take() else {
+            return (Ok(()), Then::Nothing);
+        };
+        if self.state != Taking::All {
+            *item = Some((key, value));
+            return (Err(NotAdded::Stopped), Then::Nothing);
+        }
+        let weight = match &self.limits.weigh {
+            Some(weigh) => weigh(&key, &value),
+            None => 0,
+        };
+        if weight > self.limits.max_weight {
+            *item = Some((key, value));
+            let most = self.limits.max_weight;
+            return (Err(NotAdded::TooLarge { weight, most }), Then::Nothing);
+        }
+        let fits = self.open.weight.saturating_add(weight) <= self.limits.max_weight;
+        let merged = if fits {
+            self.merged(key, value, weight, now)
+        } else {
+            Err((key, value))
+        };
+        let (key, value) = match merged {
+            Ok(then) => return (Ok(()), then),
+            Err(unmerged) => unmerged,
+        };
+        if !self.has_room(waiter) {
+            *item = Some((key, value));
+            let most = self.limits.max_pending;
+            return (Err(NotAdded::Full { most }), Then::Nothing);
+        }
+        let mut is_closed = false;
+        if !fits {
+            self.close_open();
+            is_closed = true;
+        }
+        let is_first = self.open.is_empty();
+        match self.limits.merge {
+            Some(_) => self.open.push_found(key, value, now),
+            None => self.open.push(key, value, now),
+        }
+        self.pending += 1;
+        self.open.weight += weight;
+        self.open.last = now;
+        is_closed |= self.close_if_full();
+        let looks = is_first || is_closed;
+        (Ok(()), if looks { Then::Look } else { Then::Nothing })
+    }
+
+    /// Merges an item into the one of the same key, or hands it back.
+    fn merged(
+        &mut self,
+        key: K,
+        value: V,
+        weight: u64,
+        now: Timestamp,
+    ) -> Result<Next<K, V>, (K, V)> {
+        let Some(merge) = self.limits.merge.as_ref() else {
+            return Err((key, value));
+        };
+        let Some((_, there)) = self.open.find(&key) else {
+            return Err((key, value));
+        };
+        let weigh = self.limits.weigh.as_ref();
+        let before = weigh.map_or(0, |weigh| weigh(&key, there));
+        merge(&key, there, value);
+        let after = weigh.map_or(weight, |weigh| weigh(&key, there));
+        self.open.weight = (self.open.weight - before).saturating_add(after);
+        self.open.last = now;
+        let is_closed = self.close_if_full();
+        Ok(if is_closed { Then::Look } else { Then::Nothing })
+    }
+
+    /// Nothing more fits, or may come.
+    fn close_if_full(&mut self) -> bool {
+        let limits = &self.limits;
+        let is_full = self.open.len() >= limits.max_items
+            || (limits.weigh.is_some() && self.open.weight >= limits.max_weight)
+            || self.pending >= limits.max_pending;
+        if is_full {
+            self.close_open();
+        }
+        is_full
+    }
+
+    fn close_open(&mut self) {
+        if !self.open.is_empty() {
+            self.closed.push_back(Batch::new(self.open.take()));
+        }
+    }
+
+    /// Whether one more item may be held. Those who wait come first, in order.
+    fn has_room(&self, waiter: Option<u64>) -> bool {
+        let room = self.limits.max_pending.saturating_sub(self.pending);
+        let ahead = self.waiters.iter().take(room);
+        room > ahead.filter(|(other, _)| Some(*other) != waiter).count()
+    }
+
+    /// Somebody waits for room. Returns the number of its place.
+    pub(super) fn wait(&mut self, waiter: Option<u64>, waker: &Waker) -> u64 {
+        let known = waiter.and_then(|waiter| {
+            let mut all = self.waiters.iter_mut();
+            all.find(|(other, _)| *other == waiter)
+        });
+        if let Some((waiter, known)) = known {
+            known.clone_from(waker);
+            return *waiter;
+        }
+        let waiter = self.next_waiter;
+        self.next_waiter += 1;
+        self.waiters.push_back((waiter, waker.clone()));
+        waiter
+    }
+
+    /// It doesn't wait any more, because it was added or gave up.
+    pub(super) fn leave(&mut self, waiter: u64) -> Option<Waker> {
+        let place = self
+            .waiters
+            .iter()
+            .position(|(other, _)| *other == waiter)?;
+        let (_, waker) = self.waiters.remove(place)?;
+        self.wake_waiters();
+        Some(waker)
+    }
+
+    /// Wakes as many as there is room for.
+    fn wake_waiters(&mut self) {
+        let room = match self.state {
+            Taking::All => self.limits.max_pending.saturating_sub(self.pending),
+            Taking::Nothing | Taking::Stopped => usize::MAX,
+        };
+        let wakers = self.waiters.iter().take(room);
+        self.woken.extend(wakers.map(|(_, waker)| waker.clone()));
+    }
+
+    pub(super) fn flush_now(&mut self, now: Timestamp) -> (usize, Next<K, V>) {
+        self.close_open();
+        if let Some((_, at)) = &mut self.again {
+            *at = now;
+        }
+        let running = self.running.as_ref().map_or(0, Batch::len);
+        let waiting = self.pending - running;
+        if running > 0 {
+            return (waiting, Then::Look);
+        }
+        let first = self.take_first(now);
+        (waiting, first.map_or(Then::Nothing, Then::Fire))
+    }
+
+    fn take_first(&mut self, now: Timestamp) -> Option<Batch<K, V>> {
+        let batch = match self.again.take() {
+            Some((batch, at)) if at <= now => batch,
+            Some(later) => {
+                self.again = Some(later);
+                return None;
+            }
+            None => self.closed.pop_front()?,
+        };
+        self.running = Some(batch.clone());
+        Some(batch)
+    }
+
+    /// When the batch that is being collected is flushed.
+    fn open_due(&self) -> Option<Timestamp> {
+        if self.open.is_empty() {
+            return None;
+        }
+        let quiet = self.limits.quiet.map(|quiet| self.open.last + quiet);
+        let most = self.limits.max_wait.map(|most| self.open.first + most);
+        match (quiet, most) {
+            (Some(quiet), Some(most)) => Some(quiet.min(most)),
+            (quiet, most) => quiet.or(most),
+        }
+    }
+}
+
+impl<K, V> Store for Batches<K, V>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+{
+    type Job = Batch<K, V>;
+    type Outcome = Flushed;
+    type Rest = ();
+
+    fn due(&self) -> Option<Timestamp> {
+        if self.running.is_some() {
+            return None;
+        }
+        if let Some((_, at)) = &self.again {
+            return Some(*at);
+        }
+        if self.closed.is_empty() {
+            self.open_due()
+        } else {
+            Some(Timestamp::ZERO)
+        }
+    }
+
+    fn take(&mut self, now: Timestamp) -> Option<Batch<K, V>> {
+        if self.again.is_none() && self.closed.is_empty() && self.open_due()? <= now {
+            self.close_open();
+        }
+        self.take_first(now)
+    }
+
+    fn defer(&mut self, job: Batch<K, V>) {
+        self.running = None;
+        self.again = Some((job, Timestamp::ZERO));
+    }
+
+    fn ended(&mut self, now: Timestamp, outcome: Option<Flushed>) {
+        let Some(batch) = self.running.take() else {
+            return;
+        };
+        let after = match outcome {
+            Some(Flushed::Done) => {
+                self.pending -= batch.len();
+                self.wake_waiters();
+                return;
+            }
+            Some(Flushed::RetryIn(after)) => after,
+            None => {
+                let usual = self.limits.quiet.or(self.limits.max_wait);
+                usual.unwrap_or(AFTER_PANIC)
+            }
+        };
+        let batch = batch.again();
+        if self.state == Taking::Stopped {
+            self.pending -= batch.len();
+            self.leftover.insert(0, batch);
+        } else {
+            self.again = Some((batch, now + after));
+        }
+    }
+
+    fn flush(&mut self, now: Timestamp) {
+        if self.state == Taking::All {
+            self.state = Taking::Nothing;
+        }
+        self.close_open();
+        if let Some((_, at)) = &mut self.again {
+            *at = now;
+        }
+        self.wake_waiters();
+    }
+
+    fn clear(&mut self) {
+        self.state = Taking::Stopped;
+        self.close_open();
+        let again = self.again.take().map(|(batch, _)| batch);
+        let all = again.into_iter().chain(self.closed.drain(..));
+        self.leftover.extend(all);
+        self.pending = self.running.as_ref().map_or(0, Batch::len);
+        self.wake_waiters();
+    }
+
+    fn woken(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.woken)
+    }
+}
+
+impl<K, V> fmt::Debug for Limits<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limits")
+            .field("max_wait", &self.max_wait)
+            .field("quiet", &self.quiet)
+            .field("max_items", &self.max_items)
+            .field("max_weight", &self.max_weight)
+            .field("max_pending", &self.max_pending)
+            .finish_non_exhaustive()
+    }
+}

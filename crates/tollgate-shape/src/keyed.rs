@@ -1,0 +1,307 @@
+//! One debounce for each key: a million pending keys on one timer structure, and one driver for all.
+
+use std::fmt;
+use std::future::Future;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::clock::Monotonic;
+use tollgate::{Clock, Timestamp};
+
+mod table;
+
+use crate::debounce::{Debounce, Spacing};
+use crate::work::{Action, Handle, Stats, StillRunning};
+use table::{KeyFired, Table};
+
+/// What happens to a new key when as many keys as the capacity says are pending.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WhenFull {
+    /// The call is refused, and its key and value are handed back.
+    #[default]
+    Refuse,
+    /// The key whose time would come first is over now, as if it had been flushed, and makes room.
+    FireEarliest,
+}
+
+/// A call was refused: as many keys as may be are pending. Key and value are handed back.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::clock::Manual;
+/// use tollgate_shape::{Debounce, NoRoom};
+///
+/// let debouncer = Debounce::new(Duration::from_secs(1))
+///     .clock(Manual::new())
+///     .keyed(1)
+///     .build(|path: &str, size: u64| println!("{path}: {size}"));
+/// assert_eq!(debouncer.call("a", 1), Ok(()));
+/// let refused = debouncer.call("b", 2).unwrap_err();
+/// assert_eq!(refused, NoRoom { key: "b", value: 2, capacity: 1 });
+/// assert_eq!(
+///     refused.to_string(),
+///     "1 keys are pending already, which is the capacity: try again later, raise it, or choose \
+///      WhenFull::FireEarliest"
+/// );
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRoom<K, T> {
+    /// The key.
+    pub key: K,
+    /// The value.
+    pub value: T,
+    /// How many keys may be pending.
+    pub capacity: usize,
+}
+
+impl<K, T> fmt::Display for NoRoom<K, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let capacity = self.capacity;
+        write!(
+            f,
+            "{capacity} keys are pending already, which is the capacity: try again later, raise it, or choose \
+             WhenFull::FireEarliest"
+        )
+    }
+}
+
+impl<K: fmt::Debug, T: fmt::Debug> std::error::Error for NoRoom<K, T> {}
+
+/// How a debounce for each key behaves; made by [`Debounce::keyed`].
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct KeyedDebounce<C = Monotonic> {
+    debounce: Debounce<C>,
+    capacity: usize,
+    when_full: WhenFull,
+}
+
+/// A debounce for each key. Clones share it.
+///
+/// A pending key takes less than 100 bytes beside the key and its value, and no task; a key that has become quiet
+/// takes none. Actions run one after another, whatever their keys: one that takes long should be spawned by the
+/// action. All else is as for a [`Debouncer`](crate::Debouncer).
+///
+/// ```
+/// use std::sync::mpsc;
+/// use std::time::Duration;
+/// use tollgate::clock::Manual;
+/// use tollgate_shape::Debounce;
+///
+/// let (clock, (sender, built)) = (Manual::new(), mpsc::channel());
+/// let builds = Debounce::new(Duration::from_millis(100))
+///     .clock(clock.clone())
+///     .keyed(10_000)
+///     .build(move |folder: &str, change: u32| drop(sender.send((folder, change))));
+/// builds.call("web", 1)?;
+/// builds.call("api", 2)?;
+/// builds.call("web", 3)?;
+/// clock.advance(Duration::from_millis(100));
+/// assert_eq!(built.try_iter().collect::<Vec<_>>(), [("web", 3), ("api", 2)]);
+/// # Ok::<(), tollgate_shape::NoRoom<&str, u32>>(())
+/// ```
+pub struct KeyedDebouncer<K, T, C = Monotonic>
+where
+    K: Hash + Eq + Clone + Send + 'static,
+    T: Send + 'static,
+    C: Clock,
+{
+    handle: Arc<Handle<Table<K, T>, C>>,
+}
+
+impl<C: Clock + Clone + 'static> KeyedDebounce<C> {
+    pub(crate) fn new(debounce: Debounce<C>, capacity: usize) -> Self {
+        Self {
+            debounce,
+            capacity,
+            when_full: WhenFull::default(),
+        }
+    }
+
+    /// What happens to a new key when the table is full.
+    pub const fn when_full(mut self, when_full: WhenFull) -> Self {
+        self.when_full = when_full;
+        self
+    }
+
+    /// A debouncer with this action.
+    pub fn build<K, T, F>(self, action: F) -> KeyedDebouncer<K, T, C>
+    where
+        K: Hash + Eq + Clone + Send + 'static,
+        T: Send + 'static,
+        F: Fn(K, T) + Send + Sync + 'static,
+    {
+        self.build_timed(move |key, value, _| action(key, value))
+    }
+
+    /// A debouncer whose action is also told when the key was called last.
+    pub fn build_timed<K, T, F>(self, action: F) -> KeyedDebouncer<K, T, C>
+    where
+        K: Hash + Eq + Clone + Send + 'static,
+        T: Send + 'static,
+        F: Fn(K, T, Timestamp) + Send + Sync + 'static,
+    {
+        self.start(Action::Sync(Box::new(
+            move |(key, fired): KeyFired<K, T>| {
+                action(key, fired.value, fired.called);
+            },
+        )))
+    }
+
+    /// A debouncer with an async action.
+    pub fn build_async<K, T, F, R>(self, action: F) -> KeyedDebouncer<K, T, C>
+    where
+        K: Hash + Eq + Clone + Send + 'static,
+        T: Send + 'static,
+        F: Fn(K, T) -> R + Send + Sync + 'static,
+        R: Future<Output = ()> + Send + 'static,
+    {
+        self.start(Action::Async(Box::new(
+            move |(key, fired): KeyFired<K, T>| Box::pin(action(key, fired.value)),
+        )))
+    }
+
+    fn start<K, T>(self, action: Action<Table<K, T>>) -> KeyedDebouncer<K, T, C>
+    where
+        K: Hash + Eq + Clone + Send + 'static,
+        T: Send + 'static,
+    {
+        let Debounce {
+            times,
+            spacing,
+            setup,
+        } = self.debounce;
+        let spacing = Spacing::new(spacing);
+        let table = Table::new(times.normal(), spacing, self.capacity, self.when_full);
+        KeyedDebouncer {
+            handle: Arc::new(setup.start(table, action, "keyed debouncer")),
+        }
+    }
+}
+
+impl<K, T, C> KeyedDebouncer<K, T, C>
+where
+    K: Hash + Eq + Clone + Send + 'static,
+    T: Send + 'static,
+    C: Clock,
+{
+    /// Calls the debounce of this key with a value, which replaces the one that is pending. One that was stopped drops
+    /// the value.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if the key is new and as many as may be are pending, unless [`WhenFull`] says otherwise.
+    #[inline]
+    pub fn call(&self, key: K, value: T) -> Result<(), NoRoom<K, T>> {
+        let called = self.handle.change(|table, now| table.call(key, value, now));
+        match called {
+            // What was replaced is dropped under no lock.
+            None | Some(Ok(_)) => Ok(()),
+            Some(Err(refused)) => Err(refused),
+        }
+    }
+
+    /// Fires what is pending for a key now instead of later. Whether a wait was under way.
+    pub fn flush(&self, key: &K) -> bool {
+        let flushed = self.handle.change(|table, now| table.flush_key(key, now));
+        flushed.is_some_and(|(was_pending, _dropped)| was_pending)
+    }
+
+    /// Fires everything that is pending. How many keys were: what fires runs where the driver does.
+    pub fn flush_all(&self) -> usize {
+        self.handle.change(Table::flush_all).unwrap_or(0)
+    }
+
+    /// Forgets what is pending for a key. Whether a wait was under way.
+    pub fn cancel(&self, key: &K) -> bool {
+        let cancelled = self.handle.change(|table, _| table.cancel(key));
+        cancelled.is_some_and(|(was_pending, _dropped)| was_pending)
+    }
+
+    /// Whether a wait is under way for this key.
+    pub fn pending(&self, key: &K) -> bool {
+        self.handle.read(|table| table.is_pending(key))
+    }
+
+    /// How many keys are kept: those that are pending, and a few whose last firing still counts.
+    pub fn len(&self) -> usize {
+        self.handle.read(Table::len)
+    }
+
+    /// Whether no key is kept.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Stops it for good, as [`Debouncer::stop`](crate::Debouncer::stop) does.
+    pub fn stop(&self) {
+        drop(self.handle.stop());
+    }
+
+    /// Whether it was stopped.
+    pub fn is_stopped(&self) -> bool {
+        self.handle.is_stopped()
+    }
+
+    /// Stops it, and blocks until the action that runs has ended, or for at most so long.
+    ///
+    /// # Errors
+    /// [`StillRunning`] if that took longer.
+    pub fn stop_and_wait_blocking(&self, most: Duration) -> Result<(), StillRunning> {
+        self.stop();
+        self.handle.drain_blocking(most)
+    }
+
+    /// How often it fired.
+    pub fn stats(&self) -> Stats {
+        self.handle.stats()
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+impl<K, T, C> KeyedDebouncer<K, T, C>
+where
+    K: Hash + Eq + Clone + Send + 'static,
+    T: Send + 'static,
+    C: Clock + Clone + 'static,
+{
+    /// Stops it at once, and then waits until the action that runs has ended, or for at most so long.
+    ///
+    /// # Errors
+    /// [`StillRunning`] if that took longer.
+    pub fn stop_and_wait(
+        &self,
+        most: Duration,
+    ) -> impl Future<Output = Result<(), StillRunning>> + Send + use<K, T, C> {
+        self.stop();
+        crate::work::Draining::new(Arc::clone(self.handle.work()), most)
+    }
+}
+
+impl<K, T, C> Clone for KeyedDebouncer<K, T, C>
+where
+    K: Hash + Eq + Clone + Send + 'static,
+    T: Send + 'static,
+    C: Clock,
+{
+    fn clone(&self) -> Self {
+        Self {
+            handle: Arc::clone(&self.handle),
+        }
+    }
+}
+
+impl<K, T, C> fmt::Debug for KeyedDebouncer<K, T, C>
+where
+    K: Hash + Eq + Clone + Send + 'static,
+    T: Send + 'static,
+    C: Clock,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedDebouncer")
+            .field("len", &self.len())
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}

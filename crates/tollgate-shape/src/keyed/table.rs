@@ -1,0 +1,380 @@
+//! The keys that are pending, and one heap of all their timers.
+//!
+//! A key is an entry in a slab, found by an index of four bytes a key. Each entry has at most one timer in the heap.
+//! A call touches the entry alone: the timer rings at its old time, looks at the entry, and is set again. So
+//! a key that is called a million times costs one timer. A timer whose key is gone is skipped when it rings, and
+//! if there are more of those than others the heap is cleared of them.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::hash::{BuildHasher, Hash};
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+use tollgate::Timestamp;
+
+use super::{NoRoom, WhenFull};
+use crate::debounce::{Fired, Spacing};
+use crate::timeline::{Called, Edge, Timeline, Times};
+use crate::work::Then;
+
+mod rings;
+
+/// A key that fires.
+pub(super) type KeyFired<K, T> = (K, Fired<T>);
+
+/// A timer of the entry in this slot, if that still has this stamp.
+type Timer = (Timestamp, u32, u32);
+
+/// What a change says, and what follows from it.
+type Changed<R, K, T> = (R, Then<KeyFired<K, T>>);
+
+/// A call that was heard, or refused.
+type Heard<K, T> = Result<Old<K, T>, NoRoom<K, T>>;
+
+/// What was forgotten, to be dropped under no lock.
+type Cancelled<K, T> = (Option<Entry<K, T>>, Option<Fired<T>>);
+
+/// What was replaced or dropped, to be dropped under no lock.
+type Old<K, T> = (Option<K>, Option<T>);
+
+/// All keys of one debouncer.
+#[derive(Debug)]
+pub(crate) struct Table<K, T> {
+    times: Times,
+    spacing: Spacing,
+    capacity: usize,
+    when_full: WhenFull,
+    hasher: RandomState,
+    index: HashTable<u32>,
+    slots: Vec<Slot<K, T>>,
+    free: Vec<u32>,
+    timers: BinaryHeap<Reverse<Timer>>,
+    /// How many of the timers are of keys that are gone.
+    stale: usize,
+    /// Keys that have fired and wait for another action to end, with their latest values.
+    order: VecDeque<K>,
+    ready: HashMap<K, Fired<T>, RandomState>,
+}
+
+#[derive(Debug)]
+struct Slot<K, T> {
+    entry: Option<Entry<K, T>>,
+    /// How often the slot was used: a timer of an earlier use has another one.
+    stamp: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry<K, T> {
+    key: K,
+    value: Option<T>,
+    line: Timeline,
+}
+
+impl<K: Hash + Eq + Clone, T> Table<K, T> {
+    pub(super) fn new(
+        times: Times,
+        spacing: Spacing,
+        capacity: usize,
+        when_full: WhenFull,
+    ) -> Self {
+        Self {
+            times,
+            spacing,
+            // Slots are numbered by 32 bits.
+            capacity: capacity.clamp(1, u32::MAX as usize),
+            when_full,
+            hasher: RandomState::default(),
+            index: HashTable::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            timers: BinaryHeap::new(),
+            stale: 0,
+            order: VecDeque::new(),
+            ready: HashMap::default(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    pub(super) fn is_pending(&self, key: &K) -> bool {
+        let is_waiting = |slot| self.entry(slot).is_some_and(|e| e.line.timer().is_some());
+        self.find(key).is_some_and(is_waiting) || self.ready.contains_key(key)
+    }
+
+    #[inline]
+    pub(super) fn call(&mut self, key: K, value: T, now: Timestamp) -> Changed<Heard<K, T>, K, T> {
+        let Some(slot) = self.find(&key) else {
+            return self.call_new(key, value, now);
+        };
+        let times = self.times;
+        let Some(entry) = self.entry_mut(slot) else {
+            return (Ok((Some(key), Some(value))), Then::Nothing);
+        };
+        match entry.line.call(&times, now) {
+            Called::Waits | Called::Arms => {
+                // Its timer in the heap rings by then at the latest, and is set again.
+                let replaced = entry.value.replace(value);
+                (Ok((Some(key), replaced)), Then::Nothing)
+            }
+            Called::Fires => {
+                let replaced = entry.value.take();
+                let fired = Fired { value, called: now };
+                (Ok((None, replaced)), self.fire((key, fired), now))
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn call_new(&mut self, key: K, value: T, now: Timestamp) -> Changed<Heard<K, T>, K, T> {
+        let mut evicted = Then::Nothing;
+        if self.index.len() >= self.capacity {
+            match self.when_full {
+                WhenFull::FireEarliest => {
+                    self.evict_earliest(now);
+                    evicted = Then::Look;
+                }
+                WhenFull::Refuse => {
+                    let capacity = self.capacity;
+                    return (
+                        Err(NoRoom {
+                            key,
+                            value,
+                            capacity,
+                        }),
+                        Then::Nothing,
+                    );
+                }
+            }
+        }
+        let mut line = Timeline::new();
+        let called = line.call(&self.times, now);
+        let at = line.timer().unwrap_or(now);
+        let was_next = self.timers.peek().map(|Reverse((at, ..))| *at);
+        if called == Called::Fires {
+            self.insert(key.clone(), None, line, at);
+            let then = self.fire((key, Fired { value, called: now }), now);
+            return (Ok((None, None)), then);
+        }
+        self.insert(key, Some(value), line, at);
+        let is_next = was_next.is_none_or(|next| at < next);
+        let then = if is_next { Then::Look } else { evicted };
+        (Ok((None, None)), then)
+    }
+
+    pub(super) fn flush_key(
+        &mut self,
+        key: &K,
+        now: Timestamp,
+    ) -> Changed<(bool, Option<T>), K, T> {
+        let waiting = self.ready.remove(key);
+        if waiting.is_some() {
+            self.order.retain(|other| other != key);
+        }
+        let flushed = self.find(key).map(|slot| self.over(slot, now));
+        let (was_pending, fired, dropped) = flushed.unwrap_or((false, None, None));
+        let was_pending = was_pending || waiting.is_some();
+        let fired = fired.or_else(|| waiting.map(|fired| (key.clone(), fired)));
+        let then = fired.map_or(Then::Nothing, |fired| {
+            self.spacing = self.spacing.reset();
+            self.spacing.fired(now);
+            Then::Fire(fired)
+        });
+        ((was_pending, dropped), then)
+    }
+
+    pub(super) fn flush_all(&mut self, now: Timestamp) -> Changed<usize, K, T> {
+        let mut flushed = self.ready.len();
+        // In the order in which their times would have come.
+        let mut timers: Vec<Timer> = self.timers.drain().map(|Reverse(timer)| timer).collect();
+        timers.sort_unstable();
+        self.stale = 0;
+        for (at, slot, stamp) in timers {
+            if self
+                .slots
+                .get(index(slot))
+                .is_some_and(|s| s.stamp == stamp)
+            {
+                // Back first: what is still needed of it stays, and what isn't is noted as stale.
+                self.timers.push(Reverse((at, slot, stamp)));
+                let (was_pending, fired, _) = self.over(slot, now);
+                flushed += usize::from(was_pending);
+                if let Some((key, fired)) = fired {
+                    self.put_off(key, fired);
+                }
+            }
+        }
+        (flushed, Then::Look)
+    }
+
+    pub(super) fn cancel(&mut self, key: &K) -> Changed<(bool, Cancelled<K, T>), K, T> {
+        let was_pending = self.is_pending(key);
+        let ready = self.ready.remove(key);
+        if ready.is_some() {
+            self.order.retain(|other| other != key);
+        }
+        let entry = self.find(key).and_then(|slot| self.remove(slot));
+        ((was_pending, (entry, ready)), Then::Nothing)
+    }
+
+    /// Fires now, or as soon as firings are far enough apart.
+    fn fire(&mut self, (key, fired): KeyFired<K, T>, now: Timestamp) -> Then<KeyFired<K, T>> {
+        if now < self.spacing.not_before() || self.ready.contains_key(&key) {
+            self.put_off(key, fired);
+            return Then::Look;
+        }
+        self.spacing.fired(now);
+        Then::Fire((key, fired))
+    }
+
+    /// It fires later, and by then the latest value of its key wins.
+    fn put_off(&mut self, key: K, fired: Fired<T>) {
+        if self.ready.insert(key.clone(), fired).is_none() {
+            self.order.push_back(key);
+        }
+    }
+
+    /// The wait of an entry is over: whether there was one, what fires and what is dropped.
+    fn over(&mut self, slot: u32, now: Timestamp) -> (bool, Option<KeyFired<K, T>>, Option<T>) {
+        let times = self.times;
+        let Some(entry) = self.entry_mut(slot) else {
+            return (false, None, None);
+        };
+        let was_pending = entry.line.flush();
+        let called = entry.line.called().unwrap_or(now);
+        let mut value = entry.value.take();
+        let fired = match times.trailing {
+            Edge::On if was_pending => value.take(),
+            Edge::On | Edge::Off => None,
+        };
+        if fired.is_some() {
+            entry.line.fire(now);
+        }
+        // Soon after a firing that the max wait or a flush brought, the next call isn't the first of a wait.
+        let is_forgotten = entry.line.over(&times) <= now;
+        let key = match (fired.is_some(), is_forgotten) {
+            (true, true) => self.remove(slot).map(|entry| entry.key),
+            (true, false) => Some(entry.key.clone()),
+            (false, true) => {
+                drop(self.remove(slot));
+                None
+            }
+            (false, false) => None,
+        };
+        let fired = key.zip(fired.map(|value| Fired { value, called }));
+        (was_pending, fired, value)
+    }
+
+    /// Makes room: the key whose timer rings first is over now.
+    fn evict_earliest(&mut self, now: Timestamp) {
+        while let Some(Reverse((_, slot, stamp))) = self.timers.peek().copied() {
+            let is_there = self
+                .slots
+                .get(index(slot))
+                .is_some_and(|s| s.stamp == stamp);
+            if !is_there {
+                self.timers.pop();
+                self.stale = self.stale.saturating_sub(1);
+                continue;
+            }
+            let (_, fired, _) = self.over(slot, now);
+            drop(self.remove(slot));
+            if let Some((key, fired)) = fired {
+                self.put_off(key, fired);
+            }
+            return;
+        }
+    }
+
+    fn insert(&mut self, key: K, value: Option<T>, line: Timeline, at: Timestamp) {
+        let hash = self.hasher.hash_one(&key);
+        let entry = Some(Entry { key, value, line });
+        let slot = self.free.pop().unwrap_or_else(|| {
+            grow(&mut self.slots);
+            self.slots.push(Slot {
+                entry: None,
+                stamp: 0,
+            });
+            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+        });
+        let place = &mut self.slots[index(slot)];
+        place.entry = entry;
+        let stamp = place.stamp;
+        let (slots, hasher) = (&self.slots, &self.hasher);
+        let rehash = |slot: &u32| {
+            let entry = slots[index(*slot)].entry.as_ref();
+            entry.map_or(0, |entry| hasher.hash_one(&entry.key))
+        };
+        self.index.insert_unique(hash, slot, rehash);
+        self.push((at, slot, stamp));
+    }
+
+    fn remove(&mut self, slot: u32) -> Option<Entry<K, T>> {
+        let place = self.slots.get_mut(index(slot))?;
+        let entry = place.entry.take()?;
+        place.stamp = place.stamp.wrapping_add(1);
+        let hash = self.hasher.hash_one(&entry.key);
+        if let Ok(found) = self.index.find_entry(hash, |other| *other == slot) {
+            found.remove();
+        }
+        self.free.push(slot);
+        self.stale += 1;
+        if self.stale > self.timers.len() / 2 + 64 {
+            let slots = &self.slots;
+            let is_there =
+                |slot: u32, stamp| slots.get(index(slot)).map(|s| s.stamp) == Some(stamp);
+            self.timers
+                .retain(|Reverse((_, slot, stamp))| is_there(*slot, *stamp));
+            self.stale = 0;
+        }
+        if self.index.is_empty() && self.slots.len() > KEPT {
+            // A burst of keys is over, and its memory is freed.
+            (self.slots, self.free) = (Vec::new(), Vec::new());
+            (self.timers, self.stale) = (BinaryHeap::new(), 0);
+            self.index = HashTable::new();
+        }
+        Some(entry)
+    }
+
+    fn push(&mut self, timer: Timer) {
+        if self.timers.len() == self.timers.capacity() {
+            self.timers.reserve_exact(more(self.timers.len()));
+        }
+        self.timers.push(Reverse(timer));
+    }
+
+    #[inline]
+    fn find(&self, key: &K) -> Option<u32> {
+        let hash = self.hasher.hash_one(key);
+        let is_same = |slot: &u32| self.entry(*slot).is_some_and(|entry| entry.key == *key);
+        self.index.find(hash, is_same).copied()
+    }
+
+    fn entry(&self, slot: u32) -> Option<&Entry<K, T>> {
+        self.slots.get(index(slot))?.entry.as_ref()
+    }
+
+    fn entry_mut(&mut self, slot: u32) -> Option<&mut Entry<K, T>> {
+        self.slots.get_mut(index(slot))?.entry.as_mut()
+    }
+}
+
+/// How many slots an empty table keeps.
+const KEPT: usize = 1024;
+
+/// By a quarter, so that a million keys don't take the memory of two.
+fn grow<T>(slots: &mut Vec<T>) {
+    if slots.len() == slots.capacity() {
+        slots.reserve_exact(more(slots.len()));
+    }
+}
+
+fn more(len: usize) -> usize {
+    (len / 4).max(16)
+}
+
+fn index(slot: u32) -> usize {
+    slot as usize
+}

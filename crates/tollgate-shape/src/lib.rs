@@ -1,0 +1,77 @@
+//! Events that should wait, merge or fire once: the other half of rate limiting.
+//!
+//! | you want | use |
+//! |---|---|
+//! | an exact rate, whatever arrives, and a bounded queue | [`Pacer`] |
+//! | one action when it has become quiet | [`Debounce`] |
+//! | at most one action an interval | [`Throttle`] |
+//! | one of those for each key | [`Debounce::keyed`] |
+//! | one call for many items | [`Coalesce`] |
+//! | fewer log lines of one place | `LogThrottle` (feature `log`) |
+//!
+//! ```
+//! use std::time::Duration;
+//! use tollgate::clock::Manual;
+//! use tollgate_shape::Debounce;
+//!
+//! let clock = Manual::new();
+//! let save = Debounce::new(Duration::from_millis(300))
+//!     .clock(clock.clone()) // in a test; without this it is real time
+//!     .build(|text: &str| println!("saved {text:?}"));
+//! save.call("t");
+//! save.call("to");
+//! clock.advance(Duration::from_millis(300)); // saved "to"
+//! assert_eq!(save.stats().fired, 1);
+//! ```
+//!
+//! Nothing here ticks: whoever has nothing to do has no timer. Everything runs on any executor: in a tokio runtime
+//! (feature `tokio`) as a task of it, on the executor that `spawn_with` is given, or else on a few threads that end when they are
+//! idle. On a [`clock::Manual`](tollgate::clock::Manual) it runs inside of `advance`, so that a test sees at once what came of it.
+//!
+//! # Features
+//! * `tokio`: actions run as tasks of the tokio runtime that they are built in.
+//! * `log`: a layer for `tracing_subscriber`, `LogThrottle`.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    any(loom, shuttle),
+    allow(dead_code, reason = "models drive by hand, and await nothing")
+)]
+
+mod coalesce;
+mod debounce;
+mod keyed;
+#[cfg(all(feature = "log", not(any(loom, shuttle))))]
+mod log;
+#[cfg(not(any(loom, shuttle)))]
+mod pacer;
+#[cfg(not(any(loom, shuttle)))]
+mod place;
+mod setup;
+mod sync;
+mod timeline;
+mod work;
+
+#[cfg(not(any(loom, shuttle)))]
+pub use coalesce::Adding;
+pub use coalesce::{AddError, Batch, Coalesce, Coalescer, Flushed, NotAdded};
+pub use debounce::{Debounce, Debouncer, Throttle, WeakDebouncer};
+pub use keyed::{KeyedDebounce, KeyedDebouncer, NoRoom, WhenFull};
+#[cfg(all(feature = "log", not(any(loom, shuttle))))]
+pub use log::{LogThrottle, LogThrottleBuilder};
+#[cfg(not(any(loom, shuttle)))]
+pub use pacer::{Gone, Pace, PaceRefused, Paced, Pacer, PacerBuilder, Pacing, Submitted};
+#[cfg(not(any(loom, shuttle)))]
+pub use setup::Driver;
+pub use timeline::Edge;
+pub use work::{Stats, StillRunning};
+
+/// The example of the crate's front page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+/// The examples of `docs/shaping.md`, one of which has tokio's time and one the layer for logs.
+#[cfg(all(doctest, feature = "tokio", feature = "log"))]
+#[doc = include_str!("../docs/shaping.md")]
+struct Shaping;

@@ -1,0 +1,126 @@
+//! Places in the source, each with its limit and how much was suppressed: a table of fixed size, without a lock.
+//!
+//! # Memory ordering
+//! A slot is taken by one compare-and-swap of its key from 0, and is never given to another key: whoever sees the key
+//! sees a slot whose limit was made with the table. The metadata is set by whoever took the slot, once, and is only read
+//! for a summary, which does without if it isn't there yet. Counts order nothing.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tollgate::{Clock, LimitError, Limiter};
+use tracing::Metadata;
+
+/// How many slots are looked at for a key.
+const PROBES: usize = 8;
+
+pub(super) struct Table<C: Clock> {
+    slots: Box<[Place<C>]>,
+    /// For all that find no slot.
+    others: Place<C>,
+    suppressed: AtomicU64,
+}
+
+/// One place, or all that share a limit.
+pub(super) struct Place<C: Clock> {
+    key: AtomicU64,
+    limiter: Limiter<C>,
+    /// Since the last summary.
+    suppressed: AtomicU64,
+    metadata: OnceLock<&'static Metadata<'static>>,
+}
+
+impl<C: Clock> Place<C> {
+    fn new(limiter: Limiter<C>) -> Self {
+        Self {
+            key: AtomicU64::new(0),
+            limiter,
+            suppressed: AtomicU64::new(0),
+            metadata: OnceLock::new(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn allow(&self) -> bool {
+        self.limiter.allow()
+    }
+
+    /// Counts an event that isn't shown. Whether it is the first since the last summary.
+    #[inline]
+    pub(super) fn suppress(&self) -> bool {
+        self.suppressed.fetch_add(1, Ordering::Relaxed) == 0
+    }
+
+    /// What it is the place of, if it is one.
+    pub(super) fn metadata(&self) -> Option<&'static Metadata<'static>> {
+        self.metadata.get().copied()
+    }
+}
+
+impl<C: Clock> Table<C> {
+    pub(super) fn new(
+        places: usize,
+        make: impl Fn() -> Result<Limiter<C>, LimitError>,
+    ) -> Result<Self, LimitError> {
+        let places = places.next_power_of_two();
+        let slots: Result<Vec<_>, _> = (0..places).map(|_| make().map(Place::new)).collect();
+        Ok(Self {
+            slots: slots?.into_boxed_slice(),
+            others: Place::new(make()?),
+            suppressed: AtomicU64::new(0),
+        })
+    }
+
+    /// The place of a key.
+    #[inline]
+    pub(super) fn place(&self, key: u64, metadata: &'static Metadata<'static>) -> &Place<C> {
+        let mask = self.slots.len() - 1;
+        // Metadata lies at multiples of eight, so the low bits say nothing: a multiplication mixes them.
+        let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let start = usize::try_from(mixed >> 32).unwrap_or(0);
+        for probe in 0..PROBES {
+            let slot = &self.slots[(start + probe) & mask];
+            let known = slot.key.load(Ordering::Acquire);
+            if known == key {
+                return slot;
+            }
+            if known == 0 {
+                match slot
+                    .key
+                    .compare_exchange(0, key, Ordering::AcqRel, Ordering::Acquire)
+                {
+                    Ok(_) => {
+                        slot.metadata.get_or_init(|| metadata);
+                        return slot;
+                    }
+                    Err(other) if other == key => return slot,
+                    Err(_) => {}
+                }
+            }
+        }
+        &self.others
+    }
+
+    /// How many events were suppressed so far.
+    pub(super) fn suppressed(&self) -> u64 {
+        let open = self
+            .all()
+            .map(|place| place.suppressed.load(Ordering::Relaxed));
+        self.suppressed.load(Ordering::Relaxed) + open.sum::<u64>()
+    }
+
+    /// What was suppressed since this was asked last.
+    pub(super) fn take(&self, mut tell: impl FnMut(&Place<C>, u64)) {
+        for place in self.all() {
+            let count = place.suppressed.swap(0, Ordering::Relaxed);
+            if count > 0 {
+                self.suppressed.fetch_add(count, Ordering::Relaxed);
+                tell(place, count);
+            }
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Place<C>> {
+        self.slots.iter().chain([&self.others])
+    }
+}

@@ -1,0 +1,333 @@
+//! Pacing: a leaky bucket as a queue. Whatever arrives, it leaves at an exact rate.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::clock::Monotonic;
+use tollgate::{Algorithm, Clock, LimitError, Limiter, Rate, Refused, Timestamp};
+
+mod pace;
+mod stream;
+mod submit;
+
+pub use pace::{Pace, Pacing};
+pub use stream::Paced;
+pub use submit::{Gone, Submitted};
+
+/// The queue of a [`Pacer`] is full, or its turn would come too late. Nothing was queued.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::clock::Manual;
+/// use tollgate_shape::{PaceRefused, Pacer};
+/// use tollgate::Rate;
+///
+/// let pacer = Pacer::builder(Rate::per_second(10), 2).clock(Manual::new()).build()?;
+/// let waits: Vec<_> = (0..2).map(|_| pacer.submit(|| {})).collect();
+/// let refused = pacer.pace().wait_blocking().unwrap_err();
+/// assert_eq!(
+///     refused.to_string(),
+///     "the queue is full: 1 wait, of a capacity of 2 with the one that has just left; its turn would \
+///      come in 200ms"
+/// );
+/// # drop(waits);
+/// # Ok::<(), tollgate::LimitError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PaceRefused {
+    /// As many as may be are in the queue.
+    Full {
+        /// How many wait.
+        waiting: usize,
+        /// How many may be in the queue, with the one that left last until its interval is over.
+        capacity: usize,
+        /// When its turn would come.
+        turn_in: Duration,
+    },
+    /// It would take longer than the deadline allows.
+    TooLate {
+        /// How many wait.
+        waiting: usize,
+        /// When its turn would come.
+        turn_in: Duration,
+    },
+}
+
+impl fmt::Display for PaceRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full {
+                waiting,
+                capacity,
+                turn_in,
+            } => write!(
+                f,
+                "the queue is full: {waiting} wait, of a capacity of {capacity} with the one that has just left; its turn \
+                 would come in {turn_in:?}"
+            ),
+            Self::TooLate { waiting, turn_in } => write!(
+                f,
+                "the deadline is too soon: {waiting} wait, and its turn would come in {turn_in:?}"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for PaceRefused {}
+
+/// Lets things go one by one at an exact rate, first come first served, whatever arrives.
+///
+/// * The first leaves at once, and each of the others one interval after the one before it.
+/// * At most `capacity` are in the queue, where one that leaves at once counts until its interval is over. So none waits longer
+///   than capacity ÷ rate ([`longest_wait`](Self::longest_wait)). What doesn't fit is refused at once, with the length of the queue.
+/// * A wait that is dropped frees its place, and everybody behind it moves up.
+/// * Turns are counted from when they came, not from when a timer noticed: a timer that is late by a millisecond delays one
+///   turn, and not the rate.
+/// * Idle time earns nothing, unless [`slack`](PacerBuilder::slack) says otherwise.
+///
+/// It is the line of a [`Limiter`] whose burst is one. Clones share it.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Rate, clock::Tokio};
+/// use tollgate_shape::Pacer;
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let clock = Tokio::new();
+/// let pacer = Pacer::builder(Rate::per_second(10), 100).clock(clock).build()?;
+/// for mail in 0..10 {
+///     let waited = pacer.pace().await?; // 0 s, then 100 ms each
+///     println!("sent mail {mail} after {waited:?}");
+/// }
+/// assert_eq!(pacer.longest_wait(), Duration::from_secs(10));
+/// # Ok(())
+/// # }
+/// ```
+pub struct Pacer<C: Clock = Monotonic> {
+    pub(crate) shared: Arc<Shared<C>>,
+}
+
+pub(crate) struct Shared<C: Clock> {
+    pub(crate) limiter: Arc<Limiter<C>>,
+    pub(crate) clock: C,
+    pub(crate) rate: Rate,
+    /// What a turn costs, in tokens of the limiter.
+    pub(crate) cost: u64,
+    pub(crate) capacity: usize,
+    /// How long the last one that fits waits.
+    pub(crate) most: Duration,
+    pub(crate) longest: Duration,
+}
+
+/// What can be chosen about a [`Pacer`]; made by [`Pacer::builder`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct PacerBuilder<C = Monotonic> {
+    rate: Rate,
+    capacity: usize,
+    slack: u64,
+    clock: C,
+}
+
+impl Pacer {
+    /// Lets go at this rate, with a queue of this capacity. The burst of the rate isn't looked at.
+    ///
+    /// # Errors
+    /// If the rate is too extreme to be counted by.
+    pub fn new(rate: Rate, capacity: usize) -> Result<Self, LimitError> {
+        Self::builder(rate, capacity).build()
+    }
+
+    /// As [`new`](Self::new), with more choices.
+    pub fn builder(rate: Rate, capacity: usize) -> PacerBuilder {
+        PacerBuilder {
+            rate,
+            capacity,
+            slack: 0,
+            clock: Monotonic::new(),
+        }
+    }
+}
+
+impl<C> PacerBuilder<C> {
+    /// Credit for idle time: up to this many may leave at once after the pacer was idle for as many intervals. Credit is
+    /// earned from when it is built.
+    pub fn slack(mut self, most: u64) -> Self {
+        self.slack = most;
+        self
+    }
+
+    /// Reads this clock instead of the default one.
+    pub fn clock<D: Clock>(self, clock: D) -> PacerBuilder<D> {
+        PacerBuilder {
+            rate: self.rate,
+            capacity: self.capacity,
+            slack: self.slack,
+            clock,
+        }
+    }
+}
+
+impl<C: Clock + Clone> PacerBuilder<C> {
+    /// The pacer.
+    ///
+    /// # Errors
+    /// If the rate is too extreme to be counted by.
+    pub fn build(self) -> Result<Pacer<C>, LimitError> {
+        let capacity = self.capacity.max(1);
+        let rate = self.rate;
+        let (fine, cost) = fine(rate, self.slack);
+        let limiter = Limiter::builder(fine)
+            .algorithm(Algorithm::TokenBucket)
+            .unbounded_waiters()
+            .clock(self.clock.clone())
+            .build()?;
+        if self.slack > 0 {
+            // Nothing was idle before there was a pacer.
+            let _spent = limiter.check_n(self.slack.saturating_mul(cost));
+        }
+        let longest = intervals(rate, capacity);
+        // The line adds two lengths that are rounded up to whole nanoseconds.
+        let most = intervals(rate, capacity - 1).saturating_add(Duration::from_nanos(2));
+        Ok(Pacer {
+            shared: Arc::new(Shared {
+                limiter: Arc::new(limiter),
+                clock: self.clock,
+                rate,
+                cost,
+                capacity,
+                most: most.min(longest),
+                longest,
+            }),
+        })
+    }
+}
+
+/// The rate in tokens of which a turn costs several, and how many.
+///
+/// A turn comes at a whole nanosecond. Where an interval isn't a whole number of them, a bucket that holds one turn would be full
+/// for the rest of each, and the rate lost by as much. So it holds a nanosecond more.
+fn fine(rate: Rate, slack: u64) -> (Rate, u64) {
+    let turns = slack.saturating_add(1);
+    let plain = (rate.burst(turns), 1);
+    let Some(period) = rate.period().filter(|_| rate.count() > 0) else {
+        return plain;
+    };
+    let (nanos, count) = (period.as_nanos(), u128::from(rate.count()));
+    if nanos.is_multiple_of(count) {
+        return plain;
+    }
+    let finer = [16, 12, 8, 4].into_iter().find_map(|shift| {
+        let cost = 1u64 << shift;
+        let tokens = rate.count().checked_mul(cost)?;
+        // What comes in a nanosecond.
+        let more = u64::try_from(u128::from(tokens).div_ceil(nanos)).ok()?;
+        let burst = turns.checked_mul(cost)?.checked_add(more)?;
+        let rate = Rate::new(tokens, period).burst(burst);
+        let takes = Algorithm::TokenBucket.takes(rate).is_ok();
+        takes.then_some((rate, cost))
+    });
+    finer.unwrap_or(plain)
+}
+
+/// How long so many intervals take, to the next nanosecond.
+fn intervals(rate: Rate, many: usize) -> Duration {
+    let Some(period) = rate.period().filter(|_| rate.count() > 0) else {
+        return Duration::MAX;
+    };
+    let many = u128::try_from(many).unwrap_or(u128::MAX);
+    let nanos = period.as_nanos().saturating_mul(many);
+    let nanos = nanos.div_ceil(u128::from(rate.count()));
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+impl<C: Clock> Pacer<C> {
+    /// Waits for its turn: await it, or call [`wait_blocking`](Pace::wait_blocking).
+    pub fn pace(&self) -> Pace<C> {
+        Pace::new(Arc::clone(&self.shared))
+    }
+
+    /// How many wait for their turn.
+    pub fn waiting(&self) -> usize {
+        self.shared.limiter.waiters()
+    }
+
+    /// How many may be in the queue.
+    pub fn capacity(&self) -> usize {
+        self.shared.capacity
+    }
+
+    /// The longest that anything waits: capacity ÷ rate.
+    pub fn longest_wait(&self) -> Duration {
+        self.shared.longest
+    }
+
+    /// At which rate it lets go.
+    pub fn rate(&self) -> Rate {
+        self.shared.rate
+    }
+
+    /// The clock that it reads.
+    pub fn clock(&self) -> &C {
+        &self.shared.clock
+    }
+}
+
+impl<C: Clock> Shared<C> {
+    /// What a refusal of the limit means for one whose own deadline is this.
+    pub(crate) fn refused(&self, refused: &Refused, own: Patience) -> PaceRefused {
+        let turn_in = refused.decision().retry_after;
+        let waiting = self.limiter.waiters();
+        match own {
+            Patience::Own if turn_in <= self.most => PaceRefused::TooLate { waiting, turn_in },
+            Patience::Own | Patience::Queue => PaceRefused::Full {
+                waiting,
+                capacity: self.capacity,
+                turn_in,
+            },
+        }
+    }
+}
+
+/// Whose patience ends first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// The caller's.
+    Own,
+    /// The bound of the queue.
+    Queue,
+}
+
+impl<C: Clock> Clone for Pacer<C> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<C: Clock> fmt::Debug for Pacer<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pacer")
+            .field("rate", &self.rate())
+            .field("capacity", &self.capacity())
+            .field("waiting", &self.waiting())
+            .finish()
+    }
+}
+
+/// When a wait that begins at `now` has to be over, and who says so.
+pub(crate) fn deadline(
+    now: Timestamp,
+    most: Duration,
+    own: Option<Timestamp>,
+) -> (Timestamp, Patience) {
+    let queue = now + most;
+    match own {
+        Some(own) if own < queue => (own, Patience::Own),
+        _ => (queue, Patience::Queue),
+    }
+}

@@ -1,0 +1,244 @@
+//! Work that a pacer runs when its turn has come.
+
+use std::fmt;
+use std::future::{Future, IntoFuture, ready};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use tollgate::Clock;
+
+use super::{PaceRefused, Pacer, Pacing};
+use crate::place;
+
+/// Work that was submitted won't end: it panicked, or the runtime that it was to run in is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gone;
+
+impl fmt::Display for Gone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the work that was submitted panicked, or its runtime is gone")
+    }
+}
+
+impl std::error::Error for Gone {}
+
+/// Work that waits for its turn or runs: await it for its result. Dropping it lets the work go on by itself;
+/// [`cancel`](Self::cancel) takes it out of the queue.
+pub struct Submitted<R> {
+    shared: Arc<Slot<R>>,
+}
+
+struct Slot<R> {
+    state: Mutex<State<R>>,
+}
+
+struct State<R> {
+    stage: Stage<R>,
+    /// Who awaits the result.
+    waker: Option<Waker>,
+    /// Wakes the task, to see that it was cancelled.
+    task: Option<Waker>,
+}
+
+enum Stage<R> {
+    Queued,
+    Cancelled,
+    Running,
+    Done(R),
+    Gone,
+    Taken,
+}
+
+impl<C: Clock + Clone + Send + Sync + 'static> Pacer<C> {
+    /// Submits work that is run when its turn has come: as a task of the tokio runtime that this is called in (feature `tokio`), or
+    /// else on a thread of this crate.
+    ///
+    /// # Errors
+    /// [`PaceRefused`] at once if the queue is full; it says how long the queue is.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Rate, clock::Manual};
+    /// use tollgate_shape::Pacer;
+    ///
+    /// let clock = Manual::new();
+    /// let pacer = Pacer::builder(Rate::per_second(10), 2).clock(clock.clone()).build()?;
+    /// let first = pacer.submit(|| "sent")?;
+    /// let second = pacer.submit(|| "sent, too")?;
+    /// assert!(pacer.submit(|| "too many").is_err());
+    /// assert!(first.is_done() && !second.is_done());
+    /// clock.advance(Duration::from_millis(100));
+    /// assert!(second.is_done());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn submit<R, F>(&self, work: F) -> Result<Submitted<R>, PaceRefused>
+    where
+        R: Send + 'static,
+        F: FnOnce() -> R + Send + 'static,
+    {
+        self.submit_async(move || ready(work()))
+    }
+
+    /// As [`submit`](Self::submit), for async work. The rate is that at which works begin: several may run at once.
+    ///
+    /// # Errors
+    /// [`PaceRefused`] at once if the queue is full.
+    pub fn submit_async<R, F, W>(&self, work: F) -> Result<Submitted<R>, PaceRefused>
+    where
+        R: Send + 'static,
+        F: FnOnce() -> W + Send + 'static,
+        W: Future<Output = R> + Send + 'static,
+    {
+        let mut turn = Box::pin(self.pace().into_future());
+        // The place is taken here and now, or there is none.
+        let begun = turn.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let turn = match begun {
+            Poll::Ready(Ok(_)) => None,
+            Poll::Ready(Err(refused)) => return Err(refused),
+            Poll::Pending => Some(turn),
+        };
+        let shared = Arc::new(Slot {
+            state: Mutex::new(State {
+                stage: Stage::Queued,
+                waker: None,
+                task: None,
+            }),
+        });
+        let end = End(Arc::clone(&shared));
+        place::run(self.clock(), async move {
+            if let Some(turn) = turn {
+                let cancelled = Turn { turn, slot: &end.0 };
+                if cancelled.await == Ended::Cancelled {
+                    return;
+                }
+            }
+            if !end.0.begin() {
+                return;
+            }
+            // A panic leaves the end to say so.
+            let begun = catch_unwind(AssertUnwindSafe(work));
+            if let Ok(running) = begun {
+                let result = running.await;
+                end.0.finish(Stage::Done(result));
+            }
+        });
+        Ok(Submitted { shared })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    Turn,
+    Cancelled,
+}
+
+/// Waits for its turn, or until it is cancelled.
+struct Turn<'a, R, C: Clock> {
+    turn: Pin<Box<Pacing<C>>>,
+    slot: &'a Slot<R>,
+}
+
+impl<R, C: Clock> Future for Turn<'_, R, C> {
+    type Output = Ended;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Ended> {
+        let mut state = self.slot.lock();
+        if matches!(state.stage, Stage::Cancelled) {
+            return Poll::Ready(Ended::Cancelled);
+        }
+        let old = state.task.replace(context.waker().clone());
+        drop(state);
+        drop(old);
+        self.turn.as_mut().poll(context).map(|turn| match turn {
+            Ok(_) => Ended::Turn,
+            // It has a place already, so only a clock that was set can bring this.
+            Err(_) => Ended::Cancelled,
+        })
+    }
+}
+
+/// When the task is gone without a result, whoever awaits it is told.
+struct End<R>(Arc<Slot<R>>);
+
+impl<R> Drop for End<R> {
+    fn drop(&mut self) {
+        let is_over = matches!(self.0.lock().stage, Stage::Done(_) | Stage::Taken);
+        if !is_over {
+            self.0.finish(Stage::Gone);
+        }
+    }
+}
+
+impl<R> Slot<R> {
+    fn begin(&self) -> bool {
+        let mut state = self.lock();
+        let begins = matches!(state.stage, Stage::Queued);
+        if begins {
+            state.stage = Stage::Running;
+        }
+        begins
+    }
+
+    fn finish(&self, stage: Stage<R>) {
+        let mut state = self.lock();
+        let old = std::mem::replace(&mut state.stage, stage);
+        let waker = state.waker.take();
+        let task = state.task.take();
+        drop(state);
+        drop((old, task));
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<R>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<R> Submitted<R> {
+    /// Takes it out of the queue, so that its turn is the next one's. Whether it hadn't begun.
+    pub fn cancel(self) -> bool {
+        let mut state = self.shared.lock();
+        let is_queued = matches!(state.stage, Stage::Queued);
+        if is_queued {
+            state.stage = Stage::Cancelled;
+        }
+        let task = state.task.take().filter(|_| is_queued);
+        drop(state);
+        task.into_iter().for_each(Waker::wake);
+        is_queued
+    }
+
+    /// Whether it has ended.
+    pub fn is_done(&self) -> bool {
+        matches!(self.shared.lock().stage, Stage::Done(_) | Stage::Gone)
+    }
+}
+
+impl<R> Future for Submitted<R> {
+    type Output = Result<R, Gone>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.shared.lock();
+        match std::mem::replace(&mut state.stage, Stage::Taken) {
+            Stage::Done(result) => Poll::Ready(Ok(result)),
+            Stage::Gone | Stage::Taken | Stage::Cancelled => Poll::Ready(Err(Gone)),
+            stage => {
+                state.stage = stage;
+                let old = state.waker.replace(context.waker().clone());
+                drop(state);
+                drop(old);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<R> fmt::Debug for Submitted<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Submitted")
+            .field("is_done", &self.is_done())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,243 @@
+//! When calls become firings: the rules of lodash's debounce and throttle, as a pure function of
+//! `(state, times, now)`. It keeps no value, reads no clock and sets no timer.
+
+use std::time::Duration;
+
+use tollgate::Timestamp;
+
+/// What was chosen of a debounce: how long to wait, and at which ends to fire.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    pub(crate) wait: Duration,
+    pub(crate) max_wait: Option<Duration>,
+    pub(crate) leading: Edge,
+    pub(crate) trailing: Edge,
+}
+
+/// Whether something fires at an end of a wait.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_shape::{Debounce, Edge};
+///
+/// // Fires at once, and then not again until it has been quiet for 100 ms.
+/// let once = Debounce::new(Duration::from_millis(100)).leading(Edge::On).trailing(Edge::Off);
+/// # let _ = once;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edge {
+    /// It fires.
+    On,
+    /// It doesn't.
+    Off,
+}
+
+/// What one call comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Called {
+    /// A timer is held already, and looks by itself whether there was another call.
+    Waits,
+    /// A timer was set.
+    Arms,
+    /// It fires now; a timer is held, too.
+    Fires,
+}
+
+/// What a timer that rang comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rang {
+    /// It isn't over: the timer was set again.
+    Again,
+    /// The wait is over, and what is pending fires if the trailing edge does.
+    Over,
+}
+
+/// When the calls came, and what they brought.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timeline {
+    /// The end of time if there was none, or it was cancelled: a million keys have one of these each.
+    called: Timestamp,
+    /// When it fired last; the max wait counts from here, and from the first call if nothing has fired.
+    fired: Timestamp,
+    /// The end of time if none is held.
+    timer: Timestamp,
+}
+
+impl Times {
+    /// A max wait below the wait is the wait.
+    pub(crate) fn normal(mut self) -> Self {
+        self.max_wait = self.max_wait.map(|most| most.max(self.wait));
+        self
+    }
+
+    /// When a timer that is set now rings. One of no delay rings a nanosecond later, so that calls at one instant
+    /// merge.
+    fn timer(&self, now: Timestamp) -> Timestamp {
+        now + self.wait.max(Duration::from_nanos(1))
+    }
+}
+
+impl Timeline {
+    pub(crate) const fn new() -> Self {
+        Self {
+            called: Timestamp::MAX,
+            fired: Timestamp::ZERO,
+            timer: Timestamp::MAX,
+        }
+    }
+
+    /// When the timer rings, if one is held.
+    #[inline]
+    pub(crate) fn timer(&self) -> Option<Timestamp> {
+        Some(self.timer).filter(|timer| *timer != Timestamp::MAX)
+    }
+
+    /// When the latest call came.
+    pub(crate) fn called(&self) -> Option<Timestamp> {
+        Some(self.called).filter(|called| *called != Timestamp::MAX)
+    }
+
+    /// A call at `now`.
+    #[inline]
+    pub(crate) fn call(&mut self, times: &Times, now: Timestamp) -> Called {
+        let is_due = self.is_due(times, now);
+        self.called = now;
+        if self.timer().is_none() {
+            self.timer = times.timer(now);
+            if is_due {
+                // A wait begins, and with it the time that it may take at most.
+                self.fired = now;
+            }
+            return match times.leading {
+                Edge::On if is_due => Called::Fires,
+                Edge::On | Edge::Off => Called::Arms,
+            };
+        }
+        if is_due && times.max_wait.is_some() {
+            // The timer is late, or the calls come in a loop that lets none ring.
+            self.timer = times.timer(now);
+            self.fired = now;
+            return Called::Fires;
+        }
+        Called::Waits
+    }
+
+    /// The timer that is held rings at `now`.
+    pub(crate) fn ring(&mut self, times: &Times, now: Timestamp) -> Rang {
+        if self.is_due(times, now) {
+            self.timer = Timestamp::MAX;
+            return Rang::Over;
+        }
+        self.timer = self.over(times);
+        Rang::Again
+    }
+
+    /// What was pending fires at `now`.
+    pub(crate) fn fire(&mut self, now: Timestamp) {
+        self.fired = now;
+    }
+
+    /// Ends the wait before its time. Whether there was one.
+    pub(crate) fn flush(&mut self) -> bool {
+        let was_held = self.timer().is_some();
+        self.timer = Timestamp::MAX;
+        was_held
+    }
+
+    /// From when on it is as if there had been no call, unless another comes.
+    pub(crate) fn over(&self, times: &Times) -> Timestamp {
+        let quiet = self
+            .called()
+            .map_or(Timestamp::ZERO, |called| called + times.wait);
+        times
+            .max_wait
+            .map_or(quiet, |most| quiet.min(self.fired + most))
+    }
+
+    /// Whether a call at `now` begins a new wait, or a timer at `now` ends one.
+    #[inline]
+    fn is_due(&self, times: &Times, now: Timestamp) -> bool {
+        match self.called() {
+            None => true,
+            // A clock that went back says nothing about how long it has been quiet.
+            Some(called) if now < called => true,
+            Some(_) => now >= self.over(times),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(millis: u64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    /// When values fire, for calls at these times, in milliseconds.
+    fn fired(times: Times, calls: &[u64], until: u64) -> Vec<u64> {
+        let mut line = Timeline::new();
+        let (mut pending, mut fired) = (false, Vec::new());
+        for now in 0..=until {
+            if line.timer().is_some_and(|timer| timer <= ms(now))
+                && line.ring(&times, ms(now)) == Rang::Over
+                && std::mem::take(&mut pending)
+                && times.trailing == Edge::On
+            {
+                line.fire(ms(now));
+                fired.push(now);
+            }
+            for _ in calls.iter().filter(|call| **call == now) {
+                pending = line.call(&times, ms(now)) != Called::Fires;
+                if !pending {
+                    fired.push(now);
+                }
+            }
+        }
+        fired
+    }
+
+    fn times(wait: u64, max_wait: Option<u64>, leading: Edge, trailing: Edge) -> Times {
+        Times {
+            wait: Duration::from_millis(wait),
+            max_wait: max_wait.map(Duration::from_millis),
+            leading,
+            trailing,
+        }
+    }
+
+    #[test]
+    fn the_max_wait_counts_from_the_last_firing() {
+        let trailing = times(100, Some(200), Edge::Off, Edge::On);
+        let calls = [0, 80, 160, 240, 320];
+        assert_eq!(fired(trailing, &calls, 1000), [200, 400]);
+    }
+
+    #[test]
+    fn edges_choose_the_ends() {
+        let calls = [0, 50, 120];
+        for (leading, trailing, expect) in [
+            (Edge::Off, Edge::On, &[220][..]),
+            (Edge::On, Edge::Off, &[0]),
+            (Edge::On, Edge::On, &[0, 220]),
+            (Edge::Off, Edge::Off, &[]),
+        ] {
+            let times = times(100, None, leading, trailing);
+            assert_eq!(
+                fired(times, &calls, 1000),
+                expect,
+                "{leading:?} {trailing:?}"
+            );
+        }
+        // One call fires once, whichever edges are on.
+        let both = times(100, None, Edge::On, Edge::On);
+        assert_eq!(fired(both, &[0], 1000), [0]);
+    }
+
+    #[test]
+    fn a_throttle_fires_once_a_wait() {
+        let throttle = times(100, Some(100), Edge::On, Edge::On);
+        let calls: Vec<u64> = (0..350).step_by(10).collect();
+        assert_eq!(fired(throttle, &calls, 1000), [0, 100, 200, 300, 400]);
+    }
+}

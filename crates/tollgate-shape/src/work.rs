@@ -1,0 +1,357 @@
+//! What debouncers and coalescers share: something that waits for its time, an action that takes it, and how both end.
+//!
+//! One lock guards what waits, how many actions run, and whether it was stopped. So after `stop` has returned no
+//! action starts, and whoever waits for those that run misses none. Actions run under no lock, one after another:
+//! one that becomes due while another runs starts when that has ended. Only an action that makes itself due again
+//! (a call from inside, with a leading edge) runs inside of itself, as it would in one thread of JavaScript.
+//!
+//! Nothing ticks. The driver is a future that sleeps until the next time at which something is due, and without
+//! one while nothing waits.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError};
+use std::task::Waker;
+
+use tollgate::{Clock, Timestamp};
+
+mod drain;
+#[cfg(not(any(loom, shuttle)))]
+mod driver;
+mod handle;
+mod inside;
+
+use crate::sync::{Mutex, MutexGuard};
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) use drain::Draining;
+pub use drain::StillRunning;
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) use driver::Driver;
+pub(crate) use handle::{AtEnd, Handle};
+
+/// What waits, and when it is due.
+pub(crate) trait Store: Send + 'static {
+    /// What an action takes.
+    type Job: Send + 'static;
+    /// What an action says when it has ended.
+    type Outcome: Send + 'static;
+    /// What is left of all that waited.
+    type Rest;
+
+    /// When something has to be looked at, if anything waits.
+    fn due(&self) -> Option<Timestamp>;
+
+    /// The next job whose time has come by `now`.
+    fn take(&mut self, now: Timestamp) -> Option<Self::Job>;
+
+    /// A job that can't run yet, because another does: [`take`](Self::take) returns it.
+    fn defer(&mut self, job: Self::Job);
+
+    /// An action ended, or panicked (none).
+    fn ended(&mut self, now: Timestamp, outcome: Option<Self::Outcome>);
+
+    /// Makes everything due.
+    fn flush(&mut self, now: Timestamp);
+
+    /// Takes out everything that waits.
+    fn clear(&mut self) -> Self::Rest;
+
+    /// Who else has to look, now that something has changed.
+    fn woken(&mut self) -> Vec<Waker> {
+        Vec::new()
+    }
+}
+
+/// What becomes of a change.
+pub(crate) enum Then<J> {
+    /// Whoever keeps the time looks by itself.
+    Nothing,
+    /// The driver has to look, as something is due earlier than it knows.
+    Look,
+    /// This runs now.
+    Fire(J),
+}
+
+type Outcoming<O> = Pin<Box<dyn Future<Output = O> + Send>>;
+
+/// What is done with a job.
+pub(crate) enum Action<S: Store> {
+    Sync(Box<dyn Fn(S::Job) -> S::Outcome + Send + Sync>),
+    Async(Box<dyn Fn(S::Job) -> Outcoming<S::Outcome> + Send + Sync>),
+}
+
+/// What an [action](Action) is kept as: whoever runs it shares it until it has ended.
+type Kept<S> = Arc<Action<S>>;
+
+/// How often something happened so far.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::clock::Manual;
+/// use tollgate_shape::Debounce;
+///
+/// let debouncer = Debounce::new(Duration::from_millis(100))
+///     .clock(Manual::new())
+///     .build(|value: u32| assert!(value > 0, "this panics"));
+/// debouncer.call(0);
+/// debouncer.flush();
+/// assert_eq!((debouncer.stats().fired, debouncer.stats().panicked), (1, 1));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Actions that were started.
+    pub fired: u64,
+    /// Actions that panicked.
+    pub panicked: u64,
+}
+
+/// All of one debouncer or coalescer.
+pub(crate) struct Work<S: Store, C> {
+    state: Mutex<State<S>>,
+    clock: C,
+    name: &'static str,
+}
+
+struct State<S: Store> {
+    store: S,
+    /// None once it was stopped.
+    action: Option<Kept<S>>,
+    /// How many actions run, inside of each other.
+    running: usize,
+    /// Nobody calls any more: it is stopped once nothing is due.
+    is_closing: bool,
+    stats: Stats,
+    /// Wakes the driver.
+    driver: Option<Waker>,
+    /// Those who wait until no action runs.
+    draining: Vec<Waker>,
+}
+
+/// What a driver does next.
+pub(crate) enum Next<S: Store> {
+    Run(Kept<S>, S::Job),
+    Sleep(Timestamp),
+    Idle,
+    Over,
+}
+
+impl<S: Store, C: Clock> Work<S, C> {
+    pub(crate) fn new(store: S, action: Action<S>, clock: C, name: &'static str) -> Self {
+        Self {
+            state: Mutex::new(State {
+                store,
+                action: Some(Arc::new(action)),
+                running: 0,
+                is_closing: false,
+                stats: Stats::default(),
+                driver: None,
+                draining: Vec::new(),
+            }),
+            clock,
+            name,
+        }
+    }
+
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) const fn clock(&self) -> &C {
+        &self.clock
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.lock().action.is_none()
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        self.lock().stats
+    }
+
+    /// Reads what waits, also of one that was stopped.
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&S) -> T) -> T {
+        read(&self.lock().store)
+    }
+
+    /// Changes what nothing becomes due by, also of one that was stopped.
+    pub(crate) fn with<T>(&self, change: impl FnOnce(&mut S) -> T) -> T {
+        let mut state = self.lock();
+        let result = change(&mut state.store);
+        let woken = state.store.woken();
+        drop(state);
+        woken.into_iter().for_each(Waker::wake);
+        result
+    }
+
+    /// Changes what waits, and does what follows from it. None if it was stopped: then nothing is changed.
+    #[inline]
+    pub(crate) fn change<T>(
+        &self,
+        change: impl FnOnce(&mut S, Timestamp) -> (T, Then<S::Job>),
+    ) -> Option<T> {
+        let mut state = self.lock();
+        state.action.as_ref()?;
+        // Under the lock, so that what waits sees times in order.
+        let now = self.clock.now();
+        let (result, then) = change(&mut state.store, now);
+        match then {
+            Then::Nothing => {}
+            Then::Look => Self::wake_driver(state),
+            Then::Fire(job) => self.fire(state, job),
+        }
+        Some(result)
+    }
+
+    /// Runs a job on this thread if it may, or else leaves it to the driver.
+    #[inline(never)]
+    fn fire(&self, mut state: MutexGuard<'_, State<S>>, job: S::Job) {
+        let is_free = state.running == 0 || inside::is_inside(self.id());
+        let action = state.action.clone();
+        match action {
+            Some(action) if is_free && matches!(*action, Action::Sync(_)) => {
+                state.running += 1;
+                state.stats.fired += 1;
+                drop(state);
+                self.run(&action, job);
+            }
+            _ => {
+                state.store.defer(job);
+                Self::wake_driver(state);
+            }
+        }
+    }
+
+    /// Runs a sync action for a job that was counted as running.
+    pub(crate) fn run(&self, action: &Kept<S>, job: S::Job) {
+        let Action::Sync(call) = &**action else {
+            return self.finish(None);
+        };
+        let _inside = inside::enter(self.id());
+        let outcome = catch_unwind(AssertUnwindSafe(|| call(job)));
+        self.finish(outcome.ok());
+    }
+
+    /// An action that was counted as running has ended; none if it panicked.
+    pub(crate) fn finish(&self, outcome: Option<S::Outcome>) {
+        let has_panicked = outcome.is_none();
+        let mut state = self.lock();
+        state.running -= 1;
+        state.stats.panicked += u64::from(has_panicked);
+        let now = self.clock.now();
+        state.store.ended(now, outcome);
+        let is_free = state.running == 0;
+        let draining = if is_free && state.action.is_none() {
+            std::mem::take(&mut state.draining)
+        } else {
+            Vec::new()
+        };
+        let wakes = is_free && (state.store.due().is_some() || state.is_closing);
+        let driver = state.driver.clone().filter(|_| wakes);
+        let woken = state.store.woken();
+        drop(state);
+        woken.into_iter().for_each(Waker::wake);
+        if has_panicked {
+            let name = self.name;
+            tracing::error!("an action of a {name} panicked; it goes on, and the panic is counted");
+        }
+        draining.into_iter().for_each(Waker::wake);
+        driver.into_iter().for_each(Waker::wake);
+    }
+
+    /// What the driver does next. It is woken by this waker if something becomes due earlier.
+    pub(crate) fn next(&self, waker: &Waker) -> Next<S> {
+        let mut state = self.lock();
+        let Some(action) = state.action.clone() else {
+            return Next::Over;
+        };
+        let known = state.driver.as_ref();
+        let old = if known.is_some_and(|known| known.will_wake(waker)) {
+            None
+        } else {
+            state.driver.replace(waker.clone())
+        };
+        let next = if state.running > 0 {
+            // Whoever ends it wakes the driver.
+            Next::Idle
+        } else {
+            let now = self.clock.now();
+            match state.store.take(now) {
+                Some(job) => {
+                    state.running += 1;
+                    state.stats.fired += 1;
+                    Next::Run(action, job)
+                }
+                None => state.store.due().map_or(Next::Idle, Next::Sleep),
+            }
+        };
+        let is_over = state.is_closing && matches!(next, Next::Idle) && state.running == 0;
+        drop(state);
+        // Dropping a waker may drop a task: not under the lock.
+        drop(old);
+        if is_over {
+            drop(self.stop());
+            return Next::Over;
+        }
+        next
+    }
+
+    /// No action starts any more; what waits is handed out, once. Those that run go on.
+    pub(crate) fn stop(&self) -> Option<S::Rest> {
+        let mut state = self.lock();
+        // Dropping an action drops what it has captured, which may be a handle: not under the lock.
+        let action = state.action.take();
+        let rest = action.is_some().then(|| state.store.clear());
+        let driver = state.driver.take();
+        let woken = state.store.woken();
+        let draining = match state.running {
+            0 => std::mem::take(&mut state.draining),
+            _ => Vec::new(),
+        };
+        drop(state);
+        drop(action);
+        woken.into_iter().for_each(Waker::wake);
+        driver.into_iter().for_each(Waker::wake);
+        draining.into_iter().for_each(Waker::wake);
+        rest
+    }
+
+    /// Everything that waits is due now, and then it is stopped.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        let now = self.clock.now();
+        state.is_closing = true;
+        state.store.flush(now);
+        let woken = state.store.woken();
+        Self::wake_driver(state);
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    fn wake_driver(state: MutexGuard<'_, State<S>>) {
+        let driver = state.driver.clone();
+        drop(state);
+        driver.into_iter().for_each(Waker::wake);
+    }
+
+    /// What an action that runs on this thread is known by.
+    fn id(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<S>> {
+        // Only a user's own `Hash`, `Eq` or merge function can panic in here, and the stores stay sound then.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// For models of races, which have no driver.
+#[cfg(any(loom, shuttle))]
+impl<S: Store, C: Clock> Work<S, C> {
+    /// Does what a driver does when it wakes up: runs what is due. Whether anything was.
+    pub(crate) fn tick(&self) -> bool {
+        match self.next(Waker::noop()) {
+            Next::Run(action, job) => {
+                self.run(&action, job);
+                true
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The future that keeps the time of one debouncer or coalescer, and runs its actions.
+
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use pin_project_lite::pin_project;
+use tollgate::clock::{Sleep, sleep_until};
+use tollgate::{Clock, Timestamp};
+
+use super::{Action, Next, Outcoming, Store, Work, inside};
+
+/// How many actions run before other tasks of the executor get their turn.
+const BUDGET: usize = 32;
+
+pin_project! {
+    /// Runs what becomes due, and sleeps in between: to be spawned on an executor of your choice. It ends when it is
+    /// stopped. Dropping it stops what it drives.
+    #[must_use = "nothing runs unless this is spawned or awaited"]
+    pub(crate) struct Driver<S: Store, C: Clock> {
+        work: Arc<Work<S, C>>,
+        #[pin]
+        sleep: Sleep<C>,
+        running: Option<Outcoming<S::Outcome>>,
+    }
+
+    impl<S: Store, C: Clock> PinnedDrop for Driver<S, C> {
+        fn drop(this: Pin<&mut Self>) {
+            let this = this.project();
+            let running = this.running.take();
+            drop(this.work.stop());
+            if running.is_some() {
+                drop(running);
+                this.work.finish(None);
+            }
+        }
+    }
+}
+
+impl<S: Store, C: Clock + Clone> Driver<S, C> {
+    pub(crate) fn new(work: Arc<Work<S, C>>) -> Self {
+        let sleep = sleep_until(work.clock().clone(), Timestamp::MAX);
+        Self {
+            work,
+            sleep,
+            running: None,
+        }
+    }
+}
+
+impl<S: Store, C: Clock + Clone> Future for Driver<S, C> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        for _ in 0..BUDGET {
+            if let Some(running) = this.running {
+                let outcome = {
+                    let _inside = inside::enter(this.work.id());
+                    let poll = || running.as_mut().poll(context);
+                    match catch_unwind(AssertUnwindSafe(poll)) {
+                        Ok(poll) => Some(ready!(poll)),
+                        Err(_) => None,
+                    }
+                };
+                // What it has captured goes before it counts as ended.
+                *this.running = None;
+                this.work.finish(outcome);
+            }
+            match this.work.next(context.waker()) {
+                Next::Run(action, job) => match &*action {
+                    Action::Sync(_) => this.work.run(&action, job),
+                    Action::Async(begin) => match catch_unwind(AssertUnwindSafe(|| begin(job))) {
+                        Ok(running) => *this.running = Some(running),
+                        Err(_) => this.work.finish(None),
+                    },
+                },
+                Next::Sleep(at) => {
+                    this.sleep.as_mut().reset(at);
+                    ready!(this.sleep.as_mut().poll(context));
+                }
+                Next::Idle => {
+                    // A timer that was set for what isn't due any more is dropped.
+                    let clock = this.work.clock().clone();
+                    this.sleep.set(sleep_until(clock, Timestamp::MAX));
+                    return Poll::Pending;
+                }
+                Next::Over => return Poll::Ready(()),
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl<S: Store, C: Clock> fmt::Debug for Driver<S, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").finish_non_exhaustive()
+    }
+}

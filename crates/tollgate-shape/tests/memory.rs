@@ -1,0 +1,48 @@
+//! What a trigger allocates, and what a pending key takes: a program of its own, for its allocator.
+
+use std::time::Duration;
+
+use tollgate::clock::Manual;
+use tollgate_shape::Debounce;
+use tollgate_testkit::memory::{Counting, calls, live};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const WAIT: Duration = Duration::from_millis(100);
+
+#[test]
+fn a_trigger_allocates_nothing() {
+    let clock = Manual::new();
+    let debouncer = Debounce::new(WAIT).clock(clock.clone()).build(|_: u64| {});
+    debouncer.call(0);
+    let before = calls();
+    for value in 0..1_000 {
+        debouncer.call(value);
+    }
+    assert_eq!(calls(), before);
+    clock.advance(WAIT);
+    assert_eq!(debouncer.stats().fired, 1);
+}
+
+#[test]
+fn a_pending_key_takes_less_than_100_bytes_beside_key_and_value() {
+    let clock = Manual::new();
+    let before = live();
+    let debouncer = Debounce::new(WAIT)
+        .clock(clock.clone())
+        .keyed(1_000_000)
+        .build(|_: u64, _: u64| {});
+    for key in 0..300_000u64 {
+        debouncer.call(key, 0).unwrap();
+        if key % 1_000 == 999 && key > 100_000 {
+            let bytes = live().wrapping_sub(before) as u64;
+            let each = bytes / (key + 1) - 16;
+            assert!(each <= 100, "{each} bytes a key with {key} of them");
+        }
+    }
+    clock.advance(WAIT);
+    assert_eq!((debouncer.stats().fired, debouncer.len()), (300_000, 0));
+    let left = live().wrapping_sub(before);
+    assert!(left < 10_000, "{left} bytes are left of keys that are gone");
+}

@@ -1,0 +1,42 @@
+//! File watch: a save touches many files at once, and one build is enough. Never two builds at a time, and at least
+//! one every two seconds while somebody keeps typing. Ten seconds of typing on a clock that is moved by hand.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tollgate::Clock;
+use tollgate::clock::{Manual, sleep_until};
+use tollgate_shape::Debounce;
+
+fn main() {
+    let clock = Manual::new();
+    let builds = Arc::new(Mutex::new(Vec::new()));
+    let (log, time) = (Arc::clone(&builds), clock.clone());
+    let rebuild = Debounce::new(Duration::from_millis(200))
+        .max_wait(Duration::from_secs(2))
+        .clock(clock.clone())
+        .build_async(move |changed: String| {
+            log.lock()
+                .expect("no build panics")
+                .push((time.now(), changed));
+            // A build takes half a second; what changes meanwhile is built after it.
+            sleep_until(time.clone(), time.now() + Duration::from_millis(500))
+        });
+
+    for tick in 0..200u32 {
+        if tick < 100 || tick == 150 {
+            // Each save of an editor is three events.
+            for file in ["main.rs", "main.rs~", ".main.rs.swp"] {
+                rebuild.call(format!("{file} at tick {tick}"));
+            }
+        }
+        clock.advance(Duration::from_millis(50));
+    }
+
+    let builds = builds.lock().expect("no build panics");
+    for (at, changed) in builds.iter() {
+        println!("{at}: built because of {changed}");
+    }
+    println!("303 events, {} builds", builds.len());
+    assert_eq!(builds.len(), 4);
+}
