@@ -44,6 +44,7 @@
 #![deny(unsafe_code)]
 
 mod acquire;
+pub mod adaptive;
 mod at_cap;
 mod cell;
 pub mod clock;

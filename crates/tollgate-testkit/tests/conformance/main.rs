@@ -16,6 +16,7 @@
 mod aiolimiter;
 mod go_rate;
 mod governor;
+mod netflix;
 mod py_limits;
 mod redis_cell;
 mod redis_cell_server;
