@@ -19,16 +19,14 @@ use super::{Bounds, Law, Reason, Sample};
 /// use tollgate::Timestamp;
 /// use tollgate::adaptive::{Bbr, Bounds, Law, Sample};
 ///
-/// // 8 servers, 10 ms a call, and all that the limit allows in flight: 800 a second.
-/// let mut law = Bbr::new(Bounds::new(1.0, 200.0)?).initial(30.0);
-/// let mut now = Timestamp::from_secs(1);
-/// for number in 0..4_000_u32 {
-///     let in_flight = law.limit();
-///     now = now + Duration::from_micros(1_250);
-///     let rtt = Duration::from_millis(10).mul_f64((in_flight / 8.0).max(1.0));
-///     law.observe(&Sample::new(rtt, in_flight as u32).at(now));
+/// // 800 calls a second are done, and the quickest take 10 ms: 8 are worked on.
+/// let mut law = Bbr::new(Bounds::new(1.0, 200.0)?).initial(20.0);
+/// for number in 0..=50 {
+///     let sample = Sample::new(Duration::from_millis(10), 20);
+///     law.observe(&sample.at(Timestamp::from_micros(1_250 * number)));
 /// }
-/// assert!((6.0..=14.0).contains(&law.limit()), "{}", law.limit());
+/// // 0.75 of that after the first round, and two more.
+/// assert!((law.limit() - 8.0).abs() < 0.01, "{}", law.limit());
 /// # Ok::<(), tollgate::adaptive::LawError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -134,7 +134,7 @@ impl Law for Gradient2 {
             return None;
         }
         let before = self.estimate;
-        let gradient = (self.tolerance * long / short).min(1.0).max(0.5);
+        let gradient = (self.tolerance * long / short).clamp(0.5, 1.0);
         let wanted = before * gradient + self.queue;
         let smoothed = before * (1.0 - self.smoothing) + wanted * self.smoothing;
         self.estimate = smoothed.min(self.bounds.max()).max(self.bounds.min());

@@ -9,23 +9,36 @@ use super::{Bounds, Law, LawError, Reason, Sample};
 const STEP: (f64, f64) = (2.0, 0.5);
 /// A probe has this part of the limit.
 const PROBE: f64 = 0.25;
+/// And so many times the samples of a window.
+const PROBED: f64 = 2.0;
 /// A probe whose calls are quicker by no more than this part found no queue.
 const SAME: f64 = 0.1;
+/// A probe that is quicker, but slower than the quiet latency by more than this part, found others' queue.
+const NEAR: f64 = 0.3;
 /// How fast the quiet latency follows what probes find.
 const FOLLOWS: f64 = 0.3;
+/// A limit that should fall to less than this part at once, or rise to more than its inverse, isn't chance: it is followed
+/// in full.
+const FAR: f64 = 0.6;
+/// A limit that has fallen to less than this part of what the last probe left is looked at soon: calls may just have
+/// become slower.
+const FELL: f64 = 0.7;
+/// Any other change goes this part of the way.
+const DAMPED: f64 = 0.5;
 
-/// Keeps as many in flight as the servers work on, half as many more, and two: the default law.
+/// Keeps as many in flight as the servers work on, three quarters as many more, and one or two: the default law.
 ///
 /// With `n` in flight and a mean latency `m`, `n / m` calls are done a second (Little's law). If a call takes `q`
-/// without a queue, then `n × q / m` of them are being worked on, and the others wait. The limit is 1.5 × that + 2:
+/// without a queue, then `n × q / m` of them are being worked on, and the others wait. The limit is 1.75 × that + 1.5:
 /// enough that no server idles, too few for a long queue. One window suffices to find it from any
 /// limit, whatever the distribution of service times is, because only means are compared.
 ///
 /// The quiet latency `q` is what has to be known. Every so often the limit falls to a quarter for one window, a probe.
 /// If calls are as quick then as before, there was no queue, and what they take is `q`. If they are quicker, there was
-/// one: `q` follows the probe if that is near `q` or lower. A probe that is quicker but not near `q` is
-/// left alone, because then others fill the queue that this instance doesn't: who followed it would believe more
-/// and more of the queue to be service.
+/// one: `q` follows the probe if that is near `q` or lower. A probe that is quicker but not near `q` isn't
+/// followed, because then others fill the queue that this instance doesn't: who followed it would believe more
+/// and more of the queue to be service. Instead `q` becomes a little less, so that all give way until there is no queue.
+/// A limit that falls by much is looked at soon: calls may have become slower without any queue.
 ///
 /// Drops halve the limit, once for all calls that began before.
 ///
@@ -41,7 +54,7 @@ const FOLLOWS: f64 = 0.3;
 ///     let rtt = Duration::from_millis(10).mul_f64((in_flight / 8.0).max(1.0));
 ///     law.observe(&Sample::new(rtt, in_flight as u32).at(Timestamp::from_millis(100 * number)));
 /// }
-/// assert!((12.0..=15.0).contains(&law.limit()), "1.5 × 8 + 2, or a probe: {}", law.limit());
+/// assert!((15.0..=17.0).contains(&law.limit()), "1.75 × 8 + 1.5, or a probe: {}", law.limit());
 /// # Ok::<(), tollgate::adaptive::LawError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,10 +70,23 @@ pub struct Little {
     /// Calls that began before aren't looked at: they ran under another limit.
     since: Timestamp,
     window: Window,
+    /// The running mean of windows' means, in nanoseconds; 0 before the first.
+    usual: f64,
     until_probe: u32,
+    /// The limit after the last probe.
+    found: f64,
+    suspects: Suspects,
     /// The window before the probe that is on, and the limit to go back to.
     probing: Option<(Window, f64)>,
     chance: Chance,
+}
+
+/// What a probe is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Suspects {
+    Nothing,
+    /// Calls may have become slower, as the limit fell by much.
+    Slower,
 }
 
 /// Sums over the calls of a window.
@@ -97,19 +123,22 @@ impl Window {
 }
 
 impl Little {
-    /// From 20 on, or what of it is within the bounds; windows of 60 samples, probes every 40 windows or so.
+    /// From 20 on, or what of it is within the bounds; windows of 100 samples, probes every 100 windows or so.
     pub fn new(bounds: Bounds) -> Self {
         Self {
             bounds,
             limit: bounds.clamp(20.0),
-            gain: 1.5,
-            room: 2.0,
-            samples: 60.0,
-            probe_every: 40,
+            gain: 1.75,
+            room: 1.5,
+            samples: 100.0,
+            probe_every: 100,
             quiet: 0.0,
             since: Timestamp::ZERO,
             window: Window::default(),
+            usual: 0.0,
             until_probe: 1,
+            found: 0.0,
+            suspects: Suspects::Nothing,
             probing: None,
             chance: Chance::new(0),
         }
@@ -122,7 +151,7 @@ impl Little {
         self
     }
 
-    /// So many times what is worked on, and so many more: 1.5 and 2 unless said otherwise.
+    /// So many times what is worked on, and so many more: 1.75 and 1.5 unless said otherwise.
     ///
     /// # Errors
     /// Unless the first is a number above 1 and the second one from 0 on.
@@ -135,14 +164,14 @@ impl Little {
         Ok(self)
     }
 
-    /// A window has so many samples, and twice the limit at least: 60 unless said otherwise.
+    /// A window has so many samples, and twice the limit at least: 100 unless said otherwise.
     #[must_use]
     pub fn samples(mut self, least: u32) -> Self {
         self.samples = f64::from(least.max(2));
         self
     }
 
-    /// Probes after about so many windows: 40 unless said otherwise.
+    /// Probes after about so many windows: 100 unless said otherwise.
     #[must_use]
     pub fn probe_every(mut self, windows: u32) -> Self {
         self.probe_every = windows.max(2);
@@ -175,13 +204,13 @@ impl Little {
             self.quiet = mean;
         }
         if let Some((before, limit)) = self.probing.take() {
-            self.learn(&before, &window);
-            let mean = before.mean();
-            let worked_on = before.mean_in_flight() * (self.quiet / mean).min(1.0);
-            let wanted = self.stepped(limit, worked_on);
-            self.set(wanted, now);
+            self.learn(&window);
+            let worked_on = before.mean_in_flight() * (self.quiet / before.mean()).min(1.0);
+            self.set(self.stepped(limit, worked_on), now);
+            self.found = self.limit;
             return Some(Reason::Room);
         }
+        self.usual += (mean - self.usual) * if self.usual == 0.0 { 1.0 } else { FOLLOWS };
         self.quiet = self.quiet.min(mean + 2.0 * window.doubt().sqrt());
         let in_flight = window.mean_in_flight();
         if in_flight * 2.0 < self.limit {
@@ -197,8 +226,14 @@ impl Little {
         }
         let before = self.limit;
         let wanted = self.stepped(before, in_flight * (self.quiet / mean).min(1.0));
-        if (wanted - before).abs() < 0.05 * before {
+        let is_far = wanted < before * FAR || wanted > before / FAR;
+        let wanted = before + (wanted - before) * if is_far { 1.0 } else { DAMPED };
+        if (wanted - before).abs() < 0.03 * before {
             return None;
+        }
+        if wanted < self.found * FELL {
+            self.until_probe = self.until_probe.min(4);
+            (self.usual, self.found, self.suspects) = (0.0, wanted, Suspects::Slower);
         }
         self.set(wanted, now);
         Some(if wanted > before {
@@ -215,20 +250,29 @@ impl Little {
     }
 
     /// What a probe says about the quiet latency.
-    fn learn(&mut self, before: &Window, probe: &Window) {
-        let (was, is) = (before.mean(), probe.mean());
-        let noise = (before.doubt() + probe.doubt()).sqrt();
-        let is_quicker = was - is > (was * SAME).max(2.0 * noise);
-        if is < self.quiet && is_quicker {
+    fn learn(&mut self, probe: &Window) {
+        let (was, is) = (self.usual, probe.mean());
+        let (quiet, noise) = (self.quiet, probe.doubt().sqrt());
+        let suspects = std::mem::replace(&mut self.suspects, Suspects::Nothing);
+        if is >= was * (1.0 - SAME) {
+            // No queue: this is what calls take.
+            let is_slower = suspects == Suspects::Slower || is > quiet * (1.0 + NEAR) + 2.0 * noise;
+            self.quiet += (is - quiet) * if is_slower { 1.0 } else { FOLLOWS };
+        } else if is < quiet - 2.0 * noise {
             // There was a queue when it was found, and there may be one still: look again soon.
-            if is < self.quiet * (1.0 - SAME) {
+            if is < quiet * (1.0 - SAME) {
                 self.until_probe = 2;
             }
-            self.quiet += (is - self.quiet) * (1.0 - FOLLOWS);
-        } else if !is_quicker {
-            self.quiet += (is - self.quiet) * 0.5;
-        } else if is < self.quiet * (1.0 + SAME) {
-            self.quiet += (is - self.quiet) * FOLLOWS;
+            self.quiet += (is - quiet) * (1.0 - FOLLOWS);
+        } else if is < quiet * (1.0 + NEAR) + 2.0 * noise {
+            self.quiet += (is - quiet) * FOLLOWS;
+        } else if suspects == Suspects::Slower {
+            // By chance, or because others fill the queue: one more look tells.
+            self.suspects = suspects;
+            self.until_probe = self.until_probe.min(4);
+        } else {
+            // Others fill the queue. A little less from here, and at last there is none, and it is known again.
+            self.quiet *= 0.9;
         }
     }
 
@@ -263,7 +307,9 @@ impl Law for Little {
             return (self.limit < before).then_some(Reason::Dropped);
         }
         self.window.add(sample);
-        if self.window.count < self.samples.max(2.0 * self.limit) {
+        // A probe is rare, and what it finds lasts: it has more samples.
+        let least = if self.probing.is_some() { PROBED } else { 1.0 } * self.samples;
+        if self.window.count < least.max(2.0 * self.limit) {
             return None;
         }
         self.turn(sample.ended())
