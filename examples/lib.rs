@@ -15,3 +15,6 @@
 //! * `llm_budget`: hold an estimate, settle the real cost, and use three times as much of the limit.
 //! * `policy`: a policy text decides requests: rules, tiers, what is exempt, a reload, and a mistake with its place.
 //! * `fleet`: three nodes share one limit through Redis, exactly and leased, and go on when it is gone.
+//! * `adaptive_client`: a client finds out how many calls at once a slow HTTP server can take.
+//! * `cpu_worker`: a worker whose rate follows the pressure on the processors.
+//! * `cost_guard`: a daily quota in Redis, closed on failure, and a breaker on the API that costs money.
