@@ -21,6 +21,9 @@
 //! * `polite_crawler`: work that is submitted and leaves at an exact rate, with a bounded queue.
 //! * `pace_emails`: a stream at one a second, and somebody else in between with a deadline.
 //! * `indexer`: a type that owns its debouncer, and drains it when it is closed.
+//! * `adaptive_client`: a client finds out how many calls at once a slow HTTP server can take.
+//! * `cpu_worker`: a worker whose rate follows the pressure on the processors.
+//! * `cost_guard`: a daily quota in Redis, closed on failure, and a breaker on the API that costs money.
 //! * `recipes`: limits that people ask for: payments, a worker, users, a bucket before a meter, a fan-out.
 //!
 //! Services and clients, which ask each other over loopback:

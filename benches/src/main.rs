@@ -4,6 +4,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+mod adaptive;
 mod alloc;
 mod composition;
 mod handmade;
@@ -30,11 +31,12 @@ use report::Report;
 type Group = (&'static str, fn(&mut Report));
 
 /// Every group, in the order in which they run.
-const GROUPS: [Group; 9] = [
+const GROUPS: [Group; 10] = [
     ("limiter", limiter::run),
     ("waiting", waiting::run),
     ("keyed", keyed::run),
     ("composition", composition::run),
+    ("adaptive", adaptive::run),
     ("policy", policy::run),
     ("redis", redis::run),
     ("server", server::run),
@@ -127,7 +129,7 @@ mod tests {
         check(
             &["fast"],
             Err(
-                "unknown group \"fast\"; the groups are limiter, waiting, keyed, composition, policy, redis, server, middleware, shaping",
+                "unknown group \"fast\"; the groups are limiter, waiting, keyed, composition, adaptive, policy, redis, server, middleware, shaping",
             ),
         );
         check(

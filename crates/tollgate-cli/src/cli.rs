@@ -177,7 +177,25 @@ fn simulated(options: &Options, out: &mut impl Write) -> Result<io::Result<()>, 
             write!(out, "{report}")
         });
     }
+    if options.adaptive {
+        return simulated_laws(options, out);
+    }
     let report = simulate::simulate(options).map_err(CliError::Pattern)?;
+    Ok(if options.json {
+        report.write_json(out)
+    } else {
+        write!(out, "{report}")
+    })
+}
+
+/// Plays laws that find a limit, and writes what came of it.
+fn simulated_laws(options: &Options, out: &mut impl Write) -> Result<io::Result<()>, CliError> {
+    let wrong = |error: &dyn fmt::Display| CliError::Write(io::Error::other(error.to_string()));
+    let report = simulate::simulate_adaptive(options).map_err(|error| wrong(&error))?;
+    if let Some(file) = &options.svg {
+        let written = std::fs::write(file, report.svg());
+        written.map_err(|error| wrong(&format!("{}: {error}", file.display())))?;
+    }
     Ok(if options.json {
         report.write_json(out)
     } else {

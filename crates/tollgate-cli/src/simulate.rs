@@ -6,17 +6,22 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use tollgate::adaptive::NamedLaw;
+use tollgate::adaptive::simulation::Scenario;
 use tollgate_core::{LimitError, Rate};
 
+mod adaptive;
 pub mod pattern;
 mod plot;
 mod policy;
 mod random;
 mod report;
 pub mod runner;
+mod svg;
 pub mod tally;
 mod text;
 
+pub use adaptive::{AdaptiveLine, AdaptiveReport, simulate_adaptive};
 pub use pattern::{Pattern, PatternError};
 pub use policy::{PolicyReport, simulate_policy};
 pub use report::{Line, Report};
@@ -49,7 +54,9 @@ Examples:
   tollgate simulate --pattern boundary
   tollgate simulate policy.yaml --fact user=42 --fact path=/api/x
   tollgate simulate ratelimit.yaml --domain edge --descriptor remote_address=10.0.0.1
-  tollgate simulate --rate '50/s burst 10' --pattern poisson --seed 7 --json")]
+  tollgate simulate --rate '50/s burst 10' --pattern poisson --seed 7 --json
+  tollgate simulate --adaptive
+  tollgate simulate --adaptive --law little --law gradient2 --scenario recovers --svg limits.svg")]
 pub struct Options {
     /// A policy file, or a folder whose files are one policy, or - for standard input: plays the
     /// traffic against it instead of against each algorithm.
@@ -77,6 +84,19 @@ pub struct Options {
     /// How long each request that passes runs, for a policy with slots: 0ms lets it end at once.
     #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = duration, requires = "file")]
     pub hold: Duration,
+    /// Plays laws that find a limit by themselves instead, in a queueing simulator.
+    #[arg(long, conflicts_with_all = ["file", "rate", "pattern"])]
+    pub adaptive: bool,
+    /// The law to play: little, aimd, vegas, gradient, gradient2, windowed, bbr, latency or self-tuning; again for
+    /// each. The default is little.
+    #[arg(long = "law", value_name = "LAW", requires = "adaptive")]
+    pub laws: Vec<NamedLaw>,
+    /// The scenario to play it in, instead of all.
+    #[arg(long, value_name = "SCENARIO", requires = "adaptive", value_parser = scenario_names())]
+    pub scenario: Option<String>,
+    /// Draws limit, calls in flight, latency and goodput over time into this file.
+    #[arg(long, value_name = "FILE", requires = "scenario")]
+    pub svg: Option<PathBuf>,
     /// Print one JSON object instead of the table and the plot.
     #[arg(long)]
     pub json: bool,
@@ -93,9 +113,21 @@ impl Default for Options {
             pattern: Pattern::default(),
             seed: DEFAULT_SEED,
             hold: Duration::ZERO,
+            adaptive: false,
+            laws: Vec::new(),
+            scenario: None,
+            svg: None,
             json: false,
         }
     }
+}
+
+/// The names of all scenarios.
+fn scenario_names() -> clap::builder::PossibleValuesParser {
+    let scenarios = Scenario::all().into_iter();
+    let names = scenarios
+        .map(|scenario| clap::builder::PossibleValue::new(scenario.name).help(scenario.about));
+    names.collect::<Vec<_>>().into()
 }
 
 const DEFAULT_RATE: &str = "100/s burst 100";

@@ -286,3 +286,80 @@ fn no_command_is_help_with_the_code_of_a_usage_error() {
         concat!("tollgate ", env!("CARGO_PKG_VERSION"), "\n")
     );
 }
+
+#[test]
+fn adaptive_laws_are_judged_beside_the_best_fixed_limit() {
+    let text = stdout(&[
+        "simulate",
+        "--adaptive",
+        "--scenario",
+        "fixed",
+        "--law",
+        "little",
+        "--law",
+        "gradient2",
+    ]);
+    let lines: Vec<_> = text.lines().collect();
+    assert!(
+        lines[2].starts_with("fixed: 8 servers, 10 ms a call; best fixed limit "),
+        "{text}"
+    );
+    let row = |law: &str| {
+        let row = lines.iter().find(|line| line.trim_start().starts_with(law));
+        *row.expect("a line for each law")
+    };
+    assert!(!row("little").ends_with('✗'), "{text}");
+    assert!(row("gradient2").ends_with('✗'), "{text}");
+    let json = stdout(&["simulate", "--adaptive", "--scenario", "fixed", "--json"]);
+    let json: Value = serde_json::from_str(&json).expect("it is JSON");
+    assert_eq!(
+        (&json[0]["law"], &json[0]["is_good"]),
+        (&json!("little"), &json!(true))
+    );
+    assert_eq!(
+        stdout(&[
+            "simulate",
+            "--adaptive",
+            "--scenario",
+            "fixed",
+            "--law",
+            "little",
+            "--law",
+            "gradient2"
+        ]),
+        text
+    );
+}
+
+#[test]
+fn a_run_is_drawn_into_a_file() {
+    let folder = tollgate_testkit::scratch::Scratch::new("simulate-svg");
+    let file = folder.path("limits.svg");
+    let file = file.to_str().expect("UTF-8");
+    stdout(&[
+        "simulate",
+        "--adaptive",
+        "--scenario",
+        "halves",
+        "--svg",
+        file,
+    ]);
+    let drawn = std::fs::read_to_string(file).expect("a drawing");
+    assert!(drawn.starts_with("<svg ") && drawn.ends_with("</svg>\n"));
+    // A line in each of four panels, and where servers fail.
+    assert_eq!(drawn.matches("<polyline").count(), 4);
+    assert_eq!(drawn.matches("stroke-dasharray").count(), 4);
+}
+
+#[test]
+fn laws_and_scenarios_that_there_are_not_are_named_with_those_that_there_are() {
+    let law = stderr(&["simulate", "--adaptive", "--law", "newton"], USAGE);
+    assert!(
+        law.contains("no law is named newton; there are little, aimd, vegas"),
+        "{law}"
+    );
+    let scenario = stderr(&["simulate", "--adaptive", "--scenario", "storm"], USAGE);
+    assert!(scenario.contains("fixed, mmc, mg1"), "{scenario}");
+    let alone = stderr(&["simulate", "--law", "little"], USAGE);
+    assert!(alone.contains("--adaptive"), "{alone}");
+}

@@ -122,6 +122,17 @@ impl<C: Clock> ConcurrencyLimiter<C> {
         Permit::try_new(self, weight)
     }
 
+    /// A permit now, while no more than this part of the limit is in use then; for [`Shedder`](crate::shed::Shedder).
+    pub(crate) fn try_acquire_within(&self, percent: u8) -> Result<Permit<&Self>, NoPermit> {
+        Permit::try_new_within(self, percent)
+    }
+
+    /// A permit now in any case; for [`Partitions`](crate::shed::Partitions), who count what they promised.
+    pub(crate) fn acquire_anyway(&self) -> Permit<&Self> {
+        let in_flight = self.gate.enter_anyway(1);
+        Permit::new(self, 1, in_flight)
+    }
+
     /// Waits for a permit, first come first served. Await it, or call
     /// [`wait_blocking`](Acquire::wait_blocking).
     pub fn acquire(&self) -> Acquire<&Self> {

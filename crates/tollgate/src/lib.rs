@@ -39,12 +39,15 @@
 //! # Features
 //! * `tsc` (default): read the CPU's time stamp counter where the kernel trusts it.
 //! * `quota`: totals over days, weeks and months, kept in a file: `QuotaLimiter`.
+//! * `simulation`: a queueing simulator for limits that adapt: `adaptive::simulation`.
 //! * `tokio`: waits inside a tokio runtime end on its timer; and the clock `clock::Tokio`.
 
 #![deny(unsafe_code)]
 
 mod acquire;
+pub mod adaptive;
 mod at_cap;
+pub mod breaker;
 mod cell;
 pub mod clock;
 pub mod concurrency;
@@ -57,11 +60,14 @@ pub mod lanes;
 pub mod limiter;
 mod line;
 mod patience;
+#[cfg(not(any(loom, shuttle)))]
+pub mod protect;
 #[cfg(feature = "quota")]
 pub mod quota;
 mod refused;
 mod reservation;
 mod shards;
+pub mod shed;
 pub mod snapshot;
 pub mod stack;
 mod steps;
@@ -108,6 +114,11 @@ pub mod models {
 #[cfg(all(doctest, feature = "tokio"))]
 #[doc = include_str!("../docs/testing.md")]
 struct Testing;
+
+/// The examples of `docs/adaptive.md`.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/adaptive.md")]
+struct Adaptive;
 
 /// The examples of `docs/from-governor.md`.
 #[cfg(doctest)]

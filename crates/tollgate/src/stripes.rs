@@ -25,6 +25,15 @@ pub struct Stripes<T> {
     shared: Box<[Padded<T>]>,
 }
 
+/// How many threads write to a stripe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writers {
+    /// The calling one alone: a load and a store are enough to add.
+    One,
+    /// Several: additions have to be atomic.
+    Many,
+}
+
 impl<T> Stripes<T> {
     /// Two stripes for each core, and as many again to share.
     pub fn new(make: impl Fn() -> T) -> Self {
@@ -69,6 +78,24 @@ impl<T> Stripes<T> {
         let stripe = &self.shared[thread_number() % self.shared.len()];
         // A lone count: nothing else is read by what it says.
         counter(&stripe.0).fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// The stripe of the calling thread, and whether another may write to it, too.
+    #[inline(always)]
+    pub fn visit<R>(&self, look: impl FnOnce(&T, Writers) -> R) -> R {
+        match self.own.get(known_thread_number()) {
+            Some(stripe) => look(&stripe.0, Writers::One),
+            None => look(
+                &self.shared[thread_number() % self.shared.len()].0,
+                Writers::Many,
+            ),
+        }
+    }
+
+    /// Looks at all stripes, one after another.
+    pub fn each(&self, look: impl FnMut(&T)) {
+        let stripes = self.own.iter().chain(&self.shared);
+        stripes.map(|stripe| &stripe.0).for_each(look);
     }
 
     /// What all threads have added to one of the counters.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
+use tollgate::breaker::{Admission, BreakerEvent, Circuit, Entry, Trip};
 use tollgate::clock::{Monotonic, Wakeup, Wall};
 use tollgate::{Clock, Decision, Outcome, Timestamp};
 
@@ -21,11 +22,12 @@ mod first;
 mod peek;
 
 pub use asking::AskingOrFallback;
-pub use breaker::{Breaker, BreakerState};
+pub use breaker::Breaker;
 pub use event::{FallbackStats, StoreEvent};
+pub use tollgate::breaker::State as BreakerState;
 
 use asking::Way;
-use breaker::{Circuit, Gate};
+use breaker::{Gate, Turn};
 use event::{Counts, Tell, Telling};
 
 /// How long a request is told to wait if it is refused because the store couldn't be asked.
@@ -108,7 +110,7 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
         Self {
             backend,
             local,
-            circuit: Circuit::new(Breaker::default()),
+            circuit: Breaker::default().circuit(),
             counts: Counts::default(),
             is_active: AtomicBool::new(false),
             active_since: AtomicU64::new(0),
@@ -128,7 +130,7 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
     /// When rules that circuit-break stop asking, and for how long.
     #[must_use]
     pub fn breaker(mut self, breaker: Breaker) -> Self {
-        self.circuit = Circuit::new(breaker);
+        self.circuit = breaker.circuit();
         self
     }
 
@@ -188,7 +190,11 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
         if self.circuit.is_closed() || !checks.iter().all(breaks) {
             Gate::Open
         } else {
-            self.circuit.ask(self.now())
+            match self.circuit.enter(self.now()) {
+                Admission::Pass(_) => Gate::Open,
+                Admission::Probe(entry) => Gate::Probe(entry),
+                Admission::Refused { .. } => Gate::Shut,
+            }
         }
     }
 
@@ -196,7 +202,9 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
     #[inline]
     fn works(&self, checks: &[Check<'_>], source: Source) {
         if source == Source::Asked && checks.iter().any(breaks) {
-            self.circuit.answered(self.now());
+            // No answer is slow: what waits too long for a store gives up, and fails.
+            self.circuit
+                .answered(Entry::beside(), self.now(), Duration::ZERO);
         }
         // A failure at the same moment may leave the circuit open although nothing is active.
         if self.is_active.load(Ordering::Relaxed) || !self.circuit.is_closed() {
@@ -227,14 +235,19 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
         // Where no rule breaks circuits there is none to break, nor while others are answered.
         let is_in_part = self.backend.is_in_part(error);
         let breaks = checks.iter().any(breaks) && !is_in_part;
-        let opened = breaks.then(|| self.circuit.fails(now, gate)).flatten();
+        let happened = breaks.then(|| self.circuit.fails(gate.entry(), now));
+        let opened = match happened.flatten() {
+            // A probe that fails only prolongs it.
+            Some(BreakerEvent::Opened { stays, why }) if why != Trip::Probe => Some(stays),
+            _ => None,
+        };
         if !self.is_active.swap(true, Ordering::Relaxed) {
             self.active_since.store(now.as_nanos(), Ordering::Relaxed);
             self.tell(&StoreEvent::FallbackBegan);
         }
         if let Some(stays) = opened {
             self.tell(&StoreEvent::CircuitOpened { stays });
-        } else if is_in_part && gate == Gate::Probe && self.circuit.closes() {
+        } else if is_in_part && matches!(gate, Gate::Probe(_)) && self.circuit.closes() {
             self.tell(&StoreEvent::CircuitClosed);
         }
         if self.tell.is_some()
@@ -298,7 +311,7 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
     /// Asks the store, or answers without it.
     async fn ask_each(&self, checks: &[Check<'_>]) -> (Answer, Vec<Decision>) {
         let gate = self.gate(checks);
-        let mut turn = self.circuit.turn(gate);
+        let mut turn = Turn::new(&self.circuit, gate);
         if gate != Gate::Shut {
             match self.backend.check_each(checks).await {
                 Ok(told) => {
@@ -363,7 +376,7 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Backend for Fallback<B,
         }
         let gate = self.gate(checks);
         let way = match gate {
-            Gate::Open | Gate::Probe => Way::Store {
+            Gate::Open | Gate::Probe(_) => Way::Store {
                 asking: self.backend.check(checks),
             },
             Gate::Shut => Way::Without,

@@ -161,7 +161,7 @@ impl Scrape {
         )?;
         out.gauge(
             "tollgate_breaker_state",
-            "Whether rules that circuit-break ask the store: 0 they do, 1 the next request will, 2 they don't.",
+            "Whether rules that circuit-break ask the store: 0 they do, 1 one of them tries or the next will, 2 they don't.",
             store.breaker as u64,
         )?;
         out.gauge(

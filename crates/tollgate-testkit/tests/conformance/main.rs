@@ -18,6 +18,7 @@ mod aiolimiter_queue;
 mod go_rate;
 mod governor;
 mod lodash;
+mod netflix;
 mod py_limits;
 mod redis_cell;
 mod redis_cell_server;

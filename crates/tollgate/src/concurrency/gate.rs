@@ -152,6 +152,23 @@ impl Gate {
         .map(Word::in_use)
     }
 
+    /// As [`try_enter`](Self::try_enter) while no more than this part of the limit is in use then, but one at least.
+    #[inline]
+    pub(super) fn try_enter_within(&self, weight: u32, percent: u8) -> Option<u32> {
+        self.step(Ordering::Acquire, |word| {
+            let within = (u64::from(word.limit()) * u64::from(percent) / 100).max(1);
+            let fits = u64::from(word.in_use()) + u64::from(weight) <= within;
+            (!word.is_queued() && fits && word.fits(weight)).then(|| word.plus(weight))
+        })
+        .map(Word::in_use)
+    }
+
+    /// Enters whether it fits or not: somebody was promised that.
+    pub(super) fn enter_anyway(&self, weight: u32) -> u32 {
+        let before = self.word.fetch_add(u64::from(weight), Ordering::Acquire);
+        Word(before).in_use().saturating_add(weight)
+    }
+
     /// Gives back what was entered with, and admits whoever that makes room for.
     #[inline]
     pub(super) fn leave(&self, weight: u32) {

@@ -67,6 +67,14 @@ impl<H: PermitHome> Permit<H> {
         }
     }
 
+    #[inline]
+    pub(super) fn try_new_within(home: H, percent: u8) -> Result<Self, NoPermit> {
+        match home.gate().try_enter_within(1, percent) {
+            Some(in_flight) => Ok(Self::new(home, 1, in_flight)),
+            None => Err(refuse(&home, 1)),
+        }
+    }
+
     /// How much of the limit it holds.
     pub fn weight(&self) -> u32 {
         self.weight

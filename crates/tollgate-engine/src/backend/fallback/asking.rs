@@ -67,7 +67,7 @@ impl<'a, B: Backend, C: Clock, W: Clock> AskingOrFallback<'a, B, C, W> {
             fallback,
             checks,
             gate,
-            turn: fallback.circuit.turn(gate),
+            turn: Turn::new(&fallback.circuit, gate),
             way,
         }
     }

@@ -1,0 +1,197 @@
+//! `tollgate simulate --adaptive`: laws that find a limit, in the queueing simulator, beside the best fixed limit.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use serde::Serialize;
+use tollgate::adaptive::simulation::{Judged, Limit, Run, Scenario};
+use tollgate::adaptive::{Bounds, LawError, NamedLaw};
+
+use super::Options;
+use super::svg::Drawing;
+
+/// The bounds of every law that is played.
+const BOUNDS: (f64, f64) = (1.0, 200.0);
+
+/// What each law did in each scenario.
+#[derive(Clone, Debug)]
+pub struct AdaptiveReport {
+    scenarios: Vec<Played>,
+}
+
+/// A scenario that was played.
+#[derive(Clone, Debug)]
+struct Played {
+    scenario: Scenario,
+    /// The best fixed limit of each phase, and its goodput.
+    best: Vec<(u32, f64)>,
+    runs: Vec<(NamedLaw, Run)>,
+}
+
+/// A line of the report.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AdaptiveLine {
+    /// The scenario's name.
+    pub scenario: &'static str,
+    /// The law's name.
+    pub law: &'static str,
+    /// As a part of the best fixed limit's.
+    pub goodput: f64,
+    /// The 99th percentile, as a multiple of the unloaded one.
+    pub p99_times: f64,
+    /// How much the limit swings.
+    pub swing: f64,
+    /// The limit's mean in each phase.
+    pub limits: Vec<f64>,
+    /// The best fixed limit in each phase.
+    pub best_fixed: Vec<u32>,
+    /// Whether it is all that is asked.
+    pub is_good: bool,
+}
+
+/// Plays the laws that were chosen, in the scenarios that were.
+///
+/// # Errors
+/// None with the bounds that there are.
+///
+/// ```
+/// use tollgate_cli::simulate::{Options, simulate_adaptive};
+///
+/// let options = Options { scenario: Some("fixed".into()), ..Options::default() };
+/// let report = simulate_adaptive(&options)?;
+/// assert!(report.lines()[0].is_good);
+/// # Ok::<(), tollgate::adaptive::LawError>(())
+/// ```
+pub fn simulate_adaptive(options: &Options) -> Result<AdaptiveReport, LawError> {
+    let is_asked = |name: &str| {
+        options
+            .scenario
+            .as_deref()
+            .is_none_or(|asked| asked == name)
+    };
+    let laws: &[NamedLaw] = if options.laws.is_empty() {
+        &[NamedLaw::Little]
+    } else {
+        &options.laws
+    };
+    let scenarios = Scenario::all().into_iter();
+    let scenarios = scenarios.filter(|scenario| is_asked(scenario.name));
+    let played = scenarios.map(|scenario| Played::new(scenario, laws, options.seed));
+    Ok(AdaptiveReport {
+        scenarios: played.collect::<Result<_, _>>()?,
+    })
+}
+
+impl Played {
+    fn new(scenario: Scenario, laws: &[NamedLaw], seed: u64) -> Result<Self, LawError> {
+        let bounds = Bounds::new(BOUNDS.0, BOUNDS.1)?;
+        let run = |law: &NamedLaw| {
+            // All of a law are alike but for their chance, so the first that can be made speaks for all.
+            law.make(bounds, 0)?;
+            let limit = |client: u64| match law.make(bounds, 1_000 * seed + client) {
+                Ok(law) => Limit::Law(law),
+                Err(_) => Limit::Fixed(1),
+            };
+            Ok((*law, scenario.run(limit, seed)))
+        };
+        let runs = laws.iter().map(run).collect::<Result<_, LawError>>()?;
+        Ok(Self {
+            best: scenario.best_fixed(seed),
+            runs,
+            scenario,
+        })
+    }
+}
+
+impl AdaptiveReport {
+    /// A line for each law in each scenario.
+    pub fn lines(&self) -> Vec<AdaptiveLine> {
+        let lines = self.scenarios.iter().flat_map(|played| {
+            played.runs.iter().map(|(law, run)| {
+                let judged = run.judge(&played.best);
+                AdaptiveLine {
+                    scenario: played.scenario.name,
+                    law: law.name(),
+                    goodput: judged.goodput,
+                    p99_times: judged.p99_times,
+                    swing: judged.swing,
+                    limits: run.phases.iter().map(|phase| phase.limit).collect(),
+                    best_fixed: played.best.iter().map(|(limit, _)| *limit).collect(),
+                    is_good: judged.is_good(),
+                }
+            })
+        });
+        lines.collect()
+    }
+
+    /// The lines as one JSON array on one line.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
+        serde_json::to_writer(&mut *out, &self.lines())?;
+        writeln!(out)
+    }
+
+    /// Limit, calls in flight, latency and goodput over time, as a drawing of the first scenario.
+    pub fn svg(&self) -> String {
+        let Some(played) = self.scenarios.first() else {
+            return String::new();
+        };
+        let Scenario { name, about, .. } = &played.scenario;
+        let mut drawing = Drawing::new(&format!("{name}: {about}"));
+        let mut from = 0.0;
+        for phase in &played.scenario.phases {
+            from += phase.lasts.as_secs_f64();
+            drawing.change(from);
+        }
+        for (law, run) in &played.runs {
+            drawing.line(law.name(), &run.points);
+        }
+        drawing.finish()
+    }
+}
+
+impl fmt::Display for AdaptiveReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "asked of a law: goodput {} of the best fixed limit's, p99 {} × unloaded, swing {}; each in its worst phase",
+            Judged::GOODPUT,
+            Judged::P99_TIMES,
+            Judged::SWING
+        )?;
+        let limits = |numbers: &[String]| numbers.join(" → ");
+        for played in &self.scenarios {
+            let Scenario { name, about, .. } = &played.scenario;
+            let best: Vec<_> = played
+                .best
+                .iter()
+                .map(|(limit, _)| limit.to_string())
+                .collect();
+            writeln!(f, "\n{name}: {about}; best fixed limit {}", limits(&best))?;
+            writeln!(f, "  law          goodput    p99 ×  swing  limit")?;
+            for line in self.lines().iter().filter(|line| line.scenario == *name) {
+                let AdaptiveLine {
+                    law,
+                    goodput,
+                    p99_times,
+                    swing,
+                    ..
+                } = line;
+                let own: Vec<_> = line
+                    .limits
+                    .iter()
+                    .map(|limit| format!("{limit:.1}"))
+                    .collect();
+                let verdict = if line.is_good { "" } else { "  ✗" };
+                let own = limits(&own);
+                writeln!(
+                    f,
+                    "  {law:12} {goodput:7.3}  {p99_times:7.2}  {swing:5.2}  {own}{verdict}"
+                )?;
+            }
+        }
+        Ok(())
+    }
+}

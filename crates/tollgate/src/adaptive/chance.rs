@@ -1,0 +1,32 @@
+//! Chance from a seed: the same numbers in every run, for laws that probe and for simulations.
+
+/// A generator of numbers that look random (SplitMix64), of one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chance(u64);
+
+impl Chance {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        mixed(self.0)
+    }
+
+    /// A number from 0 up to, but not, 1.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "53 bits are what a double holds exactly"
+    )]
+    pub(crate) fn part(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// The bits of a word, each of which depends on all of it.
+pub(crate) const fn mixed(word: u64) -> u64 {
+    let word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    word ^ (word >> 31)
+}

@@ -1,0 +1,260 @@
+//! The controller: a law, behind a lock, that steers a rate or a number of calls at once.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate_core::Rate;
+
+use super::{Bounds, Law, Reason, Sample, Told};
+use crate::clock::Clock;
+use crate::concurrency::{self, Ended, Ending, PermitObserver};
+use crate::sync::{Mutex, PoisonError};
+use crate::{ConcurrencyLimiter, LimitError, Limiter};
+
+/// A limit that was changed, and why.
+///
+/// ```
+/// use tollgate::adaptive::{Change, Reason};
+///
+/// fn line(change: &Change) -> String {
+///     change.to_string()
+/// }
+/// # use tollgate::adaptive::{Aimd, Bounds, Controller, Sample};
+/// # let controller = Controller::new(Aimd::new(Bounds::new(1.0, 100.0)?).initial(20.0));
+/// # let sample = Sample::new(std::time::Duration::from_millis(1), 20).dropped();
+/// # let change = controller.observe(&sample).unwrap();
+/// assert_eq!(line(&change), "limit 20.0 → 10.0: a call timed out or was rejected for overload");
+/// assert_eq!(change.reason, Reason::Dropped);
+/// # Ok::<(), tollgate::adaptive::LawError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Change {
+    /// The limit before.
+    pub from: f64,
+    /// The limit from now on.
+    pub to: f64,
+    /// Why.
+    pub reason: Reason,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { from, to, reason } = self;
+        write!(f, "limit {from:.1} → {to:.1}: {reason}")
+    }
+}
+
+type Tell = dyn Fn(&Change) + Send + Sync;
+
+struct Shared<L> {
+    law: Mutex<L>,
+    tell: Option<Box<Tell>>,
+}
+
+/// Puts what a law says in force, within its bounds, and tells of every change.
+///
+/// Clones share the law. How many at once is steered by the permits of a limiter that
+/// [`concurrency`](Self::concurrency) begins to build; a rate by whoever calls [`steer_rate`](Self::steer_rate) when a
+/// call is over.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::adaptive::{Aimd, Bounds, Controller, Sample};
+/// use tollgate::{Limiter, Rate};
+///
+/// let limiter = Limiter::new(Rate::per_second(100));
+/// let controller = Controller::new(Aimd::new(Bounds::new(10.0, 500.0)?).initial(100.0))
+///     .on_change(|change| println!("{change}"));
+/// let answered = Sample::new(Duration::from_millis(20), u32::MAX);
+/// controller.steer_rate(&limiter, &answered.dropped())?;
+/// assert_eq!(limiter.rate().to_string(), "50000 per 1000s burst 100");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Controller<L> {
+    shared: Arc<Shared<L>>,
+}
+
+impl<L> Controller<L> {
+    /// Steers by this law.
+    pub fn new(law: L) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                law: Mutex::new(law),
+                tell: None,
+            }),
+        }
+    }
+
+    /// Tells this of every change, on the thread that caused it and under no lock.
+    ///
+    /// # Panics
+    /// If the controller is in use already.
+    #[must_use]
+    pub fn on_change(mut self, tell: impl Fn(&Change) + Send + Sync + 'static) -> Self {
+        match Arc::get_mut(&mut self.shared) {
+            Some(shared) => shared.tell = Some(Box::new(tell)),
+            None => panic!("a controller is told whom to tell before it is cloned or steers"),
+        }
+        self
+    }
+
+    /// Looks at the law.
+    pub fn with_law<T>(&self, look: impl FnOnce(&L) -> T) -> T {
+        look(
+            &self
+                .shared
+                .law
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
+    }
+
+    /// Takes a sample into account, and returns what changed, if anything did.
+    pub fn observe<S: Told>(&self, sample: &S) -> Option<Change>
+    where
+        L: Law<S>,
+    {
+        self.shared.change(|law| law.observe(sample)).0
+    }
+
+    /// The limit in force, within the bounds.
+    pub fn limit<S>(&self) -> f64
+    where
+        L: Law<S>,
+    {
+        self.with_law(|law| law.bounds().clamp(law.limit()))
+    }
+
+    /// Goes on from this limit, as an operator orders.
+    pub fn set_limit<S>(&self, limit: f64)
+    where
+        L: Law<S>,
+    {
+        let set = |law: &mut L| {
+            let limit = law.bounds().clamp(limit);
+            law.set_limit(limit);
+            Some(Reason::Ordered)
+        };
+        self.shared.change(set);
+    }
+
+    /// As [`observe`](Self::observe); a change becomes the limiter's rate at once, a second. The burst stays
+    /// as it is.
+    ///
+    /// A rate has nothing in flight: samples for it have `u32::MAX`, so that the law takes it to be in use.
+    ///
+    /// # Errors
+    /// If the limiter can't have such a rate; then it keeps the one that it has.
+    pub fn steer_rate<S: Told, C: Clock>(
+        &self,
+        limiter: &Limiter<C>,
+        sample: &S,
+    ) -> Result<Option<Change>, LimitError>
+    where
+        L: Law<S>,
+    {
+        let change = self.observe(sample);
+        if let Some(change) = change {
+            limiter.set_rate(per_second(change.to, limiter.rate()))?;
+        }
+        Ok(change)
+    }
+
+    /// As [`observe`](Self::observe); a change becomes the limiter's limit at once. For laws that learn from a
+    /// gauge; those that learn from calls are told by permits ([`concurrency`](Self::concurrency)).
+    pub fn steer_concurrency<S: Told, C: Clock>(
+        &self,
+        limiter: &ConcurrencyLimiter<C>,
+        sample: &S,
+    ) -> Option<Change>
+    where
+        L: Law<S>,
+    {
+        let change = self.observe(sample);
+        if let Some(change) = change {
+            limiter.set_limit(whole(change.to));
+        }
+        change
+    }
+}
+
+impl<L: Law + 'static> Controller<L> {
+    /// Begins a limit of how many at once that follows the law: every permit that ends is a sample, and the
+    /// limit changes by what the law says of it.
+    pub fn concurrency(&self) -> concurrency::Builder {
+        ConcurrencyLimiter::builder(whole(self.limit())).observer(self.clone())
+    }
+}
+
+impl<L> Shared<L> {
+    /// Changes the law under its lock; tells what came of it, under none. Returns the limit, too.
+    fn change<S>(&self, change: impl FnOnce(&mut L) -> Option<Reason>) -> (Option<Change>, f64)
+    where
+        L: Law<S>,
+    {
+        let mut law = self.law.lock().unwrap_or_else(PoisonError::into_inner);
+        let bounds: Bounds = law.bounds();
+        let from = bounds.clamp(law.limit());
+        let reason = change(&mut law);
+        let to = bounds.clamp(law.limit());
+        drop(law);
+        let changed = reason
+            .filter(|_| from.to_bits() != to.to_bits())
+            .map(|reason| Change { from, to, reason });
+        if let (Some(tell), Some(change)) = (&self.tell, &changed) {
+            tell(change);
+        }
+        (changed, to)
+    }
+}
+
+impl<L: Law> PermitObserver for Controller<L> {
+    /// The limit as the law has it, whenever it isn't the one in force: also if two permits ended at the
+    /// same time, and what the first one said was put in force last.
+    fn ended(&self, ended: &Ended) -> Option<u32> {
+        if ended.ending == Ending::Ignored {
+            return None;
+        }
+        let sample = Sample::from(ended);
+        let (_, limit) = self.shared.change(|law| law.observe(&sample));
+        let limit = whole(limit);
+        (limit != ended.limit).then_some(limit)
+    }
+}
+
+/// So many at once, and one at least: a limit of none would never learn anything again.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates, and a part of a call is none"
+)]
+pub(super) fn whole(limit: f64) -> u32 {
+    (limit as u32).max(1)
+}
+
+/// So many a second, to a thousandth, with the burst of another rate.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates, and limits are positive"
+)]
+fn per_second(limit: f64, before: Rate) -> Rate {
+    let count = (limit * 1_000.0).round() as u64;
+    Rate::new(count.max(1), Duration::from_secs(1_000)).burst(before.burst_size())
+}
+
+impl<L> Clone for Controller<L> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<L: fmt::Debug> fmt::Debug for Controller<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.with_law(|law| f.debug_struct("Controller").field("law", law).finish())
+    }
+}

@@ -1,0 +1,257 @@
+//! Who is let through when not all can be: by how critical a request is, or by guaranteed shares.
+
+use std::fmt;
+use std::sync::Arc;
+// Not loom's: each count is one word of its own, and the gate decides.
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::ConcurrencyLimiter;
+use crate::clock::{Clock, Monotonic};
+use crate::concurrency::{NoPermit, Permit};
+
+/// How much a request matters.
+///
+/// ```
+/// use tollgate::shed::Criticality;
+///
+/// assert_eq!("sheddable".parse(), Ok(Criticality::Sheddable));
+/// assert_eq!(Criticality::default(), Criticality::Default);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Criticality {
+    /// It can come again later, as what runs at night.
+    Sheddable,
+    /// Users notice.
+    #[default]
+    Default,
+    /// It has to be done, as a payment.
+    Critical,
+}
+
+impl Criticality {
+    /// All of them, those that are shed first first.
+    pub const ALL: [Self; 3] = [Self::Sheddable, Self::Default, Self::Critical];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sheddable => "sheddable",
+            Self::Default => "default",
+            Self::Critical => "critical",
+        }
+    }
+}
+
+impl fmt::Display for Criticality {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl std::str::FromStr for Criticality {
+    type Err = NoSuchClass;
+
+    fn from_str(name: &str) -> Result<Self, NoSuchClass> {
+        let class = Self::ALL.into_iter().find(|class| class.name() == name);
+        class.ok_or_else(|| NoSuchClass(name.to_owned()))
+    }
+}
+
+/// A name that no class has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoSuchClass(String);
+
+impl fmt::Display for NoSuchClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "no class is named {}; there are critical, default and sheddable",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for NoSuchClass {}
+
+/// Sheds less critical requests first: each class may use a part of one limit.
+///
+/// Sheddable requests pass while less than 70 % of the limit is in use, default ones up to 90 %, and critical ones up to all
+/// of it. As the limit falls (it may be an [adaptive](crate::adaptive) one) or load rises, sheddable
+/// requests are refused first and critical ones last. One is always let through while nothing is in use.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate::ConcurrencyLimiter;
+/// use tollgate::shed::{Criticality, Shedder};
+///
+/// let shedder = Shedder::new(Arc::new(ConcurrencyLimiter::new(10)));
+/// let passed = |class, count| (0..count).filter_map(|_| shedder.try_acquire(class).ok()).collect::<Vec<_>>();
+/// let cheap = passed(Criticality::Sheddable, 10);
+/// let usual = passed(Criticality::Default, 10);
+/// let critical = passed(Criticality::Critical, 10);
+/// assert_eq!([cheap.len(), usual.len(), critical.len()], [7, 2, 1]);
+/// assert_eq!(shedder.shed(Criticality::Sheddable), 3);
+/// ```
+#[derive(Debug)]
+pub struct Shedder<C: Clock = Monotonic> {
+    limiter: Arc<ConcurrencyLimiter<C>>,
+    percents: [u8; 3],
+    shed: [AtomicU64; 3],
+}
+
+impl<C: Clock> Shedder<C> {
+    /// 70 %, 90 % and 100 % of this limit.
+    pub fn new(limiter: Arc<ConcurrencyLimiter<C>>) -> Self {
+        Self {
+            limiter,
+            percents: [70, 90, 100],
+            shed: [const { AtomicU64::new(0) }; 3],
+        }
+    }
+
+    /// So many percent for sheddable requests, and for default ones. No class has more than one above it.
+    #[must_use]
+    pub fn percents(mut self, sheddable: u8, default: u8) -> Self {
+        let default = default.min(100);
+        self.percents = [sheddable.min(default), default, 100];
+        self
+    }
+
+    /// A permit now, if this class may have one.
+    ///
+    /// # Errors
+    /// [`NoPermit`]: as much is in use as this class may use.
+    pub fn try_acquire(
+        &self,
+        class: Criticality,
+    ) -> Result<Permit<&ConcurrencyLimiter<C>>, NoPermit> {
+        let percent = self.percents[class as usize];
+        self.limiter.try_acquire_within(percent).inspect_err(|_| {
+            self.shed[class as usize].fetch_add(1, Ordering::Relaxed);
+        })
+    }
+
+    /// How many of this class were refused.
+    pub fn shed(&self, class: Criticality) -> u64 {
+        self.shed[class as usize].load(Ordering::Relaxed)
+    }
+
+    /// The limit that all classes share.
+    pub fn limiter(&self) -> &Arc<ConcurrencyLimiter<C>> {
+        &self.limiter
+    }
+}
+
+/// One limit with a guaranteed share for each of several partitions.
+///
+/// A partition may use what nobody else does, up to the whole limit. But its own share is always there: it passes
+/// while less than that is in use by it, also if others have used up the limit, which is then exceeded by what
+/// was lent (as Netflix's partitioned limiter does).
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate::ConcurrencyLimiter;
+/// use tollgate::shed::Partitions;
+///
+/// let limiter = Arc::new(ConcurrencyLimiter::new(10));
+/// let partitions = Partitions::new(limiter, &[("live", 90), ("batch", 10)]);
+/// let batch: Vec<_> = (0..20).filter_map(|_| partitions.try_acquire("batch").ok()).collect();
+/// assert_eq!(batch.len(), 10, "all, as nobody else wants any");
+/// let live: Vec<_> = (0..20).filter_map(|_| partitions.try_acquire("live").ok()).collect();
+/// assert_eq!(live.len(), 9, "what it was promised");
+/// ```
+#[derive(Debug)]
+pub struct Partitions<C: Clock = Monotonic> {
+    limiter: Arc<ConcurrencyLimiter<C>>,
+    parts: Vec<Partition>,
+}
+
+#[derive(Debug)]
+struct Partition {
+    name: String,
+    percent: u8,
+    in_use: AtomicU32,
+}
+
+/// A permit of a partition, given back when it is dropped.
+#[derive(Debug)]
+#[must_use = "a permit that is dropped at once limits nothing"]
+pub struct PartitionPermit<'a, C: Clock> {
+    permit: Permit<&'a ConcurrencyLimiter<C>>,
+    _place: Place<'a>,
+}
+
+/// One that is in use by a partition.
+#[derive(Debug)]
+struct Place<'a>(&'a AtomicU32);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl<C: Clock> Partitions<C> {
+    /// Partitions by name, each with so many percent of the limit, and one at least.
+    ///
+    /// # Panics
+    /// If they have more than 100 % together.
+    pub fn new(limiter: Arc<ConcurrencyLimiter<C>>, shares: &[(&str, u8)]) -> Self {
+        let sum: u32 = shares.iter().map(|(_, percent)| u32::from(*percent)).sum();
+        assert!(
+            sum <= 100,
+            "partitions of {sum} % together: 100 % is all there is"
+        );
+        let part = |(name, percent): &(&str, u8)| Partition {
+            name: (*name).to_owned(),
+            percent: *percent,
+            in_use: AtomicU32::new(0),
+        };
+        Self {
+            limiter,
+            parts: shares.iter().map(part).collect(),
+        }
+    }
+
+    /// A permit of this partition now. A name that no partition has is guaranteed nothing, and may use what is
+    /// left.
+    ///
+    /// # Errors
+    /// [`NoPermit`]: its share is used up, and so is the limit.
+    pub fn try_acquire(&self, name: &str) -> Result<PartitionPermit<'_, C>, NoPermit> {
+        static NOBODY: AtomicU32 = AtomicU32::new(0);
+        let part = self.parts.iter().find(|part| part.name == name);
+        let in_use = part.map_or(&NOBODY, |part| &part.in_use);
+        let before = in_use.fetch_add(1, Ordering::Relaxed);
+        let place = Place(in_use);
+        let permit = match self.limiter.try_acquire() {
+            Ok(permit) => permit,
+            Err(refused) => {
+                let limit = u64::from(self.limiter.peek().limit);
+                let promised =
+                    part.map_or(0, |part| (limit * u64::from(part.percent) / 100).max(1));
+                if u64::from(before) >= promised {
+                    return Err(refused);
+                }
+                self.limiter.acquire_anyway()
+            }
+        };
+        Ok(PartitionPermit {
+            permit,
+            _place: place,
+        })
+    }
+
+    /// How many a partition uses now.
+    pub fn in_use(&self, name: &str) -> u32 {
+        let part = self.parts.iter().find(|part| part.name == name);
+        part.map_or(0, |part| part.in_use.load(Ordering::Relaxed))
+    }
+}
+
+impl<C: Clock> PartitionPermit<'_, C> {
+    /// The work ended like this.
+    pub fn end(self, ending: crate::concurrency::Ending) {
+        self.permit.end(ending);
+    }
+}

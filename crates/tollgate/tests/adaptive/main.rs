@@ -1,0 +1,10 @@
+//! Laws, their controller and what they achieve in the simulator.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests: what can't be had fails them"
+)]
+
+mod signals;
+#[cfg(feature = "simulation")]
+mod table;

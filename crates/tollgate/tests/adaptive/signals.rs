@@ -1,0 +1,217 @@
+//! What laws make of signals that are stuck or senseless, and of the kernel's files.
+
+use std::fs;
+use std::time::Duration;
+
+use tollgate::Timestamp;
+use tollgate::adaptive::{
+    Aimd, Bounds, Controller, CpuPressure, CpuUse, Gauge, GroupCpu, Law, NamedLaw, Reason, Sample,
+    Steady, Target,
+};
+use tollgate::clock::Manual;
+use tollgate::{Limiter, Rate};
+use tollgate_testkit::scratch::Scratch;
+
+fn bounds() -> Bounds {
+    Bounds::new(5.0, 100.0).unwrap()
+}
+
+/// Samples one after another, each 10 ms long, with all of the limit in flight.
+fn feed(law: &mut dyn Law, samples: std::ops::Range<u64>, with: impl Fn(Sample) -> Sample) {
+    for number in samples {
+        let sample = Sample::new(Duration::from_millis(10), 200);
+        law.observe(&with(sample.at(Timestamp::from_millis(20 * number))));
+    }
+}
+
+#[test]
+fn a_signal_that_is_stuck_at_success_stops_at_the_most() {
+    for named in NamedLaw::ALL {
+        let mut law = named.make(bounds(), 1).unwrap();
+        let mut most: f64 = 0.0;
+        for hundred in 0..300 {
+            feed(&mut law, 100 * hundred..100 * hundred + 100, |sample| {
+                sample
+            });
+            most = most.max(law.limit());
+        }
+        assert!(most <= 100.0, "{named}: {most}");
+        // BBR goes by what is delivered, and Little probes now and then; all others end there.
+        if !matches!(named, NamedLaw::Bbr) {
+            assert!(most > 99.0, "{named}: {most}");
+        }
+    }
+}
+
+#[test]
+fn a_signal_that_is_stuck_at_failure_stops_at_the_least() {
+    for named in NamedLaw::ALL {
+        // These learn nothing from drops, as their originals.
+        if matches!(
+            named,
+            NamedLaw::Gradient2 | NamedLaw::Windowed | NamedLaw::Bbr
+        ) {
+            continue;
+        }
+        let mut law = named.make(bounds(), 1).unwrap();
+        feed(&mut law, 0..30_000, Sample::dropped);
+        let least = bounds().clamp(law.limit());
+        assert!(least <= 6.0, "{named}: {least}");
+    }
+}
+
+#[test]
+fn times_of_nothing_change_nothing() {
+    for named in NamedLaw::ALL {
+        let mut law = named.make(bounds(), 1).unwrap();
+        feed(&mut law, 0..500, |sample| sample);
+        let before = law.limit();
+        for dropped in [false, true] {
+            for number in 0..1_000 {
+                let mut sample =
+                    Sample::new(Duration::ZERO, 200).at(Timestamp::from_millis(number));
+                if dropped {
+                    sample = sample.dropped();
+                }
+                assert_eq!(law.observe(&sample), None, "{named}");
+            }
+        }
+        assert_eq!(law.limit().to_bits(), before.to_bits(), "{named}");
+    }
+    let mut target = Target::new(bounds(), 0.5).unwrap().initial(50.0);
+    for reading in [f64::NAN, f64::INFINITY, -1.0] {
+        assert_eq!(target.observe(&reading), None);
+    }
+    assert_eq!(target.limit(), 50.0);
+}
+
+#[test]
+fn a_clock_that_goes_back_changes_nothing_of_a_limit() {
+    let clock = Manual::starting_at(Timestamp::from_secs(1_000));
+    let controller = Controller::new(Aimd::new(bounds()).initial(50.0));
+    let limiter = controller.concurrency().clock(clock.clone()).build();
+    let permit = limiter.try_acquire().unwrap();
+    clock.set(Timestamp::from_secs(500));
+    permit.dropped();
+    assert_eq!((controller.limit(), limiter.peek().limit), (50.0, 50));
+}
+
+#[test]
+fn permits_steer_their_limit_and_changes_are_told_with_their_reason() {
+    let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let heard = std::sync::Arc::clone(&told);
+    let clock = Manual::new();
+    let controller = Controller::new(Aimd::new(bounds()).initial(10.0))
+        .on_change(move |change| heard.lock().unwrap().push((change.to, change.reason)));
+    let limiter = controller.concurrency().clock(clock.clone()).build();
+    let permits: Vec<_> = (0..10).map(|_| limiter.try_acquire().unwrap()).collect();
+    clock.advance(Duration::from_millis(5));
+    let mut permits = permits.into_iter().rev();
+    permits.next().unwrap().success();
+    assert_eq!(limiter.peek().limit, 11);
+    permits.next().unwrap().dropped();
+    permits.next().unwrap().ignored();
+    assert_eq!(limiter.peek().limit, 5);
+    controller.set_limit(40.0);
+    permits.next().unwrap().dropped();
+    assert_eq!(limiter.peek().limit, 20);
+    let told = told.lock().unwrap();
+    let expected = [
+        (11.0, Reason::Room),
+        (5.5, Reason::Dropped),
+        (40.0, Reason::Ordered),
+        (20.0, Reason::Dropped),
+    ];
+    assert_eq!(*told, expected);
+}
+
+#[test]
+fn a_rate_follows_and_keeps_its_burst() {
+    let limiter = Limiter::with_clock(Rate::per_second(100).burst(7), Manual::new());
+    let controller = Controller::new(Target::new(bounds(), 0.5).unwrap().initial(100.0));
+    assert!(controller.steer_rate(&limiter, &0.9).unwrap().is_some());
+    assert_eq!(limiter.rate().to_string(), "80000 per 1000s burst 7");
+    assert!(
+        controller
+            .steer_rate(&limiter, &f64::NAN)
+            .unwrap()
+            .is_none()
+    );
+}
+
+#[test]
+fn jitter_damping_and_the_longest_step_hold_within_the_bounds() {
+    let aimd = Aimd::new(bounds()).initial(100.0);
+    let mut law = Steady::new(aimd)
+        .jitter(0.5, 3)
+        .unwrap()
+        .max_step(0.1)
+        .unwrap();
+    let mut last = 100.0;
+    for _ in 0..200 {
+        let sample = Sample::new(Duration::from_millis(1), 100);
+        Law::<Sample>::observe(&mut law, &sample.dropped());
+        let limit = Law::<Sample>::limit(&law);
+        assert!(limit <= last && limit >= last * 0.9 - 1e-9 && limit >= 5.0);
+        last = limit;
+    }
+    assert_eq!(last, 5.0);
+}
+
+#[test]
+fn gauges_read_what_the_kernel_writes() {
+    let folder = Scratch::new("gauges");
+    let at = |name: &str| folder.path(name);
+    fs::write(
+        at("stat"),
+        "cpu  100 0 100 700 100 0 0 0 0 0\ncpu0 1 2 3 4\n",
+    )
+    .unwrap();
+    let mut cpu = CpuUse::at(at("stat")).unwrap();
+    assert!(
+        cpu.read(Timestamp::ZERO).unwrap().is_nan(),
+        "no tick has passed"
+    );
+    fs::write(at("stat"), "cpu  130 0 130 730 110 0 0 0 0 0\n").unwrap();
+    assert_eq!(cpu.read(Timestamp::ZERO).unwrap(), 0.6);
+
+    let pressure = "some avg10=12.50 avg60=1.00 avg300=0.10 total=1\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
+    fs::write(at("pressure"), pressure).unwrap();
+    let mut gauge = CpuPressure::at(at("pressure")).unwrap();
+    assert_eq!(gauge.read(Timestamp::ZERO).unwrap(), 0.125);
+
+    fs::write(at("cpu.stat"), "usage_usec 1000000\nuser_usec 1\n").unwrap();
+    fs::write(at("cpu.max"), "50000 100000\n").unwrap();
+    let mut group = GroupCpu::open(folder.folder()).unwrap();
+    assert!(
+        group.read(Timestamp::from_secs(1)).unwrap().is_nan(),
+        "a rate needs two"
+    );
+    fs::write(at("cpu.stat"), "usage_usec 1250000\n").unwrap();
+    assert_eq!(group.read(Timestamp::from_secs(2)).unwrap(), 0.5);
+}
+
+#[test]
+fn a_file_that_is_missing_or_strange_is_an_error_at_the_start() {
+    let folder = Scratch::new("no-gauges");
+    let gone = folder.path("stat");
+    let error = CpuUse::at(&gone).unwrap_err().to_string();
+    assert!(
+        error.starts_with(&format!("{} can't be read: ", gone.display())),
+        "{error}"
+    );
+    assert!(
+        error.ends_with("; only Linux has it; elsewhere write a Gauge of your own"),
+        "{error}"
+    );
+    fs::write(&gone, "intr 5\n").unwrap();
+    let error = CpuUse::at(&gone).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        format!(
+            "{} has no line of times that begins with cpu",
+            gone.display()
+        )
+    );
+    assert!(GroupCpu::open(folder.folder()).is_err());
+}

@@ -1,0 +1,9 @@
+//! The breaker by timelines: when it opens, how long it stays open, who probes, and what it tells.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests: what can't be had fails them"
+)]
+
+mod shares;
+mod timeline;

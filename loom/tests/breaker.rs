@@ -1,0 +1,125 @@
+//! The breaker's word over all interleavings: who opens it, who probes, and what is left after.
+
+#![cfg(loom)]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests: what can't be had fails them"
+)]
+
+use std::time::Duration;
+
+use loom::sync::Arc;
+use loom::thread;
+use tollgate::Timestamp;
+use tollgate::breaker::{Admission, BreakerEvent, Circuit, Entry, State, Thresholds};
+
+fn at(seconds: u64) -> Timestamp {
+    Timestamp::from_secs(100 + seconds)
+}
+
+fn circuit(probes: u8) -> Arc<Circuit> {
+    let terms = Thresholds {
+        min_calls: 1,
+        probes,
+        ..Thresholds::default()
+    };
+    Arc::new(Circuit::new(terms))
+}
+
+/// Runs both at once, and returns what they say.
+fn both<T: 'static + Send>(
+    circuit: &Arc<Circuit>,
+    run: impl Fn(&Circuit) -> T + Copy + Send + 'static,
+) -> [T; 2] {
+    let other = Arc::clone(circuit);
+    let thread = thread::spawn(move || run(&other));
+    let mine = run(circuit);
+    [mine, thread.join().unwrap()]
+}
+
+#[test]
+fn of_two_that_fail_at_once_one_opens_it() {
+    loom::model(|| {
+        let circuit = circuit(1);
+        let events = both(&circuit, |circuit| circuit.fails(Entry::beside(), at(0)));
+        assert_eq!(events.iter().flatten().count(), 1);
+        assert_eq!((circuit.trips(), circuit.state(at(0))), (1, State::Open));
+    });
+}
+
+#[test]
+fn of_two_that_ask_when_its_time_is_over_one_is_the_probe() {
+    loom::model(|| {
+        let circuit = circuit(1);
+        circuit.fails(Entry::beside(), at(0));
+        let asked = both(&circuit, |circuit| circuit.enter(at(1)));
+        let probes = asked
+            .iter()
+            .filter(|asked| matches!(asked, Admission::Probe(_)));
+        assert_eq!(probes.count(), 1, "{asked:?}");
+    });
+}
+
+#[test]
+fn probes_never_are_more_than_are_allowed_and_the_last_success_closes_it() {
+    loom::model(|| {
+        let circuit = circuit(2);
+        circuit.fails(Entry::beside(), at(0));
+        let events = both(&circuit, |circuit| {
+            let Admission::Probe(probe) = circuit.enter(at(1)) else {
+                panic!("both are probes");
+            };
+            circuit.answered(probe, at(1), Duration::ZERO)
+        });
+        assert_eq!(
+            events.iter().flatten().collect::<Vec<_>>(),
+            [&BreakerEvent::Closed]
+        );
+        assert!(circuit.is_closed());
+    });
+}
+
+#[test]
+fn a_probe_that_fails_beside_one_that_succeeds_leaves_one_of_both_and_nothing_in_between() {
+    loom::model(|| {
+        let circuit = circuit(2);
+        circuit.fails(Entry::beside(), at(0));
+        let (Admission::Probe(good), Admission::Probe(bad)) =
+            (circuit.enter(at(1)), circuit.enter(at(1)))
+        else {
+            panic!("both are probes");
+        };
+        let other = Arc::clone(&circuit);
+        let thread = thread::spawn(move || other.fails(bad, at(1)));
+        let closed = circuit.answered(good, at(1), Duration::ZERO);
+        let opened = thread.join().unwrap();
+        assert_eq!(closed, None, "one success of two");
+        assert!(matches!(opened, Some(BreakerEvent::Opened { .. })));
+        assert_eq!(circuit.state(at(1)), State::Open);
+        // Its time is twice as long, and no place of a probe is lost.
+        assert!(matches!(circuit.enter(at(3)), Admission::Probe(_)));
+        assert!(matches!(circuit.enter(at(3)), Admission::Probe(_)));
+        assert!(matches!(circuit.enter(at(3)), Admission::Refused { .. }));
+    });
+}
+
+#[test]
+fn a_probe_that_is_given_up_while_another_asks_leaves_its_place() {
+    loom::model(|| {
+        let circuit = circuit(1);
+        circuit.fails(Entry::beside(), at(0));
+        let Admission::Probe(probe) = circuit.enter(at(1)) else {
+            panic!("a probe");
+        };
+        let other = Arc::clone(&circuit);
+        let thread = thread::spawn(move || other.enter(at(1)));
+        circuit.gives_up(probe);
+        let asked = thread.join().unwrap();
+        let last = circuit.enter(at(1));
+        let probes = [asked, last]
+            .iter()
+            .filter(|asked| matches!(asked, Admission::Probe(_)))
+            .count();
+        assert_eq!(probes, 1, "{asked:?}, {last:?}");
+    });
+}
