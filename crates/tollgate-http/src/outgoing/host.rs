@@ -41,6 +41,8 @@ pub(super) struct Host<C: Clock> {
 struct State<C: Clock> {
     /// Nobody asks before.
     stopped_until: Timestamp,
+    /// When that stop began.
+    stopped_at: Timestamp,
     /// How often it refused since it last answered.
     refusals: u32,
     pace: Option<Pace<C>>,
@@ -70,6 +72,7 @@ impl<C: Clock> Host<C> {
         Self {
             state: Mutex::new(State {
                 stopped_until: Timestamp::ZERO,
+                stopped_at: Timestamp::ZERO,
                 refusals: 0,
                 pace: None,
             }),
@@ -184,7 +187,12 @@ impl<C: Clock> State<C> {
             return;
         }
         let is_late = now < self.stopped_until;
-        self.stopped_until = self.stopped_until.max(now + stop);
+        if !is_late {
+            self.stopped_at = now;
+        }
+        // Calls that were under way when it began may be answered one by one, and make it no longer than one of them could.
+        let latest = self.stopped_at + bounds.longest_stop;
+        self.stopped_until = self.stopped_until.max(now + stop).min(latest);
         let every = advice.interval.unwrap_or_else(|| {
             // It was too quick, so twice as slow as it was.
             let before = self.pace.as_ref().map_or(Duration::ZERO, |pace| pace.every);

@@ -91,6 +91,29 @@ async fn nobody_stops_a_client_for_longer_than_the_maximum() {
     }
 }
 
+/// A server that keeps calls waiting, and lets go of one with a refusal each time before the stop is over.
+#[tokio::test(start_paused = true)]
+async fn late_refusals_one_by_one_make_a_stop_no_longer() {
+    let builder = Pacer::builder(Rate::per_second(1_000)).longest_stop(LONGEST);
+    let pacer = pacer(builder.longest_wait(100 * LONGEST));
+    let mut calls = Vec::new();
+    for _ in 0..10 {
+        calls.push(pacer.pass("host").await.expect("a place"));
+    }
+    let refusal = [("retry-after", "9999".to_owned())];
+    let waiting = {
+        let pacer = Arc::clone(&pacer);
+        tell(&pacer, &calls[0], 429, &refusal);
+        tokio::spawn(async move { time_to_pass(&pacer, "host").await })
+    };
+    for call in &calls[1..] {
+        tokio::time::sleep(LONGEST - Duration::from_secs(1)).await;
+        tell(&pacer, call, 429, &refusal);
+    }
+    let time = waiting.await.expect("it ends");
+    assert!(time <= LONGEST + Duration::from_millis(1), "{time:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn nobody_makes_a_client_faster_than_its_own_rate() {
     let builder = Pacer::builder(Rate::per_second(10).burst(5)).longest_stop(LONGEST);
