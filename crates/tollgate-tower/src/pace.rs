@@ -133,14 +133,25 @@ where
     }
 }
 
-/// Who is asked: host and port, as one name in whatever case is one host.
+/// Who is asked: host and port. A name in whatever case is one host, and so is one with its usual port, or without.
 fn host<B>(request: &Request<B>) -> String {
     let authority = request.uri().authority().map(|host| host.as_str());
     let field = || request.headers().get(header::HOST)?.to_str().ok();
     let host = authority.or_else(field).unwrap_or_default();
     // Without what stands before the host, which may be a password.
     let host = host.rsplit('@').next().unwrap_or_default();
-    host.to_ascii_lowercase()
+    let mut host = host.to_ascii_lowercase();
+    // The colons of an address of IPv6 are between brackets.
+    let has_port = host.rsplit(']').next().is_some_and(|end| end.contains(':'));
+    let usual = match request.uri().scheme_str() {
+        Some("http") => ":80",
+        Some("https") => ":443",
+        _ => "",
+    };
+    if !has_port {
+        host.push_str(usual);
+    }
+    host
 }
 
 impl<C: Clock, W: Clock> fmt::Debug for PaceLayer<C, W> {

@@ -88,7 +88,7 @@ fn a_call_that_can_not_be_made_in_time_is_not_made() {
             let stalled = error.downcast_ref::<Stalled>().expect("it wasn't made");
             assert_eq!(
                 stalled.to_string(),
-                "api.example.com may be asked in 1s, and a call waits for 500ms at most"
+                "api.example.com:80 may be asked in 1s, and a call waits for 500ms at most"
             );
         }
         other => panic!("{other:?}"),
@@ -145,4 +145,30 @@ fn the_client_is_made_ready_when_the_wait_is_over() {
     clock.advance(Duration::from_secs(1));
     assert!(second.as_mut().poll(&mut context).is_ready());
     assert_eq!(readied.load(Ordering::Relaxed), 2);
+}
+
+/// The same host with its usual port written, or not, in whatever case, and with a password before it.
+#[test]
+fn one_host_has_one_pace_however_it_is_written() {
+    let clock = Manual::new();
+    let pacer = Pacer::builder(Rate::per_second(1).burst(1));
+    let pacer = pacer
+        .build_on(clock.clone(), clock.clone())
+        .expect("a rate");
+    let client = PaceLayer::by(Arc::new(pacer)).layer(Readied(Arc::default()));
+    let mut made = Vec::new();
+    for address in [
+        "https://api.example.com/",
+        "https://api.example.com:443/a",
+        "https://me:secret@API.example.com/b",
+        "http://api.example.com/",
+        "http://api.example.com:80/",
+    ] {
+        let mut request = Request::get(address).body(()).expect("a request");
+        request.extensions_mut().insert(Patience(Duration::ZERO));
+        let call = pin!(client.clone().oneshot(request));
+        let polled = call.poll(&mut Context::from_waker(Waker::noop()));
+        made.push(matches!(polled, Poll::Ready(Ok(_))));
+    }
+    assert_eq!(made, [true, false, false, true, false]);
 }
