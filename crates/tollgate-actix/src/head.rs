@@ -50,12 +50,14 @@ impl Request for Head {
     }
 
     fn path(&self) -> &str {
-        self.request.path()
+        // As routes are looked for: without percent signs where none are needed, so that no other spelling gets past a rule.
+        self.request.match_info().as_str()
     }
 
     fn host(&self) -> Option<&str> {
         let own = self.request.uri().host();
-        own.or_else(|| str::from_utf8(self.line("host")?).ok())
+        // Of several, the one that those who look for one find.
+        own.or_else(|| str::from_utf8(self.lines("host").next()?).ok())
     }
 
     fn route(&self) -> Option<&str> {

@@ -10,9 +10,9 @@ use actix_web::body::MessageBody;
 use actix_web::dev::{Service, ServiceRequest, ServiceResponse};
 use actix_web::http::StatusCode;
 use actix_web::http::header::{ACCESS_CONTROL_EXPOSE_HEADERS, HeaderMap, HeaderName, HeaderValue};
-use actix_web::{Error, HttpMessage, HttpResponse};
+use actix_web::{Error, HttpMessage, HttpResponse, ResponseError};
 use tollgate_http::guard::{
-    Admission, Asked, Fields, Guard, Held, Limits, Refused, Reply, Ticket, Used,
+    Admission, Asked, Fields, Guard, Held, Limits, Refused, Reply, Ticket, Usage, Used,
 };
 
 use crate::body::Body;
@@ -56,7 +56,7 @@ where
                 Asked::Now(admission) => admission,
                 Asked::Later(later) => guard.answer(later).await,
             };
-            let ticket = match admission {
+            let mut ticket = match admission {
                 Admission::Passed(ticket) => ticket,
                 Admission::Refused(denial) => {
                     let refused = guard.tell(&head, &denial);
@@ -65,11 +65,21 @@ where
                 Admission::Failed(_) => return Ok(failure(head)),
             };
             let request = head.into_request();
-            if let Some(usage) = ticket.usage() {
-                request.extensions_mut().insert(usage.clone());
-            }
+            tell_usage(&mut ticket, &request);
             answer(inner.call(request).await, ticket)
         })
+    }
+}
+
+/// Tells the app where to say what it used.
+fn tell_usage<H: Held>(ticket: &mut Ticket<H>, request: &ServiceRequest) {
+    let Some(usage) = ticket.usage() else { return };
+    let mut extensions = request.extensions_mut();
+    match extensions.get::<Usage>() {
+        Some(outer) => ticket.share(outer.clone()),
+        None => {
+            extensions.insert(usage.clone());
+        }
     }
 }
 
@@ -86,17 +96,20 @@ fn answer<B: MessageBody, H: Held>(
                 headers: response.headers(),
                 used,
             });
-            write(&fields, response.headers_mut());
+            write(&fields, response.headers_mut(), add);
             Ok(response.map_body(|_, body| Body::of_service(body, rest)))
         }
         Err(error) => {
             // What actix-web makes of it: an answer with this status, which other middleware may still write.
-            let _ = ticket.replied(&ReplyHead {
+            let (fields, _) = ticket.replied(&ReplyHead {
                 status: error.as_response_error().status_code(),
                 headers: &HeaderMap::new(),
                 used: None,
             });
-            Err(error)
+            if fields.is_empty() {
+                return Err(error);
+            }
+            Err(Told { error, fields }.into())
         }
     }
 }
@@ -105,7 +118,7 @@ fn answer<B: MessageBody, H: Held>(
 fn refusal<B: MessageBody, H: Held>(head: Head, refused: Refused) -> ServiceResponse<Body<B, H>> {
     let status = StatusCode::from_u16(refused.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
     let mut response = HttpResponse::with_body(status, Body::of_refusal(refused.body));
-    write(&refused.fields, response.headers_mut());
+    write(&refused.fields, response.headers_mut(), replace);
     head.into_request().into_response(response)
 }
 
@@ -138,8 +151,12 @@ impl Reply for ReplyHead<'_> {
     }
 }
 
-/// Writes the fields; those that lists are made of are added to.
-fn write(fields: &Fields, headers: &mut HeaderMap) {
+/// Writes the fields by one of the ways below.
+fn write(
+    fields: &Fields,
+    headers: &mut HeaderMap,
+    put: impl Fn(&mut HeaderMap, HeaderName, HeaderValue),
+) {
     for (name, value) in fields.iter() {
         // Ours are made of printable signs; of those that a handler added, what can't be written isn't.
         let written = (HeaderName::try_from(name), HeaderValue::from_str(value));
@@ -149,8 +166,53 @@ fn write(fields: &Fields, headers: &mut HeaderMap) {
         if name == ACCESS_CONTROL_EXPOSE_HEADERS {
             headers.append(name, value);
         } else {
-            headers.insert(name, value);
+            put(headers, name, value);
         }
+    }
+}
+
+/// In an answer of the app, what a limit inside has told stays: that one knows better why it refused. Lists of limits
+/// (draft 8, whose items begin with a quote) grow by ours.
+fn add(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
+    let is_list = |value: &HeaderValue| value.as_bytes().starts_with(b"\"");
+    match headers.get(&name) {
+        Some(told) if !(is_list(told) && is_list(&value)) => {}
+        _ => headers.append(name, value),
+    }
+}
+
+/// In a refusal the last counts.
+fn replace(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
+    headers.insert(name, value);
+}
+
+/// An error of the app, which says what is left when it becomes an answer.
+struct Told {
+    error: Error,
+    fields: Fields,
+}
+
+impl ResponseError for Told {
+    fn status_code(&self) -> StatusCode {
+        self.error.as_response_error().status_code()
+    }
+
+    fn error_response(&self) -> HttpResponse {
+        let mut response = self.error.error_response();
+        write(&self.fields, response.headers_mut(), add);
+        response
+    }
+}
+
+impl fmt::Debug for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Limits around real apps of actix-web, asked over loopback connections.
 
 mod bodies;
+mod hostile;
 mod kit;
 mod limits;
