@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::header::Entry;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use pin_project_lite::pin_project;
 use tollgate_http::guard::{Fields, Held, Refused, Reply, Ticket, Used};
@@ -98,7 +99,7 @@ pub(crate) fn answer<O, E, H: Held>(
             };
             let (fields, rest) = ticket.replied(&head);
             if !fields.is_empty() {
-                write(&fields, response.headers_mut());
+                write(&fields, response.headers_mut(), add);
             }
             Ok(response.map(|body| Body::of_service(body, rest)))
         }
@@ -114,7 +115,7 @@ pub(crate) fn refusal<O, H: Held>(refused: Refused) -> Response<Body<O, H>> {
     let mut response = Response::new(Body::of_refusal(refused.body));
     *response.status_mut() =
         StatusCode::from_u16(refused.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
-    write(&refused.fields, response.headers_mut());
+    write(&refused.fields, response.headers_mut(), replace);
     response
 }
 
@@ -126,8 +127,12 @@ pub(crate) fn failure<O, H: Held>() -> Response<Body<O, H>> {
     response
 }
 
-/// Writes the fields; those that lists are made of are added to. All values share the memory of the text.
-fn write(fields: &Fields, headers: &mut HeaderMap) {
+/// Writes the fields by one of the ways below. All values share the memory of the text.
+fn write(
+    fields: &Fields,
+    headers: &mut HeaderMap,
+    put: impl Fn(&mut HeaderMap, HeaderName, HeaderValue),
+) {
     let text = Bytes::from_owner(fields.clone());
     for (name, range) in fields.lines() {
         // Ours are made of printable signs; of those that a handler added, what can't be written isn't.
@@ -135,12 +140,28 @@ fn write(fields: &Fields, headers: &mut HeaderMap) {
             continue;
         };
         match names::known(name) {
-            Some(name) => {
-                headers.insert(name, value);
-            }
+            Some(name) => put(headers, name, value),
             None => other(name, value, headers),
         }
     }
+}
+
+/// In an answer of the service, what a layer inside has told stays: that one knows better why it refused. Lists of limits
+/// (draft 8, whose items begin with a quote) grow by ours.
+fn add(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
+    let is_list = |value: &HeaderValue| value.as_bytes().starts_with(b"\"");
+    match headers.entry(name) {
+        Entry::Vacant(place) => {
+            place.insert(value);
+        }
+        Entry::Occupied(mut told) if is_list(told.get()) && is_list(&value) => told.append(value),
+        Entry::Occupied(_) => {}
+    }
+}
+
+/// In a refusal the last counts.
+fn replace(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
+    headers.insert(name, value);
 }
 
 #[cold]

@@ -11,7 +11,7 @@ use tollgate_engine::Engine;
 use tollgate_engine::backend::Memory;
 use tollgate_http::guard::{
     Admission, Answers, Asked, AtOnce, ByPolicy, Counts, ExactPerKey, Guard, Held, KeyOf, Limits,
-    PerKey, Ticket, keys,
+    PerKey, Ticket, Usage, keys,
 };
 use tower_layer::Layer;
 use tower_service::Service;
@@ -241,8 +241,8 @@ where
         let (parts, body) = request.into_parts();
         let mut head = Head(parts);
         match self.guard.ask(&head) {
-            Asked::Now(Admission::Passed(ticket)) => {
-                tell_usage(&ticket, &mut head);
+            Asked::Now(Admission::Passed(mut ticket)) => {
+                tell_usage(&mut ticket, &mut head);
                 let future = self.inner.call(Request::from_parts(head.0, body));
                 ResponseFuture::called(future, ticket)
             }
@@ -256,14 +256,14 @@ where
                 let mut inner = self.inner.clone();
                 let guard = Arc::clone(&self.guard);
                 ResponseFuture::later(async move {
-                    let ticket = match guard.answer(later).await {
+                    let mut ticket = match guard.answer(later).await {
                         Admission::Passed(ticket) => ticket,
                         Admission::Refused(denial) => {
                             return Ok(future::refusal(guard.tell(&head, &denial)));
                         }
                         Admission::Failed(_) => return Ok(future::failure()),
                     };
-                    tell_usage(&ticket, &mut head);
+                    tell_usage(&mut ticket, &mut head);
                     if let Err(error) = poll_fn(|context| inner.poll_ready(context)).await {
                         ticket.failed();
                         return Err(error);
@@ -278,9 +278,13 @@ where
 
 /// Tells the service where to say what it used.
 #[inline]
-fn tell_usage<H: Held>(ticket: &Ticket<H>, head: &mut Head) {
-    if let Some(usage) = ticket.usage() {
-        head.0.extensions.insert(usage.clone());
+fn tell_usage<H: Held>(ticket: &mut Ticket<H>, head: &mut Head) {
+    let Some(usage) = ticket.usage() else { return };
+    match head.0.extensions.get::<Usage>() {
+        Some(outer) => ticket.share(outer.clone()),
+        None => {
+            head.0.extensions.insert(usage.clone());
+        }
     }
 }
 

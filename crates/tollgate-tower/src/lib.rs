@@ -29,9 +29,9 @@ pub use layer::{RateLimit, RateLimitLayer};
 pub use pace::{BoxError, Pace, PaceLayer};
 pub use parts::Head;
 pub use tollgate_http::guard::{
-    Admission, Answers, AtOnce, Block, ByPolicy, Cost, Counts, Denial, ExactPerKey, Fields, Form,
-    Guard, KeyOf, Limits, Missing, MoreFacts, PerKey, Refused, Reply, Request, Settle, Settles,
-    Tarpit, Tenant, Tier, Usage, Used, User, keys,
+    Admission, Answers, Asked, AtOnce, Block, ByPolicy, Cost, Counts, Denial, ExactPerKey, Fields,
+    Form, Guard, Judged, KeyOf, Limits, Missing, MoreFacts, PerKey, Refused, Reply, Request,
+    Settle, Settles, Tarpit, Tenant, Terms, Tier, Usage, Used, User, keys,
 };
 pub use tollgate_http::{Dialect, Kind, client, outgoing};
 

@@ -38,7 +38,8 @@ impl Request for Head {
 
     fn host(&self) -> Option<&str> {
         let own = self.0.uri.host();
-        own.or_else(|| str::from_utf8(self.line("host")?).ok())
+        // Of several, the one that those who look for one find.
+        own.or_else(|| str::from_utf8(self.lines("host").next()?).ok())
     }
 
     fn route(&self) -> Option<&str> {

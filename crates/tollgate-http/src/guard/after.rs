@@ -157,6 +157,11 @@ impl Watch {
         self.usage.as_ref()
     }
 
+    /// What was used is told there.
+    pub(super) fn share(&mut self, usage: Usage) {
+        self.usage = self.usage.is_some().then_some(usage);
+    }
+
     /// The head of the answer is there.
     pub(super) fn replied(&mut self, reply: &dyn Reply, held: &mut impl Held) {
         self.counted = self.after.counts.of(reply);

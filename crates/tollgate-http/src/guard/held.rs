@@ -108,6 +108,17 @@ impl<H: Held> Ticket<H> {
         self.rest.as_ref()?.watch.as_ref()?.usage()
     }
 
+    /// The service tells what it used there, because a layer before has said so already: of both of them, one would be told
+    /// nothing.
+    pub fn share(&mut self, usage: Usage) {
+        if let Some(Rest {
+            watch: Some(watch), ..
+        }) = &mut self.rest
+        {
+            watch.share(usage);
+        }
+    }
+
     /// The head of the answer is there: what it says of the limit, and what is held until its body has ended.
     #[inline]
     pub fn replied(self, reply: &dyn Reply) -> (Fields, Option<Rest<H>>) {
