@@ -14,6 +14,9 @@ pub const PUSHBACK: &str = "grpc-retry-pushback-ms";
 const RESOURCE_EXHAUSTED: u64 = 8;
 const UNAVAILABLE: u64 = 14;
 
+/// The longest time that `google.protobuf.Duration` can say: ten thousand years.
+const LONGEST: Duration = Duration::from_secs(315_576_000_000);
+
 /// Whether a request is a call of gRPC, by its `content-type`.
 ///
 /// ```
@@ -51,6 +54,7 @@ pub fn write(
     wait: Option<Duration>,
     mut field: impl FnMut(&'static str, &str),
 ) {
+    let wait = wait.map(|wait| wait.min(LONGEST));
     let code = match refusal.kind {
         Kind::Shed | Kind::Unavailable => UNAVAILABLE,
         _ => RESOURCE_EXHAUSTED,

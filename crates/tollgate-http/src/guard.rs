@@ -23,6 +23,7 @@ mod fields;
 mod found;
 mod held;
 mod hooks;
+mod host;
 pub mod keys;
 mod per_key;
 mod request;

@@ -138,10 +138,9 @@ impl Answers {
             return grpc_refused(&refusal, denial);
         }
         let mut fields = Written::default();
-        if !self.dialects.is_empty()
-            && let Some(shown) = denial.shown()
-        {
-            self.show(&shown, &mut fields);
+        match denial.shown() {
+            Some(shown) if !self.dialects.is_empty() => self.show(&shown, &mut fields),
+            _ => self.show_names(&mut fields),
         }
         if let Some(seconds) = retry_after {
             fields.field("retry-after");
@@ -176,6 +175,10 @@ impl Answers {
             0
         };
         fields::write_to(&self.dialects, std::slice::from_ref(shown), now, fields);
+        self.show_names(fields);
+    }
+
+    fn show_names(&self, fields: &mut Written) {
         if let Some(names) = &self.exposed {
             fields.push("access-control-expose-headers", names);
         }
@@ -187,7 +190,7 @@ fn grpc_refused(refusal: &Refusal<'_>, denial: &Denial) -> Refused {
     // A client that waits for whole seconds doesn't come before the time that it was told.
     let told = refusal.retry_after.map(Duration::from_secs);
     let wait = denial.wait().map(|wait| match told {
-        Some(told) if told > wait + Duration::from_secs(1) => told,
+        Some(told) if told > wait.saturating_add(Duration::from_secs(1)) => told,
         _ => wait,
     });
     let mut fields = Written::default();

@@ -145,7 +145,7 @@ impl<R: Request, L: Limits<R>> Guard<R, L> {
             }
             Judged::Refused(denial) => Admission::Refused(denial),
             Judged::Failed(why) => {
-                tracing::error!(target: hooks::TARGET, "{why}");
+                self.log_mistake(why);
                 Admission::Failed(why)
             }
         }
@@ -170,7 +170,9 @@ impl<R: Request, L: Limits<R>> Guard<R, L> {
         if let (true, Some(blocks), Some(key)) = (is_offence, &watch.blocks, offender.block) {
             blocks.note(key);
         }
-        if let (true, Some(pit), Some(key)) = (is_offence, &watch.pit, offender.pit)
+        // Of what is too large nobody was told when to come again, so nobody comes too early.
+        let is_told = is_offence && denial.kind != Kind::TooLarge;
+        if let (true, Some(pit), Some(key)) = (is_told, &watch.pit, offender.pit)
             && let Some(stuck) = pit.catch(key, denial.wait().unwrap_or(Duration::MAX))
         {
             return Asked::Later(Box::new(Later {
@@ -180,6 +182,18 @@ impl<R: Request, L: Limits<R>> Guard<R, L> {
             }));
         }
         Asked::Now(Admission::Refused(denial))
+    }
+
+    /// As sparingly as refusals: whoever can send such a request can send many.
+    #[cold]
+    fn log_mistake(&self, why: &'static str) {
+        if self.log.allow() {
+            let untold = self.untold.swap(0, Ordering::Relaxed);
+            tracing::error!(target: hooks::TARGET, untold, "{why}");
+        } else {
+            // Only a number for people; nothing is ordered by it.
+            self.untold.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn log_refusal(&self, denial: &Denial) {

@@ -14,6 +14,7 @@ use tollgate_engine::{Engine, Facts, Verdict};
 use super::answers::Answers;
 use super::denial::Denial;
 use super::hooks;
+use super::host;
 use super::keys::Address;
 use super::request::{MoreFacts, Request, Tenant, Tier, User};
 use super::{Asked, Judged, Limits, Settles, Terms};
@@ -80,27 +81,34 @@ impl<B: Backend> ByPolicy<B> {
     }
 }
 
+/// Facts that aren't in a request as they are written there.
+#[derive(Clone, Copy)]
+struct Found<'r> {
+    ip: Option<&'r str>,
+    host: Option<&'r str>,
+}
+
 /// The facts that a policy asks for, as far as the request has them.
 fn facts<'r, R: Request>(
     request: &'r R,
-    ip: Option<&'r str>,
+    found: Found<'r>,
     asked: &'r [Box<str>],
 ) -> impl Iterator<Item = (&'r str, &'r str)> {
     let more = request.extension::<MoreFacts>();
     asked.iter().filter_map(move |name| {
         let told = more.and_then(|more| more.get(name));
-        Some((&**name, told.or_else(|| fact(request, ip, name))?))
+        Some((&**name, told.or_else(|| fact(request, found, name))?))
     })
 }
 
 /// What a request says of a fact.
-fn fact<'r, R: Request>(request: &'r R, ip: Option<&'r str>, name: &'r str) -> Option<&'r str> {
+fn fact<'r, R: Request>(request: &'r R, found: Found<'r>, name: &'r str) -> Option<&'r str> {
     match name {
         "method" => Some(request.method()),
         "path" => Some(request.path()),
         "route" => request.route(),
-        "host" => request.host(),
-        "ip" => ip,
+        "host" => found.host,
+        "ip" => found.ip,
         "user" => request.extension::<User>().map(|user| &*user.0),
         "tenant" => request.extension::<Tenant>().map(|tenant| &*tenant.0),
         "tier" => request.extension::<Tier>().map(|tier| &*tier.0),
@@ -175,18 +183,23 @@ impl<R: Request, B: Backend + 'static> Limits<R> for ByPolicy<B> {
 
     fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<Self::Held>, Question> {
         let asked = self.engine.facts_asked();
-        let ip = asked.iter().any(|name| &**name == "ip");
-        let ip = ip.then(|| self.address.client(request).address).flatten();
-        let ip = ip.map(AddressText::of);
-        let ip = ip.as_ref().map(AddressText::as_str);
+        let is_asked = |fact: &str| asked.iter().any(|name| &**name == fact);
+        let ip = is_asked("ip").then(|| self.address.client(request).address);
+        let ip = ip.flatten().map(AddressText::of);
+        let host = is_asked("host").then(|| request.host()).flatten();
+        let host = host.map(host::name);
+        let found = Found {
+            ip: ip.as_ref().map(AddressText::as_str),
+            host: host.as_deref(),
+        };
         let Some(now) = self.now.filter(|_| !self.engine.lets_wait()) else {
             let own = |(name, value): (&str, &str)| (name.into(), value.into());
             return Asked::Later(Question {
-                facts: facts(request, ip, &asked).map(own).collect(),
+                facts: facts(request, found, &asked).map(own).collect(),
                 cost: terms.cost,
             });
         };
-        let mut facts: Facts<'_> = facts(request, ip, &asked).collect();
+        let mut facts: Facts<'_> = facts(request, found, &asked).collect();
         if let Some(cost) = terms.cost {
             facts.set_cost(cost);
         }

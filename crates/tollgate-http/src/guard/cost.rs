@@ -69,5 +69,6 @@ impl Cost {
 /// A request without a body says nothing of its size.
 fn has_no_body(request: &impl Request) -> bool {
     let is_safe = matches!(request.method(), "GET" | "HEAD" | "OPTIONS" | "DELETE");
-    is_safe && request.line("transfer-encoding").is_none()
+    // Of any number of lines: a body may be announced by two.
+    is_safe && request.lines("transfer-encoding").next().is_none()
 }

@@ -4,6 +4,8 @@
 //! sends another value each time has a fresh limit each time. So put such a layer behind the one that authenticates, or
 //! combine it with the address.
 
+mod cookie;
+
 use std::hash::Hash;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
@@ -11,6 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::request::Request;
 use crate::client::{Client, Network, Told, Trust};
+
+pub use cookie::{Cookie, CookieValue};
 
 /// Where the key of a request is found.
 pub trait KeyOf<R: Request>: Send + Sync + 'static {
@@ -224,35 +228,6 @@ impl<R: Request> KeyOf<R> for Bearer {
         let (scheme, token) = request.line("authorization")?.split_at_checked(7)?;
         let token = token.trim_ascii();
         (scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty()).then_some(token)
-    }
-}
-
-/// A cookie. If it is there several times the request has no key.
-#[derive(Clone, Debug)]
-pub struct Cookie(Box<str>);
-
-impl Cookie {
-    /// The cookie of this name.
-    pub fn new(name: &str) -> Self {
-        Self(name.into())
-    }
-}
-
-impl<R: Request> KeyOf<R> for Cookie {
-    type Key<'r>
-        = &'r [u8]
-    where
-        R: 'r;
-
-    fn key<'r>(&'r self, request: &'r R) -> Option<&'r [u8]> {
-        let lines = request.lines("cookie");
-        let pairs = lines.flat_map(|line| line.split(|byte| *byte == b';'));
-        let mut values = pairs.filter_map(|pair| {
-            let rest = pair.trim_ascii().strip_prefix(self.0.as_bytes())?;
-            rest.strip_prefix(b"=")
-        });
-        let first = values.next()?;
-        (values.next().is_none() && !first.is_empty()).then_some(first)
     }
 }
 

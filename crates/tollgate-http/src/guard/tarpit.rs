@@ -15,6 +15,9 @@ use super::request::Request;
 /// Keys that were told when to come again: 25 MB at most.
 const KEYS: usize = 1_000_000;
 
+/// For how long it is known at most that somebody was told to stay away: who was told so for ever mustn't take up room for ever.
+const REMEMBERED: Duration = Duration::from_secs(86_400);
+
 /// How long those wait for a refusal who come again before they were told to, and how many of them at most.
 ///
 /// One of a key waits at a time, so nobody ties up more of the service than one request by it; whoever finds no place is refused at
@@ -82,7 +85,7 @@ impl<R: Request> Pit<R> {
         let told = self.told.key(&key);
         let is_early = !told.peek().is_allowed();
         // Without room for it, it isn't held up.
-        let _ = told.block_for(wait);
+        let _ = told.block_for(wait.min(REMEMBERED));
         let delay = self.tarpit.longest.min(wait);
         if !is_early || delay.is_zero() {
             return None;

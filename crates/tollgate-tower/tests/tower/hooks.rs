@@ -159,3 +159,25 @@ fn mistakes_are_told_at_start_and_once() {
         });
     });
 }
+
+/// Who sends what has no key fills no disk.
+#[test]
+fn mistakes_are_logged_as_sparingly_as_refusals() {
+    let log = Log::new(Level::WARN);
+    let _guard = tracing::subscriber::set_default(log.clone());
+    run(async {
+        let (limits, clock) = per_key(Rate::per_second(1), keys::Header::new("x-api-key"));
+        let guard = Guard::new(limits).clock(Arc::clone(&clock));
+        let app = app(RateLimitLayer::of(guard.log(Rate::per_second(2).burst(2))));
+        let ask_one = async || ask(&app, from("192.0.2.1", "/")).await.status;
+        for _ in 0..100 {
+            assert_eq!(ask_one().await, 500);
+        }
+        assert_eq!(log.take().len(), 2);
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(ask_one().await, 500);
+        let told = log.take();
+        assert_eq!(told.len(), 1);
+        assert!(told[0].contains("untold=98"), "{told:?}");
+    });
+}

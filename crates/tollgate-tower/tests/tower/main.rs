@@ -6,6 +6,7 @@ mod counting;
 mod drops;
 mod golden;
 mod hooks;
+mod hostile;
 mod kit;
 mod offences;
 mod pace;
