@@ -57,6 +57,7 @@ fn after_a_stop_no_action_starts_whoever_fires() {
         // Whatever started before has been counted, so this waits for it.
         let drained = debouncer.stop_and_wait_blocking(Duration::MAX);
         assert!(drained.is_ok());
+        assert_eq!(Arc::strong_count(&seen), 1, "captures are gone");
         seen.stopped.store(true, Ordering::SeqCst);
         let started = seen.started.load(Ordering::SeqCst);
         assert_eq!(started, seen.ended.load(Ordering::SeqCst), "drained");

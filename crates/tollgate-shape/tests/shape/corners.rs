@@ -50,7 +50,7 @@ fn a_flush_may_close_its_coalescer_and_the_rest_is_flushed() {
     });
     *itself.lock().unwrap() = Some(coalescer.clone());
     coalescer.try_add(1, ()).unwrap();
-    let mut got = || seen.recv_timeout(LONG).unwrap();
+    let got = || seen.recv_timeout(LONG).unwrap();
     assert_eq!(got(), (1, None));
     assert_eq!(got(), (0, Some((Ok(()), true))), "it returns at once");
     assert_eq!(got(), (2, None), "what there was is flushed");
@@ -374,7 +374,7 @@ fn stops_flushes_calls_and_time_on_several_threads_agree() {
             });
         thread::scope(|scope| {
             scope.spawn(|| (0..50).for_each(|value| debouncer.call(value)));
-            scope.spawn(|| (0..50).for_each(|_| drop(debouncer.flush())));
+            scope.spawn(|| (0..50).for_each(|_| _ = debouncer.flush()));
             scope.spawn(|| (0..50).for_each(|_| clock.advance(ms(1))));
             scope.spawn(|| {
                 (0..20).for_each(|_| thread::yield_now());
