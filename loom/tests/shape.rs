@@ -136,3 +136,24 @@ fn every_item_is_flushed_once_or_left_over() {
         }
     });
 }
+
+#[test]
+fn a_batch_whose_flush_fails_while_it_is_stopped_is_left_over_once() {
+    check(|| {
+        let clock = Manual::new();
+        let coalescer = Coalesce::window(WAIT)
+            .clock(clock.clone())
+            .build(|_| Flushed::RetryIn(WAIT));
+        coalescer.try_add(0_u32, ()).ok();
+        let flushes = coalescer.clone();
+        let flusher = thread::spawn(move || flushes.flush());
+        coalescer.stop();
+        assert!(flusher.join().is_ok());
+        let left: usize = coalescer
+            .take_leftover()
+            .iter()
+            .map(|batch| batch.len())
+            .sum();
+        assert_eq!((left, coalescer.pending()), (1, 0));
+    });
+}
