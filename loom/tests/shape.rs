@@ -57,6 +57,7 @@ fn after_a_stop_no_action_starts_whoever_fires() {
         // Whatever started before has been counted, so this waits for it.
         let drained = debouncer.stop_and_wait_blocking(Duration::MAX);
         assert!(drained.is_ok());
+        assert_eq!(Arc::strong_count(&seen), 1, "captures are gone");
         seen.stopped.store(true, Ordering::SeqCst);
         let started = seen.started.load(Ordering::SeqCst);
         assert_eq!(started, seen.ended.load(Ordering::SeqCst), "drained");
@@ -133,5 +134,26 @@ fn every_item_is_flushed_once_or_left_over() {
                 "{key}"
             );
         }
+    });
+}
+
+#[test]
+fn a_batch_whose_flush_fails_while_it_is_stopped_is_left_over_once() {
+    check(|| {
+        let clock = Manual::new();
+        let coalescer = Coalesce::window(WAIT)
+            .clock(clock.clone())
+            .build(|_| Flushed::RetryIn(WAIT));
+        coalescer.try_add(0_u32, ()).ok();
+        let flushes = coalescer.clone();
+        let flusher = thread::spawn(move || flushes.flush());
+        coalescer.stop();
+        assert!(flusher.join().is_ok());
+        let left: usize = coalescer
+            .take_leftover()
+            .iter()
+            .map(|batch| batch.len())
+            .sum();
+        assert_eq!((left, coalescer.pending()), (1, 0));
     });
 }

@@ -52,7 +52,7 @@ With --key, each match of the regular expression has a limit of its own: its fir
 of the match. Lines that don't match have one limit together.
 
 When the reader of standard output goes away, as head does, it ends without an error. On Ctrl-C or a SIGTERM it reads no more;
-lines that it has read already are decided (with --wait those that need not wait) and written.
+lines that it has read already are decided (with --wait those that need not wait) and written. A second one ends it at once.
 
 Exit code 0: all was read, or nobody reads any more; 1: something can't be read or written; 2: the arguments are wrong;
 130, 143: a signal ended it.

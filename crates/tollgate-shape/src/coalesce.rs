@@ -118,11 +118,15 @@ where
     }
 
     /// Takes no more items, flushes what there is, and blocks until that has ended, or for at most so long. Then it is stopped.
+    /// From inside of a flush it returns at once; when that has ended the rest is flushed, and then it is stopped.
     ///
     /// # Errors
     /// [`StillRunning`] if that took longer. What was not flushed is in [`take_leftover`](Self::take_leftover).
     pub fn close_blocking(&self, most: Duration) -> Result<(), StillRunning> {
         self.handle.close();
+        if self.handle.is_inside() {
+            return Ok(());
+        }
         let drained = self.handle.drain_blocking(most);
         self.stop();
         drained
@@ -157,11 +161,15 @@ where
     }
 
     /// Takes no more items, flushes what there is, and waits until that has ended, or for at most so long. Then it is stopped.
+    /// Awaited inside of a flush it is ready at once; when that has ended the rest is flushed, and then it is stopped.
     ///
     /// # Errors
     /// [`StillRunning`] if that took longer. What was not flushed is in [`take_leftover`](Self::take_leftover).
     pub async fn close(&self, most: Duration) -> Result<(), StillRunning> {
         self.handle.close();
+        if self.handle.is_inside() {
+            return Ok(());
+        }
         let work = Arc::clone(self.handle.work());
         let drained = crate::work::Draining::new(work, most).await;
         self.stop();

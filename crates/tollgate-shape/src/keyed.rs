@@ -23,6 +23,9 @@ pub enum WhenFull {
     #[default]
     Refuse,
     /// The key whose time would come first is over now, as if it had been flushed, and makes room.
+    ///
+    /// Keys that have fired and wait for a slow action to end are bounded, too: when there are as many of those as the capacity says,
+    /// new keys are refused.
     FireEarliest,
 }
 

@@ -47,7 +47,7 @@ pub(crate) trait Store: Send + 'static {
     /// A job that can't run yet, because another does: [`take`](Self::take) returns it.
     fn defer(&mut self, job: Self::Job);
 
-    /// An action ended, or panicked (none).
+    /// An action ended; without an outcome if it panicked or was cut off.
     fn ended(&mut self, now: Timestamp, outcome: Option<Self::Outcome>);
 
     /// Makes everything due.
@@ -128,6 +128,14 @@ struct State<S: Store> {
     draining: Vec<Waker>,
 }
 
+/// How an action ended.
+pub(crate) enum Ended<O> {
+    With(O),
+    Panicked,
+    /// Who ran it was dropped before its end.
+    CutOff,
+}
+
 /// What a driver does next.
 pub(crate) enum Next<S: Store> {
     Run(Kept<S>, S::Job),
@@ -192,25 +200,27 @@ impl<S: Store, C: Clock> Work<S, C> {
         // Under the lock, so that what waits sees times in order.
         let now = self.clock.now();
         let (result, then) = change(&mut state.store, now);
+        let woken = state.store.woken();
         match then {
-            Then::Nothing => {}
+            Then::Nothing => drop(state),
             Then::Look => Self::wake_driver(state),
             Then::Fire(job) => self.fire(state, job),
         }
+        woken.into_iter().for_each(Waker::wake);
         Some(result)
     }
 
     /// Runs a job on this thread if it may, or else leaves it to the driver.
     #[inline(never)]
     fn fire(&self, mut state: MutexGuard<'_, State<S>>, job: S::Job) {
-        let is_free = state.running == 0 || inside::is_inside(self.id());
+        let is_free = state.running == 0 || self.is_inside();
         let action = state.action.clone();
         match action {
             Some(action) if is_free && matches!(*action, Action::Sync(_)) => {
                 state.running += 1;
                 state.stats.fired += 1;
                 drop(state);
-                self.run(&action, job);
+                self.run(action, job);
             }
             _ => {
                 state.store.defer(job);
@@ -220,18 +230,28 @@ impl<S: Store, C: Clock> Work<S, C> {
     }
 
     /// Runs a sync action for a job that was counted as running.
-    pub(crate) fn run(&self, action: &Kept<S>, job: S::Job) {
-        let Action::Sync(call) = &**action else {
-            return self.finish(None);
+    pub(crate) fn run(&self, action: Kept<S>, job: S::Job) {
+        let Action::Sync(call) = &*action else {
+            return self.finish(Ended::CutOff);
         };
-        let _inside = inside::enter(self.id());
+        let inside = inside::enter(self.id());
         let outcome = catch_unwind(AssertUnwindSafe(|| call(job)));
-        self.finish(outcome.ok());
+        // If it was stopped, what the action has captured goes before it counts as ended.
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(action)));
+        drop(inside);
+        self.finish(match (outcome, dropped) {
+            (Ok(outcome), Ok(())) => Ended::With(outcome),
+            _ => Ended::Panicked,
+        });
     }
 
-    /// An action that was counted as running has ended; none if it panicked.
-    pub(crate) fn finish(&self, outcome: Option<S::Outcome>) {
-        let has_panicked = outcome.is_none();
+    /// An action that was counted as running has ended.
+    pub(crate) fn finish(&self, ended: Ended<S::Outcome>) {
+        let has_panicked = matches!(ended, Ended::Panicked);
+        let outcome = match ended {
+            Ended::With(outcome) => Some(outcome),
+            Ended::Panicked | Ended::CutOff => None,
+        };
         let mut state = self.lock();
         state.running -= 1;
         state.stats.panicked += u64::from(has_panicked);
@@ -330,6 +350,11 @@ impl<S: Store, C: Clock> Work<S, C> {
         driver.into_iter().for_each(Waker::wake);
     }
 
+    /// Whether this thread runs an action of it right now.
+    pub(crate) fn is_inside(&self) -> bool {
+        inside::depth(self.id()) > 0
+    }
+
     /// What an action that runs on this thread is known by.
     fn id(&self) -> usize {
         std::ptr::from_ref(self).addr()
@@ -348,7 +373,7 @@ impl<S: Store, C: Clock> Work<S, C> {
     pub(crate) fn tick(&self) -> bool {
         match self.next(Waker::noop()) {
             Next::Run(action, job) => {
-                self.run(&action, job);
+                self.run(action, job);
                 true
             }
             _ => false,

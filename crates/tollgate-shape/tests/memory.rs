@@ -46,3 +46,21 @@ fn a_pending_key_takes_less_than_100_bytes_beside_key_and_value() {
     let left = live().wrapping_sub(before);
     assert!(left < 10_000, "{left} bytes are left of keys that are gone");
 }
+
+#[test]
+fn keys_that_were_flushed_together_leave_no_memory_behind() {
+    let clock = Manual::new();
+    let before = live();
+    let debouncer = Debounce::new(WAIT)
+        .clock(clock.clone())
+        .keyed(1_000_000)
+        .build(|_: u64, _: u64| {});
+    for key in 0..30_000u64 {
+        debouncer.call(key, 0).unwrap();
+    }
+    assert_eq!(debouncer.flush_all(), 30_000);
+    clock.advance(WAIT);
+    assert_eq!((debouncer.stats().fired, debouncer.len()), (30_000, 0));
+    let left = live().wrapping_sub(before);
+    assert!(left < 10_000, "{left} bytes are left of keys that are gone");
+}

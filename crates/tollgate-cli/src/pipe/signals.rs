@@ -7,7 +7,8 @@ use std::thread;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The numbers of signals that ask to end, as they come. From when this returns they don't end the process by themselves.
+/// The numbers of signals that ask to end, as they come. From when this returns the first doesn't end the process by itself; the
+/// second does, at once: whoever asks twice may have a reader that takes nothing, and then the first is never looked at.
 pub(super) fn listen() -> io::Result<Receiver<i32>> {
     let runtime = Builder::new_current_thread().enable_io().build()?;
     let (sender, signals) = mpsc::channel();
@@ -19,12 +20,16 @@ pub(super) fn listen() -> io::Result<Receiver<i32>> {
         .name("signals".into())
         .spawn(move || {
             runtime.block_on(async {
-                loop {
+                for is_first in [true, false] {
                     let kind = tokio::select! {
                         _ = interrupts.recv() => interrupt,
                         _ = terminates.recv() => terminate,
                     };
-                    if sender.send(kind.as_raw_value()).is_err() {
+                    let number = kind.as_raw_value();
+                    if !is_first {
+                        std::process::exit(128 + number);
+                    }
+                    if sender.send(number).is_err() {
                         // Nobody listens any more, and the process is about to end.
                         return;
                     }

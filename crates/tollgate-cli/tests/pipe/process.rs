@@ -77,3 +77,21 @@ fn a_signal_ends_it_and_no_line_that_it_accepted_is_lost() {
         drop(input);
     }
 }
+
+#[test]
+fn a_second_signal_ends_it_though_nobody_reads() {
+    let mut child = start(&["--rate", "1000000000/s"]);
+    let mut input = child.stdin.take().unwrap();
+    // Its output is open and never read, so it blocks in a write, and then this one does.
+    let writer = std::thread::spawn(move || while input.write_all(&[b'\n'; 4096]).is_ok() {});
+    let mut out = child.stdout.take().unwrap();
+    out.read_exact(&mut [0]).unwrap();
+    let ended = loop {
+        if let Some(ended) = child.try_wait().unwrap() {
+            break ended;
+        }
+        signal(&child, "-INT");
+    };
+    assert_eq!(ended.code(), Some(130));
+    writer.join().unwrap();
+}

@@ -167,7 +167,11 @@ impl<K: Hash + Eq, V> Batches<K, V> {
         let before = weigh.map_or(0, |weigh| weigh(&key, there));
         merge(&key, there, value);
         let after = weigh.map_or(weight, |weigh| weigh(&key, there));
-        self.open.weight = (self.open.weight - before).saturating_add(after);
+        self.open.weight = self
+            .open
+            .weight
+            .saturating_sub(before)
+            .saturating_add(after);
         self.open.last = now;
         let is_closed = self.close_if_full();
         Ok(if is_closed { Then::Look } else { Then::Nothing })
@@ -221,7 +225,10 @@ impl<K: Hash + Eq, V> Batches<K, V> {
             .iter()
             .position(|(other, _)| *other == waiter)?;
         let (_, waker) = self.waiters.remove(place)?;
-        self.wake_waiters();
+        // Those for whom there is room know of it, but for the one that has moved up to the last place.
+        let room = self.limits.max_pending.saturating_sub(self.pending);
+        let last = room.checked_sub(1).and_then(|last| self.waiters.get(last));
+        self.woken.extend(last.map(|(_, waker)| waker.clone()));
         Some(waker)
     }
 
@@ -332,7 +339,8 @@ where
             self.pending -= batch.len();
             self.leftover.insert(0, batch);
         } else {
-            self.again = Some((batch, now + after));
+            // Later than now, so that a retry after no time at all lets others have their turn.
+            self.again = Some((batch, now + after.max(Duration::from_nanos(1))));
         }
     }
 

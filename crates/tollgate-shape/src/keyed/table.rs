@@ -130,24 +130,21 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
     #[inline(never)]
     fn call_new(&mut self, key: K, value: T, now: Timestamp) -> Changed<Heard<K, T>, K, T> {
         let mut evicted = Then::Nothing;
-        if self.index.len() >= self.capacity {
-            match self.when_full {
-                WhenFull::FireEarliest => {
-                    self.evict_earliest(now);
-                    evicted = Then::Look;
-                }
-                WhenFull::Refuse => {
-                    let capacity = self.capacity;
-                    return (
-                        Err(NoRoom {
-                            key,
-                            value,
-                            capacity,
-                        }),
-                        Then::Nothing,
-                    );
-                }
-            }
+        let is_full = self.index.len() >= self.capacity;
+        // What has fired and waits for a slow action to end can't be hurried, and takes memory all the same.
+        let is_behind = self.ready.len() >= self.capacity;
+        if is_behind || (is_full && self.when_full == WhenFull::Refuse) {
+            let capacity = self.capacity;
+            let refused = NoRoom {
+                key,
+                value,
+                capacity,
+            };
+            return (Err(refused), Then::Nothing);
+        }
+        if is_full {
+            self.evict_earliest(now);
+            evicted = Then::Look;
         }
         let mut line = Timeline::new();
         let called = line.call(&self.times, now);
@@ -269,14 +266,18 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
 
     /// Makes room: the key whose timer rings first is over now.
     fn evict_earliest(&mut self, now: Timestamp) {
-        while let Some(Reverse((_, slot, stamp))) = self.timers.peek().copied() {
-            let is_there = self
-                .slots
-                .get(index(slot))
-                .is_some_and(|s| s.stamp == stamp);
-            if !is_there {
+        while let Some(Reverse((at, slot, stamp))) = self.timers.peek().copied() {
+            let place = self.slots.get(index(slot)).filter(|s| s.stamp == stamp);
+            let Some(entry) = place.and_then(|place| place.entry.as_ref()) else {
                 self.timers.pop();
                 self.stale = self.stale.saturating_sub(1);
+                continue;
+            };
+            // It may have been called since its timer was set, and then another is earlier.
+            let over = entry.line.over(&self.times);
+            if over > at {
+                self.timers.pop();
+                self.push((over, slot, stamp));
                 continue;
             }
             let (_, fired, _) = self.over(slot, now);

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tollgate::Clock;
 use tollgate::clock::sleep_until;
+use tollgate::{Clock, Timestamp};
 use tracing::dispatcher::WeakDispatch;
 use tracing::{Level, Metadata, debug, error, info, trace, warn};
 
@@ -47,30 +47,46 @@ impl<C: Clock + Clone + 'static> Shared<C> {
             return;
         }
         let (clock, every) = (shared.clock.clone(), shared.summaries.every);
-        let at = clock.now() + every;
-        // It doesn't keep the layer alive: when that is gone there is nobody to tell.
-        let shared = Arc::downgrade(shared);
-        let sleep = sleep_until(clock.clone(), at);
+        let began = clock.now();
+        let due = Due {
+            shared: Arc::downgrade(shared),
+            began,
+        };
+        let sleep = sleep_until(clock.clone(), began + every);
         place::run(&clock, async move {
             sleep.await;
-            tell(&shared, every);
+            drop(due);
         });
     }
 }
 
-fn tell<C: Clock + Clone + 'static>(shared: &Weak<Shared<C>>, every: Duration) {
-    let Some(shared) = shared.upgrade() else {
-        return;
-    };
+/// A summary that is on its way. It is written when this is dropped: when its time has come, or before that if
+/// the runtime in which it waits ends, as nobody else would write it then.
+struct Due<C: Clock + Clone + 'static> {
+    /// It doesn't keep the layer alive: when that is gone there is nobody to tell.
+    shared: Weak<Shared<C>>,
+    began: Timestamp,
+}
+
+impl<C: Clock + Clone + 'static> Drop for Due<C> {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.upgrade() {
+            let lasted = shared.clock.now() - self.began;
+            tell(&shared, lasted.min(shared.summaries.every));
+        }
+    }
+}
+
+fn tell<C: Clock + Clone + 'static>(shared: &Shared<C>, every: Duration) {
     // Before the counts are taken: whoever suppresses from now on begins the next one.
     shared.summaries.is_due.store(false, Ordering::Release);
     match shared.dispatch.get().map(WeakDispatch::upgrade) {
         Some(Some(dispatch)) => {
-            tracing::dispatcher::with_default(&dispatch, || tell_all(&shared, every))
+            tracing::dispatcher::with_default(&dispatch, || tell_all(shared, every))
         }
         // Its subscriber is gone, and with it everybody who could be told.
         Some(None) => {}
-        None => tell_all(&shared, every),
+        None => tell_all(shared, every),
     }
 }
 

@@ -3,7 +3,10 @@
 //! # Memory ordering
 //! A slot is taken by one compare-and-swap of its key from 0, and is never given to another key: whoever sees the key
 //! sees a slot whose limit was made with the table. The metadata is set by whoever took the slot, once, and is only read
-//! for a summary, which does without if it isn't there yet. Counts order nothing.
+//! for a summary, which does without if it isn't there yet.
+//!
+//! A count is set to 0 (release) after the summary was marked as not due. Whoever counts the next event (acquire) and finds
+//! 0 sees that mark, and begins the next summary. Were it to miss the mark, the count would never be told.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,7 +51,7 @@ impl<C: Clock> Place<C> {
     /// Counts an event that isn't shown. Whether it is the first since the last summary.
     #[inline]
     pub(super) fn suppress(&self) -> bool {
-        self.suppressed.fetch_add(1, Ordering::Relaxed) == 0
+        self.suppressed.fetch_add(1, Ordering::Acquire) == 0
     }
 
     /// What it is the place of, if it is one.
@@ -112,7 +115,7 @@ impl<C: Clock> Table<C> {
     /// What was suppressed since this was asked last.
     pub(super) fn take(&self, mut tell: impl FnMut(&Place<C>, u64)) {
         for place in self.all() {
-            let count = place.suppressed.swap(0, Ordering::Relaxed);
+            let count = place.suppressed.swap(0, Ordering::Release);
             if count > 0 {
                 self.suppressed.fetch_add(count, Ordering::Relaxed);
                 tell(place, count);

@@ -1,9 +1,9 @@
 //! Work that a pacer runs when its turn has come.
 
 use std::fmt;
-use std::future::{Future, IntoFuture, ready};
+use std::future::{Future, IntoFuture, poll_fn, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -117,11 +117,20 @@ impl<C: Clock + Clone + Send + Sync + 'static> Pacer<C> {
             if !end.0.begin() {
                 return;
             }
-            // A panic leaves the end to say so.
+            // A panic leaves the end to say so, and isn't that of whoever wakes the task.
             let begun = catch_unwind(AssertUnwindSafe(work));
             if let Ok(running) = begun {
-                let result = running.await;
-                end.0.finish(Stage::Done(result));
+                let mut running = pin!(running);
+                let result = poll_fn(|context| {
+                    let poll = || running.as_mut().poll(context);
+                    match catch_unwind(AssertUnwindSafe(poll)) {
+                        Ok(poll) => poll.map(Some),
+                        Err(_) => Poll::Ready(None),
+                    }
+                });
+                if let Some(result) = result.await {
+                    end.0.finish(Stage::Done(result));
+                }
             }
         });
         Ok(Submitted { shared })

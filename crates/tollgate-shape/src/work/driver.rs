@@ -11,7 +11,7 @@ use pin_project_lite::pin_project;
 use tollgate::clock::{Sleep, sleep_until};
 use tollgate::{Clock, Timestamp};
 
-use super::{Action, Next, Outcoming, Store, Work, inside};
+use super::{Action, Ended, Next, Outcoming, Store, Work, inside};
 
 /// How many actions run before other tasks of the executor get their turn.
 const BUDGET: usize = 32;
@@ -33,8 +33,9 @@ pin_project! {
             let running = this.running.take();
             drop(this.work.stop());
             if running.is_some() {
-                drop(running);
-                this.work.finish(None);
+                let dropped = catch_unwind(AssertUnwindSafe(|| drop(running)));
+                let ended = dropped.map_or(Ended::Panicked, |()| Ended::CutOff);
+                this.work.finish(ended);
             }
         }
     }
@@ -58,26 +59,36 @@ impl<S: Store, C: Clock + Clone> Future for Driver<S, C> {
         let mut this = self.project();
         for _ in 0..BUDGET {
             if let Some(running) = this.running {
-                let outcome = {
-                    let _inside = inside::enter(this.work.id());
-                    let poll = || running.as_mut().poll(context);
-                    match catch_unwind(AssertUnwindSafe(poll)) {
-                        Ok(poll) => Some(ready!(poll)),
-                        Err(_) => None,
-                    }
+                let inside = inside::enter(this.work.id());
+                let poll = || running.as_mut().poll(context);
+                let ended = match catch_unwind(AssertUnwindSafe(poll)) {
+                    Ok(poll) => Ended::With(ready!(poll)),
+                    Err(_) => Ended::Panicked,
                 };
                 // What it has captured goes before it counts as ended.
-                *this.running = None;
-                this.work.finish(outcome);
+                let drops = || *this.running = None;
+                let dropped = catch_unwind(AssertUnwindSafe(drops));
+                drop(inside);
+                this.work.finish(match dropped {
+                    Ok(()) => ended,
+                    Err(_) => Ended::Panicked,
+                });
             }
             match this.work.next(context.waker()) {
-                Next::Run(action, job) => match &*action {
-                    Action::Sync(_) => this.work.run(&action, job),
-                    Action::Async(begin) => match catch_unwind(AssertUnwindSafe(|| begin(job))) {
+                Next::Run(action, job) => {
+                    let Action::Async(begin) = &*action else {
+                        this.work.run(action, job);
+                        continue;
+                    };
+                    let inside = inside::enter(this.work.id());
+                    let begun = catch_unwind(AssertUnwindSafe(|| begin(job)));
+                    drop(action);
+                    drop(inside);
+                    match begun {
                         Ok(running) => *this.running = Some(running),
-                        Err(_) => this.work.finish(None),
-                    },
-                },
+                        Err(_) => this.work.finish(Ended::Panicked),
+                    }
+                }
                 Next::Sleep(at) => {
                     this.sleep.as_mut().reset(at);
                     ready!(this.sleep.as_mut().poll(context));

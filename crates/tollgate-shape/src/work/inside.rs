@@ -27,10 +27,6 @@ pub(super) fn depth(id: usize) -> usize {
     INSIDE.with(|inside| inside.borrow().iter().filter(|other| **other == id).count())
 }
 
-pub(super) fn is_inside(id: usize) -> bool {
-    depth(id) > 0
-}
-
 impl Drop for Inside {
     fn drop(&mut self) {
         INSIDE.with(|inside| inside.borrow_mut().pop());

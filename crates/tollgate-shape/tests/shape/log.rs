@@ -127,3 +127,28 @@ fn places_beyond_the_bound_share_one_limit() {
         assert!(summaries[0].contains("suppressed 991 events of many places in 10 s"));
     });
 }
+
+#[test]
+fn a_runtime_that_ends_takes_no_summary_with_it() {
+    let lines = Lines::default();
+    let throttle = LogThrottle::builder(Rate::per_hour(1))
+        .summary_every(Duration::from_secs(3600))
+        .build()
+        .unwrap();
+    let subscriber = tracing_subscriber::registry()
+        .with(throttle.clone())
+        .with(lines.layer());
+    with_default(subscriber, || {
+        for _ in 0..2 {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .build()
+                .unwrap();
+            runtime.block_on(async { fails(6, "a") });
+            drop(runtime);
+            let told = lines.take();
+            let last = told.last().unwrap();
+            assert!(last.contains("suppressed"), "{told:?}");
+        }
+    });
+    assert_eq!(throttle.suppressed(), 11);
+}

@@ -7,6 +7,7 @@
 
 mod coalesce;
 mod coalesce_model;
+mod corners;
 mod debounce;
 mod dropping;
 mod ending;

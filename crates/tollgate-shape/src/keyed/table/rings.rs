@@ -1,11 +1,12 @@
 //! What happens when the timer of a key rings, and what else the driver asks of the table.
 
 use std::cmp::Reverse;
+use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
 use tollgate::Timestamp;
 
-use super::{KeyFired, Table, index};
+use super::{KEPT, KeyFired, Table, index};
 use crate::debounce::Fired;
 use crate::timeline::{Edge, Rang};
 use crate::work::Store;
@@ -34,6 +35,10 @@ where
         }
         if let Some(key) = self.order.pop_front() {
             let fired = self.ready.remove(&key)?;
+            if self.order.is_empty() && self.ready.capacity() > KEPT {
+                // A burst of keys is over, and its memory is freed.
+                (self.order, self.ready) = (VecDeque::new(), HashMap::default());
+            }
             self.spacing.fired(now);
             return Some((key, fired));
         }
