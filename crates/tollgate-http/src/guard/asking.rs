@@ -134,7 +134,7 @@ impl<R: Request, L: Limits<R>> Guard<R, L> {
         Some(Box::new(Denial::blocked("blocked", Some(left)).key(key)))
     }
 
-    #[inline]
+    #[inline(always)]
     fn admission(&self, judged: Judged<L::Held>, cost: Option<u64>) -> Admission<L::Held> {
         match judged {
             Judged::Exempt => Admission::Passed(Ticket::free()),
@@ -145,7 +145,7 @@ impl<R: Request, L: Limits<R>> Guard<R, L> {
             }
             Judged::Refused(denial) => Admission::Refused(denial),
             Judged::Failed(why) => {
-                tracing::error!(target: hooks::TARGET, "{why}");
+                failed(why);
                 Admission::Failed(why)
             }
         }
@@ -197,6 +197,12 @@ impl<R: Request, L: Limits<R>> Guard<R, L> {
             self.untold.fetch_add(1, Ordering::Relaxed);
         }
     }
+}
+
+#[cold]
+#[inline(never)]
+fn failed(why: &str) {
+    tracing::error!(target: hooks::TARGET, "{why}");
 }
 
 impl Offender {
