@@ -74,7 +74,7 @@ pub(crate) fn digit_bytes(mut value: u64, room: &mut [u8; 20]) -> &[u8] {
     }
     at -= 1;
     // Below ten.
-    room[at] = b'0' + value as u8;
+    room[at] = b'0' + (value % 10) as u8;
     &room[at..]
 }
 
@@ -83,7 +83,7 @@ const PAIRS: [u8; 200] = {
     let mut pairs = [0; 200];
     let mut number = 0;
     while number < 100 {
-        pairs[2 * number] = b'0' + (number / 10) as u8;
+        pairs[2 * number] = b'0' + (number / 10 % 10) as u8;
         pairs[2 * number + 1] = b'0' + (number % 10) as u8;
         number += 1;
     }

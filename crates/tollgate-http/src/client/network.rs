@@ -92,10 +92,12 @@ impl Hash for Network {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let bits = u64::from(self.bits);
         match self.first {
-            IpAddr::V4(four) => hasher.write_u64(1 << 40 | bits << 32 | u64::from(u32::from(four))),
+            IpAddr::V4(four) => {
+                hasher.write_u64((1 << 40) | (bits << 32) | u64::from(four.to_bits()))
+            }
             IpAddr::V6(six) => {
-                hasher.write_u64(2 << 40 | bits);
-                hasher.write_u128(six.into());
+                hasher.write_u64((2 << 40) | bits);
+                hasher.write_u128(six.to_bits());
             }
         }
     }
