@@ -159,17 +159,12 @@ impl Trust {
         peer: Option<IpAddr>,
         lines: impl DoubleEndedIterator<Item = &'h [u8]>,
     ) -> Client {
-        let peer = peer.map(|address| address.to_canonical());
         let mut lines = lines.rev().peekable();
         if lines.peek().is_none() {
-            return Client::of(peer, Told::Nothing);
+            return Client::unread(peer);
         }
-        let is_believed = match &self.whom {
-            Whom::Nobody => false,
-            Whom::Proxies(networks) => peer.is_some_and(|peer| is_in(networks, peer)),
-            Whom::Hops(_) => true,
-        };
-        if !is_believed {
+        let peer = peer.map(|address| address.to_canonical());
+        if !self.believes(peer) {
             return Client::of(peer, Told::ByStranger);
         }
         match &self.field {
@@ -186,6 +181,16 @@ impl Trust {
                 (Some(address), None) => Client::of(Some(address), Told::ByProxies),
                 _ => Client::of(peer, Told::Unreadable),
             },
+        }
+    }
+
+    /// Whether what this peer tells is believed.
+    #[inline]
+    pub(crate) fn believes(&self, peer: Option<IpAddr>) -> bool {
+        match &self.whom {
+            Whom::Nobody => false,
+            Whom::Proxies(networks) => peer.is_some_and(|peer| is_in(networks, peer)),
+            Whom::Hops(_) => true,
         }
     }
 
@@ -236,6 +241,13 @@ impl Field {
 impl Client {
     const fn of(address: Option<IpAddr>, told: Told) -> Self {
         Self { address, told }
+    }
+
+    /// The one who connects, whatever fields say.
+    #[inline]
+    pub(crate) fn unread(peer: Option<IpAddr>) -> Self {
+        let peer = peer.map(|address| address.to_canonical());
+        Self::of(peer, Told::Nothing)
     }
 }
 

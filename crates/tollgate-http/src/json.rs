@@ -49,23 +49,46 @@ pub fn number(out: &mut Vec<u8>, value: u64) {
     if let Some(digit) = b"0123456789".get(usize::try_from(value).unwrap_or(usize::MAX)) {
         return out.push(*digit);
     }
-    out.extend_from_slice(digits(value, &mut [0; 20]).as_bytes());
+    out.extend_from_slice(digit_bytes(value, &mut [0; 20]));
 }
 
 /// A whole number as text, at the end of the room for it.
-pub(crate) fn digits(mut value: u64, room: &mut [u8; 20]) -> &str {
+pub(crate) fn digits(value: u64, room: &mut [u8; 20]) -> &str {
+    str::from_utf8(digit_bytes(value, room)).unwrap_or_default()
+}
+
+/// The same as bytes, two digits at a time: half of the divisions, which are what takes time.
+#[inline]
+pub(crate) fn digit_bytes(mut value: u64, room: &mut [u8; 20]) -> &[u8] {
     let mut at = room.len();
-    loop {
-        at -= 1;
-        // Below ten.
-        room[at] = b'0' + (value % 10) as u8;
-        value /= 10;
+    while value >= 10 {
+        at -= 2;
+        let pair = 2 * (value % 100) as usize;
+        room[at..at + 2].copy_from_slice(&PAIRS[pair..pair + 2]);
+        value /= 100;
         if value == 0 {
-            break;
+            // A first digit of 0 isn't written.
+            at += usize::from(room[at] == b'0');
+            return &room[at..];
         }
     }
-    str::from_utf8(&room[at..]).unwrap_or_default()
+    at -= 1;
+    // Below ten.
+    room[at] = b'0' + (value % 10) as u8;
+    &room[at..]
 }
+
+/// `00` to `99`.
+const PAIRS: [u8; 200] = {
+    let mut pairs = [0; 200];
+    let mut number = 0;
+    while number < 100 {
+        pairs[2 * number] = b'0' + (number / 10 % 10) as u8;
+        pairs[2 * number + 1] = b'0' + (number % 10) as u8;
+        number += 1;
+    }
+    pairs
+};
 
 /// Writes a time as seconds, with as many decimals as it takes.
 ///
@@ -103,6 +126,18 @@ mod tests {
         let mut out = Vec::new();
         string(&mut out, "\u{0}\u{1f}\u{7f}é\u{2028}/\t\r");
         assert_eq!(out, "\"\\u0000\\u001f\u{7f}é\u{2028}/\\t\\r\"".as_bytes());
+    }
+
+    #[test]
+    fn numbers_are_written_as_the_standard_library_does() {
+        let powers = (0..20).map(|power| 10_u64.pow(power));
+        let near = powers.flat_map(|power| [power - 1, power, power + 1, power / 2 * 3]);
+        for value in near.chain(0..1_100).chain([u64::MAX - 1, u64::MAX]) {
+            let mut out = Vec::new();
+            number(&mut out, value);
+            assert_eq!(String::from_utf8(out), Ok(value.to_string()));
+            assert_eq!(digits(value, &mut [0; 20]), value.to_string());
+        }
     }
 
     #[test]

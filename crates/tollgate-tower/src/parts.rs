@@ -16,6 +16,7 @@ use crate::names;
 pub struct Head(pub Parts);
 
 impl Request for Head {
+    #[inline]
     fn peer(&self) -> Option<SocketAddr> {
         #[cfg(feature = "axum")]
         if let Some(axum::extract::ConnectInfo(address)) = self.extension() {
@@ -28,10 +29,12 @@ impl Request for Head {
         self.extension().copied()
     }
 
+    #[inline]
     fn method(&self) -> &str {
         self.0.method.as_str()
     }
 
+    #[inline]
     fn path(&self) -> &str {
         self.0.uri.path()
     }
@@ -57,6 +60,7 @@ impl Request for Head {
         lines.into_iter().map(http::HeaderValue::as_bytes)
     }
 
+    #[inline]
     fn extension<T: Send + Sync + 'static>(&self) -> Option<&T> {
         self.0.extensions.get()
     }

@@ -103,6 +103,12 @@ impl Answers {
         names.join(", ")
     }
 
+    /// Whether nobody is told anything unless refused.
+    #[inline]
+    pub(super) const fn are_silent(&self) -> bool {
+        self.dialects.is_empty()
+    }
+
     /// What goes along with the answer to a request that passed.
     #[inline]
     pub(super) fn passed<'s>(&self, shown: impl FnOnce() -> Option<Shown<'s>>) -> Fields {

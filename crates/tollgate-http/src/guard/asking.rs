@@ -134,7 +134,7 @@ impl<R: Request, L: Limits<R>> Guard<R, L> {
         Some(Box::new(Denial::blocked("blocked", Some(left)).key(key)))
     }
 
-    #[inline]
+    #[inline(always)]
     fn admission(&self, judged: Judged<L::Held>, cost: Option<u64>) -> Admission<L::Held> {
         match judged {
             Judged::Exempt => Admission::Passed(Ticket::free()),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::fields::Sink;
+use crate::json::digit_bytes;
 
 /// What most answers say of a limit fits here, so that it takes no more memory.
 const USUAL: usize = 120;
@@ -142,6 +143,11 @@ impl Sink for Written {
     #[inline]
     fn text(&mut self, text: &str) {
         self.text.push(text.as_bytes());
+    }
+
+    #[inline]
+    fn number(&mut self, value: u64) {
+        self.text.push(digit_bytes(value, &mut [0; 20]));
     }
 }
 

@@ -10,9 +10,15 @@ pub(super) const TARGET: &str = "tollgate";
 /// Tells of a decision, to those who ask for everything.
 #[inline]
 pub(super) fn passed_or_not(rule: &str, key: impl FnOnce() -> u64, decision: &Decision) {
-    if tracing::enabled!(target: "tollgate", tracing::Level::TRACE) {
+    if are_heard() {
         tell(rule, key(), decision);
     }
+}
+
+/// Whether anybody asks for every decision.
+#[inline]
+pub(super) fn are_heard() -> bool {
+    tracing::enabled!(target: "tollgate", tracing::Level::TRACE)
 }
 
 #[cold]

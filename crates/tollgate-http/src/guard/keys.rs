@@ -6,15 +6,26 @@
 
 mod cookie;
 
+use std::cell::Cell;
 use std::hash::Hash;
 use std::marker::PhantomData;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::request::Request;
 use crate::client::{Client, Network, Told, Trust};
 
 pub use cookie::{Cookie, CookieValue};
+
+/// So many requests of a thread are searched for addresses that nobody believes, and then one of so many: a proxy that isn't
+/// trusted sends one with each request. A prime, so that layers that take turns all get some.
+const ALL_AT_FIRST: u32 = 256;
+const ONE_OF: u32 = 61;
+
+thread_local! {
+    /// Requests that this thread was asked about.
+    static ASKED: Cell<u32> = const { Cell::new(0) };
+}
 
 /// Where the key of a request is found.
 pub trait KeyOf<R: Request>: Send + Sync + 'static {
@@ -121,9 +132,32 @@ impl Address {
         }
     }
 
+    #[inline]
     pub(super) fn client(&self, request: &impl Request) -> Client {
-        let lines = request.lines(self.trust.field().name());
         let peer = request.peer().map(|peer| peer.ip());
+        if self.trust.believes(peer) || self.looks_for_strangers() {
+            self.told(request, peer)
+        } else {
+            Client::unread(peer)
+        }
+    }
+
+    /// Whether the field is looked for that somebody may send who isn't believed: only to warn, so not in every request.
+    #[inline]
+    fn looks_for_strangers(&self) -> bool {
+        // Nothing else depends on it.
+        if self.is_warned.load(Ordering::Relaxed) {
+            return false;
+        }
+        ASKED.with(|asked| {
+            let number = asked.get();
+            asked.set(number.wrapping_add(1));
+            number < ALL_AT_FIRST || number.is_multiple_of(ONE_OF)
+        })
+    }
+
+    fn told(&self, request: &impl Request, peer: Option<IpAddr>) -> Client {
+        let lines = request.lines(self.trust.field().name());
         let client = self.trust.client(peer, lines);
         if client.told == Told::ByStranger {
             self.warn();
@@ -157,6 +191,7 @@ impl<R: Request> KeyOf<R> for Address {
     where
         R: 'r;
 
+    #[inline]
     fn key<'r>(&'r self, request: &'r R) -> Option<Network> {
         let address = self.client(request).address?;
         let bits = if address.is_ipv4() {

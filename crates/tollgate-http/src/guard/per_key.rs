@@ -9,6 +9,7 @@ use tollgate::keyed::OwnedKey;
 use tollgate::{Decision, KeyedLimiter, LimitError, Outcome, Rate};
 
 use super::denial::Denial;
+use super::fields::Fields;
 use super::hooks;
 use super::keys::{Address, KeyOf};
 use super::request::Request;
@@ -118,6 +119,16 @@ impl<K, C: Clock> PerKey<K, C> {
     #[inline]
     fn decide(&self, key: &impl Hash, terms: &Terms<'_>) -> Asked<Judged<()>, Box<Waiting<C>>> {
         let cost = terms.cost();
+        if terms.answers.are_silent() && !hooks::are_heard() {
+            // Nobody is told what is left, so it isn't worked out.
+            return match self.limiter.key(key).allow_or_tell(cost) {
+                Ok(()) => Asked::Now(Judged::Passed {
+                    held: (),
+                    fields: Fields::new(),
+                }),
+                Err(decision) => self.over(key, cost, &decision),
+            };
+        }
         let decision = self.limiter.check_n(key, cost);
         hooks::passed_or_not(&self.name, || self.limiter.fingerprint(key), &decision);
         if decision.is_allowed() {

@@ -127,6 +127,26 @@ impl<'a, C: Clock, T> Key<'a, C, T> {
         self.check_at(self.limiter.clock.now(), cost)
     }
 
+    /// Decides a request of this cost, and says all about it only if it doesn't pass: that there is enough is known sooner
+    /// than how much is left.
+    ///
+    /// # Errors
+    /// What a request that doesn't pass is told.
+    ///
+    /// ```
+    /// use tollgate::{KeyedLimiter, Rate};
+    ///
+    /// let limiter = KeyedLimiter::new(Rate::per_hour(1), 100);
+    /// let user = limiter.key("user");
+    /// assert_eq!(user.allow_or_tell(1), Ok(()));
+    /// let refused = user.allow_or_tell(1).unwrap_err();
+    /// assert_eq!((refused.limit, refused.remaining), (1, 0));
+    /// ```
+    #[inline(always)]
+    pub fn allow_or_tell(&self, cost: u64) -> Result<(), Decision> {
+        self.rated().pass_or_tell(self.limiter.clock.now(), cost)
+    }
+
     /// Decides a request of this cost at a time on the limiter's clock.
     #[inline]
     pub fn check_at(&self, now: Timestamp, cost: u64) -> Decision {

@@ -11,7 +11,7 @@ use tollgate::Rate;
 use tollgate_tower::{AtOnce, RateLimitLayer, keys};
 
 use super::http1::endless;
-use super::{Served, serve, until};
+use super::{LONG, Served, serve, until};
 use crate::kit::per_key;
 
 type Client = h2::client::SendRequest<Bytes>;
@@ -74,9 +74,13 @@ async fn a_stream_that_is_reset_and_a_connection_that_is_closed_free_their_slots
     // Dropping a stream resets it.
     drop(first);
     let free = async || get_stream(&client, "/").await.status() == 200;
-    while !free().await {
-        tokio::task::yield_now().await;
-    }
+    let freed = async {
+        while !free().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    let freed = tokio::time::timeout(LONG, freed).await;
+    freed.expect("the reset stream's slot is free in time");
     drop(second);
     drop((client, other));
     task.abort();
