@@ -81,10 +81,11 @@ pub(crate) fn digit_bytes(mut value: u64, room: &mut [u8; 20]) -> &[u8] {
 /// `00` to `99`.
 const PAIRS: [u8; 200] = {
     let mut pairs = [0; 200];
-    let mut number = 0;
+    let mut number = 0_u8;
     while number < 100 {
-        pairs[2 * number] = b'0' + (number / 10 % 10) as u8;
-        pairs[2 * number + 1] = b'0' + (number % 10) as u8;
+        let at = 2 * number as usize;
+        pairs[at] = b'0' + number / 10;
+        pairs[at + 1] = b'0' + number % 10;
         number += 1;
     }
     pairs
