@@ -73,9 +73,9 @@ impl Sample {
     )]
     #[inline]
     pub(super) fn nanos(&self) -> f64 {
-        let nanos = self.rtt.as_nanos();
-        // The same number by one instruction; that of 128 bits is a call of many.
-        u64::try_from(nanos).map_or_else(|_| nanos as f64, |nanos| nanos as f64)
+        // In 64 bits, as those of 128 are made a double by a call of many instructions.
+        let (seconds, rest) = (self.rtt.as_secs(), u64::from(self.rtt.subsec_nanos()));
+        seconds.saturating_mul(1_000_000_000).saturating_add(rest) as f64
     }
 
     /// Whether it says anything: a clock that stood still or was set back gives no duration.
