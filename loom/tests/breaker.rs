@@ -123,3 +123,23 @@ fn a_probe_that_is_given_up_while_another_asks_leaves_its_place() {
         assert_eq!(probes, 1, "{asked:?}, {last:?}");
     });
 }
+
+#[test]
+fn a_probe_that_comes_back_late_frees_no_place_of_the_next() {
+    loom::model(|| {
+        let circuit = circuit(1);
+        circuit.fails(Entry::beside(), at(0));
+        let Admission::Probe(late) = circuit.enter(at(1)) else {
+            panic!("its time is over");
+        };
+        let asks = |circuit: &Circuit| matches!(circuit.enter(at(3)), Admission::Probe(_));
+        let other = Arc::clone(&circuit);
+        let thread = thread::spawn(move || {
+            other.gives_up(late);
+            asks(&other)
+        });
+        let mine = asks(&circuit);
+        let theirs = thread.join().unwrap();
+        assert!(mine ^ theirs, "one is out at a time: {mine}, {theirs}");
+    });
+}

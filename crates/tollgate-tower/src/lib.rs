@@ -15,19 +15,24 @@
 //! * [`keys`] say by what clients are told apart, [`client`] which proxies are believed.
 //! * [`Answers`] says what clients are told.
 //! * [`PaceLayer`] is for the calls that a program makes: it paces them, and obeys what [servers tell](outgoing).
+//! * [`BreakerLayer`] stops calling what fails, and [`RetryLayer`] tries again what may be, within a budget.
 
 mod body;
+mod breaker;
 mod future;
 mod layer;
 mod names;
 mod pace;
 mod parts;
+mod retry;
 
 pub use body::Body;
+pub use breaker::{BreakerLayer, Broken};
 pub use future::ResponseFuture;
 pub use layer::{RateLimit, RateLimitLayer};
 pub use pace::{BoxError, Pace, PaceLayer};
 pub use parts::Head;
+pub use retry::{Retried, RetryLayer};
 pub use tollgate_http::guard::{
     Admission, Answers, Asked, AtOnce, Block, ByPolicy, Cost, Counts, Denial, ExactPerKey, Fields,
     Form, Guard, Judged, KeyOf, Limits, Missing, MoreFacts, PerKey, Refused, Reply, Request,

@@ -177,8 +177,10 @@ impl<C: Clock> Breaker<C> {
         match self.circuit.enter(now) {
             Admission::Pass(entry) => Ok(Call::new(self, entry, now)),
             Admission::Probe(entry) => {
+                // First, so that a listener that panics gives the probe up.
+                let call = Call::new(self, entry, now);
                 self.tell_of(BreakerEvent::Probing);
-                Ok(Call::new(self, entry, now))
+                Ok(call)
             }
             Admission::Refused { wait } => Err(Open { wait }),
         }

@@ -11,6 +11,7 @@ mod kit;
 mod offences;
 mod pace;
 mod policy;
+mod protect;
 mod scenarios;
 mod shared;
 mod side_by_side;

@@ -64,7 +64,7 @@ impl Aimd {
     /// Begins at this limit. The first sample brings it within the bounds.
     #[must_use]
     pub fn initial(mut self, limit: f64) -> Self {
-        self.limit = limit;
+        self.limit = self.bounds.begins(limit);
         self
     }
 
@@ -126,7 +126,7 @@ impl Law for Aimd {
     }
 
     fn set_limit(&mut self, limit: f64) {
-        self.limit = limit;
+        self.limit = self.bounds.begins(limit);
     }
 
     fn step(&mut self, sample: &Sample) -> Option<Reason> {

@@ -69,7 +69,7 @@ impl Bbr {
     /// Begins at this limit.
     #[must_use]
     pub fn initial(mut self, limit: f64) -> Self {
-        self.limit = limit;
+        self.limit = self.bounds.begins(limit);
         self
     }
 
@@ -118,7 +118,7 @@ impl Law for Bbr {
     }
 
     fn set_limit(&mut self, limit: f64) {
-        self.limit = limit;
+        self.limit = self.bounds.begins(limit);
     }
 
     #[expect(

@@ -1,5 +1,6 @@
 //! The controller: a law, behind a lock, that steers a rate or a number of calls at once.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -157,7 +158,9 @@ impl<L> Controller<L> {
     {
         let change = self.observe(sample);
         if let Some(change) = change {
-            limiter.set_rate(per_second(change.to, limiter.rate()))?;
+            self.put(change.to, |to| {
+                limiter.set_rate(per_second(to, limiter.rate()))
+            })?;
         }
         Ok(change)
     }
@@ -174,9 +177,29 @@ impl<L> Controller<L> {
     {
         let change = self.observe(sample);
         if let Some(change) = change {
-            limiter.set_limit(whole(change.to));
+            let put = self.put(change.to, |to| {
+                limiter.set_limit(whole(to));
+                Ok::<_, Infallible>(())
+            });
+            let Ok(()) = put;
         }
         change
+    }
+
+    /// Puts a limit in force, and looks again: of two changes at once the earlier may come last, and nothing would put
+    /// the later one in force until there is another.
+    fn put<S, E>(&self, mut limit: f64, put: impl Fn(f64) -> Result<(), E>) -> Result<(), E>
+    where
+        L: Law<S>,
+    {
+        loop {
+            put(limit)?;
+            let now = self.limit();
+            if now.to_bits() == limit.to_bits() {
+                return Ok(());
+            }
+            limit = now;
+        }
     }
 }
 
@@ -190,6 +213,7 @@ impl<L: Law + 'static> Controller<L> {
 
 impl<L> Shared<L> {
     /// Changes the law under its lock; tells what came of it, under none. Returns the limit, too.
+    #[inline]
     fn change<S>(&self, change: impl FnOnce(&mut L) -> Option<Reason>) -> (Option<Change>, f64)
     where
         L: Law<S>,
@@ -200,13 +224,18 @@ impl<L> Shared<L> {
         let reason = change(&mut law);
         let to = bounds.clamp(law.limit());
         drop(law);
-        let changed = reason
-            .filter(|_| from.to_bits() != to.to_bits())
-            .map(|reason| Change { from, to, reason });
-        if let (Some(tell), Some(change)) = (&self.tell, &changed) {
-            tell(change);
-        }
+        let reason = reason.filter(|_| from.to_bits() != to.to_bits());
+        let changed = reason.map(|reason| self.changed(Change { from, to, reason }));
         (changed, to)
+    }
+
+    /// Few samples change anything.
+    #[cold]
+    fn changed(&self, change: Change) -> Change {
+        if let Some(tell) = &self.tell {
+            tell(&change);
+        }
+        change
     }
 }
 
@@ -231,7 +260,7 @@ impl<L: Law> PermitObserver for Controller<L> {
     reason = "the cast saturates, and a part of a call is none"
 )]
 pub(super) fn whole(limit: f64) -> u32 {
-    (limit as u32).max(1)
+    (limit as u32).clamp(1, ConcurrencyLimiter::MAX_LIMIT)
 }
 
 /// So many a second, to a thousandth, with the burst of another rate.

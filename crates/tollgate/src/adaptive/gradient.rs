@@ -54,7 +54,7 @@ impl Gradient {
     /// Begins at this limit.
     #[must_use]
     pub fn initial(mut self, limit: f64) -> Self {
-        self.estimate = limit;
+        self.estimate = self.bounds.begins(limit);
         self
     }
 
@@ -123,7 +123,7 @@ impl Law for Gradient {
     }
 
     fn set_limit(&mut self, limit: f64) {
-        self.estimate = limit;
+        self.estimate = self.bounds.begins(limit);
     }
 
     fn step(&mut self, sample: &Sample) -> Option<Reason> {

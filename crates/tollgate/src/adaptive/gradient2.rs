@@ -52,7 +52,7 @@ impl Gradient2 {
     /// Begins at this limit.
     #[must_use]
     pub fn initial(mut self, limit: f64) -> Self {
-        self.estimate = limit;
+        self.estimate = self.bounds.begins(limit);
         self
     }
 
@@ -119,7 +119,7 @@ impl Law for Gradient2 {
     }
 
     fn set_limit(&mut self, limit: f64) {
-        self.estimate = limit;
+        self.estimate = self.bounds.begins(limit);
     }
 
     fn step(&mut self, sample: &Sample) -> Option<Reason> {

@@ -99,6 +99,7 @@ struct Window {
 }
 
 impl Window {
+    #[inline]
     fn add(&mut self, sample: &Sample) {
         let rtt = sample.nanos();
         self.count += 1.0;
@@ -147,7 +148,7 @@ impl Little {
     /// Begins at this limit.
     #[must_use]
     pub fn initial(mut self, limit: f64) -> Self {
-        self.limit = limit;
+        self.limit = self.bounds.clamp(limit);
         self
     }
 
@@ -197,6 +198,7 @@ impl Little {
     }
 
     /// A window is over.
+    #[cold]
     fn turn(&mut self, now: Timestamp) -> Option<Reason> {
         let window = std::mem::take(&mut self.window);
         let mean = window.mean();
@@ -293,7 +295,7 @@ impl Law for Little {
     }
 
     fn set_limit(&mut self, limit: f64) {
-        self.limit = limit;
+        self.limit = self.bounds.clamp(limit);
     }
 
     fn step(&mut self, sample: &Sample) -> Option<Reason> {

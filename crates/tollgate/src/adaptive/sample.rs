@@ -71,17 +71,22 @@ impl Sample {
         clippy::cast_precision_loss,
         reason = "laws estimate: 2^53 ns are 104 days"
     )]
+    #[inline]
     pub(super) fn nanos(&self) -> f64 {
-        self.rtt.as_nanos() as f64
+        // In 64 bits, as those of 128 are made a double by a call of many instructions.
+        let (seconds, rest) = (self.rtt.as_secs(), u64::from(self.rtt.subsec_nanos()));
+        seconds.saturating_mul(1_000_000_000).saturating_add(rest) as f64
     }
 
     /// Whether it says anything: a clock that stood still or was set back gives no duration.
+    #[inline]
     pub(super) fn tells(&self) -> bool {
         !self.rtt.is_zero() && self.ending != Ending::Ignored
     }
 }
 
 impl From<&Ended> for Sample {
+    #[inline]
     fn from(ended: &Ended) -> Self {
         Self {
             started: ended.started,
@@ -280,7 +285,17 @@ impl Bounds {
         self.max
     }
 
+    /// What a law may begin at: also a number outside of the bounds, but none that it would never come back from.
+    pub(super) fn begins(&self, limit: f64) -> f64 {
+        if limit.is_finite() && limit > 0.0 {
+            limit
+        } else {
+            self.clamp(limit)
+        }
+    }
+
     /// The number between them that is nearest. What isn't a number is the least.
+    #[inline]
     pub fn clamp(&self, limit: f64) -> f64 {
         if limit.is_nan() {
             self.min

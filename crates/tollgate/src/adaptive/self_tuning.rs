@@ -56,7 +56,7 @@ impl SelfTuning {
     /// Begins at this limit.
     #[must_use]
     pub fn initial(mut self, limit: f64) -> Self {
-        self.limit = limit;
+        self.limit = self.bounds.begins(limit);
         self
     }
 
@@ -78,7 +78,7 @@ impl Law for SelfTuning {
     }
 
     fn set_limit(&mut self, limit: f64) {
-        self.limit = limit;
+        self.limit = self.bounds.begins(limit);
     }
 
     fn step(&mut self, sample: &Sample) -> Option<Reason> {

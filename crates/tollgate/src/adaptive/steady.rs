@@ -117,7 +117,8 @@ impl<S, L: Law<S>> Law<S> for Steady<L> {
     }
 
     fn step(&mut self, sample: &S) -> Option<Reason> {
-        let before = self.law.limit();
+        // A law may begin outside of its bounds, where a part of the limit is no length of a step.
+        let before = self.law.bounds().clamp(self.law.limit());
         let reason = self.law.step(sample)?;
         let wished = self.law.limit();
         let direction = if wished > before {

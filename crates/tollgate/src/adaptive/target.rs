@@ -47,7 +47,7 @@ impl Target {
     /// Begins at this limit.
     #[must_use]
     pub fn initial(mut self, limit: f64) -> Self {
-        self.limit = limit;
+        self.limit = self.bounds.begins(limit);
         self
     }
 }
@@ -62,7 +62,7 @@ impl Law<f64> for Target {
     }
 
     fn set_limit(&mut self, limit: f64) {
-        self.limit = limit;
+        self.limit = self.bounds.begins(limit);
     }
 
     fn step(&mut self, reading: &f64) -> Option<Reason> {

@@ -55,7 +55,7 @@ impl Vegas {
     /// Begins at this limit.
     #[must_use]
     pub fn initial(mut self, limit: f64) -> Self {
-        self.estimate = limit;
+        self.estimate = self.bounds.begins(limit);
         self
     }
 
@@ -128,7 +128,7 @@ impl Law for Vegas {
     }
 
     fn set_limit(&mut self, limit: f64) {
-        self.estimate = limit;
+        self.estimate = self.bounds.begins(limit);
     }
 
     fn step(&mut self, sample: &Sample) -> Option<Reason> {

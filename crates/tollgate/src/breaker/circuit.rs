@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate_core::Timestamp;
 
 use super::window::{Kind, Window};
-use super::word::{Asked, Ended, MOST_PROBES, Said, Word};
+use super::word::{Asked, Asking, Ended, MOST_PROBES, Said, Turn, Word, is_to_come};
 use super::{BreakerEvent, Force, Span, State, Thresholds, Trip};
 
 /// What a [`Breaker`](super::Breaker) is made of: it is told the time, and answers with what happened.
@@ -64,7 +64,7 @@ pub struct Entry(Right);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Right {
     Call,
-    Probe,
+    Probe(Turn),
 }
 
 impl Entry {
@@ -101,7 +101,7 @@ impl Circuit {
     pub fn state(&self, now: Timestamp) -> State {
         match self.word.said() {
             Said::Closed => State::Closed,
-            Said::Open { until } if now < until => State::Open,
+            Said::Open { until } if is_to_come(until, now, self.longest()) => State::Open,
             Said::Open { .. } | Said::Half { .. } => State::HalfOpen,
             Said::Forced(state) => state,
         }
@@ -123,14 +123,19 @@ impl Circuit {
 
     #[cold]
     fn ask(&self, now: Timestamp) -> Admission {
-        let lapses = now + self.stays_open();
-        match self.word.ask(now, self.terms.probes, lapses) {
+        let asking = Asking {
+            now,
+            probes: self.terms.probes,
+            lapses_after: self.stays_open(),
+            longest: self.longest(),
+        };
+        match self.word.ask(asking) {
             Asked::Passes => Admission::Pass(Entry(Right::Call)),
-            Asked::Probes => Admission::Probe(Entry(Right::Probe)),
+            Asked::Probes(turn) => Admission::Probe(Entry(Right::Probe(turn))),
             Asked::Waits(until) => Admission::Refused {
                 // In whole milliseconds, as the word's time is a little less than what was asked for.
                 wait: until.map(|until| {
-                    let millis = (until - now).as_micros().div_ceil(1_000);
+                    let millis = (until - now).as_nanos().div_ceil(1_000_000);
                     Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
                 }),
             },
@@ -150,8 +155,10 @@ impl Circuit {
             Right::Call if is_slow => self.judge(now, None),
             Right::Call => None,
             // A slow answer isn't what a probe is to find.
-            Right::Probe if is_slow && self.terms.slow_percent <= 100 => self.reopens(now),
-            Right::Probe => match self.word.succeeds(self.terms.probes) {
+            Right::Probe(turn) if is_slow && self.terms.slow_percent <= 100 => {
+                self.reopens(turn, now)
+            }
+            Right::Probe(turn) => match self.word.succeeds(turn, self.terms.probes) {
                 Ended::Closed => Some(self.begin_anew()),
                 Ended::Nothing => None,
             },
@@ -162,8 +169,8 @@ impl Circuit {
     #[cold]
     pub fn fails(&self, entry: Entry, now: Timestamp) -> Option<BreakerEvent> {
         self.window.count(now, Kind::Failed);
-        if entry.0 == Right::Probe {
-            return self.reopens(now);
+        if let Right::Probe(turn) = entry.0 {
+            return self.reopens(turn, now);
         }
         if !self.is_closed() {
             // What others find out doesn't prolong it.
@@ -176,8 +183,8 @@ impl Circuit {
     /// A call ended in a way that says nothing: if it was a probe, the next one is.
     #[inline]
     pub fn gives_up(&self, entry: Entry) {
-        if entry.0 == Right::Probe {
-            self.word.gives_up();
+        if let Right::Probe(turn) = entry.0 {
+            self.word.gives_up(turn);
         }
     }
 
@@ -208,7 +215,7 @@ impl Circuit {
     fn judge(&self, now: Timestamp, why: Option<Trip>) -> Option<BreakerEvent> {
         let why = why.or_else(|| self.met(now))?;
         let stays = self.opens_for(0);
-        if !self.word.opens(State::Closed, now + stays) {
+        if !self.word.opens(now + stays) {
             return None;
         }
         self.in_a_row.store(1, Ordering::Relaxed);
@@ -217,10 +224,10 @@ impl Circuit {
     }
 
     /// A probe failed: it is open again, for longer.
-    fn reopens(&self, now: Timestamp) -> Option<BreakerEvent> {
+    fn reopens(&self, turn: Turn, now: Timestamp) -> Option<BreakerEvent> {
         let times = self.in_a_row.load(Ordering::Relaxed);
         let stays = self.opens_for(times);
-        if !self.word.opens(State::HalfOpen, now + stays) {
+        if !self.word.reopens(turn, now + stays) {
             return None;
         }
         self.in_a_row
@@ -267,14 +274,13 @@ impl Circuit {
 
     /// How long it is open if it was so often in a row before.
     fn opens_for(&self, times: u32) -> Duration {
-        let Thresholds {
-            opens_for,
-            longest_open,
-            ..
-        } = self.terms;
-        opens_for
-            .saturating_mul(1 << times.min(30))
-            .min(longest_open.max(opens_for))
+        let longer = self.terms.opens_for.saturating_mul(1 << times.min(30));
+        longer.min(self.longest())
+    }
+
+    /// The longest that it is ever open.
+    fn longest(&self) -> Duration {
+        self.terms.longest_open.max(self.terms.opens_for)
     }
 
     /// How long it is open this time: a probe has as long to come back.

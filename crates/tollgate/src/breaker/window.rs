@@ -27,6 +27,8 @@ pub enum Span {
 
 /// Parts of the time that calls are counted over.
 const PARTS: usize = 10;
+/// So many last calls are made room for at once; for more of them it grows as they come.
+const RING: usize = 1 << 16;
 /// What a part counts: its number, calls, failures, slow ones.
 const FIELDS: usize = 4;
 
@@ -78,7 +80,8 @@ impl Window {
             Span::Calls(most) => {
                 let most = usize::try_from(most.max(1)).unwrap_or(usize::MAX);
                 Self::Calls(Mutex::new(Last {
-                    ring: Vec::with_capacity(most),
+                    // What is never reached needn't be there: a ring of 4 GiB isn't what anybody meant.
+                    ring: Vec::with_capacity(most.min(RING)),
                     most,
                     next: 0,
                     counts: Counts::default(),
@@ -159,7 +162,7 @@ impl Parts {
         if number != 0 && nanos.wrapping_sub(begins) < self.width {
             return number;
         }
-        let number = nanos / self.width + 1;
+        let number = (nanos / self.width).saturating_add(1);
         self.number.store(number, Ordering::Relaxed);
         number
     }

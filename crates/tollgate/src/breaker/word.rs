@@ -9,10 +9,16 @@
 //!   haven't come back are given up.
 //! * Half-open: a probe enters by adding to those that are out, if fewer than allowed are out or have succeeded.
 //!   It ends by taking itself off; a success counts, the last one closes, a failure opens.
+//! * A probe knows itself by the time until which it may come back. One that was given up finds another time in the word, or
+//!   none, and changes nothing: the places are those of others now.
+//! * A clock that is set back would hold it for longer than anybody asked. A time that is further away than the longest
+//!   wait is over.
 //!
 //! # Memory ordering
 //! All of it is about the order of changes to this one word, which every ordering keeps. What is counted beside it (the
 //! window, the silence, how often in a row) is a statistic: who sees it a moment late asks once more, or once less.
+
+use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
@@ -53,9 +59,26 @@ pub(super) enum Said {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     Passes,
-    Probes,
+    /// As a probe that is known by this.
+    Probes(Turn),
     /// Not before this time, if that is known.
     Waits(Option<Timestamp>),
+}
+
+/// Until when a probe may come back, as the word has it: what it is known by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Turn(Timestamp);
+
+/// What is asked for by a call, and how much there is of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asking {
+    pub(super) now: Timestamp,
+    /// The most probes at once.
+    pub(super) probes: u8,
+    /// How long a probe has to come back.
+    pub(super) lapses_after: Duration,
+    /// No time of the word is further away.
+    pub(super) longest: Duration,
 }
 
 /// What came of a probe that ended.
@@ -63,6 +86,18 @@ pub(super) enum Asked {
 pub(super) enum Ended {
     Nothing,
     Closed,
+}
+
+impl Turn {
+    /// The last 1,023 ns are lost, as in the word.
+    fn until(time: Timestamp) -> Self {
+        Self(Timestamp::from_nanos(time.as_nanos() & !0x3FF))
+    }
+}
+
+/// Whether a time of the word is still to come.
+pub(super) fn is_to_come(until: Timestamp, now: Timestamp, longest: Duration) -> bool {
+    now < until && until - now <= longest
 }
 
 impl Said {
@@ -81,6 +116,11 @@ impl Said {
             FORCED => Self::Forced(State::Closed),
             _ => Self::Closed,
         }
+    }
+
+    /// This, if it is half-open and the probe of this turn is among those that are out.
+    fn of_turn(self, turn: Turn) -> Option<Self> {
+        matches!(self, Self::Half { until, .. } if until == turn.0).then_some(self)
     }
 
     fn word(self) -> u64 {
@@ -117,16 +157,22 @@ impl Word {
         Said::of(self.0.load(Ordering::Relaxed))
     }
 
-    /// Asks to be let through. A probe that enters has until `lapses` to come back.
-    pub(super) fn ask(&self, now: Timestamp, probes: u8, lapses: Timestamp) -> Asked {
+    /// Asks to be let through.
+    pub(super) fn ask(&self, asking: Asking) -> Asked {
+        let Asking { now, probes, .. } = asking;
+        let lapses = Turn::until(now + asking.lapses_after).0;
+        let is_to_come = |until: Timestamp| is_to_come(until, now, asking.longest);
         let mut asked = Asked::Passes;
         self.step(|said| {
-            let first = |succeeded: u8| Said::Half {
-                until: lapses,
-                out: 1,
-                succeeded,
+            let half = |until: Timestamp, out: u8, succeeded: u8| {
+                let said = Said::Half {
+                    until,
+                    out,
+                    succeeded,
+                };
+                (said, Asked::Probes(Turn(until)))
             };
-            let next = match said {
+            let (next, probes) = match said {
                 Said::Closed | Said::Forced(State::Closed) => {
                     asked = Asked::Passes;
                     return None;
@@ -135,51 +181,48 @@ impl Word {
                     asked = Asked::Waits(None);
                     return None;
                 }
-                Said::Open { until } if now < until => {
+                Said::Open { until } if is_to_come(until) => {
                     asked = Asked::Waits(Some(until));
                     return None;
                 }
-                Said::Open { .. } => first(0),
+                Said::Open { .. } => half(lapses, 1, 0),
                 Said::Half {
                     until,
                     out,
                     succeeded,
-                } if out + succeeded < probes => Said::Half {
-                    until: if out == 0 { lapses } else { until },
-                    out: out + 1,
-                    succeeded,
-                },
-                Said::Half { until, .. } if now < until => {
+                } if out + succeeded < probes => {
+                    half(if out == 0 { lapses } else { until }, out + 1, succeeded)
+                }
+                Said::Half { until, .. } if is_to_come(until) => {
                     asked = Asked::Waits(Some(until));
                     return None;
                 }
                 // Those that are out don't come back: they are given up, and another one goes.
-                Said::Half { succeeded, .. } => first(succeeded),
+                Said::Half { succeeded, .. } => half(lapses, 1, succeeded),
             };
-            asked = Asked::Probes;
+            asked = probes;
             Some(next)
         });
         asked
     }
 
     /// A probe ended well.
-    pub(super) fn succeeds(&self, probes: u8) -> Ended {
+    pub(super) fn succeeds(&self, turn: Turn, probes: u8) -> Ended {
         let mut ended = Ended::Nothing;
         self.step(|said| {
+            ended = Ended::Nothing;
             let Said::Half {
                 until,
                 out,
                 succeeded,
-            } = said
+            } = said.of_turn(turn)?
             else {
-                ended = Ended::Nothing;
                 return None;
             };
             if succeeded + 1 >= probes {
                 ended = Ended::Closed;
                 return Some(Said::Closed);
             }
-            ended = Ended::Nothing;
             Some(Said::Half {
                 until,
                 out: out.saturating_sub(1),
@@ -190,8 +233,8 @@ impl Word {
     }
 
     /// A probe was given up: its place is free.
-    pub(super) fn gives_up(&self) {
-        self.step(|said| match said {
+    pub(super) fn gives_up(&self, turn: Turn) {
+        self.step(|said| match said.of_turn(turn)? {
             Said::Half {
                 until,
                 out,
@@ -205,14 +248,14 @@ impl Word {
         });
     }
 
-    /// Opens it if it is as `from` says; whether this one did it.
-    pub(super) fn opens(&self, from: State, until: Timestamp) -> bool {
-        self.step(|said| match (said, from) {
-            (Said::Closed, State::Closed) | (Said::Half { .. }, State::HalfOpen) => {
-                Some(Said::Open { until })
-            }
-            _ => None,
-        })
+    /// Opens it if it is closed; whether this one did it.
+    pub(super) fn opens(&self, until: Timestamp) -> bool {
+        self.step(|said| (said == Said::Closed).then_some(Said::Open { until }))
+    }
+
+    /// Opens it because this probe failed; whether it did, as one that was given up doesn't.
+    pub(super) fn reopens(&self, turn: Turn, until: Timestamp) -> bool {
+        self.step(|said| said.of_turn(turn).map(|_| Said::Open { until }))
     }
 
     /// Closes it, unless somebody holds it; whether it was anything else.

@@ -122,6 +122,12 @@ impl Gate {
         }
     }
 
+    /// The limit in force.
+    #[inline]
+    pub(super) fn limit(&self) -> u32 {
+        Word(self.word.load(Ordering::Relaxed)).limit()
+    }
+
     pub(super) fn occupancy(&self) -> Occupancy {
         let word = Word(self.word.load(Ordering::Relaxed));
         Occupancy {

@@ -56,6 +56,7 @@ macro_rules! as_limiter {
             $limiter.observer.as_deref()
         }
 
+        #[inline]
         fn now(&$self) -> Timestamp {
             $limiter.clock.now()
         }

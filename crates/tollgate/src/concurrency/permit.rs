@@ -132,9 +132,9 @@ impl<H: PermitHome> Permit<H> {
         self.ending = None;
     }
 
-    #[cold]
-    fn tell(&self, ending: Ending) {
-        let (Some(observer), Some(started)) = (self.home.observer(), self.started) else {
+    #[inline]
+    fn tell(&self, ending: Ending, started: Timestamp) {
+        let Some(observer) = self.home.observer() else {
             return;
         };
         let gate = self.home.gate();
@@ -142,7 +142,7 @@ impl<H: PermitHome> Permit<H> {
             ending,
             weight: self.weight,
             in_flight: self.in_flight,
-            limit: gate.occupancy().limit,
+            limit: gate.limit(),
             started,
             latency: self.home.now() - started,
         });
@@ -174,8 +174,8 @@ impl<H: PermitHome> Drop for Permit<H> {
             return;
         };
         self.home.tally().count(ending.into());
-        if self.started.is_some() {
-            self.tell(ending);
+        if let Some(started) = self.started {
+            self.tell(ending, started);
         }
     }
 }

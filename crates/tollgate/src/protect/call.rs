@@ -1,7 +1,8 @@
 //! The order of what protects a call, and what each is told when it is over.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, IntoFuture, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -131,15 +132,12 @@ impl<C: Clock> Protected<C> {
     /// # Errors
     /// [`NotCalled`]: nothing is charged and nothing held.
     pub async fn enter(&self) -> Result<Entered<'_, C>, NotCalled> {
-        let breaker = self.breaker.as_deref();
-        let call = breaker
-            .map(Breaker::try_call)
-            .transpose()
-            .map_err(NotCalled::Open)?;
-        let mut token = Token(None);
+        let mut call = self.ask_breaker()?;
+        let (mut token, mut has_waited) = (Token(None), false);
         if let Some(rate) = self.rate.as_deref() {
             let slot = rate.reserve(1).map_err(NotCalled::Rate)?;
             if slot.delay() > self.patience {
+                // Before it is cancelled: what is short then is when this one's turn would have been.
                 let said = rate.peek();
                 slot.cancel();
                 return Err(NotCalled::Rate(Refused::TooFarAhead(said)));
@@ -147,17 +145,36 @@ impl<C: Clock> Protected<C> {
             let (clock, at) = (rate.clock(), slot.act_at());
             token.0 = Some(slot);
             if clock.now() < at {
+                has_waited = true;
                 sleep_until(clock, at).await;
             }
         }
         let permit = match self.bulkhead.as_deref() {
-            Some(bulkhead) => Some(bulkhead.acquire().await.map_err(NotCalled::Full)?),
+            Some(bulkhead) => {
+                let mut acquiring = pin!(bulkhead.acquire().into_future());
+                let permit = poll_fn(|context| {
+                    let permit = acquiring.as_mut().poll(context);
+                    has_waited |= permit.is_pending();
+                    permit
+                });
+                Some(permit.await.map_err(NotCalled::Full)?)
+            }
             None => None,
         };
+        if has_waited {
+            // The circuit may have opened meanwhile, and a wait here isn't the backend's slowness.
+            drop(call);
+            call = self.ask_breaker()?;
+        }
         if let Some(slot) = token.0.take() {
             slot.keep();
         }
         Ok(Entered { call, permit })
+    }
+
+    fn ask_breaker(&self) -> Result<Option<Call<'_, C>>, NotCalled> {
+        let call = self.breaker.as_deref().map(Breaker::try_call);
+        call.transpose().map_err(NotCalled::Open)
     }
 
     /// Makes a call once all have passed it, and tells them how it ended.

@@ -89,16 +89,20 @@ impl Backoff {
         if failures == 0 || failures >= self.tries {
             return None;
         }
-        let times = self
-            .factor
-            .powi(i32::try_from(failures - 1).unwrap_or(i32::MAX));
-        let longest = Duration::try_from_secs_f64(self.first.as_secs_f64() * times);
-        let longest = longest.unwrap_or(self.longest).min(self.longest);
-        let chance = chance.clamp(0.0, 1.0);
-        Some(match said {
-            None => longest.max(self.spread).mul_f64(chance),
-            Some(said) => said.saturating_add(longest.max(self.spread).mul_f64(chance)),
-        })
+        // Beyond a thousand doublings nothing but the longest wait is left, and 0 × ∞ would be no number.
+        let doublings = i32::try_from(failures - 1).unwrap_or(i32::MAX).min(1_000);
+        let longest = self.first.as_secs_f64() * self.factor.powi(doublings);
+        let longest = Duration::try_from_secs_f64(longest).unwrap_or(self.longest);
+        let longest = longest.min(self.longest).max(self.spread);
+        // What isn't a number is no reason to hurry.
+        let chance = if chance.is_nan() {
+            1.0
+        } else {
+            chance.clamp(0.0, 1.0)
+        };
+        let wait = Duration::try_from_secs_f64(longest.as_secs_f64() * chance);
+        let wait = wait.unwrap_or(longest);
+        Some(said.unwrap_or_default().saturating_add(wait))
     }
 }
 

@@ -1,12 +1,15 @@
 //! What laws make of signals that are stuck or senseless, and of the kernel's files.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tollgate::Timestamp;
 use tollgate::adaptive::{
-    Aimd, Bounds, Controller, CpuPressure, CpuUse, Gauge, GroupCpu, Law, NamedLaw, Reason, Sample,
-    Steady, Target,
+    Aimd, Bbr, Bounds, Change, Controller, CpuPressure, CpuUse, Gauge, Gradient, Gradient2,
+    GroupCpu, LatencyThreshold, Law, Little, NamedLaw, Reason, Sample, SelfTuning, Steady, Target,
+    Vegas, Windowed,
 };
 use tollgate::clock::Manual;
 use tollgate::{Limiter, Rate};
@@ -98,8 +101,8 @@ fn a_clock_that_goes_back_changes_nothing_of_a_limit() {
 
 #[test]
 fn permits_steer_their_limit_and_changes_are_told_with_their_reason() {
-    let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-    let heard = std::sync::Arc::clone(&told);
+    let told = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let heard = Arc::clone(&told);
     let clock = Manual::new();
     let controller = Controller::new(Aimd::new(bounds()).initial(10.0))
         .on_change(move |change| heard.lock().unwrap().push((change.to, change.reason)));
@@ -214,4 +217,103 @@ fn a_file_that_is_missing_or_strange_is_an_error_at_the_start() {
         )
     );
     assert!(GroupCpu::open(folder.folder()).is_err());
+}
+
+/// Beginnings that no bounds hold, and what laws make of any samples from there.
+#[test]
+fn a_law_that_begins_out_of_its_bounds_comes_into_them() {
+    let initials = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -3.0, 0.0, 1e300];
+    for initial in initials {
+        let laws: Vec<Box<dyn Law>> = vec![
+            Box::new(Little::new(bounds()).initial(initial)),
+            Box::new(Aimd::new(bounds()).initial(initial)),
+            Box::new(Vegas::new(bounds()).initial(initial)),
+            Box::new(Gradient::new(bounds()).initial(initial)),
+            Box::new(Gradient2::new(bounds()).initial(initial)),
+            Box::new(Windowed::new(Gradient2::new(bounds()).initial(initial))),
+            Box::new(Bbr::new(bounds()).initial(initial)),
+            Box::new(SelfTuning::new(bounds(), 0.9).unwrap().initial(initial)),
+            Box::new(
+                LatencyThreshold::running(bounds(), 2.0, 0.9)
+                    .unwrap()
+                    .initial(initial),
+            ),
+            Box::new(
+                Steady::new(Aimd::new(bounds()).initial(initial))
+                    .damping(0.5)
+                    .unwrap(),
+            ),
+            Box::new(
+                Steady::new(Little::new(bounds()).initial(initial))
+                    .max_step(0.1)
+                    .unwrap(),
+            ),
+        ];
+        for (number, law) in laws.into_iter().enumerate() {
+            let controller = Controller::new(law);
+            for sample in senseless() {
+                controller.observe(&sample);
+                let limit = controller.limit::<Sample>();
+                assert!(
+                    (5.0..=100.0).contains(&limit),
+                    "law {number} from {initial}: {limit}"
+                );
+            }
+            // What is put in force is what the law itself goes on from.
+            for _ in 0..3_000 {
+                controller.observe(&Sample::new(Duration::from_millis(10), 200).at(END));
+            }
+            let own = controller.with_law(|law| law.limit());
+            assert!(own.is_finite(), "law {number} from {initial}: {own}");
+        }
+    }
+}
+
+/// As late as it can be, so that no law takes it to have begun under an earlier limit.
+const END: Timestamp = Timestamp::from_nanos(u64::MAX);
+
+fn senseless() -> impl Iterator<Item = Sample> {
+    (0..4_000_u64).map(|number| {
+        let rtt = match number % 5 {
+            0 => Duration::MAX,
+            1 => Duration::from_nanos(1),
+            2 => Duration::from_millis(number),
+            3 => Duration::ZERO,
+            _ => Duration::from_secs(1 << (number % 40)),
+        };
+        let in_flight = [0, 1, 50, u32::MAX][usize::try_from(number % 4).unwrap()];
+        let at = Timestamp::from_millis(number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20);
+        let sample = Sample::new(rtt, in_flight).at(at);
+        if number % 7 == 0 {
+            sample.dropped()
+        } else {
+            sample
+        }
+    })
+}
+
+#[test]
+fn of_two_changes_at_once_the_later_is_in_force() {
+    let limiter = Arc::new(Limiter::with_clock(Rate::per_second(64), Manual::new()));
+    let law = Aimd::new(Bounds::new(1.0, 64.0).unwrap()).initial(64.0);
+    let dropped = Sample::new(Duration::from_millis(1), u32::MAX).dropped();
+    // Another call ends after the law has changed and before that is in force.
+    let other: Arc<OnceLock<Controller<Aimd>>> = Arc::default();
+    let nested = {
+        let (limiter, other, once) = (
+            Arc::clone(&limiter),
+            Arc::clone(&other),
+            AtomicBool::new(true),
+        );
+        move |_: &Change| {
+            if once.swap(false, Ordering::Relaxed) {
+                other.get().unwrap().steer_rate(&limiter, &dropped).unwrap();
+            }
+        }
+    };
+    let controller = Controller::new(law).on_change(nested);
+    other.set(controller.clone()).unwrap();
+    controller.steer_rate(&limiter, &dropped).unwrap();
+    assert_eq!(controller.limit(), 16.0);
+    assert_eq!(limiter.rate().as_per_second(), 16.0);
 }

@@ -5,5 +5,6 @@
     reason = "these are tests: what can't be had fails them"
 )]
 
+mod hostile;
 mod shares;
 mod timeline;

@@ -8,7 +8,7 @@ use tollgate::breaker::{Breaker, State, Thresholds};
 use tollgate::clock::Manual;
 use tollgate::concurrency::Ending;
 use tollgate::protect::{CallError, NotCalled, Protected};
-use tollgate::{ConcurrencyLimiter, Limiter, Rate};
+use tollgate::{ConcurrencyLimiter, Limiter, Rate, Refused};
 
 use crate::look;
 
@@ -138,4 +138,59 @@ fn a_call_that_is_dropped_frees_its_slot_and_its_probe() {
         .call(|| async { Ok::<_, &str>(7) }, |_| Ending::Success);
     assert_eq!(look(pin!(works)).unwrap(), Ok(7));
     assert_eq!(all.breaker.state(), State::Closed);
+}
+
+#[test]
+fn a_wait_for_the_bulkhead_is_no_slow_call() {
+    let clock = Manual::new();
+    let terms = Thresholds {
+        min_calls: 1,
+        slow_percent: 50,
+        slow_after: Duration::from_millis(100),
+        ..Thresholds::default()
+    };
+    let breaker = Arc::new(Breaker::builder(terms).clock(clock.clone()).build());
+    let bulkhead = ConcurrencyLimiter::builder(1).max_waiters(1);
+    let bulkhead = Arc::new(bulkhead.clock(clock.clone()).build());
+    let calls = Protected::new()
+        .breaker(Arc::clone(&breaker))
+        .bulkhead(bulkhead);
+    let held = look(pin!(calls.enter())).unwrap().unwrap();
+    let mut waits = pin!(calls.enter());
+    assert!(look(waits.as_mut()).is_none());
+    clock.advance(Duration::from_secs(5));
+    drop(held);
+    let entered = look(waits.as_mut()).unwrap().unwrap();
+    clock.advance(Duration::from_millis(50));
+    entered.end(Ending::Success);
+    assert_eq!(breaker.state(), State::Closed);
+}
+
+#[test]
+fn a_breaker_that_opens_while_a_call_waits_stops_it() {
+    let all = guarded(Rate::per_second(10), 2, 5);
+    let first = look(pin!(all.calls.enter())).unwrap().unwrap();
+    let second = look(pin!(all.calls.enter())).unwrap().unwrap();
+    let mut waits = pin!(all.calls.enter());
+    assert!(look(waits.as_mut()).is_none());
+    first.end(Ending::Dropped);
+    second.end(Ending::Dropped);
+    assert_eq!(all.breaker.state(), State::Open);
+    let refused = look(waits.as_mut()).unwrap().unwrap_err();
+    assert!(matches!(refused, NotCalled::Open(_)), "{refused}");
+    assert_eq!(all.rate.peek().remaining, 8, "it has its token back");
+    assert_eq!(all.bulkhead.peek().in_use, 0, "and its slot");
+}
+
+#[test]
+fn a_rate_that_refuses_says_when_to_come_back() {
+    let all = guarded(Rate::per_second(10).burst(1), 5, 0);
+    drop(look(pin!(all.calls.enter())).unwrap().unwrap());
+    for _ in 0..3 {
+        let refused = look(pin!(all.calls.enter())).unwrap().unwrap_err();
+        let NotCalled::Rate(Refused::TooFarAhead(said)) = refused else {
+            panic!("{refused}");
+        };
+        assert_eq!(said.retry_after, Duration::from_millis(100));
+    }
 }

@@ -156,3 +156,50 @@ fn a_backend_that_accepts_half_sees_all_and_one_that_accepts_none_next_to_nothin
     clock.advance(Duration::from_secs(300));
     assert_eq!(sent(|_| true), 10_000);
 }
+
+#[test]
+fn waits_at_the_extremes_are_within_what_was_chosen() {
+    let longest = Duration::MAX;
+    let endless = Backoff::new().tries(u32::MAX).waits(longest, longest);
+    assert_eq!(endless.wait(1, None, 1.0), Some(longest));
+    assert_eq!(
+        endless.wait(u32::MAX - 1, Some(longest), 1.0),
+        Some(longest)
+    );
+    let none = Backoff::new()
+        .tries(u32::MAX)
+        .waits(Duration::ZERO, Duration::from_secs(60));
+    assert_eq!(none.wait(5_000, None, 1.0), Some(Duration::ZERO));
+    let spread = Backoff::new().spread(longest);
+    assert_eq!(spread.wait(1, None, 1.0), Some(longest));
+    // A chance that isn't a number is no reason to hurry.
+    let usual = Backoff::new();
+    assert_eq!(usual.wait(1, None, f64::NAN), Some(Duration::from_secs(1)));
+    assert_eq!(
+        usual.wait(1, None, f64::INFINITY),
+        Some(Duration::from_secs(1))
+    );
+    assert_eq!(usual.wait(1, None, -1.0), Some(Duration::ZERO));
+}
+
+#[test]
+fn a_budget_at_the_extremes_neither_overflows_nor_gives_for_nothing() {
+    for percent in [0, 1, 100, u8::MAX] {
+        let budget = Budget::percent(percent);
+        assert!(!budget.try_retry(), "{percent} %");
+        for _ in 0..200_000 {
+            budget.called();
+        }
+        let saved = if percent == 0 {
+            0
+        } else {
+            (10 * u64::from(percent)).max(100)
+        };
+        assert_eq!(budget.left(), saved, "{percent} %");
+        let mut taken = 0;
+        while budget.try_retry() {
+            taken += 1;
+        }
+        assert_eq!(taken, saved, "{percent} %");
+    }
+}

@@ -1,0 +1,169 @@
+//! A layer for clients that stops calling what fails, and tries it again later with a few calls.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::{Request, Response, StatusCode};
+use tollgate::breaker::Breaker;
+use tollgate::clock::{Clock, Monotonic};
+use tollgate::concurrency::Ending;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::BoxError;
+
+/// Makes no call while a [`Breaker`] is open: it fails at once with [`Open`](tollgate::breaker::Open).
+///
+/// An answer of 500 or above, and an error of the client, are failures. 429 says nothing, as the one that is called works and
+/// only wants fewer calls; all other answers are successes. [`by_status`](Self::by_status) says otherwise. What counts is the head of the
+/// answer. To make the client ready is part of the call, as it may connect then.
+///
+/// A call that is dropped says nothing, so a layer that times calls out belongs inside of this one.
+///
+/// ```
+/// use std::convert::Infallible;
+/// use std::sync::Arc;
+/// use http::{Request, Response};
+/// use tollgate::breaker::{Breaker, Thresholds};
+/// use tollgate_tower::BreakerLayer;
+/// use tower::{Service, ServiceBuilder, service_fn};
+///
+/// # let executor = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+/// # executor.block_on(async {
+/// // In place of a client of hyper:
+/// let client = service_fn(|_: Request<()>| async {
+///     Ok::<_, Infallible>(Response::builder().status(500).body("down").expect("a status"))
+/// });
+/// let breaker = Arc::new(Breaker::new(Thresholds { min_calls: 3, ..Thresholds::default() }));
+/// let mut client = ServiceBuilder::new().layer(BreakerLayer::by(breaker)).service(client);
+/// for _ in 0..3 {
+///     assert_eq!(client.call(Request::new(())).await?.status(), 500);
+/// }
+/// let error = client.call(Request::new(())).await.unwrap_err();
+/// assert!(error.is::<tollgate::breaker::Open>());
+/// # Ok::<(), tollgate_tower::BoxError>(())
+/// # }).map_err(|error| error.to_string())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct BreakerLayer<C: Clock = Monotonic> {
+    breaker: Arc<Breaker<C>>,
+    means: fn(StatusCode) -> Ending,
+}
+
+/// A client behind a breaker.
+pub struct Broken<S, C: Clock = Monotonic> {
+    inner: S,
+    layer: BreakerLayer<C>,
+}
+
+impl<C: Clock> BreakerLayer<C> {
+    /// By this breaker, which others may share: all that call the same backend should.
+    pub fn by(breaker: Arc<Breaker<C>>) -> Self {
+        Self {
+            breaker,
+            means: usual,
+        }
+    }
+
+    /// What an answer of a status means.
+    #[must_use]
+    pub fn by_status(mut self, means: fn(StatusCode) -> Ending) -> Self {
+        self.means = means;
+        self
+    }
+}
+
+fn usual(status: StatusCode) -> Ending {
+    match status {
+        StatusCode::TOO_MANY_REQUESTS => Ending::Ignored,
+        status if status.is_server_error() => Ending::Dropped,
+        _ => Ending::Success,
+    }
+}
+
+impl<C: Clock> Clone for BreakerLayer<C> {
+    fn clone(&self) -> Self {
+        Self {
+            breaker: Arc::clone(&self.breaker),
+            means: self.means,
+        }
+    }
+}
+
+impl<S, C: Clock> Layer<S> for BreakerLayer<C> {
+    type Service = Broken<S, C>;
+
+    fn layer(&self, inner: S) -> Broken<S, C> {
+        Broken {
+            inner,
+            layer: self.clone(),
+        }
+    }
+}
+
+impl<S: Clone, C: Clock> Clone for Broken<S, C> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            layer: self.layer.clone(),
+        }
+    }
+}
+
+impl<S, I, O, C> Service<Request<I>> for Broken<S, C>
+where
+    S: Service<Request<I>, Response = Response<O>> + Clone + Send + 'static,
+    S::Error: Into<BoxError>,
+    S::Future: Send,
+    I: Send + 'static,
+    C: Clock + 'static,
+{
+    type Response = Response<O>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<O>, BoxError>> + Send>>;
+
+    /// Always: the client is made ready in the call, and not at all while the circuit is open.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<I>) -> Self::Future {
+        let (layer, mut client) = (self.layer.clone(), self.inner.clone());
+        Box::pin(async move {
+            let call = layer.breaker.try_call()?;
+            let ready = poll_fn(|context| client.poll_ready(context)).await;
+            let answer: Result<_, BoxError> = match ready.map_err(Into::into) {
+                Ok(()) => client.call(request).await.map_err(Into::into),
+                Err(error) => Err(error),
+            };
+            let ending = answer
+                .as_ref()
+                .map_or(Ending::Dropped, |answer| (layer.means)(answer.status()));
+            match ending {
+                Ending::Success => call.success(),
+                Ending::Dropped => call.failure(),
+                Ending::Ignored => call.ignored(),
+            }
+            answer
+        })
+    }
+}
+
+impl<C: Clock> fmt::Debug for BreakerLayer<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BreakerLayer")
+            .field("breaker", &self.breaker)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S, C: Clock> fmt::Debug for Broken<S, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Broken")
+            .field("layer", &self.layer)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,239 @@
+//! A layer for clients that tries calls again: those that may be, as often as a budget allows, and when servers want it.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use tollgate::clock::{Clock, Monotonic, Wall};
+use tollgate::protect::{Advice, Retry};
+use tollgate_http::outgoing::{Advice as Said, Reset};
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::BoxError;
+
+/// Tries calls again by a [`Retry`], which says how often, after how long, within which time and by which budget.
+///
+/// * Only methods that may be done twice: `GET`, `HEAD`, `OPTIONS`, `TRACE`, `PUT` and `DELETE`
+///   ([`methods`](Self::methods) says otherwise).
+/// * Only answers of 429, 502, 503 and 504 ([`statuses`](Self::statuses)), and only errors of the client that
+///   [`errors`](Self::errors) names: none unless it is given.
+/// * Never before the time that `Retry-After` says. If that is longer than a minute ([`longest_stop`](Self::longest_stop)) it isn't
+///   tried again.
+///
+/// What isn't tried again is handed on as it is: the last answer, or the last error. A request is cloned for each try, so its
+/// body has to be one that can be, as bytes that are there already.
+///
+/// ```
+/// use std::convert::Infallible;
+/// use std::sync::Arc;
+/// use http::{Request, Response};
+/// use tollgate::protect::{Backoff, Budget, Retry};
+/// use tollgate_tower::RetryLayer;
+/// use tower::{Service, ServiceBuilder, service_fn};
+///
+/// # let executor = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+/// # executor.block_on(async {
+/// // In place of a client of hyper:
+/// let client = service_fn(|_: Request<String>| async { Ok::<_, Infallible>(Response::new("hello")) });
+/// let retry = Retry::new(Backoff::new()).budget(Arc::new(Budget::percent(10)));
+/// let mut client = ServiceBuilder::new().layer(RetryLayer::by(Arc::new(retry))).service(client);
+/// assert_eq!(*client.call(Request::new(String::new())).await?.body(), "hello");
+/// # Ok::<(), tollgate_tower::BoxError>(())
+/// # }).map_err(|error| error.to_string())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct RetryLayer<C: Clock = Monotonic> {
+    retry: Arc<Retry<C>>,
+    terms: Terms,
+}
+
+/// What may be tried again.
+#[derive(Clone, Copy)]
+struct Terms {
+    methods: fn(&Method) -> bool,
+    statuses: fn(StatusCode) -> bool,
+    errors: fn(&BoxError) -> bool,
+    longest_stop: Duration,
+}
+
+/// A client whose calls are tried again.
+pub struct Retried<S, C: Clock = Monotonic> {
+    inner: S,
+    layer: RetryLayer<C>,
+}
+
+/// What a try came to that isn't what was hoped for.
+enum Failed<O> {
+    Answer(Response<O>),
+    Error(BoxError),
+}
+
+impl<C: Clock> RetryLayer<C> {
+    /// By these terms. All clients of one backend should share them, as they share the budget then.
+    pub fn by(retry: Arc<Retry<C>>) -> Self {
+        let terms = Terms {
+            methods: Method::is_idempotent,
+            statuses: |status| matches!(status.as_u16(), 429 | 502..=504),
+            errors: |_| false,
+            longest_stop: Duration::from_secs(60),
+        };
+        Self { retry, terms }
+    }
+
+    /// Which methods may be done twice.
+    #[must_use]
+    pub fn methods(mut self, methods: fn(&Method) -> bool) -> Self {
+        self.terms.methods = methods;
+        self
+    }
+
+    /// Which answers are to be tried again.
+    #[must_use]
+    pub fn statuses(mut self, statuses: fn(StatusCode) -> bool) -> Self {
+        self.terms.statuses = statuses;
+        self
+    }
+
+    /// Which errors of the client are to be tried again.
+    #[must_use]
+    pub fn errors(mut self, errors: fn(&BoxError) -> bool) -> Self {
+        self.terms.errors = errors;
+        self
+    }
+
+    /// The longest `Retry-After` that is waited for: a minute unless said otherwise.
+    #[must_use]
+    pub fn longest_stop(mut self, longest: Duration) -> Self {
+        self.terms.longest_stop = longest;
+        self
+    }
+}
+
+impl Terms {
+    /// What a try that came to this is to be done about.
+    fn advise<O>(&self, method: &Method, failed: &Failed<O>) -> Advice {
+        if !(self.methods)(method) {
+            return Advice::Stop;
+        }
+        match failed {
+            Failed::Error(error) if (self.errors)(error) => Advice::Retry,
+            Failed::Error(_) => Advice::Stop,
+            Failed::Answer(answer) => match retry_after(answer) {
+                Some(said) if said > self.longest_stop => Advice::Stop,
+                Some(said) => Advice::RetryAfter(said),
+                None => Advice::Retry,
+            },
+        }
+    }
+}
+
+/// What an answer says of when to come back.
+fn retry_after<O>(answer: &Response<O>) -> Option<Duration> {
+    let (status, fields) = (answer.status().as_u16(), answer.headers());
+    let unix_now = Wall.now().as_nanos() / 1_000_000_000;
+    let said = Said::read(status, unix_now, Reset::Guess, |name| {
+        fields.get_all(name).into_iter().map(HeaderValue::as_bytes)
+    });
+    said.retry_after
+}
+
+impl<C: Clock> Clone for RetryLayer<C> {
+    fn clone(&self) -> Self {
+        Self {
+            retry: Arc::clone(&self.retry),
+            terms: self.terms,
+        }
+    }
+}
+
+impl<S, C: Clock> Layer<S> for RetryLayer<C> {
+    type Service = Retried<S, C>;
+
+    fn layer(&self, inner: S) -> Retried<S, C> {
+        Retried {
+            inner,
+            layer: self.clone(),
+        }
+    }
+}
+
+impl<S: Clone, C: Clock> Clone for Retried<S, C> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            layer: self.layer.clone(),
+        }
+    }
+}
+
+impl<S, I, O, C> Service<Request<I>> for Retried<S, C>
+where
+    S: Service<Request<I>, Response = Response<O>> + Clone + Send + Sync + 'static,
+    S::Error: Into<BoxError>,
+    S::Future: Send,
+    I: Clone + Send + Sync + 'static,
+    O: Send + Sync + 'static,
+    C: Clock + 'static,
+{
+    type Response = Response<O>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<O>, BoxError>> + Send>>;
+
+    /// Always: the client is made ready for each try.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<I>) -> Self::Future {
+        let (RetryLayer { retry, terms }, client) = (self.layer.clone(), self.inner.clone());
+        Box::pin(async move {
+            let tries = || try_once(client.clone(), request.clone(), terms.statuses);
+            let method = request.method();
+            let answer = retry
+                .call(tries, |failed| terms.advise(method, failed))
+                .await;
+            answer.or_else(|gave_up| match gave_up.error {
+                Failed::Answer(answer) => Ok(answer),
+                Failed::Error(error) => Err(error),
+            })
+        })
+    }
+}
+
+async fn try_once<S, I, O>(
+    mut client: S,
+    request: Request<I>,
+    statuses: fn(StatusCode) -> bool,
+) -> Result<Response<O>, Failed<O>>
+where
+    S: Service<Request<I>, Response = Response<O>>,
+    S::Error: Into<BoxError>,
+{
+    let failed = |error: S::Error| Failed::Error(error.into());
+    poll_fn(|context| client.poll_ready(context))
+        .await
+        .map_err(failed)?;
+    let answer = client.call(request).await.map_err(failed)?;
+    if statuses(answer.status()) {
+        Err(Failed::Answer(answer))
+    } else {
+        Ok(answer)
+    }
+}
+
+impl<C: Clock> fmt::Debug for RetryLayer<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RetryLayer").finish_non_exhaustive()
+    }
+}
+
+impl<S, C: Clock> fmt::Debug for Retried<S, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Retried").finish_non_exhaustive()
+    }
+}
