@@ -32,20 +32,21 @@ const CLIENTS: u64 = 1_000;
 
 pub(crate) fn run(report: &mut Report) {
     let quiet = || ours(plenty()).answers(Answers::new().dialects([]));
-    let mut bare = Calls::new(Clients::One, Nothing);
-    let mut admitted = Calls::new(Clients::One, quiet().layer(Nothing));
-    let mut with_fields = Calls::new(Clients::One, ours(plenty()).layer(Nothing));
-    let mut refused = Calls::new(Clients::One, ours(nothing_left()).layer(Nothing));
+    let mut bare = Calls::new(Clients::One, Nothing::Bare);
+    let mut admitted = Calls::new(Clients::One, quiet().layer(Nothing::Bare));
+    let mut typed = Calls::new(Clients::One, quiet().layer(Nothing::Typed));
+    let mut with_fields = Calls::new(Clients::One, ours(plenty()).layer(Nothing::Typed));
+    let mut refused = Calls::new(Clients::One, ours(nothing_left()).layer(Nothing::Bare));
 
-    let governor = Calls::new(Clients::One, theirs(PLENTY).layer(Nothing));
+    let governor = Calls::new(Clients::One, theirs(PLENTY).layer(Nothing::Bare));
     let mut peers = [Peer::new("tower_governor", governor).target(0.9)];
     compare(report, "admitted", &mut admitted, &mut peers);
 
-    let governor = Calls::new(Clients::One, theirs(NOTHING_LEFT).layer(Nothing));
+    let governor = Calls::new(Clients::One, theirs(NOTHING_LEFT).layer(Nothing::Bare));
     let mut peers = [Peer::new("tower_governor", governor).target(0.03)];
     compare(report, "refused", &mut refused, &mut peers);
 
-    let fields = Calls::new(Clients::One, ours(plenty()).layer(Nothing));
+    let fields = Calls::new(Clients::One, ours(plenty()).layer(Nothing::Typed));
     let mut peers = [Peer::new("admitted-headers", fields).target(2.0)];
     compare(report, "refused-vs-admitted", &mut refused, &mut peers);
 
@@ -61,10 +62,10 @@ pub(crate) fn run(report: &mut Report) {
         report,
         ("admitted-headers", "admitted-bare", HEADERS),
         &mut with_fields,
-        &mut admitted,
+        &mut typed,
     );
     // Two fields are written: RateLimit-Policy and RateLimit.
-    let some = (allocations(&mut with_fields), none.0);
+    let some = (allocations(&mut with_fields), allocations(&mut typed));
     allocated(report, ("admitted-headers", "admitted-bare"), some, 2.0);
     by_policy(report, &mut bare);
     two_threads(report);
@@ -161,7 +162,7 @@ fn by_policy(report: &mut Report, bare: &mut Calls<Nothing>) {
     let policy = Policy::from_text(&text, Format::Yaml).expect("a policy that is one");
     let engine = Engine::new(policy.policy, Memory::new()).expect("an engine in memory");
     let layer = RateLimitLayer::by_policy(engine).answers(Answers::new().dialects([]));
-    let mut ours = Calls::new(Clients::One, layer.layer(Nothing));
+    let mut ours = Calls::new(Clients::One, layer.layer(Nothing::Bare));
     more(report, ("policy-3-of-100", "bare", POLICY), &mut ours, bare);
 }
 
@@ -171,8 +172,8 @@ fn two_threads(report: &mut Report) {
     }
     let crew = Crew::new();
     let quiet = ours(plenty()).answers(Answers::new().dialects([]));
-    let mut ours = both(&crew, quiet.layer(Nothing));
-    let governor = both(&crew, theirs(PLENTY).layer(Nothing));
+    let mut ours = both(&crew, quiet.layer(Nothing::Bare));
+    let governor = both(&crew, theirs(PLENTY).layer(Nothing::Bare));
     let mut peers = [Peer::new("tower_governor", governor).target(0.6)];
     compare(report, "two-threads", &mut ours, &mut peers);
 }

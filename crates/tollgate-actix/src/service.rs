@@ -96,7 +96,7 @@ fn answer<B: MessageBody, H: Held>(
                 headers: response.headers(),
                 used,
             });
-            write(&fields, response.headers_mut(), add);
+            write(fields, response.headers_mut(), add);
             Ok(response.map_body(|_, body| Body::of_service(body, rest)))
         }
         Err(error) => {
@@ -118,7 +118,7 @@ fn answer<B: MessageBody, H: Held>(
 fn refusal<B: MessageBody, H: Held>(head: Head, refused: Refused) -> ServiceResponse<Body<B, H>> {
     let status = StatusCode::from_u16(refused.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
     let mut response = HttpResponse::with_body(status, Body::of_refusal(refused.body));
-    write(&refused.fields, response.headers_mut(), replace);
+    write(refused.fields, response.headers_mut(), replace);
     head.into_request().into_response(response)
 }
 
@@ -153,22 +153,25 @@ impl Reply for ReplyHead<'_> {
 
 /// Writes the fields by one of the ways below.
 fn write(
-    fields: &Fields,
+    fields: Fields,
     headers: &mut HeaderMap,
     put: impl Fn(&mut HeaderMap, HeaderName, HeaderValue),
 ) {
-    for (name, value) in fields.iter() {
+    fields.into_each(|name, value| {
         // Ours are made of printable signs; of those that a handler added, what can't be written isn't.
-        let written = (HeaderName::try_from(name), HeaderValue::from_str(value));
+        let written = (
+            HeaderName::try_from(name),
+            HeaderValue::from_maybe_shared(value),
+        );
         let (Ok(name), Ok(value)) = written else {
-            continue;
+            return;
         };
         if name == ACCESS_CONTROL_EXPOSE_HEADERS {
             headers.append(name, value);
         } else {
             put(headers, name, value);
         }
-    }
+    });
 }
 
 /// In an answer of the app, what a limit inside has told stays: that one knows better why it refused. Lists of limits
@@ -199,7 +202,7 @@ impl ResponseError for Told {
 
     fn error_response(&self) -> HttpResponse {
         let mut response = self.error.error_response();
-        write(&self.fields, response.headers_mut(), add);
+        write(self.fields.clone(), response.headers_mut(), add);
         response
     }
 }

@@ -201,6 +201,12 @@ pub(crate) trait Sink {
     fn number(&mut self, value: u64) {
         self.text(json::digits(value, &mut [0; 20]));
     }
+
+    /// The field `RateLimit-Policy` of one limit, as the eighth draft has it.
+    fn policy(&mut self, limit: &Shown<'_>) {
+        self.field("ratelimit-policy");
+        policy_item(self, limit);
+    }
 }
 
 /// Hands on each field when it is complete.
@@ -244,8 +250,12 @@ pub(crate) fn write_to(
         match dialect {
             Dialect::Draft8 => {
                 let each = || std::iter::once(first).chain(shown.clone());
-                out.field("ratelimit-policy");
-                list(out, each(), policy_item);
+                if shown.clone().next().is_none() {
+                    out.policy(first);
+                } else {
+                    out.field("ratelimit-policy");
+                    list(out, each(), policy_item);
+                }
                 out.field("ratelimit");
                 list(out, each(), left_item);
             }
@@ -316,7 +326,7 @@ fn list<'a, S: Sink>(
     }
 }
 
-fn policy_item(out: &mut impl Sink, limit: &Shown<'_>) {
+pub(crate) fn policy_item(out: &mut (impl Sink + ?Sized), limit: &Shown<'_>) {
     string(out, limit.name);
     out.text(";q=");
     out.number(limit.quota.min(LARGEST));
@@ -338,7 +348,7 @@ fn quota_and_window(out: &mut impl Sink, limit: &Shown<'_>) {
 }
 
 /// A window is at least a second in these fields.
-fn window(out: &mut impl Sink, limit: &Shown<'_>) {
+fn window(out: &mut (impl Sink + ?Sized), limit: &Shown<'_>) {
     if let Some(window) = limit.window {
         out.text(";w=");
         out.number(secs(window).max(1));
@@ -347,9 +357,10 @@ fn window(out: &mut impl Sink, limit: &Shown<'_>) {
 
 /// A string of a structured field, which is printable ASCII: what isn't is percent-encoded, and so is the percent
 /// sign, so that two names stay two.
-fn string(out: &mut impl Sink, name: &str) {
+fn string(out: &mut (impl Sink + ?Sized), name: &str) {
     out.text("\"");
-    if name.bytes().all(is_itself) {
+    // Without an end before the last, so that many are looked at in one step.
+    if name.bytes().fold(true, |all, byte| all & is_itself(byte)) {
         out.text(name);
     } else {
         name.bytes().for_each(|byte| sign(out, byte));
@@ -358,11 +369,11 @@ fn string(out: &mut impl Sink, name: &str) {
 }
 
 const fn is_itself(byte: u8) -> bool {
-    matches!(byte, 0x20..=0x7e) && !matches!(byte, b'"' | b'\\' | b'%')
+    matches!(byte, 0x20..=0x7e) & !matches!(byte, b'"' | b'\\' | b'%')
 }
 
 /// One byte of a string that has some which can't be written as they are.
-fn sign(out: &mut impl Sink, byte: u8) {
+fn sign(out: &mut (impl Sink + ?Sized), byte: u8) {
     match byte {
         b'"' => out.text("\\\""),
         b'\\' => out.text("\\\\"),

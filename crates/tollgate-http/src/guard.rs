@@ -10,6 +10,8 @@
 //! of its answer it becomes [`Fields`] and a [`Rest`], which lives until the body has ended. Of one that doesn't,
 //! [`Guard::tell`] makes the answer.
 
+use std::fmt;
+
 mod after;
 mod answers;
 mod asking;
@@ -25,6 +27,7 @@ mod held;
 mod hooks;
 mod host;
 pub mod keys;
+mod memo;
 mod per_key;
 mod request;
 mod set_up;
@@ -50,9 +53,9 @@ pub use set_up::Guard;
 pub use tarpit::Tarpit;
 
 /// Who decides about requests.
-pub trait Limits<R: Request>: Send + Sync + 'static {
-    /// What a request that passed holds until it has ended.
-    type Held: Held;
+pub trait Limits<R: Request + ?Sized>: Send + Sync + 'static {
+    /// What a request that passed holds until it has ended; by default nothing.
+    type Held: Held + Default;
 
     /// What is asked of somebody who takes time to answer: all that is needed of a request.
     type Question: Send + 'static;
@@ -119,7 +122,7 @@ pub enum Judged<H> {
     /// It may not.
     Refused(Box<Denial>),
     /// It can't be said, because of a mistake in the service.
-    Failed(&'static str),
+    Failed(Mistake),
 }
 
 /// What becomes of a request.
@@ -130,5 +133,23 @@ pub enum Admission<H: Held> {
     /// It may not: [`Guard::tell`] makes the answer.
     Refused(Box<Denial>),
     /// It can't be said, because of a mistake in the service: its answer is 500.
-    Failed(&'static str),
+    Failed(Mistake),
+}
+
+/// Why nothing can be said about a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mistake {
+    /// It has no key to be limited by.
+    NoKey,
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoKey => {
+                "a request has no key to be limited by: put the layer that finds it before this one"
+            }
+        })
+    }
 }

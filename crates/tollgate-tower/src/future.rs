@@ -4,7 +4,6 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
 use http::header::Entry;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use pin_project_lite::pin_project;
@@ -90,24 +89,24 @@ pub(crate) fn answer<O, E, H: Held>(
     result: Result<Response<O>, E>,
     ticket: Ticket<H>,
 ) -> Answer<O, E, H> {
-    match result {
-        Ok(mut response) => {
-            let head = ReplyHead {
-                status: response.status(),
-                headers: response.headers(),
-                extensions: response.extensions(),
-            };
-            let (fields, rest) = ticket.replied(&head);
-            if !fields.is_empty() {
-                write(&fields, response.headers_mut(), add);
-            }
-            Ok(response.map(|body| Body::of_service(body, rest)))
-        }
-        Err(error) => {
+    // Where it is: an answer is large enough to be felt when it is moved.
+    let mut result = result;
+    let response = match &mut result {
+        Ok(response) => response,
+        Err(_) => {
             ticket.failed();
-            Err(error)
+            return result.map(|response| response.map(|body| Body::of_service(body, None)));
         }
+    };
+    let (fields, rest) = ticket.replied(&ReplyHead {
+        status: response.status(),
+        headers: response.headers(),
+        extensions: response.extensions(),
+    });
+    if !fields.is_empty() {
+        write(fields, response.headers_mut(), add);
     }
+    result.map(|response| response.map(|body| Body::of_service(body, rest)))
 }
 
 /// The answer to a refused request.
@@ -115,7 +114,7 @@ pub(crate) fn refusal<O, H: Held>(refused: Refused) -> Response<Body<O, H>> {
     let mut response = Response::new(Body::of_refusal(refused.body));
     *response.status_mut() =
         StatusCode::from_u16(refused.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
-    write(&refused.fields, response.headers_mut(), replace);
+    write(refused.fields, response.headers_mut(), replace);
     response
 }
 
@@ -127,23 +126,22 @@ pub(crate) fn failure<O, H: Held>() -> Response<Body<O, H>> {
     response
 }
 
-/// Writes the fields by one of the ways below. All values share the memory of the text.
+/// Writes the fields by one of the ways below.
 fn write(
-    fields: &Fields,
+    fields: Fields,
     headers: &mut HeaderMap,
     put: impl Fn(&mut HeaderMap, HeaderName, HeaderValue),
 ) {
-    let text = Bytes::from_owner(fields.clone());
-    for (name, range) in fields.lines() {
+    fields.into_each(|name, value| {
         // Ours are made of printable signs; of those that a handler added, what can't be written isn't.
-        let Ok(value) = HeaderValue::from_maybe_shared(text.slice(range)) else {
-            continue;
+        let Ok(value) = HeaderValue::from_maybe_shared(value) else {
+            return;
         };
         match names::known(name) {
             Some(name) => put(headers, name, value),
             None => other(name, value, headers),
         }
-    }
+    });
 }
 
 /// In an answer of the service, what a layer inside has told stays: that one knows better why it refused. Lists of limits

@@ -176,7 +176,7 @@ impl<L: Limits<Head>> RateLimitLayer<L> {
     ///
     /// let layer = RateLimitLayer::per_client(Rate::per_second(10)).with(|guard| {
     ///     guard
-    ///         .cost(|request| if request.0.uri.path() == "/search" { 5 } else { 1 })
+    ///         .cost(|request| if request.uri().path() == "/search" { 5 } else { 1 })
     ///         .tarpit(Tarpit::new(Duration::from_secs(2), 100), keys::Address::new())
     /// });
     /// # let _ = layer;
@@ -237,17 +237,14 @@ where
     }
 
     #[inline]
-    fn call(&mut self, request: Request<I>) -> Self::Future {
-        let (parts, body) = request.into_parts();
-        let mut head = Head(parts);
-        match self.guard.ask(&head) {
+    fn call(&mut self, mut request: Request<I>) -> Self::Future {
+        match self.guard.ask(&request) {
             Asked::Now(Admission::Passed(mut ticket)) => {
-                tell_usage(&mut ticket, &mut head);
-                let future = self.inner.call(Request::from_parts(head.0, body));
-                ResponseFuture::called(future, ticket)
+                tell_usage(&mut ticket, &mut request);
+                ResponseFuture::called(self.inner.call(request), ticket)
             }
             Asked::Now(Admission::Refused(denial)) => {
-                ResponseFuture::refused(future::refusal(self.guard.tell(&head, &denial)))
+                ResponseFuture::refused(future::refusal(self.guard.tell(&request, &denial)))
             }
             Asked::Now(Admission::Failed(_)) => ResponseFuture::refused(future::failure()),
             Asked::Later(later) => {
@@ -259,16 +256,16 @@ where
                     let mut ticket = match guard.answer(later).await {
                         Admission::Passed(ticket) => ticket,
                         Admission::Refused(denial) => {
-                            return Ok(future::refusal(guard.tell(&head, &denial)));
+                            return Ok(future::refusal(guard.tell(&request, &denial)));
                         }
                         Admission::Failed(_) => return Ok(future::failure()),
                     };
-                    tell_usage(&mut ticket, &mut head);
+                    tell_usage(&mut ticket, &mut request);
                     if let Err(error) = poll_fn(|context| inner.poll_ready(context)).await {
                         ticket.failed();
                         return Err(error);
                     }
-                    let answered = inner.call(Request::from_parts(head.0, body)).await;
+                    let answered = inner.call(request).await;
                     future::answer(answered, ticket)
                 })
             }
@@ -278,12 +275,12 @@ where
 
 /// Tells the service where to say what it used.
 #[inline]
-fn tell_usage<H: Held>(ticket: &mut Ticket<H>, head: &mut Head) {
+fn tell_usage<H: Held, I>(ticket: &mut Ticket<H>, request: &mut Request<I>) {
     let Some(usage) = ticket.usage() else { return };
-    match head.0.extensions.get::<Usage>() {
+    match request.extensions().get::<Usage>() {
         Some(outer) => ticket.share(outer.clone()),
         None => {
-            head.0.extensions.insert(usage.clone());
+            request.extensions_mut().insert(usage.clone());
         }
     }
 }

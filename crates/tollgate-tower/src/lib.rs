@@ -31,7 +31,7 @@ pub use breaker::{BreakerLayer, Broken};
 pub use future::ResponseFuture;
 pub use layer::{RateLimit, RateLimitLayer};
 pub use pace::{BoxError, Pace, PaceLayer};
-pub use parts::Head;
+pub use parts::{AnyRequest, Head};
 pub use retry::{Retried, RetryLayer};
 pub use tollgate_http::guard::{
     Admission, Answers, Asked, AtOnce, Block, ByPolicy, Cost, Counts, Denial, ExactPerKey, Fields,

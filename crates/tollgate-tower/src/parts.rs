@@ -2,45 +2,91 @@
 
 use std::net::SocketAddr;
 
-use http::request::Parts;
+use http::{Extensions, HeaderMap, Method, Uri};
 use tollgate_http::guard::Request;
 
 use crate::names;
 
-/// The head of a request.
+/// A request, whatever its body, where it is: nobody takes it apart or moves it to look at it.
 ///
 /// The address of the connection is an extension: what axum's `ConnectInfo` tells (feature `axum`), tonic's `TcpConnectInfo`
 /// (feature `tonic`), or a [`SocketAddr`] that somebody else put there.
-#[derive(Debug)]
-#[repr(transparent)]
-pub struct Head(pub Parts);
+///
+/// ```
+/// use tollgate_tower::{Head, Request as _};
+///
+/// let request = http::Request::get("/search?q=toll").header("host", "api.example.com").body("")?;
+/// let head: &Head = &request;
+/// assert_eq!((head.path(), head.host()), ("/search", Some("api.example.com")));
+/// assert_eq!(head.uri().query(), Some("q=toll"));
+/// # Ok::<(), http::Error>(())
+/// ```
+pub type Head = dyn AnyRequest;
+
+/// What every [`http::Request`] has, whatever its body: what a [`Head`] is made of.
+pub trait AnyRequest {
+    /// `GET`, `POST` …
+    fn method(&self) -> &Method;
+
+    /// What was asked for.
+    fn uri(&self) -> &Uri;
+
+    /// All header fields.
+    fn headers(&self) -> &HeaderMap;
+
+    /// What earlier layers found out.
+    fn extensions(&self) -> &Extensions;
+}
+
+impl<B> AnyRequest for http::Request<B> {
+    #[inline]
+    fn method(&self) -> &Method {
+        self.method()
+    }
+
+    #[inline]
+    fn uri(&self) -> &Uri {
+        self.uri()
+    }
+
+    #[inline]
+    fn headers(&self) -> &HeaderMap {
+        self.headers()
+    }
+
+    #[inline]
+    fn extensions(&self) -> &Extensions {
+        self.extensions()
+    }
+}
 
 impl Request for Head {
     #[inline]
     fn peer(&self) -> Option<SocketAddr> {
+        let extensions = self.extensions();
         #[cfg(feature = "axum")]
-        if let Some(axum::extract::ConnectInfo(address)) = self.extension() {
+        if let Some(axum::extract::ConnectInfo(address)) = extensions.get() {
             return Some(*address);
         }
         #[cfg(feature = "tonic")]
-        if let Some(connection) = self.extension::<tonic::transport::server::TcpConnectInfo>() {
+        if let Some(connection) = extensions.get::<tonic::transport::server::TcpConnectInfo>() {
             return connection.remote_addr();
         }
-        self.extension().copied()
+        extensions.get().copied()
     }
 
     #[inline]
     fn method(&self) -> &str {
-        self.0.method.as_str()
+        AnyRequest::method(self).as_str()
     }
 
     #[inline]
     fn path(&self) -> &str {
-        self.0.uri.path()
+        self.uri().path()
     }
 
     fn host(&self) -> Option<&str> {
-        let own = self.0.uri.host();
+        let own = self.uri().host();
         // Of several, the one that those who look for one find.
         own.or_else(|| str::from_utf8(self.lines("host").next()?).ok())
     }
@@ -54,14 +100,14 @@ impl Request for Head {
 
     fn lines<'r>(&'r self, field: &'r str) -> impl DoubleEndedIterator<Item = &'r [u8]> {
         let lines = match names::known(field) {
-            Some(name) => self.0.headers.get_all(name),
-            None => self.0.headers.get_all(field),
+            Some(name) => self.headers().get_all(name),
+            None => self.headers().get_all(field),
         };
         lines.into_iter().map(http::HeaderValue::as_bytes)
     }
 
     #[inline]
     fn extension<T: Send + Sync + 'static>(&self) -> Option<&T> {
-        self.0.extensions.get()
+        self.extensions().get()
     }
 }

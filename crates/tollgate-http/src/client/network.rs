@@ -18,10 +18,20 @@ use std::str::FromStr;
 /// assert!(!office.contains("11.0.0.1".parse()?));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// It is a number, a length and a family, because it is what limits by address are counted by: an [`IpAddr`] is copied and
+/// hashed byte by byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
-    first: IpAddr,
+    first: u128,
     bits: u8,
+    family: Family,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    Four,
+    Six,
 }
 
 /// This is no range of addresses.
@@ -45,19 +55,19 @@ impl Network {
             IpAddr::V4(four) => {
                 let bits = bits.min(32);
                 let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
-                let first = Ipv4Addr::from(u32::from(four) & mask);
                 Self {
-                    first: first.into(),
+                    first: u128::from(four.to_bits() & mask),
                     bits,
+                    family: Family::Four,
                 }
             }
             IpAddr::V6(six) => {
                 let bits = bits.min(128);
                 let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
-                let first = Ipv6Addr::from(u128::from(six) & mask);
                 Self {
-                    first: first.into(),
+                    first: six.to_bits() & mask,
                     bits,
+                    family: Family::Six,
                 }
             }
         }
@@ -65,7 +75,11 @@ impl Network {
 
     /// Its first address.
     pub const fn first(&self) -> IpAddr {
-        self.first
+        match self.family {
+            // It was made of as many bits.
+            Family::Four => IpAddr::V4(Ipv4Addr::from_bits(self.first as u32)),
+            Family::Six => IpAddr::V6(Ipv6Addr::from_bits(self.first)),
+        }
     }
 
     /// How many bits its addresses have in common.
@@ -75,9 +89,8 @@ impl Network {
 
     /// Whether this address is one of them.
     pub fn contains(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        address.is_ipv4() == self.first.is_ipv4()
-            && Self::around(address, self.bits).first == self.first
+        // As many bits as it has itself, unless it is of the other family.
+        Self::around(address, self.bits) == *self
     }
 
     /// The range of an address without a number of bits: that address.
@@ -91,13 +104,11 @@ impl Hash for Network {
     #[inline]
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let bits = u64::from(self.bits);
-        match self.first {
-            IpAddr::V4(four) => {
-                hasher.write_u64((1 << 40) | (bits << 32) | u64::from(four.to_bits()))
-            }
-            IpAddr::V6(six) => {
+        match self.family {
+            Family::Four => hasher.write_u64((1 << 40) | (bits << 32) | self.first as u64),
+            Family::Six => {
                 hasher.write_u64((2 << 40) | bits);
-                hasher.write_u128(six.to_bits());
+                hasher.write_u128(self.first);
             }
         }
     }
@@ -130,7 +141,7 @@ impl FromStr for Network {
             return Err(wrong("it is partly IPv4 and partly not: write two ranges"));
         }
         let network = Self::around(address, if mapped { bits - 96 } else { bits });
-        if network.first != address.to_canonical() {
+        if network.first() != address.to_canonical() {
             return Err(wrong(&format!(
                 "there is more after its first {bits} bits: write {network}"
             )));
@@ -147,7 +158,7 @@ impl From<IpAddr> for Network {
 
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.first, self.bits)
+        write!(f, "{}/{}", self.first(), self.bits)
     }
 }
 

@@ -130,7 +130,7 @@ impl Answers {
     /// What a refused request is answered, which is told to come again after so many seconds.
     pub(super) fn refused(
         &self,
-        request: &impl Request,
+        request: &(impl Request + ?Sized),
         denial: &Denial,
         retry_after: Option<u64>,
     ) -> Refused {

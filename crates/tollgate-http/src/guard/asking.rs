@@ -11,7 +11,7 @@ use super::hooks::{self, Came};
 use super::request::Request;
 use super::set_up::{Guard, Mode, Watched};
 use super::tarpit::Stuck;
-use super::{Admission, Asked, Judged, Limits, Terms, Ticket};
+use super::{Admission, Asked, Judged, Limits, Mistake, Terms, Ticket};
 use crate::{Kind, retry_after};
 
 /// What has to be asked, or waited for, before it is known what becomes of a request.
@@ -34,7 +34,7 @@ struct Offender {
     pit: Option<u64>,
 }
 
-impl<R: Request, L: Limits<R>> Guard<R, L> {
+impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     /// What becomes of a request, or what has to be asked first.
     #[inline]
     pub fn ask(&self, request: &R) -> Asked<Admission<L::Held>, Box<Later<L::Question>>> {
@@ -186,7 +186,7 @@ impl<R: Request, L: Limits<R>> Guard<R, L> {
 
     /// As sparingly as refusals: whoever can send such a request can send many.
     #[cold]
-    fn log_mistake(&self, why: &'static str) {
+    fn log_mistake(&self, why: Mistake) {
         if self.log.allow() {
             let untold = self.untold.swap(0, Ordering::Relaxed);
             tracing::error!(target: hooks::TARGET, untold, "{why}");
@@ -214,7 +214,7 @@ impl<R: Request, L: Limits<R>> Guard<R, L> {
 }
 
 impl Offender {
-    fn of<R: Request>(watch: &Watched<R>, request: &R) -> Self {
+    fn of<R: Request + ?Sized>(watch: &Watched<R>, request: &R) -> Self {
         Self {
             block: watch
                 .blocks

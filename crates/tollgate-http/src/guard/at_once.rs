@@ -97,7 +97,7 @@ impl<K, C: Clock> AtOnce<K, C> {
         &self.limiter
     }
 
-    fn judge<R: Request>(
+    fn judge<R: Request + ?Sized>(
         &self,
         print: Fingerprint,
         taken: Result<OwnedKeyedPermit<Fingerprint, C>, NoPermit>,
@@ -144,7 +144,7 @@ fn decision((limit, left): (u32, u32), outcome: Outcome) -> Decision {
     Decision::new(outcome, limit.into(), left.into(), wait, wait)
 }
 
-impl<R: Request, K: KeyOf<R>, C: Clock + 'static> Limits<R> for AtOnce<K, C> {
+impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for AtOnce<K, C> {
     type Held = Option<Slot<C>>;
     type Question = SlotWait<C>;
 

@@ -19,11 +19,11 @@ const KEYS: usize = 1_000_000;
 pub(super) type AnyClock = Arc<dyn Clock>;
 
 /// Finds whom a request is from.
-pub(super) struct Whom<R>(Find<R>);
+pub(super) struct Whom<R: ?Sized>(Find<R>);
 
 type Find<R> = Box<dyn Fn(&R) -> Option<u64> + Send + Sync>;
 
-impl<R: Request> Whom<R> {
+impl<R: Request + ?Sized> Whom<R> {
     pub(super) fn new(key: impl KeyOf<R>) -> Self {
         let seed = RandomState::default();
         Self(Box::new(move |request| {
@@ -75,14 +75,14 @@ impl Block {
 }
 
 /// Who was refused how often, and who is blocked.
-pub(super) struct Blocks<R> {
+pub(super) struct Blocks<R: ?Sized> {
     block: Block,
     pub(super) whom: Whom<R>,
     /// Has a token for each refusal that is let go; a block is one of its blocks.
     refusals: KeyedLimiter<AnyClock>,
 }
 
-impl<R: Request> Blocks<R> {
+impl<R: Request + ?Sized> Blocks<R> {
     pub(super) fn new(
         block: Block,
         key: impl KeyOf<R>,
@@ -114,7 +114,7 @@ impl<R: Request> Blocks<R> {
     }
 }
 
-impl<R> fmt::Debug for Blocks<R> {
+impl<R: ?Sized> fmt::Debug for Blocks<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.block.fmt(f)
     }

@@ -90,7 +90,7 @@ struct Found<'r> {
 }
 
 /// The facts that a policy asks for, as far as the request has them.
-fn facts<'r, R: Request>(
+fn facts<'r, R: Request + ?Sized>(
     request: &'r R,
     found: Found<'r>,
     asked: &'r [Box<str>],
@@ -103,7 +103,7 @@ fn facts<'r, R: Request>(
 }
 
 /// What a request says of a fact.
-fn fact<'r, R: Request>(request: &'r R, found: Found<'r>, name: &'r str) -> Option<&'r str> {
+fn fact<'r, R: Request + ?Sized>(request: &'r R, found: Found<'r>, name: &'r str) -> Option<&'r str> {
     match name {
         "method" => Some(request.method()),
         "path" => Some(request.path()),
@@ -192,14 +192,14 @@ impl Write for AddressText {
     }
 }
 
-impl<R: Request, B: Backend + 'static> Limits<R> for ByPolicy<B> {
+impl<R: Request + ?Sized, B: Backend + 'static> Limits<R> for ByPolicy<B> {
     type Held = Option<Permits>;
     type Question = Question;
 
     fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<Self::Held>, Question> {
         let asked = self.engine.facts_asked();
         let is_asked = |fact: &str| asked.iter().any(|name| &**name == fact);
-        let ip = is_asked("ip").then(|| self.address.client(request).address);
+        let ip = is_asked("ip").then(|| self.address.client(request));
         let ip = ip.flatten().map(AddressText::of);
         let host = is_asked("host").then(|| request.host()).flatten();
         let host = host.map(host::name);

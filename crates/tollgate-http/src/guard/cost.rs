@@ -49,7 +49,7 @@ impl Cost {
     }
 
     /// What this request costs.
-    pub fn of(&self, request: &impl Request) -> u64 {
+    pub fn of(&self, request: &(impl Request + ?Sized)) -> u64 {
         match self {
             Self::Fixed(cost) => *cost,
             Self::Routes { each, other } => {
@@ -67,7 +67,7 @@ impl Cost {
 }
 
 /// A request without a body says nothing of its size.
-fn has_no_body(request: &impl Request) -> bool {
+fn has_no_body(request: &(impl Request + ?Sized)) -> bool {
     let is_safe = matches!(request.method(), "GET" | "HEAD" | "OPTIONS" | "DELETE");
     // Of any number of lines: a body may be announced by two.
     is_safe && request.lines("transfer-encoding").next().is_none()

@@ -120,7 +120,7 @@ impl<K, C: Clock + 'static> ExactPerKey<K, C> {
     }
 }
 
-impl<R: Request, K: KeyOf<R>, C: Clock + 'static> Limits<R> for ExactPerKey<K, C> {
+impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for ExactPerKey<K, C> {
     type Held = Option<Estimate>;
     type Question = Infallible;
 

@@ -1,16 +1,17 @@
-//! Header fields of an answer, in one piece of memory.
+//! Header fields of an answer: names, and values that carriers take over as they are.
 
 use std::fmt;
-use std::ops::Range;
-use std::sync::Arc;
 
+use bytes::Bytes;
 use smallvec::SmallVec;
 
-use crate::fields::Sink;
+use super::memo;
+use crate::Shown;
+use crate::fields::{self, Sink};
 use crate::json::digit_bytes;
 
-/// What most answers say of a limit fits here, so that it takes no more memory.
-const USUAL: usize = 120;
+/// Most values fit here while they are being written.
+const USUAL: usize = 64;
 
 /// Header fields of an answer: names in lower case, and values.
 ///
@@ -23,29 +24,27 @@ const USUAL: usize = 120;
 /// assert_eq!(fields.iter().collect::<Vec<_>>(), [("retry-after", "9")]);
 /// ```
 #[derive(Clone, Default)]
-pub struct Fields(Option<Arc<Written>>);
+pub struct Fields(Option<Box<Lines>>);
+
+type Lines = SmallVec<[Line; 2]>;
+
+/// A name and its value.
+type Line = (&'static str, Bytes);
 
 /// Some fields, while they are being written.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(super) struct Written {
-    /// All values, one after the other.
-    text: Text,
-    lines: SmallVec<[Line; 4]>,
-}
-
-#[derive(Clone, Copy)]
-struct Line {
-    name: &'static str,
-    /// Where its value begins; it ends where the next one does.
-    begins: usize,
+    lines: Lines,
+    /// The name of the one that is being written.
+    name: Option<&'static str>,
+    value: Text,
 }
 
 /// Bytes in place, or elsewhere if they are many.
-#[derive(Clone)]
 struct Text {
     inline: [u8; USUAL],
     used: usize,
-    many: Option<Vec<u8>>,
+    many: Vec<u8>,
 }
 
 impl Fields {
@@ -63,22 +62,21 @@ impl Fields {
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.0.as_ref().map_or(0, |written| written.lines.len())
+        self.0.as_ref().map_or(0, |lines| lines.len())
     }
 
     /// One more.
     pub fn push(&mut self, name: &'static str, value: &str) {
-        Arc::make_mut(self.0.get_or_insert_default()).push(name, value);
+        let lines = self.0.get_or_insert_default();
+        lines.push((name, Bytes::copy_from_slice(value.as_bytes())));
     }
 
     /// This one, in place of all others of its name.
     pub fn set(&mut self, name: &'static str, value: &str) {
-        let mut all = Written::default();
-        for (own, value) in self.iter().filter(|(own, _)| *own != name) {
-            all.push(own, value);
+        if let Some(lines) = &mut self.0 {
+            lines.retain(|(own, _)| *own != name);
         }
-        all.push(name, value);
-        *self = all.into();
+        self.push(name, value);
     }
 
     /// The value of this name; the first if there are several.
@@ -89,32 +87,17 @@ impl Fields {
 
     /// Names and values, in their order.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        self.lines().map(|(name, range)| {
-            // Only texts are written.
-            let value = &self.as_ref()[range];
-            (name, str::from_utf8(value).unwrap_or_default())
-        })
+        let lines = self.0.iter().flat_map(|lines| lines.iter());
+        // Only texts are written.
+        lines.map(|(name, value)| (*name, str::from_utf8(value).unwrap_or_default()))
     }
 
-    /// Names, and where their values are in [all of the text](Self::as_ref): for carriers whose values can share memory.
+    /// Hands each name and value to a carrier, which keeps the value.
     #[inline]
-    pub fn lines(&self) -> impl Iterator<Item = (&'static str, Range<usize>)> {
-        let written = self.0.as_deref();
-        let lines = written.map_or(&[][..], |written| &written.lines);
-        let ends = lines.iter().skip(1).map(|next| next.begins);
-        let ends = ends.chain(std::iter::once(self.as_ref().len()));
-        let each = lines.iter().zip(ends);
-        each.map(|(line, end)| (line.name, line.begins..end))
-    }
-}
-
-/// All values, one after the other.
-impl AsRef<[u8]> for Fields {
-    #[inline]
-    fn as_ref(&self) -> &[u8] {
-        match &self.0 {
-            Some(written) => written.text.as_bytes(),
-            None => &[],
+    pub fn into_each(self, mut put: impl FnMut(&'static str, Bytes)) {
+        let Some(mut lines) = self.0 else { return };
+        for (name, value) in lines.iter_mut() {
+            put(name, std::mem::take(value));
         }
     }
 }
@@ -124,30 +107,56 @@ impl Written {
         self.field(name);
         self.text(value);
     }
+
+    /// A field whose value is known already.
+    #[inline]
+    pub(super) fn known(&mut self, name: &'static str, value: Bytes) {
+        self.end();
+        self.lines.push((name, value));
+    }
+
+    /// The field that is being written is complete.
+    #[inline]
+    fn end(&mut self) {
+        if let Some(name) = self.name.take() {
+            self.lines.push((name, self.value.take()));
+        }
+    }
 }
 
 impl From<Written> for Fields {
     #[inline]
-    fn from(written: Written) -> Self {
-        Self((!written.lines.is_empty()).then(|| Arc::new(written)))
+    fn from(mut written: Written) -> Self {
+        written.end();
+        Self((!written.lines.is_empty()).then(|| Box::new(written.lines)))
     }
 }
 
 impl Sink for Written {
     #[inline]
     fn field(&mut self, name: &'static str) {
-        let begins = self.text.as_bytes().len();
-        self.lines.push(Line { name, begins });
+        self.end();
+        self.name = Some(name);
     }
 
     #[inline]
     fn text(&mut self, text: &str) {
-        self.text.push(text.as_bytes());
+        self.value.push(text.as_bytes());
     }
 
     #[inline]
     fn number(&mut self, value: u64) {
-        self.text.push(digit_bytes(value, &mut [0; 20]));
+        self.value.push(digit_bytes(value, &mut [0; 20]));
+    }
+
+    #[inline]
+    fn policy(&mut self, limit: &Shown<'_>) {
+        let value = memo::policy(limit, || {
+            let mut written = Self::default();
+            fields::policy_item(&mut written, limit);
+            written.value.take()
+        });
+        self.known("ratelimit-policy", value);
     }
 }
 
@@ -157,25 +166,17 @@ impl Default for Text {
         Self {
             inline: [0; USUAL],
             used: 0,
-            many: None,
+            many: Vec::new(),
         }
     }
 }
 
 impl Text {
     #[inline]
-    fn as_bytes(&self) -> &[u8] {
-        match &self.many {
-            Some(many) => many,
-            None => &self.inline[..self.used],
-        }
-    }
-
-    #[inline]
     fn push(&mut self, bytes: &[u8]) {
         let end = self.used + bytes.len();
-        match (&self.many, self.inline.get_mut(self.used..end)) {
-            (None, Some(room)) => {
+        match self.inline.get_mut(self.used..end) {
+            Some(room) if self.many.is_empty() => {
                 room.copy_from_slice(bytes);
                 self.used = end;
             }
@@ -185,9 +186,21 @@ impl Text {
 
     #[cold]
     fn push_to_many(&mut self, bytes: &[u8]) {
-        let own = &self.inline[..self.used];
-        let many = self.many.get_or_insert_with(|| own.to_vec());
-        many.extend_from_slice(bytes);
+        if self.many.is_empty() {
+            self.many.extend_from_slice(&self.inline[..self.used]);
+        }
+        self.many.extend_from_slice(bytes);
+    }
+
+    /// All of it, and then it is empty.
+    #[inline]
+    fn take(&mut self) -> Bytes {
+        let used = std::mem::take(&mut self.used);
+        if self.many.is_empty() {
+            Bytes::copy_from_slice(&self.inline[..used])
+        } else {
+            std::mem::take(&mut self.many).into()
+        }
     }
 }
 

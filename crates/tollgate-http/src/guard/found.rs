@@ -5,7 +5,8 @@ use std::hash::{BuildHasher, Hash};
 use foldhash::quality::RandomState;
 
 use super::keys::{Address, KeyOf};
-use super::per_key::{Missing, NO_KEY};
+use super::Mistake;
+use super::per_key::Missing;
 use super::request::Request;
 
 /// What is kept in place of a key: two hashes of it with seeds that nobody knows. So no token can be read from memory, and
@@ -27,7 +28,7 @@ pub(super) enum Found {
     /// It has none, and passes.
     Pass,
     /// It has none, and that is a mistake.
-    Fail(&'static str),
+    Fail(Mistake),
 }
 
 impl<K> Finder<K> {
@@ -39,7 +40,7 @@ impl<K> Finder<K> {
         }
     }
 
-    pub(super) fn find<R: Request>(&self, request: &R) -> Found
+    pub(super) fn find<R: Request + ?Sized>(&self, request: &R) -> Found
     where
         K: KeyOf<R>,
     {
@@ -50,9 +51,9 @@ impl<K> Finder<K> {
             Missing::Pass => Found::Pass,
             Missing::Peer => match Address::new().key(request) {
                 Some(key) => Found::Key(self.print(&(key, "peer"))),
-                None => Found::Fail(NO_KEY),
+                None => Found::Fail(Mistake::NoKey),
             },
-            Missing::Fail => Found::Fail(NO_KEY),
+            Missing::Fail => Found::Fail(Mistake::NoKey),
         }
     }
 

@@ -73,11 +73,26 @@ impl Held for Estimate {
 }
 
 /// What goes along with a request that passed, until the head of its answer is there. Dropping it before that (the client
-/// has gone) gives back slots, and what isn't settled is charged.
+/// has gone) gives back slots, and what isn't settled is charged: then there is nothing to be watched.
+///
+/// Most hold little, and all pay for what is moved: without anything held it is two words.
 #[derive(Debug)]
 pub struct Ticket<H: Held> {
-    rest: Option<Rest<H>>,
+    held: H,
+    along: Along,
+}
+
+/// What goes along with what is held.
+#[derive(Debug)]
+enum Along {
+    Fields(Fields),
+    Watched(Box<Watched>),
+}
+
+#[derive(Debug)]
+struct Watched {
     fields: Fields,
+    watch: Box<Watch>,
 }
 
 /// What is held while the body of an answer is being sent. Dropping it is its end.
@@ -86,85 +101,91 @@ pub struct Rest<H: Held> {
     watch: Option<Box<Watch>>,
 }
 
-impl<H: Held> Ticket<H> {
+impl<H: Held + Default> Ticket<H> {
     /// Of a request that no limit is for.
     #[inline]
     pub fn free() -> Self {
-        Self {
-            rest: None,
-            fields: Fields::new(),
-        }
+        Self::new(H::default(), Fields::new(), None)
     }
+}
 
+impl<H: Held> Ticket<H> {
     #[inline]
     pub(super) fn new(held: H, fields: Fields, watch: Option<Box<Watch>>) -> Self {
-        let rest = (watch.is_some() || !held.is_empty()).then_some(Rest { held, watch });
-        Self { rest, fields }
+        let along = match watch {
+            None => Along::Fields(fields),
+            Some(watch) => Along::Watched(Box::new(Watched { fields, watch })),
+        };
+        Self { held, along }
     }
 
     /// Where the service tells what it used, to be put into the extensions of the request.
     #[inline]
     pub fn usage(&self) -> Option<&Usage> {
-        self.rest.as_ref()?.watch.as_ref()?.usage()
+        match &self.along {
+            Along::Fields(_) => None,
+            Along::Watched(watched) => watched.watch.usage(),
+        }
     }
 
     /// The service tells what it used there, because a layer before has said so already: of both of them, one would be told
     /// nothing.
     pub fn share(&mut self, usage: Usage) {
-        if let Some(Rest {
-            watch: Some(watch), ..
-        }) = &mut self.rest
-        {
-            watch.share(usage);
+        if let Along::Watched(watched) = &mut self.along {
+            watched.watch.share(usage);
         }
     }
 
     /// The head of the answer is there: what it says of the limit, and what is held until its body has ended.
     #[inline]
     pub fn replied(self, reply: &dyn Reply) -> (Fields, Option<Rest<H>>) {
-        let Self { mut rest, fields } = self;
-        if let Some(Rest {
-            held,
-            watch: Some(watch),
-        }) = &mut rest
-        {
-            watch.replied(reply, held);
+        let Self { held, along } = self;
+        match along {
+            Along::Fields(fields) if held.is_empty() => (fields, None),
+            Along::Fields(fields) => (fields, Some(Rest { held, watch: None })),
+            Along::Watched(watched) => {
+                let Watched { fields, watch } = *watched;
+                let mut rest = Rest::watched(held, watch);
+                rest.change(|watch, held| watch.replied(reply, held));
+                (fields, Some(rest))
+            }
         }
-        (fields, rest)
     }
 
     /// The service failed without an answer.
     pub fn failed(self) {
-        if let Some(mut rest) = self.rest
-            && let Some(watch) = &mut rest.watch
-        {
-            watch.failed(&mut rest.held);
+        if let Along::Watched(watched) = self.along {
+            Rest::watched(self.held, watched.watch).change(|watch, held| watch.failed(held));
         }
     }
 }
-
 impl<H: Held> Rest<H> {
+    const fn watched(held: H, watch: Box<Watch>) -> Self {
+        let watch = Some(watch);
+        Self { held, watch }
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut Watch, &mut H)) {
+        if let Some(watch) = &mut self.watch {
+            change(watch, &mut self.held);
+        }
+    }
+
     /// So many bytes of the body were sent.
     #[inline]
     pub fn sent(&mut self, bytes: usize) {
-        if let Some(watch) = &mut self.watch {
-            watch.sent(bytes as u64);
-        }
+        self.change(|watch, _| watch.sent(bytes as u64));
     }
 
     /// The body ends with trailers that say this `grpc-status`.
     pub fn trailer(&mut self, grpc_status: Option<&[u8]>) {
-        if let Some(watch) = &mut self.watch {
-            watch.trailer(grpc_status);
-        }
+        self.change(|watch, _| watch.trailer(grpc_status));
     }
 }
 
 impl<H: Held> Drop for Rest<H> {
     fn drop(&mut self) {
-        if let Some(watch) = &self.watch {
-            watch.ended(&mut self.held);
-        }
+        self.change(|watch, held| watch.ended(held));
     }
 }
 

@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::request::Request;
-use crate::client::{Client, Network, Told, Trust};
+use crate::client::{Network, Told, Trust};
 
 pub use cookie::{Cookie, CookieValue};
 
@@ -28,7 +28,7 @@ thread_local! {
 }
 
 /// Where the key of a request is found.
-pub trait KeyOf<R: Request>: Send + Sync + 'static {
+pub trait KeyOf<R: Request + ?Sized>: Send + Sync + 'static {
     /// What is counted by.
     type Key<'r>: Hash
     where
@@ -121,25 +121,36 @@ impl Address {
     /// #     fn extension<T: Send + Sync + 'static>(&self) -> Option<&T> { None }
     /// # }
     /// ```
-    pub fn within<R: Request>(
+    pub fn within<R: Request + ?Sized>(
         self,
         networks: impl IntoIterator<Item = Network>,
     ) -> impl Fn(&R) -> bool + Send + Sync + 'static {
         let networks: Box<[Network]> = networks.into_iter().collect();
         move |request: &R| {
-            let address = self.client(request).address;
+            let address = self.client(request);
             address.is_some_and(|address| networks.iter().any(|one| one.contains(address)))
         }
     }
 
-    #[inline]
-    pub(super) fn client(&self, request: &impl Request) -> Client {
+    /// Whose request it is, as [`Trust::client`] has it.
+    #[inline(always)]
+    pub(super) fn client(&self, request: &(impl Request + ?Sized)) -> Option<IpAddr> {
         let peer = request.peer().map(|peer| peer.ip());
         if self.trust.believes(peer) || self.looks_for_strangers() {
-            self.told(request, peer)
-        } else {
-            Client::unread(peer)
+            return self.told(request, peer);
         }
+        peer.map(|address| address.to_canonical())
+    }
+
+    /// Who counts as one client with this address.
+    #[inline(always)]
+    fn around(&self, address: IpAddr) -> Network {
+        let bits = if address.is_ipv4() {
+            self.ipv4_bits
+        } else {
+            self.ipv6_bits
+        };
+        Network::around(address, bits)
     }
 
     /// Whether the field is looked for that somebody may send who isn't believed: only to warn, so not in every request.
@@ -156,13 +167,14 @@ impl Address {
         })
     }
 
-    fn told(&self, request: &impl Request, peer: Option<IpAddr>) -> Client {
+    #[inline(never)]
+    fn told(&self, request: &(impl Request + ?Sized), peer: Option<IpAddr>) -> Option<IpAddr> {
         let lines = request.lines(self.trust.field().name());
         let client = self.trust.client(peer, lines);
         if client.told == Told::ByStranger {
             self.warn();
         }
-        client
+        client.address
     }
 
     /// Says once that a proxy may stand before the service which isn't trusted.
@@ -185,7 +197,7 @@ impl Default for Address {
     }
 }
 
-impl<R: Request> KeyOf<R> for Address {
+impl<R: Request + ?Sized> KeyOf<R> for Address {
     type Key<'r>
         = Network
     where
@@ -193,13 +205,12 @@ impl<R: Request> KeyOf<R> for Address {
 
     #[inline]
     fn key<'r>(&'r self, request: &'r R) -> Option<Network> {
-        let address = self.client(request).address?;
-        let bits = if address.is_ipv4() {
-            self.ipv4_bits
-        } else {
-            self.ipv6_bits
-        };
-        Some(Network::around(address, bits))
+        // Each way to its end by itself: what they have in common would be put together byte by byte.
+        let peer = request.peer().map(|peer| peer.ip().to_canonical());
+        if self.trust.believes(peer) || self.looks_for_strangers() {
+            return self.told(request, peer).map(|client| self.around(client));
+        }
+        peer.map(|peer| self.around(peer))
     }
 }
 
@@ -208,7 +219,7 @@ impl<R: Request> KeyOf<R> for Address {
 #[derive(Clone, Copy, Debug)]
 pub struct Connection;
 
-impl<R: Request> KeyOf<R> for Connection {
+impl<R: Request + ?Sized> KeyOf<R> for Connection {
     type Key<'r>
         = SocketAddr
     where
@@ -237,7 +248,7 @@ impl Header {
     }
 }
 
-impl<R: Request> KeyOf<R> for Header {
+impl<R: Request + ?Sized> KeyOf<R> for Header {
     type Key<'r>
         = &'r [u8]
     where
@@ -253,7 +264,7 @@ impl<R: Request> KeyOf<R> for Header {
 #[derive(Clone, Copy, Debug)]
 pub struct Bearer;
 
-impl<R: Request> KeyOf<R> for Bearer {
+impl<R: Request + ?Sized> KeyOf<R> for Bearer {
     type Key<'r>
         = &'r [u8]
     where
@@ -296,7 +307,7 @@ impl<T> Default for Extension<T> {
     }
 }
 
-impl<R: Request, T: Hash + Send + Sync + 'static> KeyOf<R> for Extension<T> {
+impl<R: Request + ?Sized, T: Hash + Send + Sync + 'static> KeyOf<R> for Extension<T> {
     type Key<'r>
         = &'r T
     where
@@ -311,7 +322,7 @@ impl<R: Request, T: Hash + Send + Sync + 'static> KeyOf<R> for Extension<T> {
 #[derive(Clone, Copy, Debug)]
 pub struct Route;
 
-impl<R: Request> KeyOf<R> for Route {
+impl<R: Request + ?Sized> KeyOf<R> for Route {
     type Key<'r>
         = &'r str
     where
@@ -326,7 +337,7 @@ impl<R: Request> KeyOf<R> for Route {
 #[derive(Clone, Copy, Debug)]
 pub struct Method;
 
-impl<R: Request> KeyOf<R> for Method {
+impl<R: Request + ?Sized> KeyOf<R> for Method {
     type Key<'r>
         = &'r str
     where
@@ -341,7 +352,7 @@ impl<R: Request> KeyOf<R> for Method {
 #[derive(Clone, Copy, Debug)]
 pub struct Everyone;
 
-impl<R: Request> KeyOf<R> for Everyone {
+impl<R: Request + ?Sized> KeyOf<R> for Everyone {
     type Key<'r>
         = ()
     where
@@ -361,14 +372,14 @@ impl<R: Request> KeyOf<R> for Everyone {
 pub struct By<F>(F);
 
 /// The key that a function finds.
-pub fn by<R: Request, K: Hash, F>(find: F) -> By<F>
+pub fn by<R: Request + ?Sized, K: Hash, F>(find: F) -> By<F>
 where
     F: Fn(&R) -> Option<K> + Send + Sync + 'static,
 {
     By(find)
 }
 
-impl<R: Request, K: Hash + 'static, F> KeyOf<R> for By<F>
+impl<R: Request + ?Sized, K: Hash + 'static, F> KeyOf<R> for By<F>
 where
     F: Fn(&R) -> Option<K> + Send + Sync + 'static,
 {
@@ -385,7 +396,7 @@ where
 macro_rules! together {
     ($($name:ident),*) => {
         /// All of them together; a request that lacks one has no key.
-        impl<R: Request, $($name: KeyOf<R>),*> KeyOf<R> for ($($name,)*) {
+        impl<R: Request + ?Sized, $($name: KeyOf<R>),*> KeyOf<R> for ($($name,)*) {
             type Key<'r> = ($($name::Key<'r>,)*) where R: 'r;
 
             fn key<'r>(&'r self, request: &'r R) -> Option<Self::Key<'r>> {

@@ -13,14 +13,11 @@ use super::fields::Fields;
 use super::hooks;
 use super::keys::{Address, KeyOf};
 use super::request::Request;
-use super::{Asked, Judged, Limits, Terms};
+use super::{Asked, Judged, Limits, Mistake, Terms};
 use crate::{Kind, Shown};
 
 /// Keys that are sure of a place, unless told otherwise: 25 MB at most.
 pub(super) const KEYS: usize = 1_000_000;
-
-pub(super) const NO_KEY: &str =
-    "a request has no key to be limited by: put the layer that finds it before this one";
 
 /// What becomes of a request that has no key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -182,7 +179,7 @@ pub(super) fn kind(decision: &Decision) -> Kind {
     }
 }
 
-impl<R: Request, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<K, C> {
+impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<K, C> {
     type Held = ();
     /// In a box: few wait, and all pay for what is moved.
     type Question = Box<Waiting<C>>;
@@ -196,9 +193,9 @@ impl<R: Request, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<K, C> {
             Missing::Pass => Asked::Now(Judged::Exempt),
             Missing::Peer => match Address::new().key(request) {
                 Some(key) => self.decide(&(key, "peer"), terms),
-                None => Asked::Now(Judged::Failed(NO_KEY)),
+                None => Asked::Now(Judged::Failed(Mistake::NoKey)),
             },
-            Missing::Fail => Asked::Now(Judged::Failed(NO_KEY)),
+            Missing::Fail => Asked::Now(Judged::Failed(Mistake::NoKey)),
         }
     }
 

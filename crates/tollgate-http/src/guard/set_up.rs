@@ -40,7 +40,7 @@ const LOGGED: Rate = Rate::per_second(10);
 ///         .tarpit(Tarpit::new(Duration::from_secs(2), 100), Address::new()))
 /// }
 /// ```
-pub struct Guard<R, L> {
+pub struct Guard<R: ?Sized, L> {
     pub(super) limits: L,
     pub(super) answers: Answers,
     pub(super) exempt: Vec<Predicate<R>>,
@@ -64,7 +64,7 @@ pub(super) enum Mode {
 }
 
 /// Who isn't served, whatever its limit says, and who waits for that.
-pub(super) struct Watched<R> {
+pub(super) struct Watched<R: ?Sized> {
     pub(super) deny: Vec<Predicate<R>>,
     pub(super) blocks: Option<Blocks<R>>,
     pub(super) pit: Option<Pit<R>>,
@@ -74,7 +74,7 @@ pub(super) type Predicate<R> = Box<dyn Fn(&R) -> bool + Send + Sync>;
 pub(super) type CostOf<R> = Box<dyn Fn(&R) -> u64 + Send + Sync>;
 pub(super) type Handler<R> = Box<dyn Fn(&R, &Denial, &mut Refused) + Send + Sync>;
 
-impl<R: Request, L: Limits<R>> Guard<R, L> {
+impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     /// A guard that asks these limits about every request.
     pub fn new(limits: L) -> Self {
         if limits.is_everyone() {
@@ -223,7 +223,7 @@ impl<R: Request, L: Limits<R>> Guard<R, L> {
     }
 }
 
-impl<R: Request, L: Limits<R> + Settles> Guard<R, L> {
+impl<R: Request + ?Sized, L: Limits<R> + Settles> Guard<R, L> {
     /// Only these answers count. Until the answer is there its request holds its cost.
     #[must_use]
     pub fn count(mut self, counts: Counts) -> Self {
@@ -242,7 +242,7 @@ impl<R: Request, L: Limits<R> + Settles> Guard<R, L> {
     }
 }
 
-impl<R, L: fmt::Debug> fmt::Debug for Guard<R, L> {
+impl<R: ?Sized, L: fmt::Debug> fmt::Debug for Guard<R, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let watch = self.watch.as_deref();
         f.debug_struct("Guard")

@@ -44,7 +44,7 @@ impl Tarpit {
 }
 
 /// Who was told what, and who waits.
-pub(super) struct Pit<R> {
+pub(super) struct Pit<R: ?Sized> {
     tarpit: Tarpit,
     pub(super) whom: Whom<R>,
     clock: AnyClock,
@@ -62,7 +62,7 @@ pub(super) struct Stuck {
     _key: OwnedKeyedPermit<u64>,
 }
 
-impl<R: Request> Pit<R> {
+impl<R: Request + ?Sized> Pit<R> {
     pub(super) fn new(tarpit: Tarpit, key: impl KeyOf<R>, clock: AnyClock) -> Self {
         let told = KeyedLimiter::builder(Rate::per_second(1), KEYS).clock(Arc::clone(&clock));
         let told = match told.build() {
@@ -106,7 +106,7 @@ impl<R: Request> Pit<R> {
     }
 }
 
-impl<R> fmt::Debug for Pit<R> {
+impl<R: ?Sized> fmt::Debug for Pit<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.tarpit.fmt(f)
     }

@@ -186,7 +186,7 @@ fn guard_settling(count: u64, estimate: u64, settle: Settle) -> RateLimitLayer<E
 }
 
 fn looks<L: Limits<Head> + Settles>(layer: RateLimitLayer<L>) -> RateLimitLayer<L> {
-    layer.with(|guard| guard.cost(|head| if head.0.uri.path() == "/look" { 0 } else { 400 }))
+    layer.with(|guard| guard.cost(|head| if head.uri().path() == "/look" { 0 } else { 400 }))
 }
 
 #[tokio::test]

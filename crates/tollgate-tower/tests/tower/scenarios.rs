@@ -187,7 +187,7 @@ fn app<B: tollgate_engine::backend::Backend + 'static>(
 ) -> Router {
     let mut layer = RateLimitLayer::new(limits);
     if steps.iter().any(|step| step.cost.is_some()) {
-        let costs = |head: &Head| head.0.extensions.get().map_or(1, |costs: &Costs| costs.0);
+        let costs = |head: &Head| head.extensions().get().map_or(1, |costs: &Costs| costs.0);
         layer = layer.with(|guard| guard.cost(costs));
     }
     let hello = || async { "hello" };

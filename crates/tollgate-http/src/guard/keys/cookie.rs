@@ -29,7 +29,7 @@ impl Cookie {
     }
 }
 
-impl<R: Request> KeyOf<R> for Cookie {
+impl<R: Request + ?Sized> KeyOf<R> for Cookie {
     type Key<'r>
         = CookieValue<'r>
     where
