@@ -1,46 +1,51 @@
 //! The system's allocator with a count of the live bytes and of the calls: what a waiter costs in memory, and a request.
+//!
+//! Each thread counts by itself, because atomics that are shared would cost what is timed more than the allocator does.
 #![expect(unsafe_code, reason = "an allocator can't be written without it")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::cell::Cell;
 
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-static CALLS: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    static LIVE: Cell<isize> = const { Cell::new(0) };
+    static PEAK: Cell<isize> = const { Cell::new(0) };
+    static CALLS: Cell<usize> = const { Cell::new(0) };
+}
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
 struct Counting;
 
-/// Bytes that are allocated now.
+/// Bytes that this thread has allocated and not freed; those that others freed are among them.
 pub(crate) fn live() -> usize {
-    LIVE.load(Ordering::Relaxed)
+    usize::try_from(LIVE.get()).unwrap_or(0)
 }
 
-/// The most bytes that were live at once since the last call of this function.
+/// The most bytes of this thread that were live at once since the last call of this function.
 pub(crate) fn take_peak() -> usize {
-    PEAK.swap(live(), Ordering::Relaxed)
+    usize::try_from(PEAK.replace(LIVE.get())).unwrap_or(0)
 }
 
-/// How often memory was asked for so far.
+/// How often this thread asked for memory so far.
 pub(crate) fn calls() -> usize {
-    CALLS.load(Ordering::Relaxed)
+    CALLS.get()
 }
 
 fn grew(bytes: usize) {
-    CALLS.fetch_add(1, Ordering::Relaxed);
-    let live = LIVE.fetch_add(bytes, Ordering::Relaxed) + bytes;
-    PEAK.fetch_max(live, Ordering::Relaxed);
+    CALLS.set(CALLS.get() + 1);
+    let live = LIVE.get().wrapping_add_unsigned(bytes);
+    LIVE.set(live);
+    PEAK.set(PEAK.get().max(live));
 }
 
 fn shrank(bytes: usize) {
-    LIVE.fetch_sub(bytes, Ordering::Relaxed);
+    LIVE.set(LIVE.get().wrapping_sub_unsigned(bytes));
 }
 
 // SAFETY: every call goes to `System` with the caller's own arguments, so the caller's promises
 // are the ones that `System` asks for, and what it returns is passed on as it is. Counting touches
-// three atomics: it doesn't allocate, unwind or look at the memory.
+// three cells of the thread, which have no destructor: it doesn't allocate, unwind or look at the memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller promises a layout of non-zero size, as `System` requires.

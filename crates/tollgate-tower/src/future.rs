@@ -84,7 +84,7 @@ where
 }
 
 /// The service's answer, with what it says of the limit.
-#[inline]
+#[inline(always)]
 pub(crate) fn answer<O, E, H: Held>(
     result: Result<Response<O>, E>,
     ticket: Ticket<H>,
@@ -114,7 +114,9 @@ pub(crate) fn refusal<O, H: Held>(refused: Refused) -> Response<Body<O, H>> {
     let mut response = Response::new(Body::of_refusal(refused.body));
     *response.status_mut() =
         StatusCode::from_u16(refused.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
-    write(refused.fields, response.headers_mut(), replace);
+    let headers = response.headers_mut();
+    headers.reserve(refused.fields.len());
+    write(refused.fields, headers, replace);
     response
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use tollgate::{Clock, clock::Wall};
 
 use super::denial::Denial;
@@ -9,6 +10,9 @@ use super::fields::{Fields, Written};
 use super::request::Request;
 use crate::fields::Sink;
 use crate::{Dialect, Kind, Refusal, Shown, fields, grpc};
+
+const PROBLEM_TYPE: Bytes = Bytes::from_static(Refusal::PROBLEM_TYPE.as_bytes());
+const JSON_TYPE: Bytes = Bytes::from_static(b"application/json");
 
 /// How a refused client is told why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -155,12 +159,12 @@ impl Answers {
         let mut body = Vec::new();
         match self.form {
             Form::Problem => {
-                fields.push("content-type", Refusal::PROBLEM_TYPE);
+                fields.known("content-type", PROBLEM_TYPE);
                 body.reserve(256);
                 refusal.problem_json(&mut body);
             }
             Form::Plain => {
-                fields.push("content-type", "application/json");
+                fields.known("content-type", JSON_TYPE);
                 body.reserve(64);
                 refusal.plain_json(&mut body);
             }

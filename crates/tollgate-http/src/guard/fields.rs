@@ -26,6 +26,7 @@ const USUAL: usize = 64;
 #[derive(Clone, Default)]
 pub struct Fields(Option<Box<Lines>>);
 
+/// Most answers say one or two things of a limit, and refusals four.
 type Lines = SmallVec<[Line; 2]>;
 
 /// A name and its value.

@@ -203,7 +203,7 @@ impl<R: Request + ?Sized> KeyOf<R> for Address {
     where
         R: 'r;
 
-    #[inline]
+    #[inline(always)]
     fn key<'r>(&'r self, request: &'r R) -> Option<Network> {
         // Each way to its end by itself: what they have in common would be put together byte by byte.
         let peer = request.peer().map(|peer| peer.ip().to_canonical());
