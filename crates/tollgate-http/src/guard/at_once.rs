@@ -12,7 +12,7 @@ use super::found::{Finder, Fingerprint, Found};
 use super::held::Held;
 use super::hooks;
 use super::keys::KeyOf;
-use super::per_key::Missing;
+use super::missing::Missing;
 use super::request::Request;
 use super::{Asked, Judged, Limits, Terms};
 use crate::{Kind, Shown};
@@ -81,7 +81,7 @@ impl<K, C: Clock> AtOnce<K, C> {
     /// What becomes of requests that have no key.
     #[must_use]
     pub fn missing(mut self, missing: Missing) -> Self {
-        self.finder.missing = missing;
+        self.finder.keyless.missing = missing;
         self
     }
 

@@ -103,7 +103,11 @@ fn facts<'r, R: Request + ?Sized>(
 }
 
 /// What a request says of a fact.
-fn fact<'r, R: Request + ?Sized>(request: &'r R, found: Found<'r>, name: &'r str) -> Option<&'r str> {
+fn fact<'r, R: Request + ?Sized>(
+    request: &'r R,
+    found: Found<'r>,
+    name: &'r str,
+) -> Option<&'r str> {
     match name {
         "method" => Some(request.method()),
         "path" => Some(request.path()),

@@ -13,7 +13,8 @@ use super::found::{Finder, Fingerprint, Found};
 use super::held::Estimate;
 use super::hooks;
 use super::keys::KeyOf;
-use super::per_key::{Missing, kind};
+use super::missing::Missing;
+use super::per_key::kind;
 use super::request::Request;
 use super::{Asked, Judged, Limits, Settles, Terms};
 use crate::Shown;
@@ -75,7 +76,7 @@ impl<K, C: Clock> ExactPerKey<K, C> {
     /// What becomes of requests that have no key.
     #[must_use]
     pub fn missing(mut self, missing: Missing) -> Self {
-        self.finder.missing = missing;
+        self.finder.keyless.missing = missing;
         self
     }
 

@@ -4,9 +4,9 @@ use std::hash::{BuildHasher, Hash};
 
 use foldhash::quality::RandomState;
 
-use super::keys::{Address, KeyOf};
 use super::Mistake;
-use super::per_key::Missing;
+use super::keys::KeyOf;
+use super::missing::{Instead, Keyless};
 use super::request::Request;
 
 /// What is kept in place of a key: two hashes of it with seeds that nobody knows. So no token can be read from memory, and
@@ -17,7 +17,7 @@ pub type Fingerprint = [u64; 2];
 #[derive(Debug)]
 pub(super) struct Finder<K> {
     pub(super) key: K,
-    pub(super) missing: Missing,
+    pub(super) keyless: Keyless,
     seeds: [RandomState; 2],
 }
 
@@ -35,7 +35,7 @@ impl<K> Finder<K> {
     pub(super) fn new(key: K) -> Self {
         Self {
             key,
-            missing: Missing::Fail,
+            keyless: Keyless::default(),
             seeds: [RandomState::default(), RandomState::default()],
         }
     }
@@ -45,15 +45,13 @@ impl<K> Finder<K> {
         K: KeyOf<R>,
     {
         if let Some(key) = self.key.key(request) {
+            self.keyless.some_have_one();
             return Found::Key(self.print(&key));
         }
-        match self.missing {
-            Missing::Pass => Found::Pass,
-            Missing::Peer => match Address::new().key(request) {
-                Some(key) => Found::Key(self.print(&(key, "peer"))),
-                None => Found::Fail(Mistake::NoKey),
-            },
-            Missing::Fail => Found::Fail(Mistake::NoKey),
+        match self.keyless.instead(request) {
+            Instead::Pass => Found::Pass,
+            Instead::Peer(address) => Found::Key(self.print(&(address, "peer"))),
+            Instead::Fail(why) => Found::Fail(why),
         }
     }
 

@@ -66,8 +66,8 @@ impl Memo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fields::write;
     use crate::Dialect;
+    use crate::fields::write;
     use tollgate::{Decision, Outcome};
 
     #[test]
@@ -87,7 +87,10 @@ mod tests {
                 write(&[Dialect::Draft8], &[shown], 0, |name, value| {
                     plain.push((name, value.to_owned()));
                 });
-                let found: Vec<_> = fields.iter().map(|(name, value)| (name, value.to_owned())).collect();
+                let found: Vec<_> = fields
+                    .iter()
+                    .map(|(name, value)| (name, value.to_owned()))
+                    .collect();
                 assert_eq!(found, plain, "{number} in round {round}");
             }
         }

@@ -11,25 +11,14 @@ use tollgate::{Decision, KeyedLimiter, LimitError, Outcome, Rate};
 use super::denial::Denial;
 use super::fields::Fields;
 use super::hooks;
-use super::keys::{Address, KeyOf};
+use super::keys::KeyOf;
+use super::missing::{Instead, Keyless, Missing};
 use super::request::Request;
-use super::{Asked, Judged, Limits, Mistake, Terms};
+use super::{Asked, Judged, Limits, Terms};
 use crate::{Kind, Shown};
 
 /// Keys that are sure of a place, unless told otherwise: 25 MB at most.
 pub(super) const KEYS: usize = 1_000_000;
-
-/// What becomes of a request that has no key.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Missing {
-    /// It is answered 500, and that is logged: somebody forgot to put the key there.
-    #[default]
-    Fail,
-    /// It is counted by the address of its connection.
-    Peer,
-    /// It passes.
-    Pass,
-}
 
 /// A rate for each key, in memory: 16 bytes a key, by GCRA.
 ///
@@ -46,7 +35,7 @@ pub struct PerKey<K, C: Clock = Monotonic> {
     limiter: Arc<KeyedLimiter<C>>,
     key: K,
     name: Arc<str>,
-    missing: Missing,
+    keyless: Keyless,
     wait: Duration,
 }
 
@@ -76,7 +65,7 @@ impl<K, C: Clock> PerKey<K, C> {
             limiter,
             key,
             name: "requests".into(),
-            missing: Missing::Fail,
+            keyless: Keyless::default(),
             wait: Duration::ZERO,
         }
     }
@@ -91,7 +80,7 @@ impl<K, C: Clock> PerKey<K, C> {
     /// What becomes of requests that have no key.
     #[must_use]
     pub const fn missing(mut self, missing: Missing) -> Self {
-        self.missing = missing;
+        self.keyless.missing = missing;
         self
     }
 
@@ -187,15 +176,13 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<
     #[inline]
     fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<()>, Box<Waiting<C>>> {
         if let Some(key) = self.key.key(request) {
+            self.keyless.some_have_one();
             return self.decide(&key, terms);
         }
-        match self.missing {
-            Missing::Pass => Asked::Now(Judged::Exempt),
-            Missing::Peer => match Address::new().key(request) {
-                Some(key) => self.decide(&(key, "peer"), terms),
-                None => Asked::Now(Judged::Failed(Mistake::NoKey)),
-            },
-            Missing::Fail => Asked::Now(Judged::Failed(Mistake::NoKey)),
+        match self.keyless.instead(request) {
+            Instead::Pass => Asked::Now(Judged::Exempt),
+            Instead::Peer(address) => self.decide(&(address, "peer"), terms),
+            Instead::Fail(why) => Asked::Now(Judged::Failed(why)),
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tollgate::Rate;
-use tollgate_tower::{Guard, RateLimitLayer, keys};
+use tollgate_tower::{Guard, Missing, RateLimitLayer, User, keys};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -180,4 +180,35 @@ fn mistakes_are_logged_as_sparingly_as_refusals() {
         assert_eq!(told.len(), 1);
         assert!(told[0].contains("untold=98"), "{told:?}");
     });
+}
+
+#[test]
+fn a_key_that_not_one_request_has_is_warned_of_once() {
+    let user = || keys::Extension::<User>::new();
+    for missing in [Missing::Pass, Missing::Peer] {
+        for with_user in [None, Some(50), Some(99)] {
+            let log = Log::new(Level::WARN);
+            tracing::subscriber::with_default(log.clone(), || {
+                run(async {
+                    let (limits, _) = per_key(Rate::per_second(1_000).burst(1_000), user());
+                    let app = app(RateLimitLayer::new(limits.missing(missing)));
+                    for number in 0..300 {
+                        let mut request = from("192.0.2.1", "/");
+                        if Some(number) == with_user {
+                            request.extensions_mut().insert(User::from("ada"));
+                        }
+                        assert_eq!(ask(&app, request).await.status, 200);
+                    }
+                    let lines = log.take();
+                    let told = lines.iter().filter(|line| line.contains("not one request"));
+                    let expected = usize::from(with_user.is_none());
+                    assert_eq!(
+                        told.count(),
+                        expected,
+                        "{missing:?}, {with_user:?}: {lines:?}"
+                    );
+                });
+            });
+        }
+    }
 }
