@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use tollgate::breaker::{Breaker, Thresholds};
+use tollgate::breaker::{Breaker, State, Thresholds};
+use tollgate::clock::Manual;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Facts, Policy};
 use tollgate_redis::Redis;
@@ -15,59 +16,103 @@ type Failed = Box<dyn std::error::Error>;
 /// What is paid for never exceeds this, also while nobody can count.
 const POLICY: &str = "
 limits:
-- {name: paid-calls, key: account, quota: 5/day, on_store_failure: closed}
+- {name: paid-calls, key: account, quota: 6/day, on_store_failure: closed}
 ";
 
-/// The API of somebody else: down from the fourth call on.
+/// What came of a call that somebody wanted to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Came {
+    /// It was made, and paid for.
+    Done,
+    /// It was made and paid for, and failed all the same.
+    Failed,
+    /// It wasn't made, as the API is down. Nothing was charged.
+    Open,
+    /// It wasn't made, as the quota is spent, or nobody can tell.
+    OverQuota,
+}
+
+/// The API of somebody else: down at its third and fourth call.
 fn paid_api(call: u32) -> Result<&'static str, &'static str> {
-    if call < 4 {
-        Ok("done, for a cent")
-    } else {
-        Err("502")
+    match call {
+        3 | 4 => Err("502"),
+        _ => Ok("done, for a cent"),
     }
+}
+
+/// One call, if both the breaker and the quota let it pass.
+async fn call(
+    engine: &Engine<Redis>,
+    breaker: &Breaker<Manual>,
+    made: &mut u32,
+) -> Result<Came, Failed> {
+    // The breaker first: while it is open nothing is charged.
+    let Ok(call) = breaker.try_call() else {
+        return Ok(Came::Open);
+    };
+    let facts = Facts::new().with("account", "acme");
+    if engine.decide_async(&facts).await?.passed().is_none() {
+        return Ok(Came::OverQuota);
+    }
+    *made += 1;
+    Ok(match paid_api(*made) {
+        Ok(_) => {
+            call.success();
+            Came::Done
+        }
+        Err(_) => {
+            call.failure();
+            Came::Failed
+        }
+    })
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Failed> {
+    use Came::{Done, Failed as Down, Open, OverQuota};
     let server = Server::start();
-    let redis = Redis::builder(server.url().as_str())?.build()?;
+    // Patient, as this may run on a machine with much else to do; a service would rather not wait for long.
+    let redis = Redis::builder(server.url().as_str())?.timeout(Duration::from_secs(10));
     let policy = Policy::from_text(POLICY, Format::Yaml)?.policy;
-    let engine = Engine::new(policy, redis.clone())?;
+    let engine = Engine::new(policy, redis.build()?)?;
     let terms = Thresholds {
-        min_calls: 2,
+        min_calls: 4,
+        failing_percent: 50,
         opens_for: Duration::from_secs(30),
         ..Thresholds::default()
     };
+    // Its time is the program's to move, so that nobody has to wait for half a minute.
+    let clock = Manual::new();
     let breaker = Breaker::builder(terms)
-        .on_event(|event| println!("  {event}"))
+        .on_event(|event| println!("        {event}"))
+        .clock(clock.clone())
         .build();
-    let facts = Facts::new().with("account", "acme");
 
-    for call in 1..=8 {
-        // The breaker first: while it is open nothing is charged.
-        let Ok(open) = breaker.try_call() else {
-            println!("call {call}: not made, the API is down; nothing was charged");
-            continue;
-        };
-        let verdict = engine.decide_async(&facts).await?;
-        if verdict.passed().is_none() {
-            println!("call {call}: not made, the quota of the day is spent");
-            continue;
+    let (mut made, mut came) = (0, Vec::new());
+    for number in 1..=9 {
+        if number == 7 {
+            println!("        half a minute later …");
+            clock.advance(Duration::from_secs(30));
         }
-        match paid_api(call) {
-            Ok(answer) => {
-                println!("call {call}: {answer}");
-                open.success();
-            }
-            Err(error) => {
-                println!("call {call}: {error}");
-                open.failure();
-            }
-        }
+        let this = call(&engine, &breaker, &mut made).await?;
+        println!("call {number}: {this:?}");
+        came.push(this);
     }
+    assert_eq!(
+        came,
+        [Done, Done, Down, Down, Open, Open, Done, Done, OverQuota],
+        "two weren't made while the API was down, and weren't charged"
+    );
+    assert_eq!((made, breaker.state()), (6, State::Closed));
+
     drop(server);
-    let verdict = engine.decide_async(&facts).await?;
-    let passed = verdict.passed().is_some();
-    println!("without Redis nothing is spent: passed {passed}");
+    let blind = call(&engine, &breaker, &mut made).await?;
+    println!("without Redis: {blind:?}");
+    assert_eq!(
+        (blind, made),
+        (OverQuota, 6),
+        "who can't count doesn't spend"
+    );
+    println!("6 calls were paid for, of a quota of 6");
     Ok(())
 }

@@ -1,11 +1,11 @@
-//! A worker that does less while the machine is busy: its rate follows the use of processors, between 100 and 10,000 a
-//! second. Where the kernel has no such file it says so at the start, and works at a fixed rate.
+//! A worker that does less while the machine is busy: its rate follows the pressure on processors, between 100 and 10,000 a
+//! second. Where the kernel has no such file it says so at the start; then the same with readings of a day that was busy at noon.
 
 use std::time::Duration;
 
-use tollgate::adaptive::{Bounds, Controller, CpuPressure, CpuUse, Gauge, Target};
+use tollgate::adaptive::{Bounds, Controller, CpuPressure, CpuUse, Gauge, GaugeError, Target};
 use tollgate::clock::{Clock, Monotonic};
-use tollgate::{Limiter, Rate};
+use tollgate::{Limiter, Rate, Timestamp};
 
 type Failed = Box<dyn std::error::Error>;
 
@@ -24,31 +24,85 @@ fn gauge() -> Option<(Box<dyn Gauge>, f64)> {
     }
 }
 
+/// Readings that are known, in place of a machine.
+struct Recorded(std::vec::IntoIter<f64>);
+
+impl Gauge for Recorded {
+    fn read(&mut self, _: Timestamp) -> Result<f64, GaugeError> {
+        Ok(self.0.next().unwrap_or_default())
+    }
+}
+
+/// A worker and what steers it.
+struct Worker {
+    limiter: Limiter,
+    controller: Controller<Target>,
+    target: f64,
+    done: u64,
+}
+
+impl Worker {
+    fn new(target: f64) -> Result<Self, Failed> {
+        let law = Target::new(Bounds::new(100.0, 10_000.0)?, target)?.initial(2_000.0);
+        Ok(Self {
+            limiter: Limiter::new(Rate::per_second(2_000).burst(100)),
+            controller: Controller::new(law).on_change(|change| println!("  {change}")),
+            target,
+            done: 0,
+        })
+    }
+
+    /// Works for a while, looks at the gauge, and goes on at the rate that follows from it.
+    async fn turn(&mut self, gauge: &mut dyn Gauge) -> Result<f64, Failed> {
+        let clock = Monotonic::new();
+        // Target::EVERY, 10 s, is what its steps are made for; an example is shorter.
+        let until = clock.now() + Duration::from_millis(20);
+        while clock.now() < until {
+            self.limiter.acquire().await?;
+            self.done += 1; // … here it would work.
+        }
+        let (reading, before) = (gauge.read(clock.now())?, self.controller.limit());
+        println!("reading {reading:.2} for a target of {}", self.target);
+        self.controller.steer_rate(&self.limiter, &reading)?;
+        let now = self.controller.limit();
+        // Whatever the machine does: less if it is busier than it should be, more if it is less busy, and never beyond the bounds.
+        let expected = match reading / self.target {
+            busy if busy > 1.1 => before * 0.8,
+            idle if idle < 0.9 => before * 1.1,
+            _ => before,
+        };
+        assert!((now - expected.clamp(100.0, 10_000.0)).abs() < 1e-6);
+        let in_force = self.limiter.rate().as_per_second();
+        assert!((in_force - now).abs() < 0.001, "{in_force} a second");
+        Ok(now)
+    }
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Failed> {
-    let clock = Monotonic::new();
-    let limiter = Limiter::new(Rate::per_second(2_000).burst(100));
-    let Some((mut gauge, target)) = gauge() else {
-        println!("works at {} whatever the machine does", limiter.rate());
-        return Ok(());
-    };
-    let law = Target::new(Bounds::new(100.0, 10_000.0)?, target)?.initial(2_000.0);
-    let controller = Controller::new(law).on_change(|change| println!("{change}"));
-    let mut done = 0_u32;
-    for _ in 0..5 {
-        // Target::EVERY, 10 s, is what its steps are made for; an example is shorter.
-        let until = clock.now() + Duration::from_millis(50);
-        while clock.now() < until {
-            limiter.acquire().await?;
-            done += 1;
+    if let Some((mut gauge, target)) = gauge() {
+        println!("this machine, now:");
+        let mut worker = Worker::new(target)?;
+        for _ in 0..3 {
+            worker.turn(&mut *gauge).await?;
         }
-        let reading = gauge.read(clock.now())?;
-        println!("reading {reading:.2} for a target of {target}");
-        controller.steer_rate(&limiter, &reading)?;
+        let limit = worker.controller.limit();
+        println!("{} pieces of work, now {limit:.0} a second", worker.done);
+        assert!(worker.done >= 3, "each turn does some");
     }
-    println!(
-        "{done} pieces of work, now at most {:.0} a second",
-        controller.limit()
+
+    println!("a day that is busy at noon:");
+    let day = vec![0.3, 0.5, 0.95, 0.99, 0.8, 0.7, 0.4];
+    let (mut worker, mut limits) = (Worker::new(0.7)?, Vec::new());
+    let mut gauge = Recorded(day.into_iter());
+    for _ in 0..7 {
+        limits.push(worker.turn(&mut gauge).await?.round());
+    }
+    assert_eq!(
+        limits,
+        [
+            2_200.0, 2_420.0, 1_936.0, 1_549.0, 1_239.0, 1_239.0, 1_363.0
+        ]
     );
     Ok(())
 }

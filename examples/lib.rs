@@ -36,6 +36,11 @@
 //! * `policy_and_redis`: two instances share the limits of one policy file, and go on when the store is gone.
 //! * `reqwest_client`: a client that slows down before it is refused.
 
+/// The examples of `docs/adaptive.md`, of which some are layers.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/adaptive.md")]
+struct Adaptive;
+
 /// The examples of `docs/middleware.md`, which need all carriers at once.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/middleware.md")]

@@ -1,7 +1,6 @@
 //! A layer for clients that stops calling what fails, and tries it again later with a few calls.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,11 +13,12 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::BoxError;
+use crate::layered::{Call, Layered, failed, status_of};
 
 /// Makes no call while a [`Breaker`] is open: it fails at once with [`Open`](tollgate::breaker::Open).
 ///
 /// An answer of 500 or above, and an error of the client, are failures. 429 says nothing, as the one that is called works and
-/// only wants fewer calls; all other answers are successes. [`by_status`](Self::by_status) says otherwise. What counts is the head of the
+/// only wants fewer calls, and so does an error of a layer inside that kept the call back; all other answers are successes. [`by_status`](Self::by_status) says otherwise. What counts is the head of the
 /// answer. To make the client ready is part of the call, as it may connect then.
 ///
 /// A call that is dropped says nothing, so a layer that times calls out belongs inside of this one.
@@ -51,12 +51,6 @@ use crate::BoxError;
 pub struct BreakerLayer<C: Clock = Monotonic> {
     breaker: Arc<Breaker<C>>,
     means: fn(StatusCode) -> Ending,
-}
-
-/// A client behind a breaker.
-pub struct Broken<S, C: Clock = Monotonic> {
-    inner: S,
-    layer: BreakerLayer<C>,
 }
 
 impl<C: Clock> BreakerLayer<C> {
@@ -94,26 +88,15 @@ impl<C: Clock> Clone for BreakerLayer<C> {
 }
 
 impl<S, C: Clock> Layer<S> for BreakerLayer<C> {
-    type Service = Broken<S, C>;
+    type Service = Layered<S, Self>;
 
-    fn layer(&self, inner: S) -> Broken<S, C> {
-        Broken {
-            inner,
-            layer: self.clone(),
-        }
+    fn layer(&self, inner: S) -> Layered<S, Self> {
+        let layer = self.clone();
+        Layered { inner, layer }
     }
 }
 
-impl<S: Clone, C: Clock> Clone for Broken<S, C> {
-    fn clone(&self) -> Self {
-        Self {
-            inner: self.inner.clone(),
-            layer: self.layer.clone(),
-        }
-    }
-}
-
-impl<S, I, O, C> Service<Request<I>> for Broken<S, C>
+impl<S, I, O, C> Service<Request<I>> for Layered<S, BreakerLayer<C>>
 where
     S: Service<Request<I>, Response = Response<O>> + Clone + Send + 'static,
     S::Error: Into<BoxError>,
@@ -131,17 +114,14 @@ where
     }
 
     fn call(&mut self, request: Request<I>) -> Self::Future {
-        let (layer, mut client) = (self.layer.clone(), self.inner.clone());
+        let (layer, client) = (self.layer.clone(), self.inner.clone());
         Box::pin(async move {
             let call = layer.breaker.try_call()?;
-            let ready = poll_fn(|context| client.poll_ready(context)).await;
-            let answer: Result<_, BoxError> = match ready.map_err(Into::into) {
-                Ok(()) => client.call(request).await.map_err(Into::into),
-                Err(error) => Err(error),
+            let answer = Call::new(client, request).await.map_err(Into::into);
+            let ending = match &answer {
+                Ok(answer) => (layer.means)(status_of(answer)),
+                Err(error) => failed(error),
             };
-            let ending = answer
-                .as_ref()
-                .map_or(Ending::Dropped, |answer| (layer.means)(answer.status()));
             match ending {
                 Ending::Success => call.success(),
                 Ending::Dropped => call.failure(),
@@ -156,14 +136,6 @@ impl<C: Clock> fmt::Debug for BreakerLayer<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BreakerLayer")
             .field("breaker", &self.breaker)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<S, C: Clock> fmt::Debug for Broken<S, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Broken")
-            .field("layer", &self.layer)
             .finish_non_exhaustive()
     }
 }

@@ -15,24 +15,30 @@
 //! * [`keys`] say by what clients are told apart, [`client`] which proxies are believed.
 //! * [`Answers`] says what clients are told.
 //! * [`PaceLayer`] is for the calls that a program makes: it paces them, and obeys what [servers tell](outgoing).
+//! * [`ShedLayer`] admits as many at once as a limit that [adapts](tollgate::adaptive) has room for, the critical ones last to be refused:
+//!   in front of a service, or for the calls that a program makes.
 //! * [`BreakerLayer`] stops calling what fails, and [`RetryLayer`] tries again what may be, within a budget.
 
 mod body;
 mod breaker;
 mod future;
 mod layer;
+mod layered;
 mod names;
 mod pace;
 mod parts;
 mod retry;
+mod shed;
 
 pub use body::Body;
-pub use breaker::{BreakerLayer, Broken};
+pub use breaker::BreakerLayer;
 pub use future::ResponseFuture;
 pub use layer::{RateLimit, RateLimitLayer};
-pub use pace::{BoxError, Pace, PaceLayer};
+pub use layered::Layered;
+pub use pace::{BoxError, PaceLayer};
 pub use parts::{AnyRequest, Head};
-pub use retry::{Retried, RetryLayer};
+pub use retry::RetryLayer;
+pub use shed::{Admits, By, ShedBody, ShedClientLayer, ShedFuture, ShedLayer};
 pub use tollgate_http::guard::{
     Admission, Answers, Asked, AtOnce, Block, ByPolicy, Cost, Counts, Denial, ExactPerKey, Fields,
     Form, Guard, Judged, KeyOf, Limits, Missing, MoreFacts, PerKey, Refused, Reply, Request,

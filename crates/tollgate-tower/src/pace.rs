@@ -1,7 +1,6 @@
 //! A layer for the calls that a program makes: paced host by host, and no faster than each says.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,6 +11,8 @@ use tollgate::clock::{Clock, Monotonic, Wall};
 use tollgate_http::outgoing::{Pacer, Patience};
 use tower_layer::Layer;
 use tower_service::Service;
+
+use crate::layered::{Call, Layered};
 
 /// What went wrong: a [`Stalled`](crate::outgoing::Stalled) if the call wasn't made, or else the error of the client.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -45,12 +46,6 @@ pub struct PaceLayer<C: Clock = Monotonic, W: Clock = Wall> {
     pacer: Arc<Pacer<C, W>>,
 }
 
-/// A client that is paced.
-pub struct Pace<S, C: Clock = Monotonic, W: Clock = Wall> {
-    inner: S,
-    pacer: Arc<Pacer<C, W>>,
-}
-
 impl PaceLayer {
     /// Each host is asked at this rate, and no faster than it wants.
     ///
@@ -75,26 +70,15 @@ impl<C: Clock, W: Clock> Clone for PaceLayer<C, W> {
 }
 
 impl<S, C: Clock, W: Clock> Layer<S> for PaceLayer<C, W> {
-    type Service = Pace<S, C, W>;
+    type Service = Layered<S, Self>;
 
-    fn layer(&self, inner: S) -> Pace<S, C, W> {
-        Pace {
-            inner,
-            pacer: Arc::clone(&self.pacer),
-        }
+    fn layer(&self, inner: S) -> Layered<S, Self> {
+        let layer = self.clone();
+        Layered { inner, layer }
     }
 }
 
-impl<S: Clone, C: Clock, W: Clock> Clone for Pace<S, C, W> {
-    fn clone(&self) -> Self {
-        Self {
-            inner: self.inner.clone(),
-            pacer: Arc::clone(&self.pacer),
-        }
-    }
-}
-
-impl<S, I, O, C, W> Service<Request<I>> for Pace<S, C, W>
+impl<S, I, O, C, W> Service<Request<I>> for Layered<S, PaceLayer<C, W>>
 where
     S: Service<Request<I>, Response = Response<O>> + Clone + Send + 'static,
     S::Error: Into<BoxError>,
@@ -113,17 +97,14 @@ where
     }
 
     fn call(&mut self, request: Request<I>) -> Self::Future {
-        let (pacer, mut client) = (Arc::clone(&self.pacer), self.inner.clone());
+        let (pacer, client) = (Arc::clone(&self.layer.pacer), self.inner.clone());
         Box::pin(async move {
             let host = host(&request);
             let call = match request.extensions().get() {
                 Some(Patience(patience)) => pacer.pass_within(&host, *patience).await?,
                 None => pacer.pass(&host).await?,
             };
-            poll_fn(|context| client.poll_ready(context))
-                .await
-                .map_err(Into::into)?;
-            let response = client.call(request).await.map_err(Into::into)?;
+            let response = Call::new(client, request).await.map_err(Into::into)?;
             let headers = response.headers();
             pacer.answered(&call, response.status().as_u16(), |name| {
                 headers.get_all(name).into_iter().map(HeaderValue::as_bytes)
@@ -159,13 +140,5 @@ impl<C: Clock, W: Clock> fmt::Debug for PaceLayer<C, W> {
         f.debug_struct("PaceLayer")
             .field("pacer", &self.pacer)
             .finish()
-    }
-}
-
-impl<S, C: Clock, W: Clock> fmt::Debug for Pace<S, C, W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pace")
-            .field("pacer", &self.pacer)
-            .finish_non_exhaustive()
     }
 }

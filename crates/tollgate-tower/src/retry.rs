@@ -1,7 +1,6 @@
 //! A layer for clients that tries calls again: those that may be, as often as a budget allows, and when servers want it.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -15,6 +14,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::BoxError;
+use crate::layered::{Call, Layered};
 
 /// Tries calls again by a [`Retry`], which says how often, after how long, within which time and by which budget.
 ///
@@ -59,12 +59,6 @@ struct Terms {
     statuses: fn(StatusCode) -> bool,
     errors: fn(&BoxError) -> bool,
     longest_stop: Duration,
-}
-
-/// A client whose calls are tried again.
-pub struct Retried<S, C: Clock = Monotonic> {
-    inner: S,
-    layer: RetryLayer<C>,
 }
 
 /// What a try came to that isn't what was hoped for.
@@ -152,26 +146,15 @@ impl<C: Clock> Clone for RetryLayer<C> {
 }
 
 impl<S, C: Clock> Layer<S> for RetryLayer<C> {
-    type Service = Retried<S, C>;
+    type Service = Layered<S, Self>;
 
-    fn layer(&self, inner: S) -> Retried<S, C> {
-        Retried {
-            inner,
-            layer: self.clone(),
-        }
+    fn layer(&self, inner: S) -> Layered<S, Self> {
+        let layer = self.clone();
+        Layered { inner, layer }
     }
 }
 
-impl<S: Clone, C: Clock> Clone for Retried<S, C> {
-    fn clone(&self) -> Self {
-        Self {
-            inner: self.inner.clone(),
-            layer: self.layer.clone(),
-        }
-    }
-}
-
-impl<S, I, O, C> Service<Request<I>> for Retried<S, C>
+impl<S, I, O, C> Service<Request<I>> for Layered<S, RetryLayer<C>>
 where
     S: Service<Request<I>, Response = Response<O>> + Clone + Send + Sync + 'static,
     S::Error: Into<BoxError>,
@@ -206,7 +189,7 @@ where
 }
 
 async fn try_once<S, I, O>(
-    mut client: S,
+    client: S,
     request: Request<I>,
     statuses: fn(StatusCode) -> bool,
 ) -> Result<Response<O>, Failed<O>>
@@ -214,11 +197,8 @@ where
     S: Service<Request<I>, Response = Response<O>>,
     S::Error: Into<BoxError>,
 {
-    let failed = |error: S::Error| Failed::Error(error.into());
-    poll_fn(|context| client.poll_ready(context))
-        .await
-        .map_err(failed)?;
-    let answer = client.call(request).await.map_err(failed)?;
+    let answer = Call::new(client, request).await;
+    let answer = answer.map_err(|error| Failed::Error(error.into()))?;
     if statuses(answer.status()) {
         Err(Failed::Answer(answer))
     } else {
@@ -229,11 +209,5 @@ where
 impl<C: Clock> fmt::Debug for RetryLayer<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RetryLayer").finish_non_exhaustive()
-    }
-}
-
-impl<S, C: Clock> fmt::Debug for Retried<S, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Retried").finish_non_exhaustive()
     }
 }

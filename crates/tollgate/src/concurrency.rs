@@ -22,7 +22,7 @@ pub use acquire::Acquire;
 pub use acquire::Acquiring;
 pub use builder::{Builder, Settings};
 pub use home::PermitHome;
-pub(crate) use home::SharedHome;
+pub(crate) use home::{SharedHome, as_home, sealed};
 pub use keyed::{
     Key, KeySlot, KeyedBuilder, KeyedConcurrency, KeyedPermit, KeyedSettings, OwnedKeyedPermit,
 };
@@ -31,8 +31,9 @@ pub use permit::Permit;
 pub use refused::{NoPermit, Occupancy};
 pub use stats::Stats;
 
-use gate::{Gate, MAX_LIMIT};
-use stats::Tally;
+pub(crate) use gate::Gate;
+use gate::MAX_LIMIT;
+pub(crate) use stats::Tally;
 
 /// A permit that shares its limiter instead of borrowing it, to be moved into a task.
 ///
@@ -120,17 +121,6 @@ impl<C: Clock> ConcurrencyLimiter<C> {
     #[inline]
     pub fn try_acquire_n(&self, weight: u32) -> Result<Permit<&Self>, NoPermit> {
         Permit::try_new(self, weight)
-    }
-
-    /// A permit now, while no more than this part of the limit is in use then; for [`Shedder`](crate::shed::Shedder).
-    pub(crate) fn try_acquire_within(&self, percent: u8) -> Result<Permit<&Self>, NoPermit> {
-        Permit::try_new_within(self, percent)
-    }
-
-    /// A permit now in any case; for [`Partitions`](crate::shed::Partitions), who count what they promised.
-    pub(crate) fn acquire_anyway(&self) -> Permit<&Self> {
-        let in_flight = self.gate.enter_anyway(1);
-        Permit::new(self, 1, in_flight)
     }
 
     /// Waits for a permit, first come first served. Await it, or call

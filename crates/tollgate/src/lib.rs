@@ -115,11 +115,6 @@ pub mod models {
 #[doc = include_str!("../docs/testing.md")]
 struct Testing;
 
-/// The examples of `docs/adaptive.md`.
-#[cfg(doctest)]
-#[doc = include_str!("../docs/adaptive.md")]
-struct Adaptive;
-
 /// The examples of `docs/from-governor.md`.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/from-governor.md")]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::ConcurrencyLimiter;
 use crate::clock::{Clock, Monotonic};
-use crate::concurrency::{NoPermit, Permit};
+use crate::concurrency::{NoPermit, OwnedPermit, Permit, PermitHome, as_home, sealed};
 
 /// How much a request matters.
 ///
@@ -125,8 +125,20 @@ impl<C: Clock> Shedder<C> {
         &self,
         class: Criticality,
     ) -> Result<Permit<&ConcurrencyLimiter<C>>, NoPermit> {
+        self.take(&*self.limiter, class)
+    }
+
+    /// As [`try_acquire`](Self::try_acquire), with a permit that shares the limiter, to be moved into a task.
+    ///
+    /// # Errors
+    /// [`NoPermit`]: as much is in use as this class may use.
+    pub fn try_acquire_owned(&self, class: Criticality) -> Result<OwnedPermit<C>, NoPermit> {
+        self.take(Arc::clone(&self.limiter), class)
+    }
+
+    fn take<H: PermitHome>(&self, home: H, class: Criticality) -> Result<Permit<H>, NoPermit> {
         let percent = self.percents[class as usize];
-        self.limiter.try_acquire_within(percent).inspect_err(|_| {
+        Permit::try_new_within(home, percent).inspect_err(|_| {
             self.shed[class as usize].fetch_add(1, Ordering::Relaxed);
         })
     }
@@ -170,25 +182,27 @@ pub struct Partitions<C: Clock = Monotonic> {
 struct Partition {
     name: String,
     percent: u8,
-    in_use: AtomicU32,
+    in_use: Arc<AtomicU32>,
 }
 
-/// A permit of a partition, given back when it is dropped.
+/// Who gave a permit of a partition: the limiter `H`, and the partition that counts it as its own.
 #[derive(Debug)]
-#[must_use = "a permit that is dropped at once limits nothing"]
-pub struct PartitionPermit<'a, C: Clock> {
-    permit: Permit<&'a ConcurrencyLimiter<C>>,
-    _place: Place<'a>,
+pub struct Share<H> {
+    home: H,
+    /// Nobody's, if the name is none of a partition.
+    in_use: Option<Arc<AtomicU32>>,
 }
 
-/// One that is in use by a partition.
-#[derive(Debug)]
-struct Place<'a>(&'a AtomicU32);
-
-impl Drop for Place<'_> {
+impl<H> Drop for Share<H> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        if let Some(in_use) = &self.in_use {
+            in_use.fetch_sub(1, Ordering::Relaxed);
+        }
     }
+}
+
+impl<H: PermitHome> sealed::PermitHome for Share<H> {
+    as_home!(self => self.home);
 }
 
 impl<C: Clock> Partitions<C> {
@@ -205,7 +219,7 @@ impl<C: Clock> Partitions<C> {
         let part = |(name, percent): &(&str, u8)| Partition {
             name: (*name).to_owned(),
             percent: *percent,
-            in_use: AtomicU32::new(0),
+            in_use: Arc::default(),
         };
         Self {
             limiter,
@@ -218,27 +232,36 @@ impl<C: Clock> Partitions<C> {
     ///
     /// # Errors
     /// [`NoPermit`]: its share is used up, and so is the limit.
-    pub fn try_acquire(&self, name: &str) -> Result<PartitionPermit<'_, C>, NoPermit> {
-        static NOBODY: AtomicU32 = AtomicU32::new(0);
+    pub fn try_acquire(
+        &self,
+        name: &str,
+    ) -> Result<Permit<Share<&ConcurrencyLimiter<C>>>, NoPermit> {
+        self.take(&*self.limiter, name)
+    }
+
+    /// As [`try_acquire`](Self::try_acquire), with a permit that shares the limiter, to be moved into a task.
+    ///
+    /// # Errors
+    /// [`NoPermit`]: its share is used up, and so is the limit.
+    pub fn try_acquire_owned(
+        &self,
+        name: &str,
+    ) -> Result<Permit<Share<Arc<ConcurrencyLimiter<C>>>>, NoPermit> {
+        self.take(Arc::clone(&self.limiter), name)
+    }
+
+    fn take<H: PermitHome>(&self, home: H, name: &str) -> Result<Permit<Share<H>>, NoPermit> {
         let part = self.parts.iter().find(|part| part.name == name);
-        let in_use = part.map_or(&NOBODY, |part| &part.in_use);
-        let before = in_use.fetch_add(1, Ordering::Relaxed);
-        let place = Place(in_use);
-        let permit = match self.limiter.try_acquire() {
-            Ok(permit) => permit,
-            Err(refused) => {
-                let limit = u64::from(self.limiter.peek().limit);
-                let promised =
-                    part.map_or(0, |part| (limit * u64::from(part.percent) / 100).max(1));
-                if u64::from(before) >= promised {
-                    return Err(refused);
-                }
-                self.limiter.acquire_anyway()
-            }
+        let before = part.map_or(0, |part| part.in_use.fetch_add(1, Ordering::Relaxed));
+        // Made after it was counted, so that it is counted down if there is no permit.
+        let share = Share {
+            home,
+            in_use: part.map(|part| Arc::clone(&part.in_use)),
         };
-        Ok(PartitionPermit {
-            permit,
-            _place: place,
+        Permit::try_new_promised(share, |limit| {
+            let promised =
+                |part: &Partition| (u64::from(limit) * u64::from(part.percent) / 100).max(1);
+            u64::from(before) < part.map_or(0, promised)
         })
     }
 
@@ -246,12 +269,5 @@ impl<C: Clock> Partitions<C> {
     pub fn in_use(&self, name: &str) -> u32 {
         let part = self.parts.iter().find(|part| part.name == name);
         part.map_or(0, |part| part.in_use.load(Ordering::Relaxed))
-    }
-}
-
-impl<C: Clock> PartitionPermit<'_, C> {
-    /// The work ended like this.
-    pub fn end(self, ending: crate::concurrency::Ending) {
-        self.permit.end(ending);
     }
 }

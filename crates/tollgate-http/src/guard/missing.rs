@@ -60,7 +60,7 @@ impl Keyless {
                 None => return Instead::Fail(Mistake::NoKey),
             },
         };
-        let count = |seen| (seen < STRANGE).then_some(seen + 1);
+        let count = |seen| (seen < STRANGE).then(|| seen + 1);
         let before = self
             .seen
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);

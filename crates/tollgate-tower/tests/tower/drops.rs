@@ -1,16 +1,11 @@
 //! A request that is dropped at any point leaves nothing behind.
 
 use std::convert::Infallible;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use axum::body::Body;
-use bytes::Bytes;
 use http::{Request, Response};
-use http_body::Frame;
-use http_body_util::StreamBody;
 use tollgate::clock::Manual;
 use tollgate::{Algorithm, ExactKeyedLimiter, Rate};
 use tollgate_engine::backend::Memory;
@@ -22,100 +17,19 @@ use tollgate_tower::{
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::kit::from;
-
-/// Is there when it was asked a second time.
-#[derive(Default)]
-struct Twice {
-    is_asked: bool,
-}
-
-impl Future for Twice {
-    type Output = ();
-
-    fn poll(mut self: std::pin::Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
-        if std::mem::replace(&mut self.is_asked, true) {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    }
-}
-
-/// Three frames, each of which takes a while.
-struct Slow {
-    left: u32,
-    wait: Twice,
-}
-
-impl futures_core::Stream for Slow {
-    type Item = Result<Frame<Bytes>, Infallible>;
-
-    fn poll_next(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Self::Item>> {
-        if pin!(&mut self.wait).poll(context).is_pending() {
-            return Poll::Pending;
-        }
-        self.wait = Twice::default();
-        if self.left == 0 {
-            return Poll::Ready(None);
-        }
-        self.left -= 1;
-        Poll::Ready(Some(Ok(Frame::data(Bytes::from("chunk")))))
-    }
-}
+use crate::points::{self, Twice, slow_body};
 
 async fn slow(_: Request<Body>) -> Result<Response<Body>, Infallible> {
     for _ in 0..3 {
         Twice::default().await;
     }
-    let wait = Twice::default();
-    Ok(Response::new(Body::new(StreamBody::new(Slow {
-        left: 3,
-        wait,
-    }))))
+    Ok(Response::new(Body::new(slow_body())))
 }
 
-/// Goes as far as so many polls, and drops what there is then; says whether that was all.
-fn drop_after<L: Limits<Head>>(layer: &RateLimitLayer<L>, polls: usize) -> bool {
-    let service = layer.layer(service_fn(slow));
-    let mut context = Context::from_waker(Waker::noop());
-    let mut left = polls;
-    let mut call = pin!(service.oneshot(from("192.0.2.1", "/")));
-    let response = loop {
-        if left == 0 {
-            return false;
-        }
-        left -= 1;
-        if let Poll::Ready(response) = call.as_mut().poll(&mut context) {
-            break response.expect("an answer");
-        }
-    };
-    assert_eq!(response.status(), 200, "after {polls}");
-    let mut body = pin!(response.into_body());
-    loop {
-        if left == 0 {
-            return false;
-        }
-        left -= 1;
-        if let Poll::Ready(None) = http_body::Body::poll_frame(body.as_mut(), &mut context) {
-            return true;
-        }
-    }
-}
-
-/// Every point at which something is awaited: more than ten of them, and nothing is held after any.
+/// Every point at which something is awaited behind this layer.
 fn at_every_point<L: Limits<Head>>(layer: &RateLimitLayer<L>, is_free: impl Fn() -> bool) -> usize {
-    let mut polls = 0;
-    loop {
-        let is_done = drop_after(layer, polls);
-        assert!(is_free(), "dropped after {polls}");
-        if is_done {
-            return polls;
-        }
-        polls += 1;
-    }
+    let request = || from("192.0.2.1", "/");
+    points::at_every_point(|| layer.layer(service_fn(slow)), request, || (), is_free)
 }
 
 #[test]

@@ -9,11 +9,14 @@ mod hooks;
 mod hostile;
 mod kit;
 mod offences;
+mod overload;
 mod pace;
+mod points;
 mod policy;
 mod protect;
 mod scenarios;
 mod shared;
+mod shed;
 mod side_by_side;
 mod slots;
 #[cfg(all(feature = "axum", feature = "tonic"))]

@@ -3,17 +3,21 @@
 use std::collections::VecDeque;
 use std::io;
 use std::pin::{Pin, pin};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use http::{Method, Request, Response};
-use tollgate::breaker::{Breaker, Open, State, Thresholds};
+use tollgate::ConcurrencyLimiter;
+use tollgate::breaker::{Breaker, Force, Open, State, Thresholds};
 use tollgate::clock::Manual;
-use tollgate::concurrency::Ending;
+use tollgate::concurrency::{Ending, NoPermit};
 use tollgate::protect::{Backoff, Budget, Retry};
-use tollgate_tower::{BoxError, BreakerLayer, RetryLayer};
+use tollgate_tower::{BoxError, BreakerLayer, RetryLayer, ShedLayer};
 use tower::{Layer, Service};
+
+use crate::points::{Gradual, at_every_point};
 
 /// What a call comes to.
 #[derive(Clone, Copy, Debug)]
@@ -285,4 +289,69 @@ fn a_call_that_is_dropped_is_tried_no_more() {
         clock.advance(Duration::from_secs(10));
         assert_eq!(backend.calls(), calls, "{script:?}");
     }
+}
+
+/// A layer inside that sends nothing says nothing about who would have been called.
+#[test]
+fn what_isnt_sent_is_neither_a_failure_nor_a_drop() {
+    let clock = Manual::new();
+    let breaker = breaker(&clock);
+    let limiter = Arc::new(ConcurrencyLimiter::new(0));
+    let breaks = BreakerLayer::by(Arc::clone(&breaker));
+    let sheds = ShedLayer::by(Arc::clone(&limiter)).for_client();
+    let mut full = breaks.layer(sheds.layer(Gradual::default()));
+    for _ in 0..9 {
+        let mut call = pin!(full.call(request(Method::GET)));
+        let refused = look(call.as_mut()).expect("at once").expect_err("full");
+        assert!(refused.is::<NoPermit>(), "{refused}");
+    }
+    assert_eq!(breaker.state(), State::Closed);
+    breaker.force(Force::Open);
+    limiter.set_limit(1);
+    let mut open = sheds.layer(breaks.layer(Gradual::default()));
+    let mut call = pin!(open.call(request(Method::GET)));
+    let refused = look(call.as_mut()).expect("at once").expect_err("open");
+    assert!(refused.is::<Open>(), "{refused}");
+    let stats = limiter.stats();
+    assert_eq!((stats.ignored, stats.dropped), (1, 0));
+}
+
+/// A client behind all three: retries around a breaker around a limit of calls at once.
+///
+/// A retry costs from the moment its client is made ready, as that may connect; one that waits for its time costs nothing.
+#[test]
+fn places_probes_and_budget_come_back_wherever_a_call_is_dropped() {
+    let clock = Manual::new();
+    let (breaker, budget) = (breaker(&clock), Arc::new(Budget::percent(100)));
+    let limiter = Arc::new(ConcurrencyLimiter::new(1));
+    let retry = at_once(&clock).budget(Arc::clone(&budget));
+    let retries = RetryLayer::by(Arc::new(retry));
+    // Open, and ready for one probe; what a probe finds says nothing here, so that each of them is one.
+    let breaks = BreakerLayer::by(Arc::clone(&breaker)).by_status(|_| Ending::Ignored);
+    let sheds = ShedLayer::by(Arc::clone(&limiter)).for_client();
+    for _ in 0..2 {
+        breaker.try_call().expect("closed").failure();
+    }
+    clock.advance(Duration::from_secs(1));
+    let backend = Gradual::failing_first();
+    let (mut left, mut retried) = (0, 0);
+    let points = at_every_point(
+        || {
+            backend.begun.store(0, Ordering::Relaxed);
+            retries.layer(breaks.layer(sheds.layer(backend.clone())))
+        },
+        || request(Method::GET),
+        || clock.advance(Duration::from_millis(1)),
+        || {
+            let begun = backend.begun.load(Ordering::Relaxed);
+            // Each call adds one, but for what was never looked at; and a second try takes one.
+            left += u64::from(budget.left() > left || begun > 0);
+            left -= begun.saturating_sub(1);
+            retried += begun.saturating_sub(1);
+            let probe = breaker.try_call();
+            budget.left() == left && limiter.peek().in_use == 0 && probe.is_ok()
+        },
+    );
+    assert!(points > 15 && retried > 5, "{points} points, {retried}");
+    assert_eq!(breaker.state(), State::HalfOpen);
 }

@@ -219,13 +219,16 @@ impl<L> Shared<L> {
         L: Law<S>,
     {
         let mut law = self.law.lock().unwrap_or_else(PoisonError::into_inner);
-        let bounds: Bounds = law.bounds();
-        let from = bounds.clamp(law.limit());
+        let before = law.limit();
         let reason = change(&mut law);
-        let to = bounds.clamp(law.limit());
+        let (bounds, after): (Bounds, f64) = (law.bounds(), law.limit());
         drop(law);
-        let reason = reason.filter(|_| from.to_bits() != to.to_bits());
-        let changed = reason.map(|reason| self.changed(Change { from, to, reason }));
+        let to = bounds.clamp(after);
+        let changed = reason.and_then(|reason| {
+            let from = bounds.clamp(before);
+            let change = Change { from, to, reason };
+            (from.to_bits() != to.to_bits()).then(|| self.changed(change))
+        });
         (changed, to)
     }
 

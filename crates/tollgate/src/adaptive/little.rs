@@ -298,6 +298,7 @@ impl Law for Little {
         self.limit = self.bounds.clamp(limit);
     }
 
+    #[inline]
     fn step(&mut self, sample: &Sample) -> Option<Reason> {
         if sample.started < self.since {
             return None;

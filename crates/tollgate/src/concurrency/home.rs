@@ -12,15 +12,15 @@ use super::{ConcurrencyLimiter, PermitObserver};
 use crate::acquire::Waiting;
 use crate::clock::Clock;
 
-/// Who gave a [`Permit`](super::Permit): `&ConcurrencyLimiter`, an `Arc` of one, or a key of a
-/// [`KeyedConcurrency`](super::KeyedConcurrency).
+/// Who gave a [`Permit`](super::Permit): `&ConcurrencyLimiter`, an `Arc` of one, a key of a
+/// [`KeyedConcurrency`](super::KeyedConcurrency), or a [`Share`](crate::shed::Share) of a partition.
 ///
 /// The trait is sealed: it is there to be named, not to be implemented.
 pub trait PermitHome: fmt::Debug + sealed::PermitHome {}
 
 impl<H: fmt::Debug + sealed::PermitHome> PermitHome for H {}
 
-pub(super) mod sealed {
+pub(crate) mod sealed {
     use super::{Clock, Duration, Gate, PermitObserver, Tally, Timestamp, Waiting};
 
     pub trait PermitHome {
@@ -91,6 +91,49 @@ impl<C: Clock> sealed::PermitHome for Arc<ConcurrencyLimiter<C>> {
     as_limiter!(self => self);
 }
 
+/// The methods of a home that is another one's.
+macro_rules! as_home {
+    ($self:ident => $home:expr) => {
+        #[inline]
+        fn gate(&$self) -> &$crate::concurrency::Gate {
+            $home.gate()
+        }
+
+        #[inline]
+        fn tally(&$self) -> &$crate::concurrency::Tally {
+            $home.tally()
+        }
+
+        #[inline]
+        fn observer(&$self) -> Option<&dyn $crate::concurrency::PermitObserver> {
+            $home.observer()
+        }
+
+        #[inline]
+        fn now(&$self) -> ::tollgate_core::Timestamp {
+            $home.now()
+        }
+
+        fn clock(&$self) -> &dyn $crate::clock::Clock {
+            $home.clock()
+        }
+
+        fn max_waiters(&$self) -> usize {
+            $home.max_waiters()
+        }
+
+        fn timeout(&$self) -> Option<::std::time::Duration> {
+            $home.timeout()
+        }
+
+        fn waiting_in_total(&$self) -> Option<&$crate::acquire::Waiting> {
+            $home.waiting_in_total()
+        }
+    };
+}
+
+pub(crate) use as_home;
+
 /// A limiter whatever its clock.
 pub(crate) struct SharedHome(pub(crate) Arc<dyn sealed::PermitHome + Send + Sync>);
 
@@ -101,38 +144,5 @@ impl fmt::Debug for SharedHome {
 }
 
 impl sealed::PermitHome for SharedHome {
-    #[inline]
-    fn gate(&self) -> &Gate {
-        self.0.gate()
-    }
-
-    #[inline]
-    fn tally(&self) -> &Tally {
-        self.0.tally()
-    }
-
-    #[inline]
-    fn observer(&self) -> Option<&dyn PermitObserver> {
-        self.0.observer()
-    }
-
-    fn now(&self) -> Timestamp {
-        self.0.now()
-    }
-
-    fn clock(&self) -> &dyn Clock {
-        self.0.clock()
-    }
-
-    fn max_waiters(&self) -> usize {
-        self.0.max_waiters()
-    }
-
-    fn timeout(&self) -> Option<Duration> {
-        self.0.timeout()
-    }
-
-    fn waiting_in_total(&self) -> Option<&Waiting> {
-        self.0.waiting_in_total()
-    }
+    as_home!(self => self.0);
 }

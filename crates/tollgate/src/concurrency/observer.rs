@@ -7,6 +7,8 @@ use tollgate_core::Timestamp;
 
 /// How the work under a permit ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+// A whole word, as all fields of a permit are.
+#[repr(u64)]
 pub enum Ending {
     /// It was done; its latency tells how loaded the server that did it is.
     Success,

@@ -30,6 +30,23 @@ pub struct Budget {
 /// A retry costs so much.
 const RETRY: u64 = 100;
 
+/// A retry that waits for its time. Dropped before that, it comes back: nothing was sent.
+#[derive(Debug)]
+pub(super) struct Taken<'a>(&'a Budget);
+
+impl Taken<'_> {
+    /// It is tried now, and so it is spent.
+    pub(super) fn begin(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.0.add(RETRY);
+    }
+}
+
 impl Budget {
     /// So many retries for 100 calls. What 1,000 calls add can be saved up, and 100 retries at least.
     pub fn percent(percent: u8) -> Self {
@@ -54,6 +71,12 @@ impl Budget {
             .saved
             .fetch_update(relaxed, relaxed, |saved| saved.checked_sub(RETRY));
         taken.is_ok()
+    }
+
+    /// As [`try_retry`](Self::try_retry), but the retry comes back unless it is begun.
+    pub(super) fn take(&self) -> Option<Taken<'_>> {
+        // Made only if there is one: it comes back when it is dropped.
+        self.try_retry().then(|| Taken(self))
     }
 
     /// How many retries are left.

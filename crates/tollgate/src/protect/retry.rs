@@ -9,6 +9,7 @@ use std::time::Duration;
 use tollgate_core::Rate;
 
 use super::Budget;
+use super::budget::Taken;
 use crate::adaptive::chance::Chance;
 use crate::clock::{Clock, Monotonic, sleep_until};
 
@@ -237,7 +238,8 @@ impl<C: Clock> Retry<C> {
         self
     }
 
-    /// Calls until it succeeds, or isn't to be tried again. Dropping the future ends it between tries, too.
+    /// Calls until it succeeds, or isn't to be tried again. Dropping the future ends it between tries, too, and then the budget
+    /// has back what the next one would have taken.
     ///
     /// # Errors
     /// [`GaveUp`]: the last error, and why it was the last.
@@ -257,17 +259,25 @@ impl<C: Clock> Retry<C> {
                 Err(error) => error,
             };
             let now = self.clock.now();
-            let wait = match self.wait_for(tries, advise(&error), now - started) {
-                Ok(wait) => wait,
+            let (wait, taken) = match self.wait_for(tries, advise(&error), now - started) {
+                Ok(next) => next,
                 Err(why) => return Err(GaveUp { error, tries, why }),
             };
             sleep_until(&self.clock, now + wait).await;
+            if let Some(taken) = taken {
+                taken.begin();
+            }
             tries += 1;
         }
     }
 
-    /// How long to wait after so many failures, if it is tried again.
-    fn wait_for(&self, tries: u32, advice: Advice, passed: Duration) -> Result<Duration, Stopped> {
+    /// How long to wait after so many failures, if it is tried again, and what that takes of the budget.
+    fn wait_for(
+        &self,
+        tries: u32,
+        advice: Advice,
+        passed: Duration,
+    ) -> Result<(Duration, Option<Taken<'_>>), Stopped> {
         let said = match advice {
             Advice::Stop => return Err(Stopped::Advised),
             Advice::Retry => None,
@@ -284,13 +294,10 @@ impl<C: Clock> Retry<C> {
         {
             return Err(Stopped::Deadline);
         }
-        if self
-            .budget
-            .as_ref()
-            .is_some_and(|budget| !budget.try_retry())
-        {
-            return Err(Stopped::Budget);
-        }
-        Ok(wait)
+        let taken = match &self.budget {
+            Some(budget) => Some(budget.take().ok_or(Stopped::Budget)?),
+            None => None,
+        };
+        Ok((wait, taken))
     }
 }

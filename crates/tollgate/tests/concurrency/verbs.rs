@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate::clock::Manual;
 use tollgate::{
     Clock, ConcurrencyLimiter, Timestamp,
-    concurrency::{Ended, Ending, NoPermit, PermitObserver},
+    concurrency::{Ended, Ending, NoPermit, Permit, PermitObserver},
 };
 
 fn millis(millis: u64) -> Duration {
@@ -382,4 +382,65 @@ fn a_panic_under_a_permit_gives_it_back() {
     });
     assert!(crashed.join().is_err());
     assert_eq!((limiter.peek().in_use, limiter.stats().ignored), (0, 1));
+}
+
+#[test]
+fn an_end_that_is_told_early_is_told_once_and_keeps_the_share() {
+    type Seen = Arc<Mutex<Vec<(Ending, Duration)>>>;
+    type Says = fn(Permit<&ConcurrencyLimiter<Arc<Manual>>>);
+    struct Noted(Seen);
+    impl PermitObserver for Noted {
+        fn ended(&self, ended: &Ended) -> Option<u32> {
+            self.0.lock().unwrap().push((ended.ending, ended.latency));
+            None
+        }
+    }
+    let (clock, seen) = (Arc::new(Manual::new()), Seen::default());
+    let limiter = ConcurrencyLimiter::builder(1)
+        .observer(Noted(Arc::clone(&seen)))
+        .clock(Arc::clone(&clock))
+        .build();
+    let says: [Says; 5] = [
+        |permit| drop(permit),
+        |permit| permit.success(),
+        |permit| permit.dropped(),
+        |permit| permit.ignored(),
+        |permit| permit.cancel(),
+    ];
+    for later in says {
+        let mut permit = limiter.try_acquire().unwrap();
+        clock.advance(millis(20));
+        permit.tell(Ending::Dropped);
+        clock.advance(millis(500));
+        permit.tell(Ending::Success);
+        assert!(limiter.try_acquire().is_err(), "its share is kept");
+        later(permit);
+        assert_eq!(limiter.peek().in_use, 0);
+    }
+    assert_eq!(*seen.lock().unwrap(), [(Ending::Dropped, millis(20)); 5]);
+    let stats = limiter.stats();
+    assert_eq!(
+        (
+            stats.dropped,
+            stats.succeeded,
+            stats.ignored,
+            stats.cancelled
+        ),
+        (5, 0, 0, 0)
+    );
+}
+
+#[test]
+fn an_observer_that_panics_early_keeps_nothing_either() {
+    struct Bad;
+    impl PermitObserver for Bad {
+        fn ended(&self, _: &Ended) -> Option<u32> {
+            panic!("on purpose");
+        }
+    }
+    let limiter = Arc::new(ConcurrencyLimiter::builder(1).observer(Bad).build());
+    let mut permit = limiter.try_acquire_owned().unwrap();
+    let told = thread::spawn(move || permit.tell(Ending::Success)).join();
+    assert!(told.is_err());
+    assert_eq!(limiter.peek().in_use, 0);
 }

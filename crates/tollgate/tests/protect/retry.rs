@@ -203,3 +203,39 @@ fn a_budget_at_the_extremes_neither_overflows_nor_gives_for_nothing() {
         assert_eq!(taken, saved, "{percent} %");
     }
 }
+
+/// What a retry takes of the budget comes back if nothing was sent, and is spent from the moment it is tried.
+#[test]
+fn a_retry_that_is_dropped_while_it_waits_costs_nothing() {
+    let clock = Manual::new();
+    let budget = Arc::new(Budget::percent(100));
+    let backoff = Backoff::new().waits(Duration::ZERO, Duration::ZERO);
+    let retry = Retry::with_clock(backoff, clock.clone()).budget(Arc::clone(&budget));
+    let tries = Cell::new(0);
+    let call = || {
+        tries.set(tries.get() + 1);
+        let hangs = tries.get() == 2;
+        async move {
+            if hangs {
+                std::future::pending::<()>().await;
+            }
+            Err::<(), _>("no")
+        }
+    };
+    let later = |_: &_| Advice::RetryAfter(Duration::from_secs(1));
+    {
+        let mut waits = pin!(retry.call(call, later));
+        assert!(look(waits.as_mut()).is_none());
+        assert_eq!((tries.get(), budget.left()), (1, 0), "taken already");
+    }
+    assert_eq!(budget.left(), 1);
+    tries.set(0);
+    {
+        let mut begun = pin!(retry.call(call, later));
+        assert!(look(begun.as_mut()).is_none());
+        clock.advance(Duration::from_secs(1));
+        assert!(look(begun.as_mut()).is_none());
+        assert_eq!((tries.get(), budget.left()), (2, 1));
+    }
+    assert_eq!(budget.left(), 1, "two calls, and one retry that was sent");
+}

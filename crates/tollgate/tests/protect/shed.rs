@@ -50,6 +50,11 @@ fn a_share_is_there_whatever_others_use() {
     let (b, c, stranger) = (take("b", 20), take("c", 20), take("d", 20));
     assert_eq!((b.len(), c.len(), stranger.len()), (3, 2, 0));
     assert_eq!(limiter.peek().in_use, 15);
+    assert_eq!(
+        limiter.stats().refused,
+        10 + 17 + 18 + 20,
+        "who got what was promised wasn't refused"
+    );
     drop(a);
     // What was lent is back: the limit holds again.
     assert_eq!(take("d", 20).len(), 5);
@@ -58,5 +63,27 @@ fn a_share_is_there_whatever_others_use() {
     }
     assert_eq!((partitions.in_use("b"), limiter.stats().succeeded), (0, 3));
     drop(c);
+    assert_eq!(limiter.peek().in_use, 0);
+}
+
+#[test]
+fn permits_may_outlive_who_gave_them() {
+    let limiter = Arc::new(ConcurrencyLimiter::new(10));
+    let shedder = Shedder::new(Arc::clone(&limiter));
+    let partitions = Partitions::new(Arc::clone(&limiter), &[("a", 50)]);
+    let classed: Vec<_> = (0..9)
+        .filter_map(|_| shedder.try_acquire_owned(Sheddable).ok())
+        .collect();
+    let shared = partitions.try_acquire_owned("a").unwrap();
+    assert_eq!((classed.len(), shedder.shed(Sheddable)), (7, 2));
+    assert_eq!(
+        partitions.try_acquire_owned("nobody").unwrap().in_flight(),
+        9
+    );
+    drop((shedder, partitions));
+    assert_eq!(limiter.peek().in_use, 8);
+    std::thread::spawn(move || drop((classed, shared)))
+        .join()
+        .unwrap();
     assert_eq!(limiter.peek().in_use, 0);
 }

@@ -1,0 +1,108 @@
+//! What the layers for calls and for load are made of: a service behind a layer, and a call that begins when the service
+//! is ready.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use http::{HeaderValue, Request, Response, StatusCode};
+use pin_project_lite::pin_project;
+use tollgate::breaker::Open;
+use tollgate::concurrency::{Ending, NoPermit};
+use tollgate_http::outgoing::Stalled;
+use tower_service::Service;
+
+use crate::BoxError;
+
+/// A service behind the layer `L`, as a [`BreakerLayer`](crate::BreakerLayer). Clones share what the layer shares.
+#[derive(Clone)]
+pub struct Layered<S, L> {
+    pub(crate) inner: S,
+    pub(crate) layer: L,
+}
+
+pin_project! {
+    /// Makes a service ready and calls it.
+    ///
+    /// Layers that may refuse are always ready themselves: if they waited for the service, callers would queue where nobody counts
+    /// them. So what has to be waited for is part of the call.
+    pub(crate) struct Call<S, I>
+    where
+        S: Service<Request<I>>,
+    {
+        #[pin]
+        state: State<S, I>,
+    }
+}
+
+pin_project! {
+    #[project = StateProjected]
+    enum State<S, I>
+    where
+        S: Service<Request<I>>,
+    {
+        Readying { service: S, request: Option<Request<I>> },
+        Called { #[pin] future: S::Future },
+    }
+}
+
+impl<S: Service<Request<I>>, I> Call<S, I> {
+    pub(crate) const fn new(service: S, request: Request<I>) -> Self {
+        let request = Some(request);
+        Self {
+            state: State::Readying { service, request },
+        }
+    }
+}
+
+impl<S: Service<Request<I>>, I> Future for Call<S, I> {
+    type Output = Result<S::Response, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.project().state;
+        loop {
+            let future = match state.as_mut().project() {
+                StateProjected::Called { future } => return future.poll(context),
+                StateProjected::Readying { service, request } => {
+                    ready!(service.poll_ready(context))?;
+                    let Some(request) = request.take() else {
+                        panic!("polled after it was ready");
+                    };
+                    service.call(request)
+                }
+            };
+            state.set(State::Called { future });
+        }
+    }
+}
+
+/// The status that the head of an answer tells. A call of gRPC is answered 200 whatever came of it; if its head says that, too, it is the
+/// status of HTTP that means the same.
+pub(crate) fn status_of<O>(answer: &Response<O>) -> StatusCode {
+    let code = answer.headers().get("grpc-status");
+    match code.map(HeaderValue::as_bytes) {
+        None | Some(b"0") => answer.status(),
+        Some(b"4") => StatusCode::GATEWAY_TIMEOUT,
+        Some(b"8") => StatusCode::TOO_MANY_REQUESTS,
+        Some(b"14") => StatusCode::SERVICE_UNAVAILABLE,
+        Some(b"2" | b"13" | b"15") => StatusCode::INTERNAL_SERVER_ERROR,
+        Some(_) => StatusCode::BAD_REQUEST,
+    }
+}
+
+/// What an error says of the one that is called. One of the layers inside that keep calls back says nothing, as nothing was sent.
+pub(crate) fn failed(error: &BoxError) -> Ending {
+    if error.is::<NoPermit>() || error.is::<Open>() || error.is::<Stalled>() {
+        Ending::Ignored
+    } else {
+        Ending::Dropped
+    }
+}
+
+impl<S, L: fmt::Debug> fmt::Debug for Layered<S, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Layered")
+            .field("layer", &self.layer)
+            .finish_non_exhaustive()
+    }
+}
