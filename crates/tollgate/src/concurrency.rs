@@ -127,6 +127,14 @@ impl<C: Clock> ConcurrencyLimiter<C> {
         Permit::try_new_within(self, percent)
     }
 
+    /// The same, with a permit that shares the limiter.
+    pub(crate) fn try_acquire_owned_within(
+        self: &Arc<Self>,
+        percent: u8,
+    ) -> Result<OwnedPermit<C>, NoPermit> {
+        Permit::try_new_within(Arc::clone(self), percent)
+    }
+
     /// A permit now in any case; for [`Partitions`](crate::shed::Partitions), who count what they promised.
     pub(crate) fn acquire_anyway(&self) -> Permit<&Self> {
         let in_flight = self.gate.enter_anyway(1);
