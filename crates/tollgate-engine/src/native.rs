@@ -17,6 +17,7 @@ pub mod codes;
 mod cost;
 pub(crate) mod fields;
 pub(crate) mod idle;
+mod overload;
 mod pattern;
 pub(crate) mod problems;
 mod quota;

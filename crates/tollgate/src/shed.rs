@@ -161,8 +161,14 @@ impl<C: Clock> Shedder<C> {
 
     /// So many percent for sheddable requests, and for default ones. No class has more than one above it.
     #[must_use]
-    pub fn percents(mut self, sheddable: u8, default: u8) -> Self {
-        self.shares = Shares::new(sheddable, default);
+    pub fn percents(self, sheddable: u8, default: u8) -> Self {
+        self.shares(Shares::new(sheddable, default))
+    }
+
+    /// These parts of the limit.
+    #[must_use]
+    pub const fn shares(mut self, shares: Shares) -> Self {
+        self.shares = shares;
         self
     }
 

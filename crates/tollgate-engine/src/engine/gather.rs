@@ -10,6 +10,7 @@ use tollgate::Timestamp;
 
 use super::bounds::{Bounds, Excess};
 use super::orders::InForce;
+use super::overload::GateCheck;
 use super::rules::{Applied, Rules};
 use super::warm::is_gate;
 use crate::backend::Backend;
@@ -47,6 +48,9 @@ pub(crate) struct Gathered<'a> {
     pub(crate) counted: Few<u32, INLINE>,
     /// What operators have ordered, if there are any orders.
     pub(crate) ordered: Option<Box<Ordered<'a>>>,
+    /// Gates that are to be entered before anything is asked. They are numbered after the checks in force.
+    #[expect(clippy::box_collection, reason = "most requests meet none, and pay for one word")]
+    pub(crate) gates: Option<Box<Vec<GateCheck<'a>>>>,
 }
 
 /// A rule that applies to a request, by number, and the fingerprint of its key there.
@@ -101,7 +105,22 @@ impl<'a> Gathered<'a> {
             now: None,
             counted: Few::new(),
             ordered: None,
+            gates: None,
         }
+    }
+
+    /// The gates of rules in this mode, each with its number.
+    pub(crate) fn gates_in(&self, mode: Mode) -> impl Iterator<Item = (usize, &GateCheck<'a>)> {
+        let first = self.enforced.checks.as_slice().len();
+        let gates = self.gates.as_deref().into_iter().flatten();
+        let gates = gates.enumerate().filter(move |(_, gate)| gate.mode == mode);
+        gates.map(move |(number, gate)| (first + number, gate))
+    }
+
+    /// The gate of this number.
+    pub(crate) fn gate(&self, number: usize) -> Option<&GateCheck<'a>> {
+        let number = number.checked_sub(self.enforced.checks.as_slice().len())?;
+        self.gates.as_ref()?.get(number)
     }
 
     /// Finds out what is to be asked about a request.
@@ -190,7 +209,7 @@ impl<'a> Gathered<'a> {
     /// Asks nothing, as the request has too much of something.
     #[cold]
     fn exceed(&mut self, rules: &Rules, excess: Excess) {
-        (self.enforced, self.shadow) = (Group::new(), Group::new());
+        (self.enforced, self.shadow, self.gates) = (Group::new(), Group::new(), None);
         self.settled = Some(match rules.mode {
             Mode::Enforce => By::Excess(excess),
             Mode::Shadow => {
@@ -273,8 +292,8 @@ impl<'a> Gathered<'a> {
             }
             self.add(check, met.number, mode);
         }
-        if rule.warm.is_some() && !self.is_changed(met.number) {
-            self.ask_gates(rule, (met.number, mode), (key, cost));
+        if rule.has_more {
+            self.ask_more(rule, (met, mode), (key, cost), known);
         }
     }
 
@@ -287,6 +306,48 @@ impl<'a> Gathered<'a> {
         };
         group.checks.push(check);
         group.askers.push(number);
+    }
+
+    /// Adds what a rule has beside its limits.
+    #[cold]
+    fn ask_more(
+        &mut self,
+        rule: &'a Applied,
+        (met, mode): (Met, Mode),
+        own: (RequestKey<'a>, u64),
+        known: &Known<'_, '_>,
+    ) {
+        let is_changed = self.is_changed(met.number);
+        if rule.warm.is_some() && !is_changed {
+            self.ask_gates(rule, (met.number, mode), own);
+        }
+        let Some(overload) = &rule.overload else {
+            return;
+        };
+        let class = overload.class(|by| known.text(by));
+        // What an operator has put in the place of slots is for all alike.
+        if let Some(part) = overload.part(class).filter(|_| !is_changed) {
+            let group = match mode {
+                Mode::Enforce => &mut self.enforced,
+                Mode::Shadow | Mode::Off => &mut self.shadow,
+            };
+            let checks = group.checks.as_mut_slice().iter_mut();
+            let whole = checks.rev().find(|check| check.limit.id == part.id);
+            if let Some(check) = whole {
+                check.limit = part;
+            }
+        }
+        if let Some(adapting) = &overload.adaptive
+            && let Some(gate) = &adapting.gate
+        {
+            self.gates.get_or_insert_default().push(GateCheck {
+                met,
+                mode,
+                adapting,
+                gate,
+                class,
+            });
+        }
     }
 
     /// Adds what stands beside the rates of a rule that isn't warm yet. A request that costs more than is let through

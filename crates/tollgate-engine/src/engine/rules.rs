@@ -11,6 +11,7 @@ use tollgate::{Algorithm, LimitError, Timestamp};
 use super::counters::{Counters, Sharing};
 use super::descriptors::Trees;
 use super::orders::Overlay;
+use super::overload::{self, Adapting, Overload};
 use super::rollout::Rollout;
 use super::turns::Demand;
 use super::warm::{WarmUp, is_gate};
@@ -49,6 +50,8 @@ pub(crate) struct Rules {
     pub(crate) replacing: bool,
     /// Whether any rule lets requests wait.
     pub(crate) waits: bool,
+    /// Whether a backend's answer isn't all there is to it: any rule lets requests wait, or has a gate.
+    pub(crate) is_more: bool,
     /// Whether any rule warms up, or did.
     pub(crate) warms: bool,
     /// Which limits are kept in which state.
@@ -85,8 +88,12 @@ pub(crate) struct Applied {
     pub(crate) shares: bool,
     /// For which keys it is enforced, if for a part of them.
     pub(crate) rollout: Option<Rollout>,
+    /// Whether more than its limits is to be looked at: one of the next two is there.
+    pub(crate) has_more: bool,
     /// What stands beside its rates until it is warm.
     pub(crate) warm: Option<Box<WarmUp>>,
+    /// What it does about overload.
+    pub(crate) overload: Option<Box<Overload>>,
     /// Where it is counted.
     pub(crate) tally: u32,
 }
@@ -105,6 +112,17 @@ impl Applied {
     pub(crate) fn enforced_percent(&self) -> u8 {
         let part = self.rollout.map(|rollout| rollout.percent);
         part.unwrap_or(percent_of(self.mode))
+    }
+
+    /// The slots that a law finds, if it has such.
+    pub(crate) fn adapting(&self) -> Option<&Adapting> {
+        self.overload.as_ref()?.adaptive.as_ref()
+    }
+
+    /// Whether a refusal by this limit is for want of capacity.
+    pub(crate) fn sheds(&self, limit: u64) -> bool {
+        let overload = self.overload.as_ref();
+        overload.is_some_and(|overload| overload.sheds(limit))
     }
 
     /// What stands beside its rates now.
@@ -144,6 +162,22 @@ impl Rules {
             rule.tally = row;
         }
         self.trees.count_in(rows.collect());
+    }
+
+    /// Opens the gates of rules whose limit adapts: those of the policy before, with all who are inside. It is to come into
+    /// force then, as they go by it from now on.
+    pub(crate) fn open_gates(&mut self, before: Option<&Self>, backend: &impl Backend) {
+        for rule in &mut self.applied {
+            let Some(overload) = &mut rule.overload else {
+                continue;
+            };
+            let before = before.and_then(|before| {
+                let mut applied = before.applied.iter();
+                applied.find(|applied| !applied.is_tier && applied.name == rule.name)
+            });
+            let before = before.and_then(|before| before.overload.as_deref());
+            overload.open(before, || backend.timer());
+        }
     }
 
     /// Whether a backend can keep all limits.
@@ -298,6 +332,9 @@ impl Rules {
             block: block.len(),
             replacing: applied.iter().any(|rule| !rule.replaces.is_empty()),
             waits: applied.iter().any(|rule| rule.waits.is_some()),
+            is_more: applied
+                .iter()
+                .any(|rule| rule.waits.is_some() || rule.adapting().is_some()),
             warms: applied.iter().any(|rule| rule.warm.is_some()),
             applied: applied.into(),
             tiers,
@@ -379,21 +416,27 @@ impl Draft<'_> {
             estimates: estimates(&rule.cost, settled_elsewhere),
         };
         let Cost { fact, default, .. } = &rule.cost;
+        let limits = kept.mark(limits).map_err(of(&rule.name))?;
+        let (warm, overload) = (self.warm_up(rule)?, self.overload(rule, &limits)?);
         Ok(Applied {
             name: rule.name.as_str().into(),
             key: KeyPlan::new(&rule.key, &mut self.slots).shared(&mut self.keys),
             cost: fact.as_ref().map(|fact| self.slots.number(fact)),
             default_cost: *default,
-            limits: OwnLimits::new(kept.mark(limits).map_err(of(&rule.name))?),
+            limits: OwnLimits::new(limits),
             mode: rule.mode.max(mode),
             waits: patience(rule.over),
             replaces: replaces.into(),
-            holds: rule.limits.concurrency.is_some() || rule.cost.settle.is_some(),
+            holds: rule.limits.concurrency.is_some()
+                || rule.adaptive.is_some()
+                || rule.cost.settle.is_some(),
             is_estimated: rule.cost.settle.is_some(),
             is_tier: false,
             shares: rule.shared.is_some(),
             rollout: Rollout::of(rule, rule.mode.max(mode)),
-            warm: self.warm_up(rule)?,
+            has_more: warm.is_some() || overload.is_some(),
+            warm,
+            overload,
             tally: UNCOUNTED,
         })
     }
@@ -426,6 +469,33 @@ impl Draft<'_> {
         );
         let warm = WarmUp::new(own, length, (head, self.now), &mut self.counters);
         Ok(Some(Box::new(warm.map_err(of(&rule.name))?)))
+    }
+
+    /// What a rule does about overload, if that makes sense.
+    fn overload(
+        &mut self,
+        rule: &Rule,
+        limits: &[Limit],
+    ) -> Result<Option<Box<Overload>>, PolicyError> {
+        let wrong = |why: &str| PolicyError::Overload {
+            rule: rule.name.clone(),
+            why: why.to_owned(),
+        };
+        if let Some(own) = rule.adaptive {
+            if rule.limits.concurrency.is_some() || rule.limits.unlimited {
+                return Err(wrong("it has a limit that adapts and another of how many at once"));
+            }
+            overload::law(own, 0).map_err(|error| wrong(&error.to_string()))?;
+        } else if rule.shed.is_some() && rule.limits.concurrency.is_none() {
+            return Err(wrong("there is nothing to shed by: give it a concurrency"));
+        }
+        if rule.shared.is_some() && (rule.adaptive.is_some() || rule.shed.is_some()) {
+            return Err(wrong("a rule that adapts or sheds can't share its counter"));
+        }
+        let by = rule.shed.as_ref();
+        let by = by.map(|shed| self.slots.number(&shed.by));
+        let overload = Overload::of(rule, by, limits, &mut self.counters);
+        overload.map_err(of(&rule.name))
     }
 
     fn trees(&mut self, policy: &Policy) -> Result<Trees, PolicyError> {
