@@ -68,6 +68,8 @@ pub(crate) struct RulePlaces {
     pub(crate) name: Span,
     pub(crate) key: Span,
     pub(crate) on_store_failure: Span,
+    pub(crate) concurrency: Span,
+    pub(crate) shed: Span,
     shared: Span,
     replaces: Vec<Span>,
     pub(crate) limits: LimitPlaces,
@@ -105,6 +107,8 @@ impl RulePlaces {
             name: span,
             key: span,
             on_store_failure: span,
+            concurrency: span,
+            shed: span,
             limits: LimitPlaces::all_at(span, rates),
             ..Self::default()
         }

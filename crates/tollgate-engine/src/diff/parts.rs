@@ -133,10 +133,14 @@ fn of_rule(rule: &Rule) -> Part {
 }
 
 fn overload(part: &mut Part, rule: &Rule) {
-    part.extend(rule.adaptive.map(|Adaptive { law, min, max }| {
+    if let Some(Adaptive { law, min, max }) = rule.adaptive {
         let text = format!("{{adaptive: {law}, min: {min}, max: {max}}}");
-        ("concurrency", text)
-    }));
+        // No policy that is in force has both.
+        match part.iter_mut().find(|(name, _)| *name == "concurrency") {
+            Some((_, slots)) => *slots += &format!(" and {text}"),
+            None => part.push(("concurrency", text)),
+        }
+    }
     part.extend(rule.shed.as_ref().map(|Shed { by, shares }| {
         let [sheddable, default] =
             [Criticality::Sheddable, Criticality::Default].map(|class| shares.percent(class));

@@ -161,7 +161,7 @@ impl Overload {
         let before = before.and_then(|before| before.adaptive.as_ref()?.gate.as_ref());
         let kept = match before {
             Some(before) => {
-                before.kept.follow(adapting.own);
+                before.kept.follow(adapting.own, adapting.limit.id);
                 Ok(Arc::clone(&before.kept))
             }
             None => Kept::new(adapting.own, adapting.limit.id, clock()).map(Arc::new),
@@ -198,12 +198,12 @@ impl Kept {
     }
 
     /// Goes by another law or other bounds from now on, from the limit that it has found.
-    fn follow(&self, new: Adaptive) {
+    fn follow(&self, new: Adaptive, seed: u64) {
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         if *own == new {
             return;
         }
-        if let Ok(law) = law(new, u64::from(new.max)) {
+        if let Ok(law) = law(new, seed) {
             self.controller.set_law(law);
             self.controller.put_in_force(&self.limiter);
             *own = new;

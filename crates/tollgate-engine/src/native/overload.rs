@@ -109,7 +109,7 @@ impl Reader<'_> {
             Some(node) => self.fact(node),
             None => {
                 let message = "expected by: the fact that says how critical a request is";
-                let help = "write it as in shed: {by: header.x-priority}";
+                let help = "write it as in shed: {by: priority}";
                 self.error_with(codes::MISSING_FIELD, message, node.span, help);
                 None
             }

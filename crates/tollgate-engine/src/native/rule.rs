@@ -63,6 +63,8 @@ impl Reader<'_> {
             name: name.map_or(first_line(node.span), |name| name.span),
             key: fields.place("key"),
             on_store_failure: fields.place("on_store_failure"),
+            concurrency: fields.place("concurrency"),
+            shed: fields.place("shed"),
             shared: fields.place("shared"),
             replaces: replace_places,
             limits: places,
