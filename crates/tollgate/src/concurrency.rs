@@ -122,19 +122,6 @@ impl<C: Clock> ConcurrencyLimiter<C> {
         Permit::try_new(self, weight)
     }
 
-    /// A permit now, while no more than this part of the limit is in use then; for [`Shedder`](crate::shed::Shedder).
-    pub(crate) fn try_acquire_within(&self, percent: u8) -> Result<Permit<&Self>, NoPermit> {
-        Permit::try_new_within(self, percent)
-    }
-
-    /// The same, with a permit that shares the limiter.
-    pub(crate) fn try_acquire_owned_within(
-        self: &Arc<Self>,
-        percent: u8,
-    ) -> Result<OwnedPermit<C>, NoPermit> {
-        Permit::try_new_within(Arc::clone(self), percent)
-    }
-
     /// A permit now in any case; for [`Partitions`](crate::shed::Partitions), who count what they promised.
     pub(crate) fn acquire_anyway(&self) -> Permit<&Self> {
         let in_flight = self.gate.enter_anyway(1);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::ConcurrencyLimiter;
 use crate::clock::{Clock, Monotonic};
-use crate::concurrency::{NoPermit, OwnedPermit, Permit};
+use crate::concurrency::{NoPermit, OwnedPermit, Permit, PermitHome};
 
 /// How much a request matters.
 ///
@@ -180,9 +180,7 @@ impl<C: Clock> Shedder<C> {
         &self,
         class: Criticality,
     ) -> Result<Permit<&ConcurrencyLimiter<C>>, NoPermit> {
-        let percent = self.shares.percent(class);
-        let permit = self.limiter.try_acquire_within(percent);
-        permit.inspect_err(|_| self.count(class))
+        self.take(&*self.limiter, class)
     }
 
     /// As [`try_acquire`](Self::try_acquire), with a permit that shares the limiter, to be moved into a task.
@@ -202,14 +200,14 @@ impl<C: Clock> Shedder<C> {
     /// # Ok::<(), tollgate::concurrency::NoPermit>(())
     /// ```
     pub fn try_acquire_owned(&self, class: Criticality) -> Result<OwnedPermit<C>, NoPermit> {
-        let percent = self.shares.percent(class);
-        let permit = self.limiter.try_acquire_owned_within(percent);
-        permit.inspect_err(|_| self.count(class))
+        self.take(Arc::clone(&self.limiter), class)
     }
 
-    #[cold]
-    fn count(&self, class: Criticality) {
-        self.shed[class as usize].fetch_add(1, Ordering::Relaxed);
+    fn take<H: PermitHome>(&self, home: H, class: Criticality) -> Result<Permit<H>, NoPermit> {
+        let percent = self.shares.percent(class);
+        Permit::try_new_within(home, percent).inspect_err(|_| {
+            self.shed[class as usize].fetch_add(1, Ordering::Relaxed);
+        })
     }
 
     /// How many of this class were refused.

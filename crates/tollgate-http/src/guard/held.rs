@@ -2,10 +2,12 @@
 
 use std::fmt;
 
+use tollgate::concurrency::Ending;
 use tollgate::stack::Hold;
 use tollgate_engine::verdict::Permits;
 
 use super::after::{Reply, Usage, Watch};
+use super::by_policy;
 use super::fields::Fields;
 
 /// What limits hold for a request that passed. Dropping it gives back slots, and charges what isn't settled.
@@ -19,6 +21,14 @@ pub trait Held: Send + 'static {
     fn is_empty(&self) -> bool {
         false
     }
+
+    /// The request was answered like this: what limits that adapt learn from.
+    fn replied(&mut self, reply: &dyn Reply) {
+        let _ = reply;
+    }
+
+    /// The service failed, and there is no answer.
+    fn failed(&mut self) {}
 }
 
 /// Nothing.
@@ -38,6 +48,18 @@ impl<H: Held> Held for Option<H> {
     fn is_empty(&self) -> bool {
         self.as_ref().is_none_or(Held::is_empty)
     }
+
+    fn replied(&mut self, reply: &dyn Reply) {
+        if let Some(held) = self {
+            held.replied(reply);
+        }
+    }
+
+    fn failed(&mut self) {
+        if let Some(held) = self {
+            held.failed();
+        }
+    }
 }
 
 impl Held for Permits {
@@ -47,6 +69,14 @@ impl Held for Permits {
 
     fn is_empty(&self) -> bool {
         Self::is_empty(self)
+    }
+
+    fn replied(&mut self, reply: &dyn Reply) {
+        self.tell(by_policy::meaning(reply));
+    }
+
+    fn failed(&mut self) {
+        self.tell(Ending::Dropped);
     }
 }
 
@@ -123,22 +153,22 @@ impl<H: Held> Ticket<H> {
     #[inline]
     pub fn replied(self, reply: &dyn Reply) -> (Fields, Option<Rest<H>>) {
         let Self { mut rest, fields } = self;
-        if let Some(Rest {
-            held,
-            watch: Some(watch),
-        }) = &mut rest
-        {
-            watch.replied(reply, held);
+        if let Some(Rest { held, watch }) = &mut rest {
+            held.replied(reply);
+            if let Some(watch) = watch {
+                watch.replied(reply, held);
+            }
         }
         (fields, rest)
     }
 
     /// The service failed without an answer.
     pub fn failed(self) {
-        if let Some(mut rest) = self.rest
-            && let Some(watch) = &mut rest.watch
-        {
-            watch.failed(&mut rest.held);
+        if let Some(mut rest) = self.rest {
+            rest.held.failed();
+            if let Some(watch) = &mut rest.watch {
+                watch.failed(&mut rest.held);
+            }
         }
     }
 }

@@ -13,8 +13,8 @@ use super::{Ended, Ending, NoPermit};
 /// It ends in one of three ways, which matter to an [`PermitObserver`](super::PermitObserver):
 /// [`success`](Self::success), [`dropped`](Self::dropped) for a sign of overload, or
 /// [`ignored`](Self::ignored). A permit that just goes out of scope, by an early return or a panic,
-/// is ignored, because nobody has said what its end means. [`cancel`](Self::cancel) is for work
-/// that was never started.
+/// is ignored, because nobody has said what its end means. [`tell`](Self::tell) says it while the share is
+/// still needed. [`cancel`](Self::cancel) is for work that was never started.
 ///
 /// A permit borrows its limiter, or shares it ([`OwnedPermit`](super::OwnedPermit)).
 ///
@@ -40,7 +40,7 @@ pub struct Permit<H: PermitHome> {
     in_flight: u32,
     /// Read only if there is somebody to tell.
     started: Option<Timestamp>,
-    /// What is counted and told when it is dropped; `None` if it was cancelled.
+    /// What is counted and told when it is dropped; `None` if it was told before, or cancelled.
     ending: Option<Ending>,
 }
 
@@ -68,7 +68,7 @@ impl<H: PermitHome> Permit<H> {
     }
 
     #[inline]
-    pub(super) fn try_new_within(home: H, percent: u8) -> Result<Self, NoPermit> {
+    pub(crate) fn try_new_within(home: H, percent: u8) -> Result<Self, NoPermit> {
         match home.gate().try_enter_within(1, percent) {
             Some(in_flight) => Ok(Self::new(home, 1, in_flight)),
             None => Err(refuse(&home, 1)),
@@ -134,7 +134,29 @@ impl<H: PermitHome> Permit<H> {
     /// The work ended like this.
     #[inline]
     pub fn end(mut self, ending: Ending) {
-        self.ending = Some(ending);
+        if self.ending.is_some() {
+            self.ending = Some(ending);
+        }
+    }
+
+    /// Tells now how the work ended, and keeps the share until this is dropped: of an answer the head says how the
+    /// call went and how long it took, but its body is still to be sent. Whatever is said later is too late.
+    ///
+    /// ```
+    /// use tollgate::{ConcurrencyLimiter, concurrency::Ending};
+    ///
+    /// let limiter = ConcurrencyLimiter::new(10);
+    /// let mut permit = limiter.try_acquire()?;
+    /// permit.tell(Ending::Success); // the head is there …
+    /// assert_eq!((limiter.stats().succeeded, limiter.peek().in_use), (1, 1));
+    /// drop(permit); // … and now the body has ended
+    /// assert_eq!(limiter.peek().in_use, 0);
+    /// # Ok::<(), tollgate::concurrency::NoPermit>(())
+    /// ```
+    pub fn tell(&mut self, ending: Ending) {
+        if self.ending.take().is_some() {
+            self.inform(ending);
+        }
     }
 
     /// Gives it back as if it had never been given: no observer is told.
@@ -151,12 +173,16 @@ impl<H: PermitHome> Permit<H> {
     /// ```
     #[inline]
     pub fn cancel(mut self) {
-        self.ending = None;
+        if self.ending.take().is_some() {
+            self.home.tally().count(Count::Cancelled);
+        }
     }
 
+    /// Counts how it ended, and tells whoever learns from it.
     #[inline]
-    fn tell(&self, ending: Ending, started: Timestamp) {
-        let Some(observer) = self.home.observer() else {
+    fn inform(&self, ending: Ending) {
+        self.home.tally().count(ending.into());
+        let (Some(started), Some(observer)) = (self.started, self.home.observer()) else {
             return;
         };
         let gate = self.home.gate();
@@ -191,13 +217,8 @@ impl<H: PermitHome> Drop for Permit<H> {
     fn drop(&mut self) {
         // First, so that an observer that panics keeps nothing.
         self.home.gate().leave(self.weight);
-        let Some(ending) = self.ending else {
-            self.home.tally().count(Count::Cancelled);
-            return;
-        };
-        self.home.tally().count(ending.into());
-        if let Some(started) = self.started {
-            self.tell(ending, started);
+        if let Some(ending) = self.ending {
+            self.inform(ending);
         }
     }
 }

@@ -127,7 +127,7 @@ impl Entered {
             if beside == Beside::Asking {
                 permit.restart();
             }
-            answer.pass.hold(move |ending| permit.end(ending));
+            answer.pass.hold_permit(permit);
         }
     }
 
