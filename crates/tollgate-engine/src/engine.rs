@@ -422,9 +422,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// there are gates to enter.
     #[inline(never)]
     fn hear_aside(&self, said: &mut Said, rules: &Rules, gathered: &Gathered<'_>) {
-        let entered = match Entered::all(gathered) {
-            Ok(entered) => entered,
-            Err(refusal) => return said.hear(gathered, refusal),
+        let entered = match gathered.gates.is_some().then(|| Entered::all(gathered)) {
+            Some(Err(refusal)) => return said.hear(gathered, refusal),
+            entered => entered.and_then(Result::ok),
         };
         let asked = self.before_asking(rules, &gathered.enforced);
         let mut answer = asked.known.unwrap_or_else(|| {
@@ -432,7 +432,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
             self.after_asking(&gathered.enforced, &answer, (asked.at, asked.version));
             answer
         });
-        entered.join(&gathered.enforced, Beside::Nothing, &mut answer);
+        if let Some(entered) = entered {
+            entered.join(&gathered.enforced, Beside::Nothing, &mut answer);
+        }
         if rules.waits {
             self.tell_of_what_comes_back(rules, gathered, &mut answer);
         }

@@ -120,7 +120,9 @@ impl Default for Shares {
 pub(crate) fn part(limit: u32, percent: u8) -> u32 {
     let part = u64::from(limit) * u64::from(percent.min(100)) / 100;
     // No part is more than the whole, so it fits.
-    u32::try_from(part).unwrap_or(limit).clamp(limit.min(1), limit)
+    u32::try_from(part)
+        .unwrap_or(limit)
+        .clamp(limit.min(1), limit)
 }
 
 /// Sheds less critical requests first: each class may use a part of one limit.

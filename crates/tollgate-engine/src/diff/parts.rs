@@ -12,8 +12,8 @@ use crate::envoy::path_name;
 use crate::native::fields::MODES;
 use crate::native::text::{algorithm, conditions, key_part, plain, quoted};
 use crate::policy::{
-    Adaptive, Charging, Cost, Counting, DescriptorRule, Limits, Match, Mode, OnStoreFailure, Over, Policy,
-    Rule, Shed, Tier,
+    Adaptive, Charging, Cost, Counting, DescriptorRule, Limits, Match, Mode, OnStoreFailure, Over,
+    Policy, Rule, Shed, Tier,
 };
 
 /// The fields of something, of which those that say nothing are left out.

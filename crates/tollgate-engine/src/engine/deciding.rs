@@ -213,10 +213,12 @@ impl<B: Backend> Engine<B> {
             let behind = self.turns.behind(&demand, now)?;
             Some((number, behind))
         });
-        let gates = gathered.gates_in(Mode::Enforce).filter_map(|(number, gate)| {
-            let behind = self.turns.behind(&Demand::of(&gate.check()), now)?;
-            Some((number, behind))
-        });
+        let gates = gathered
+            .gates_in(Mode::Enforce)
+            .filter_map(|(number, gate)| {
+                let behind = self.turns.behind(&Demand::of(&gate.check()), now)?;
+                Some((number, behind))
+            });
         let lines = lines.chain(gates);
         let longest = lines.max_by_key(|(_, behind)| behind.retry_after);
         longest.map(|(number, behind)| Answer::new(Some(number), behind))

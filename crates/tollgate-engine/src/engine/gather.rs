@@ -49,7 +49,10 @@ pub(crate) struct Gathered<'a> {
     /// What operators have ordered, if there are any orders.
     pub(crate) ordered: Option<Box<Ordered<'a>>>,
     /// Gates that are to be entered before anything is asked. They are numbered after the checks in force.
-    #[expect(clippy::box_collection, reason = "most requests meet none, and pay for one word")]
+    #[expect(
+        clippy::box_collection,
+        reason = "most requests meet none, and pay for one word"
+    )]
     pub(crate) gates: Option<Box<Vec<GateCheck<'a>>>>,
 }
 

@@ -113,7 +113,9 @@ impl Overload {
         let adaptive = match rule.adaptive {
             Some(own) => {
                 let kind = LimitKind::Adaptive(own);
-                let limit = counters.place(&gate_of(rule), Sharing::Alone, &[kind])?.pop();
+                let limit = counters
+                    .place(&gate_of(rule), Sharing::Alone, &[kind])?
+                    .pop();
                 limit.map(|limit| Adapting {
                     own,
                     limit,

@@ -483,7 +483,9 @@ impl Draft<'_> {
         };
         if let Some(own) = rule.adaptive {
             if rule.limits.concurrency.is_some() || rule.limits.unlimited {
-                return Err(wrong("it has a limit that adapts and another of how many at once"));
+                return Err(wrong(
+                    "it has a limit that adapts and another of how many at once",
+                ));
             }
             overload::law(own, 0).map_err(|error| wrong(&error.to_string()))?;
         } else if rule.shed.is_some() && rule.limits.concurrency.is_none() {

@@ -56,7 +56,9 @@ fn by_key(found: &mut Found, rule: &Rule, place: &RulePlaces) {
     if rule.key.is_empty() || splits || rule.enforced_percent < 100 {
         return;
     }
-    let message = "a limit that adapts is one for all keys of its rule: the key splits nothing here".to_owned();
+    let message =
+        "a limit that adapts is one for all keys of its rule: the key splits nothing here"
+            .to_owned();
     let help = "leave it out, or write a rule for each part that has a backend of its own";
     found.warn(ADAPTIVE_BY_KEY, place.key, message, help);
 }

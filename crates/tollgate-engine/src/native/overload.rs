@@ -93,7 +93,8 @@ impl Reader<'_> {
             self.error_with(codes::CONFLICT, message, place, help);
         }
         if fields.get("shared").is_some() {
-            let message = "rules that share a counter can't shed: each would have other shares of it";
+            let message =
+                "rules that share a counter can't shed: each would have other shares of it";
             let help = "leave out one of them";
             self.error_with(codes::CONFLICT, message, place, help);
         }

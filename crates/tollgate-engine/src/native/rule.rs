@@ -326,7 +326,8 @@ impl Reader<'_> {
     fn concurrency(&mut self, node: &Node) -> Option<u32> {
         if let Value::Map(_) = node.value {
             let message = "expected how many at once, a whole number from 1, found a map";
-            let help = "only a rule may have a limit that adapts: a tier's slots are for each tenant";
+            let help =
+                "only a rule may have a limit that adapts: a tier's slots are for each tenant";
             self.error_with(codes::WRONG_TYPE, message, node.span, help);
             return None;
         }

@@ -33,7 +33,10 @@ fn a_store_is_not_asked_about_it_and_need_not_be_there() {
         let facts = Facts::new();
         let held: Vec<_> = (0..6).map(|_| fleet.decide(&facts)).collect();
         let passed = held.iter().filter(|one| one.refused().is_none()).count();
-        assert_eq!(passed, 4, "all of it here, not a part for each of four nodes");
+        assert_eq!(
+            passed, 4,
+            "all of it here, not a part for each of four nodes"
+        );
         fleet.clock.advance(Duration::from_millis(5));
         for verdict in held {
             if let Some(passed) = verdict.passed() {
@@ -130,7 +133,9 @@ limits:
 - {name: calls, match: {path: /far}, rate: 1000000/s}
 - {name: api, concurrency: {adaptive: vegas, min: 1, max: 100}}
 ";
-    let policy = Policy::from_text(text, Format::Yaml).expect("a policy").policy;
+    let policy = Policy::from_text(text, Format::Yaml)
+        .expect("a policy")
+        .policy;
     let far = Far(memory.build(), clock.clone());
     let engine = Engine::new(policy, far).expect("a policy");
     let round = |facts: &Facts<'_>| {
@@ -147,5 +152,9 @@ limits:
     round(&near);
     let before = state(&engine).limit;
     round(&far);
-    assert_eq!(state(&engine).limit, before, "a millisecond each, as before");
+    assert_eq!(
+        state(&engine).limit,
+        before,
+        "a millisecond each, as before"
+    );
 }

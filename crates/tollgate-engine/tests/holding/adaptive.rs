@@ -36,9 +36,13 @@ fn rounds(
     let facts = Facts::new();
     let mut lowest = u32::MAX;
     for _ in 0..count {
-        let held: Vec<_> = (0..1_000).map_while(|_| permits(engine.decide(&facts))).collect();
+        let held: Vec<_> = (0..1_000)
+            .map_while(|_| permits(engine.decide(&facts)))
+            .collect();
         assert!(!held.is_empty(), "one passes always");
-        let AdaptiveState { limit, adaptive, .. } = state(engine);
+        let AdaptiveState {
+            limit, adaptive, ..
+        } = state(engine);
         assert!((adaptive.min..=adaptive.max).contains(&limit), "{limit}");
         clock.advance(latency);
         for permits in held {
@@ -59,7 +63,10 @@ fn every_law_stays_within_its_bounds_and_falls_when_requests_get_slow_and_are_dr
     for law in NamedLaw::ALL {
         let clock = Manual::new();
         let engine = engine(&adaptive(law), &clock);
-        assert_eq!((state(&engine).limit, state(&engine).adaptive.law), (20, law));
+        assert_eq!(
+            (state(&engine).limit, state(&engine).adaptive.law),
+            (20, law)
+        );
         rounds(&engine, &clock, 300, (10 * MS, Ending::Success));
         let calm = state(&engine).limit;
         // Some get used to it after a while, and grow again.
@@ -79,8 +86,9 @@ fn the_limit_falls_when_latency_rises_and_comes_back() {
     let serve = |rounds: usize, capacity: usize| {
         let facts = Facts::new();
         for _ in 0..rounds {
-            let held: Vec<_> =
-                (0..500).map_while(|_| permits(engine.decide(&facts))).collect();
+            let held: Vec<_> = (0..500)
+                .map_while(|_| permits(engine.decide(&facts)))
+                .collect();
             let mut held = held.into_iter().peekable();
             while held.peek().is_some() {
                 clock.advance(10 * MS);
@@ -111,18 +119,33 @@ limits:
     let facts = Facts::new().with("user", "ada");
     let held: Vec<_> = (0..2).map(|_| engine.decide(&facts)).collect();
     assert_eq!(held[1].cause(), Cause::Rule("api"));
-    assert_eq!((held[1].decision().limit, held[1].decision().remaining), (2, 0));
+    assert_eq!(
+        (held[1].decision().limit, held[1].decision().remaining),
+        (2, 0)
+    );
     let verdict = engine.decide(&facts);
     let refused = verdict.refused().expect("two run");
     assert_eq!(refused.cause(), Cause::Rule("api"));
     assert_eq!(refused.reason(), Some(Reason::Shed));
-    assert_eq!(refused.limit().map(|limit| limit.kind().to_string()).as_deref(), Some("1 to 2 at once by aimd"));
+    assert_eq!(
+        refused
+            .limit()
+            .map(|limit| limit.kind().to_string())
+            .as_deref(),
+        Some("1 to 2 at once by aimd")
+    );
     assert!(refused.decision().retry_after.is_zero());
     drop((verdict, held));
     assert_eq!(engine.left(&facts)[0].decision.remaining, 98);
     let tallies = engine.tallies();
-    let api = tallies.iter().find(|tally| &*tally.limiter == "api").expect("it counts");
-    assert_eq!((api.allowed, api.denied(Reason::Shed), api.denied_total()), (2, 1, 1));
+    let api = tallies
+        .iter()
+        .find(|tally| &*tally.limiter == "api")
+        .expect("it counts");
+    assert_eq!(
+        (api.allowed, api.denied(Reason::Shed), api.denied_total()),
+        (2, 1, 1)
+    );
 }
 
 #[test]
@@ -141,7 +164,11 @@ limits:
         assert_eq!(verdict.cause(), Cause::Rule("calls"));
         assert_eq!(state(&engine).in_flight, 0);
     }
-    assert_eq!(state(&engine).limit, 20, "nothing was learnt of what never ran");
+    assert_eq!(
+        state(&engine).limit,
+        20,
+        "nothing was learnt of what never ran"
+    );
 }
 
 #[test]
@@ -159,11 +186,15 @@ limits:
         each.map(|now| now.in_flight).collect::<Vec<_>>()
     };
     let (slow, fast) = (Facts::new().with("path", "/slow"), Facts::new());
-    let held: Vec<_> = (0..5).map_while(|_| permits(engine.decide(&slow))).collect();
+    let held: Vec<_> = (0..5)
+        .map_while(|_| permits(engine.decide(&slow)))
+        .collect();
     assert_eq!((held.len(), both()), (2, vec![2, 2]));
     assert_eq!(engine.decide(&slow).cause(), Cause::Rule("narrow"));
     assert_eq!(both(), [2, 2]);
-    let more: Vec<_> = (0..20).map_while(|_| permits(engine.decide(&fast))).collect();
+    let more: Vec<_> = (0..20)
+        .map_while(|_| permits(engine.decide(&fast)))
+        .collect();
     assert_eq!((more.len(), both()), (7, vec![9, 2]));
     assert_eq!(engine.decide(&slow).cause(), Cause::Rule("wide"));
     drop(held);
@@ -177,12 +208,18 @@ limits:
 #[test]
 fn looking_takes_no_place() {
     let clock = Manual::new();
-    let engine = engine("limits: [{name: api, concurrency: {adaptive: aimd, max: 2}}]", &clock);
+    let engine = engine(
+        "limits: [{name: api, concurrency: {adaptive: aimd, max: 2}}]",
+        &clock,
+    );
     let facts = Facts::new();
     assert_eq!(engine.peek(&facts).decision().remaining, 2);
     let held: Vec<_> = (0..2).map(|_| engine.decide(&facts)).collect();
     let seen = engine.peek(&facts);
-    assert_eq!((seen.cause(), seen.decision().is_allowed()), (Cause::Rule("api"), false));
+    assert_eq!(
+        (seen.cause(), seen.decision().is_allowed()),
+        (Cause::Rule("api"), false)
+    );
     let left = engine.left(&facts);
     assert_eq!((left.len(), left[0].decision.remaining), (1, 0));
     assert_eq!(state(&engine).in_flight, 2);
@@ -196,7 +233,10 @@ fn in_shadow_it_refuses_nothing_and_learns_all_the_same() {
     let engine = engine(text, &clock).with_tallies(10);
     let facts = Facts::new();
     let held: Vec<_> = (0..6).map(|_| engine.decide(&facts)).collect();
-    let refusals: Vec<_> = held.iter().map(|one| one.shadow_refusals().count()).collect();
+    let refusals: Vec<_> = held
+        .iter()
+        .map(|one| one.shadow_refusals().count())
+        .collect();
     assert_eq!(refusals, [0, 0, 0, 0, 1, 1]);
     let refusal = held[5].shadow_refusals().next().expect("a refusal");
     assert_eq!(refusal.cause, Cause::Rule("api"));
@@ -227,13 +267,19 @@ fn those_who_wait_for_it_pass_in_turn_as_places_come_back() {
     let mut first = tasks.take_done();
     assert_eq!((first.len(), engine.waiting()), (1, 2));
     assert_eq!(engine.limiter_states()[0].waiting, 2);
-    assert!(engine.decide(&Facts::new()).refused().is_some(), "nobody passes the line");
+    assert!(
+        engine.decide(&Facts::new()).refused().is_some(),
+        "nobody passes the line"
+    );
     for next in 1..3 {
         let (_, held) = first.pop().expect("one that runs");
         held.expect("it passed").end(Ending::Success);
         tasks.run();
         first = tasks.take_done();
-        assert_eq!(first.iter().map(|(name, _)| *name).collect::<Vec<_>>(), [next]);
+        assert_eq!(
+            first.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
+            [next]
+        );
     }
     assert_eq!(engine.waiting(), 0);
 }
@@ -262,7 +308,10 @@ fn a_policy_of_a_program_is_judged_as_a_file_is() {
             shares: tollgate::shed::Shares::default(),
         });
     });
-    assert_eq!(nothing, "\"a\": there is nothing to shed by: give it a concurrency");
+    assert_eq!(
+        nothing,
+        "\"a\": there is nothing to shed by: give it a concurrency"
+    );
 }
 
 #[test]

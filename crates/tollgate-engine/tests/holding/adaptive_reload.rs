@@ -84,7 +84,11 @@ fn a_rule_that_is_gone_and_comes_back_begins_anew() {
     let again = held(&engine, 100);
     assert_eq!(again.len(), 20);
     drop(inside);
-    assert_eq!(state(&engine).map(|now| now.in_flight), Some(20), "they left the other gate");
+    assert_eq!(
+        state(&engine).map(|now| now.in_flight),
+        Some(20),
+        "they left the other gate"
+    );
     drop(again);
     assert_eq!(state(&engine).map(|now| now.in_flight), Some(0));
 }
@@ -98,9 +102,16 @@ fn slots_of_a_policy_and_of_a_law_are_counted_apart() {
     assert_eq!(held(&engine, 100).len(), 20);
     reload(&engine, "limits: [{name: api, concurrency: 20}]");
     let again = held(&engine, 100);
-    assert_eq!(again.len(), 20, "its slots were gone meanwhile, and are new");
+    assert_eq!(
+        again.len(),
+        20,
+        "its slots were gone meanwhile, and are new"
+    );
     drop(inside);
-    assert!(held(&engine, 1).is_empty(), "they had slots of the first policy");
+    assert!(
+        held(&engine, 1).is_empty(),
+        "they had slots of the first policy"
+    );
     drop(again);
     assert_eq!(held(&engine, 100).len(), 20);
 }
@@ -149,8 +160,17 @@ fn nothing_leaks_after_ten_thousand_random_steps() {
             _ if step % 50 == 0 => reload(&engine, &both(step as usize, 20 + next(40) as u32)),
             _ => {}
         }
-        for now in engine.limiter_states().iter().filter_map(|state| state.adaptive) {
-            let AdaptiveState { limit, in_flight, adaptive, .. } = now;
+        for now in engine
+            .limiter_states()
+            .iter()
+            .filter_map(|state| state.adaptive)
+        {
+            let AdaptiveState {
+                limit,
+                in_flight,
+                adaptive,
+                ..
+            } = now;
             assert!((adaptive.min..=adaptive.max).contains(&limit), "{now:?}");
             assert_eq!(in_flight as usize, running.len(), "step {step}");
         }
@@ -158,6 +178,9 @@ fn nothing_leaks_after_ten_thousand_random_steps() {
     assert!(!running.is_empty(), "some still run");
     running.clear();
     let states = engine.limiter_states();
-    let inside: Vec<_> = states.iter().filter_map(|state| Some(state.adaptive?.in_flight)).collect();
+    let inside: Vec<_> = states
+        .iter()
+        .filter_map(|state| Some(state.adaptive?.in_flight))
+        .collect();
     assert_eq!(inside, [0, 0]);
 }

@@ -9,7 +9,9 @@ use super::{TestEngine, engine, policy};
 /// As many of a class as pass, which hold their places.
 fn fill<'f>(engine: &TestEngine, facts: &'f Facts<'f>) -> Vec<Verdict<'f>> {
     let asked = (0..1_000).map(|_| engine.decide(facts));
-    asked.take_while(|verdict| verdict.refused().is_none()).collect()
+    asked
+        .take_while(|verdict| verdict.refused().is_none())
+        .collect()
 }
 
 fn of(class: &'static str) -> Facts<'static> {
@@ -54,7 +56,13 @@ fn a_class_that_is_unknown_or_missing_is_the_default_one() {
             "limits: [{{name: api, concurrency: {slots}, shed: {{by: priority, sheddable: 10%, default: 50%}}}}]"
         );
         let engine = engine(&text, &clock);
-        for facts in [Facts::new(), of("urgent"), of(""), of("CRITICAL"), of("default")] {
+        for facts in [
+            Facts::new(),
+            of("urgent"),
+            of(""),
+            of("CRITICAL"),
+            of("default"),
+        ] {
             assert_eq!(fill(&engine, &facts).len(), 5, "{facts:?}");
         }
         assert_eq!(fill(&engine, &of("sheddable")).len(), 1);
@@ -114,7 +122,10 @@ fn an_operator_who_changes_the_slots_changes_them_for_all_classes() {
     use tollgate_engine::orders::{Act, NewOrder, Replacement, Target};
 
     let clock = Manual::new();
-    let engine = engine("limits: [{name: api, concurrency: 10, shed: priority}]", &clock);
+    let engine = engine(
+        "limits: [{name: api, concurrency: 10, shed: priority}]",
+        &clock,
+    );
     let fewer = Act::Override(Replacement {
         concurrency: Some(4),
         ..Replacement::default()

@@ -444,7 +444,9 @@ fn a_limit_that_adapts_where_nobody_tells_it_anything() {
 #[test]
 fn a_limit_that_adapts_beside_descriptors() {
     let text = "limits: [{name: a, concurrency: {adaptive: little, max: 9}}]";
-    let mut policy = Policy::from_text(text, Format::Yaml).expect("a policy").policy;
+    let mut policy = Policy::from_text(text, Format::Yaml)
+        .expect("a policy")
+        .policy;
     assert_eq!(lint::lint(&policy), []);
     let domain = tollgate_engine::policy::Domain::default();
     policy.domains.insert("edge".to_owned(), domain);

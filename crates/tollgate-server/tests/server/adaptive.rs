@@ -8,7 +8,8 @@ use crate::admin_kit::Operated;
 use crate::metrics::{scraped, value};
 
 const JSON: &str = "content-type: application/json\r\n";
-const POLICY: &str = "limits: [{name: api, concurrency: {adaptive: aimd, min: 2, max: 100}, shed: priority}]";
+const POLICY: &str =
+    "limits: [{name: api, concurrency: {adaptive: aimd, min: 2, max: 100}, shed: priority}]";
 
 fn post(operated: &Operated, path: &str, text: &str) -> u16 {
     let client = &operated.running;
@@ -40,7 +41,10 @@ fn an_outcome_that_is_overload_makes_the_limit_smaller() {
         assert_eq!(post(&operated, "/v1/permits/release", &end), 200);
         let now = shown(&operated);
         assert_eq!(now["limit_now"], json!(limit), "{outcome}");
-        assert_eq!((&now["in_flight"], &now["tokens"]), (&json!(0), &json!(limit)));
+        assert_eq!(
+            (&now["in_flight"], &now["tokens"]),
+            (&json!(0), &json!(limit))
+        );
     }
     let end = r#"{"id": "a", "outcome": "exploded"}"#;
     assert_eq!(post(&operated, "/v1/permits/release", end), 400);
@@ -58,14 +62,20 @@ fn operators_and_metrics_show_where_it_is() {
     }
     let now = shown(&operated);
     assert_eq!(now["limit"], json!("2 to 100 at once by aimd"));
-    assert_eq!((&now["law"], &now["limit_now"]), (&json!("aimd"), &json!(20)));
+    assert_eq!(
+        (&now["law"], &now["limit_now"]),
+        (&json!("aimd"), &json!(20))
+    );
     assert_eq!((&now["in_flight"], &now["tokens"]), (&json!(20), &json!(0)));
     let text = scraped(&operated.running);
     for (series, expected) in [
         (r#"tollgate_adaptive_limit{limiter="api"}"#, "20"),
         (r#"tollgate_adaptive_in_flight{limiter="api"}"#, "20"),
         (r#"tollgate_limit_burst{limiter="api"}"#, "20"),
-        (r#"tollgate_denied_total{limiter="api",reason="shed"}"#, "10"),
+        (
+            r#"tollgate_denied_total{limiter="api",reason="shed"}"#,
+            "10",
+        ),
     ] {
         assert_eq!(value(&text, series), expected, "{series}");
     }

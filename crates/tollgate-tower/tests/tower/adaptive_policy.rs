@@ -29,7 +29,10 @@ fn service(text: &str) -> (Arc<Limits>, Router) {
         std::future::ready(StatusCode::from_u16(*status).expect("a status"))
     };
     let layer = RateLimitLayer::by_policy(Arc::clone(&engine));
-    (engine, Router::new().route("/{status}", get(answer)).layer(layer))
+    (
+        engine,
+        Router::new().route("/{status}", get(answer)).layer(layer),
+    )
 }
 
 fn state(engine: &Limits) -> AdaptiveState {

@@ -182,7 +182,10 @@ impl<H: PermitHome> Permit<H> {
     #[inline]
     fn inform(&self, ending: Ending) {
         self.home.tally().count(ending.into());
-        let (Some(started), Some(observer)) = (self.started, self.home.observer()) else {
+        let Some(started) = self.started else {
+            return;
+        };
+        let Some(observer) = self.home.observer() else {
             return;
         };
         let gate = self.home.gate();

@@ -74,6 +74,7 @@ pub(crate) enum Beside {
 
 impl Entered {
     /// Enters all gates of the rules in force, or none. The refusal counts gates after the checks.
+    #[inline(never)]
     pub(crate) fn all(gathered: &Gathered<'_>) -> Result<Self, Answer> {
         let mut entered = Self::default();
         for (number, gate) in gathered.gates_in(Mode::Enforce) {
@@ -144,7 +145,9 @@ fn decide(group: &Group<'_>, tightest: Option<(usize, Decision)>, answer: &mut A
     let Some((number, decision)) = tightest.filter(|_| answer.allowed) else {
         return;
     };
-    let decider = answer.decider.and_then(|own| group.checks.as_slice().get(own));
+    let decider = answer
+        .decider
+        .and_then(|own| group.checks.as_slice().get(own));
     let left = decider.map(|check| match check.limit.kind() {
         LimitKind::Concurrency(_) => answer.decision.remaining,
         _ => answer.decision.remaining / check.cost.max(1),

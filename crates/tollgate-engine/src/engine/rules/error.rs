@@ -69,7 +69,9 @@ impl fmt::Display for PolicyError {
         match self {
             Self::Pattern(error) => error.fmt(f),
             Self::Rate { rule, error } => write!(f, "{rule:?}: {error}"),
-            Self::Backend { rule, why } | Self::Overload { rule, why } => write!(f, "{rule:?}: {why}"),
+            Self::Backend { rule, why } | Self::Overload { rule, why } => {
+                write!(f, "{rule:?}: {why}")
+            }
             Self::UnknownRule { rule, replaces } => write!(
                 f,
                 "{rule:?} replaces {replaces:?}, and no rule has that name; name a rule of this \
