@@ -423,7 +423,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     #[inline(never)]
     fn hear_aside(&self, said: &mut Said, rules: &Rules, gathered: &Gathered<'_>) {
         let entered = match gathered.gates.is_some().then(|| Entered::all(gathered)) {
-            Some(Err(refusal)) => return said.hear(gathered, refusal),
+            Some(Err((gate, decision))) => {
+                return said.hear(gathered, Answer::new(Some(gate), decision));
+            }
             entered => entered.and_then(Result::ok),
         };
         let asked = self.before_asking(rules, &gathered.enforced);

@@ -175,7 +175,7 @@ impl<B: Backend> Engine<B> {
         }
         let entered = match Entered::all(gathered) {
             Ok(entered) => entered,
-            Err(refusal) => return Ok(refusal),
+            Err((gate, decision)) => return Ok(Answer::new(Some(gate), decision)),
         };
         // With nothing to ask, it isn't asked whether it is there.
         let mut answer = match gathered.enforced.checks.as_slice() {

@@ -75,7 +75,7 @@ pub(crate) enum Beside {
 impl Entered {
     /// Enters all gates of the rules in force, or none. The refusal counts gates after the checks.
     #[inline(never)]
-    pub(crate) fn all(gathered: &Gathered<'_>) -> Result<Self, Answer> {
+    pub(crate) fn all(gathered: &Gathered<'_>) -> Result<Self, (usize, Decision)> {
         let mut entered = Self::default();
         for (number, gate) in gathered.gates_in(Mode::Enforce) {
             match gate.gate.enter(gate.class) {
@@ -88,7 +88,7 @@ impl Entered {
                 }
                 Err((_, decision)) => {
                     entered.leave();
-                    return Err(Answer::new(Some(number), decision));
+                    return Err((number, decision));
                 }
             }
         }
