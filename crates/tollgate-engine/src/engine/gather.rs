@@ -22,6 +22,7 @@ use crate::policy::Mode;
 use crate::tally::UNCOUNTED;
 use crate::verdict::By;
 
+mod more;
 mod ordered;
 
 pub(crate) use ordered::{Ordered, blocked_until};
@@ -309,48 +310,6 @@ impl<'a> Gathered<'a> {
         };
         group.checks.push(check);
         group.askers.push(number);
-    }
-
-    /// Adds what a rule has beside its limits.
-    #[cold]
-    fn ask_more(
-        &mut self,
-        rule: &'a Applied,
-        (met, mode): (Met, Mode),
-        own: (RequestKey<'a>, u64),
-        known: &Known<'_, '_>,
-    ) {
-        let is_changed = self.is_changed(met.number);
-        if rule.warm.is_some() && !is_changed {
-            self.ask_gates(rule, (met.number, mode), own);
-        }
-        let Some(overload) = &rule.overload else {
-            return;
-        };
-        let class = overload.class(|by| known.text(by));
-        // What an operator has put in the place of slots is for all alike.
-        if let Some(part) = overload.part(class).filter(|_| !is_changed) {
-            let group = match mode {
-                Mode::Enforce => &mut self.enforced,
-                Mode::Shadow | Mode::Off => &mut self.shadow,
-            };
-            let checks = group.checks.as_mut_slice().iter_mut();
-            let whole = checks.rev().find(|check| check.limit.id == part.id);
-            if let Some(check) = whole {
-                check.limit = part;
-            }
-        }
-        if let Some(adapting) = &overload.adaptive
-            && let Some(gate) = &adapting.gate
-        {
-            self.gates.get_or_insert_default().push(GateCheck {
-                met,
-                mode,
-                adapting,
-                gate,
-                class,
-            });
-        }
     }
 
     /// Adds what stands beside the rates of a rule that isn't warm yet. A request that costs more than is let through

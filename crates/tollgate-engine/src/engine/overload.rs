@@ -89,7 +89,7 @@ pub struct AdaptiveState {
 
 impl Overload {
     /// What a rule does, if it does anything; the number is that of its fact.
-    pub(super) fn of(
+    pub(in crate::engine) fn of(
         rule: &Rule,
         by: Option<u32>,
         limits: &[Limit],
@@ -133,13 +133,16 @@ impl Overload {
     }
 
     /// How critical a request is, by what its fact says.
-    pub(super) fn class<'f>(&self, text: impl FnOnce(u32) -> Option<&'f str>) -> Criticality {
+    pub(in crate::engine) fn class<'f>(
+        &self,
+        text: impl FnOnce(u32) -> Option<&'f str>,
+    ) -> Criticality {
         let said = self.by.and_then(text);
         said.and_then(|text| text.parse().ok()).unwrap_or_default()
     }
 
     /// The slots that the policy fixes, as this class may use them; none if it may use all.
-    pub(super) fn part(&self, class: Criticality) -> Option<&Limit> {
+    pub(in crate::engine) fn part(&self, class: Criticality) -> Option<&Limit> {
         let [sheddable, default] = self.slots.as_ref()?;
         match class {
             Criticality::Sheddable => Some(sheddable),
@@ -156,7 +159,7 @@ impl Overload {
     }
 
     /// Puts the gate in its place: the one of the policy before with all who are inside, or a new one.
-    pub(super) fn open(&mut self, before: Option<&Self>, clock: impl FnOnce() -> Time) {
+    pub(in crate::engine) fn open(&mut self, before: Option<&Self>, clock: impl FnOnce() -> Time) {
         let Some(adapting) = &mut self.adaptive else {
             return;
         };
@@ -183,7 +186,7 @@ pub(crate) fn gate_of(rule: &Rule) -> String {
 }
 
 /// The law of a rule, if it can be made.
-pub(super) fn law(own: Adaptive, seed: u64) -> Result<Box<dyn Law>, LawError> {
+pub(crate) fn law(own: Adaptive, seed: u64) -> Result<Box<dyn Law>, LawError> {
     let bounds = Bounds::new(f64::from(own.min), f64::from(own.max))?;
     own.law.make(bounds, seed)
 }

@@ -11,7 +11,7 @@ use tollgate::{Algorithm, LimitError, Timestamp};
 use super::counters::{Counters, Sharing};
 use super::descriptors::Trees;
 use super::orders::Overlay;
-use super::overload::{self, Adapting, Overload};
+use super::overload::Overload;
 use super::rollout::Rollout;
 use super::turns::Demand;
 use super::warm::{WarmUp, is_gate};
@@ -19,14 +19,16 @@ use crate::backend::Backend;
 use crate::envoy::Leaf;
 use crate::limits::{Check, Estimates, KeyPlan, Limit, LimitKind, RequestKey};
 use crate::matcher::{Matcher, Slots};
-use crate::policy::{Cost, Counting, Limits, Match, Mode, OnStoreFailure, Over, Policy, Rule};
+use crate::policy::{Cost, Counting, Limits, Match, Mode, OnStoreFailure, Policy, Rule};
 use crate::tally::{Tallies, UNCOUNTED};
 use crate::verdict::percent_of;
 
 mod error;
+mod gates;
 mod tiers;
 
 pub use error::PolicyError;
+use gates::patience;
 pub(crate) use tiers::{TIERS, Tiers};
 
 /// Whose limits tiers are.
@@ -114,17 +116,6 @@ impl Applied {
         part.unwrap_or(percent_of(self.mode))
     }
 
-    /// The slots that a law finds, if it has such.
-    pub(crate) fn adapting(&self) -> Option<&Adapting> {
-        self.overload.as_ref()?.adaptive.as_ref()
-    }
-
-    /// Whether a refusal by this limit is for want of capacity.
-    pub(crate) fn sheds(&self, limit: u64) -> bool {
-        let overload = self.overload.as_ref();
-        overload.is_some_and(|overload| overload.sheds(limit))
-    }
-
     /// What stands beside its rates now.
     #[inline]
     pub(crate) fn gates(&self, now: Option<Timestamp>) -> &[Limit] {
@@ -162,22 +153,6 @@ impl Rules {
             rule.tally = row;
         }
         self.trees.count_in(rows.collect());
-    }
-
-    /// Opens the gates of rules whose limit adapts: those of the policy before, with all who are inside. It is to come into
-    /// force then, as they go by it from now on.
-    pub(crate) fn open_gates(&mut self, before: Option<&Self>, backend: &impl Backend) {
-        for rule in &mut self.applied {
-            let Some(overload) = &mut rule.overload else {
-                continue;
-            };
-            let before = before.and_then(|before| {
-                let mut applied = before.applied.iter();
-                applied.find(|applied| !applied.is_tier && applied.name == rule.name)
-            });
-            let before = before.and_then(|before| before.overload.as_deref());
-            overload.open(before, || backend.timer());
-        }
     }
 
     /// Whether a backend can keep all limits.
@@ -332,9 +307,7 @@ impl Rules {
             block: block.len(),
             replacing: applied.iter().any(|rule| !rule.replaces.is_empty()),
             waits: applied.iter().any(|rule| rule.waits.is_some()),
-            is_more: applied
-                .iter()
-                .any(|rule| rule.waits.is_some() || rule.adapting().is_some()),
+            is_more: applied.iter().any(Applied::is_more),
             warms: applied.iter().any(|rule| rule.warm.is_some()),
             applied: applied.into(),
             tiers,
@@ -364,13 +337,6 @@ fn estimates(cost: &Cost, others: bool) -> Estimates {
         Some(settle) => Estimates::Own(settle),
         None if others => Estimates::OfOthers,
         None => Estimates::None,
-    }
-}
-
-fn patience(over: Over) -> Option<Duration> {
-    match over {
-        Over::Refuse => None,
-        Over::Wait(longest) => Some(longest),
     }
 }
 
@@ -469,35 +435,6 @@ impl Draft<'_> {
         );
         let warm = WarmUp::new(own, length, (head, self.now), &mut self.counters);
         Ok(Some(Box::new(warm.map_err(of(&rule.name))?)))
-    }
-
-    /// What a rule does about overload, if that makes sense.
-    fn overload(
-        &mut self,
-        rule: &Rule,
-        limits: &[Limit],
-    ) -> Result<Option<Box<Overload>>, PolicyError> {
-        let wrong = |why: &str| PolicyError::Overload {
-            rule: rule.name.clone(),
-            why: why.to_owned(),
-        };
-        if let Some(own) = rule.adaptive {
-            if rule.limits.concurrency.is_some() || rule.limits.unlimited {
-                return Err(wrong(
-                    "it has a limit that adapts and another of how many at once",
-                ));
-            }
-            overload::law(own, 0).map_err(|error| wrong(&error.to_string()))?;
-        } else if rule.shed.is_some() && rule.limits.concurrency.is_none() {
-            return Err(wrong("there is nothing to shed by: give it a concurrency"));
-        }
-        if rule.shared.is_some() && (rule.adaptive.is_some() || rule.shed.is_some()) {
-            return Err(wrong("a rule that adapts or sheds can't share its counter"));
-        }
-        let by = rule.shed.as_ref();
-        let by = by.map(|shed| self.slots.number(&shed.by));
-        let overload = Overload::of(rule, by, limits, &mut self.counters);
-        overload.map_err(of(&rule.name))
     }
 
     fn trees(&mut self, policy: &Policy) -> Result<Trees, PolicyError> {
