@@ -276,8 +276,7 @@ impl Rules {
             keys: HashMap::default(),
             counters: Counters::following(counters),
         };
-        let everything = policy.mode == Mode::Off;
-        let is_on = |rule: &&Rule| !everything && rule.mode != Mode::Off;
+        let is_on = |rule: &&Rule| rule.mode.max(policy.mode) != Mode::Off;
         let on: Vec<&Rule> = policy.rules.iter().filter(is_on).collect();
         let mut numbers: HashMap<&str, Option<u32>, FixedState> = HashMap::default();
         for rule in &policy.rules {
