@@ -22,7 +22,7 @@ pub use facts::{Asked, Entries, Fact, Hits, OfDescriptor};
 pub use stage::Store;
 
 pub(crate) use input::{checked, policy};
-pub(crate) use leases::{leases, quotas};
+pub(crate) use leases::{leases, quotas, untold};
 pub(crate) use length::{duration, readable};
 pub(crate) use request::{Extras, Request, Running};
 pub(crate) use stage::Stage;

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::task::Waker;
 
-use tollgate::clock::{Wakeup, Wall};
+use tollgate::clock::{Monotonic, Wakeup, Wall};
 use tollgate::{Clock, Decision, Timestamp};
 
 mod each;
@@ -141,6 +142,12 @@ pub trait Backend: Send + Sync {
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
         let _ = (at, waker);
         None
+    }
+
+    /// A clock that shows [`now`](Self::now), to be kept while requests run: what a limit that adapts learns from is how
+    /// long they do. The system's, unless said otherwise.
+    fn timer(&self) -> Arc<dyn Clock> {
+        Arc::new(Monotonic::new())
     }
 
     /// A check of this limit, and of a key with this [fingerprint](RequestKey::fingerprint), is likely to

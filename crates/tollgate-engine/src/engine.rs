@@ -25,6 +25,7 @@ mod gather;
 mod gifts;
 mod limiters;
 pub(crate) mod orders;
+pub(crate) mod overload;
 mod peek;
 mod retired;
 pub(crate) mod rollout;
@@ -42,12 +43,14 @@ pub use descriptors::{
 };
 pub use limiters::{LimiterSort, LimiterState};
 pub use orders::{Found, FoundLimit, Reset};
+pub use overload::AdaptiveState;
 pub use peek::Left;
 pub use rules::PolicyError;
 pub use saved::{RestoreError, Restored, Resume};
 
 use gather::{Gathered, Group};
 use orders::{Book, Held};
+use overload::{Beside, Entered};
 use retired::Retired;
 use rules::{Before, Rules};
 use turns::Turns;
@@ -120,6 +123,7 @@ impl<B: Backend> Engine<B> {
 
     fn by(mut rules: Rules, backend: B, hashers: KeyHashers) -> Result<Self, PolicyError> {
         rules.suit(&backend)?;
+        rules.open_gates(None, &backend);
         rules.since = backend.wall();
         Ok(Self {
             rules: ArcSwap::from_pointee(rules),
@@ -279,6 +283,7 @@ impl<B: Backend> Engine<B> {
         if let Some(tallies) = &self.tallies {
             rules.count_in(tallies);
         }
+        rules.open_gates(Some(&before), &self.backend);
         rules.since = self.backend.wall();
         let mut book = self.book();
         self.put_over(&rules, &mut book);
@@ -381,7 +386,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
             let in_line = rules.waits && self.turns.is_any();
             match &self.deny {
                 _ if in_line && self.stands_behind(said, rules, &gathered) => {}
-                None if !rules.waits => {
+                None if !rules.is_more => {
                     let checks = gathered.enforced.checks.as_slice();
                     said.hear(&gathered, self.backend.answer(checks));
                 }
@@ -389,9 +394,16 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
             }
             if said.allowed {
                 for (number, checks) in runs(&gathered.shadow) {
-                    let answer = self.backend.answer(checks);
+                    let Some(entered) = said.enter_in_shadow(&gathered, number) else {
+                        continue;
+                    };
+                    let mut answer = self.backend.answer(checks);
+                    entered.hold(Beside::Nothing, &mut answer);
                     self.count_in_shadow(rules, number, &answer);
                     said.overhear(rules, (number, checks), answer);
+                }
+                if gathered.gates.is_some() {
+                    self.enter_alone(said, rules, &gathered);
                 }
             }
         }
@@ -406,17 +418,27 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
         verdict.settled()
     }
 
-    /// What the rules in force say, or what is remembered of it, if other requests may wait for what this one holds.
+    /// What the rules in force say, or what is remembered of it, if other requests may wait for what this one holds, or
+    /// there are gates to enter.
     #[inline(never)]
     fn hear_aside(&self, said: &mut Said, rules: &Rules, gathered: &Gathered<'_>) {
+        let entered = match gathered.gates.is_some().then(|| Entered::all(gathered)) {
+            Some(Err((gate, decision))) => {
+                return said.hear(gathered, Answer::new(Some(gate), decision));
+            }
+            entered => entered.and_then(Result::ok),
+        };
         let asked = self.before_asking(rules, &gathered.enforced);
         let mut answer = asked.known.unwrap_or_else(|| {
             let answer = self.backend.answer(gathered.enforced.checks.as_slice());
             self.after_asking(&gathered.enforced, &answer, (asked.at, asked.version));
             answer
         });
+        if let Some(entered) = entered {
+            entered.join(&gathered.enforced, Beside::Nothing, &mut answer);
+        }
         if rules.waits {
-            self.tell_of_what_comes_back(rules, &gathered.enforced, &mut answer);
+            self.tell_of_what_comes_back(rules, gathered, &mut answer);
         }
         said.hear(gathered, answer);
     }

@@ -12,7 +12,9 @@ use crate::engine::rules::TENANT;
 use crate::facts::Facts;
 use crate::limits::{KeyPlan, RequestKey};
 use crate::matcher::{self, Explained, Slots};
-use crate::policy::{Counting, KeyPart, Limits, Match, Mode, OnStoreFailure, Over, Policy, Rule};
+use crate::policy::{
+    Adaptive, Counting, KeyPart, Limits, Match, Mode, OnStoreFailure, Over, Policy, Rule, Shed,
+};
 use crate::suggest;
 use crate::verdict::{Cause, percent_of};
 
@@ -47,6 +49,10 @@ pub struct Entry<'a> {
     pub counting: Option<Counting>,
     /// What it allows; none for an entry of `block` or `exempt`.
     pub limits: Option<&'a Limits>,
+    /// The limit that it adapts, if it has such.
+    pub adaptive: Option<Adaptive>,
+    /// Who it sheds first, if it does.
+    pub shed: Option<&'a Shed>,
     /// What becomes of a request that is over it.
     pub over: Over,
     /// What is done while the store can't be asked; none for what asks no store.
@@ -182,6 +188,8 @@ pub fn explain<'a>(policy: &'a Policy, facts: &'a Facts<'a>) -> Vec<Entry<'a>> {
             warm_up: rule.warm_up,
             counting: Some(rule.counting),
             limits: Some(&rule.limits),
+            adaptive: rule.adaptive,
+            shed: rule.shed.as_ref(),
             over: rule.over,
             on_store_failure: without_store(rule.counting, rule.on_store_failure),
             standing,
@@ -222,6 +230,8 @@ fn listed<'a>(
         warm_up: None,
         counting: None,
         limits: None,
+        adaptive: None,
+        shed: None,
         over: Over::Refuse,
         on_store_failure: None,
         standing,
@@ -294,6 +304,8 @@ fn tier<'a>(
         warm_up: None,
         counting: Some(tier.counting),
         limits: Some(&tier.limits),
+        adaptive: None,
+        shed: None,
         over: tier.over,
         on_store_failure: without_store(tier.counting, tier.on_store_failure),
         standing,
@@ -330,6 +342,8 @@ pub fn misspelt<'a>(policy: &'a Policy, facts: &Facts<'a>) -> Vec<(&'a str, &'a 
     let costs = policy.rules.iter().map(|rule| &rule.cost);
     let costs = costs.chain(policy.tiers.values().map(|tier| &tier.cost));
     let costs = costs.filter_map(|cost| cost.fact.as_deref());
+    let shed = policy.rules.iter().filter_map(|rule| rule.shed.as_ref());
+    let costs = costs.chain(shed.map(|shed| shed.by.as_str()));
     let tenant = (!policy.tiers.is_empty()).then_some(TENANT);
     let asked: BTreeSet<&str> = (conditions.chain(keys).chain(costs))
         .chain(policy.tier_fact.as_deref())

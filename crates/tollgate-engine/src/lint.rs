@@ -16,6 +16,7 @@ mod facts;
 mod index;
 mod keys;
 mod memory;
+mod overload;
 mod pairs;
 
 /// No request can come to this rule.
@@ -49,9 +50,15 @@ pub const LOWER_CASE_METHOD: Code = Code("lower-case-method");
 pub const EXEMPT_IS_BLOCKED: Code = Code("exempt-is-blocked");
 /// A sliding log of very many hits.
 pub const LOG_MEMORY: Code = Code("log-memory");
+/// A limit that adapts, reached over a protocol by which nobody tells how long requests take.
+pub const ADAPTIVE_UNTOLD: Code = Code("adaptive-untold");
+/// A key of a rule whose only limit adapts, and is one for all keys.
+pub const ADAPTIVE_BY_KEY: Code = Code("adaptive-by-key");
+/// A class that whoever sends a request can choose.
+pub const SHED_ANYONE_CAN_SET: Code = Code("shed-anyone-can-set");
 
 /// All of them, for lists and for tests of the documentation.
-pub const ALL: [Code; 15] = [
+pub const ALL: [Code; 18] = [
     NEVER_REACHED,
     UNUSED_TIER,
     BURST_BELOW_ONE,
@@ -67,6 +74,9 @@ pub const ALL: [Code; 15] = [
     LOWER_CASE_METHOD,
     EXEMPT_IS_BLOCKED,
     LOG_MEMORY,
+    ADAPTIVE_UNTOLD,
+    ADAPTIVE_BY_KEY,
+    SHED_ANYONE_CAN_SET,
 ];
 
 /// Most warnings that are kept.
@@ -136,6 +146,7 @@ pub(crate) fn lint_at(policy: &Policy, places: &Places) -> Vec<Diagnostic> {
         );
         keys::lint(&mut found, rule, place);
         open(&mut found, rule, place);
+        overload::lint(&mut found, policy, rule, place);
     }
     tiers(&mut found, policy, places);
     pairs::lint(&mut found, policy, places);

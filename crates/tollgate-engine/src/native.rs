@@ -17,6 +17,7 @@ pub mod codes;
 mod cost;
 pub(crate) mod fields;
 pub(crate) mod idle;
+mod overload;
 mod pattern;
 pub(crate) mod problems;
 mod quota;
@@ -67,6 +68,8 @@ pub(crate) struct RulePlaces {
     pub(crate) name: Span,
     pub(crate) key: Span,
     pub(crate) on_store_failure: Span,
+    pub(crate) concurrency: Span,
+    pub(crate) shed: Span,
     shared: Span,
     replaces: Vec<Span>,
     pub(crate) limits: LimitPlaces,
@@ -104,6 +107,8 @@ impl RulePlaces {
             name: span,
             key: span,
             on_store_failure: span,
+            concurrency: span,
+            shed: span,
             limits: LimitPlaces::all_at(span, rates),
             ..Self::default()
         }

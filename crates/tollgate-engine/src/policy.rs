@@ -13,10 +13,12 @@ use crate::document::Span;
 mod cost;
 mod descriptor;
 mod divide;
+mod overload;
 
 pub use cost::{Cost, Over, Settle, Unsettled};
 pub use descriptor::{Charging, DescriptorLimit, DescriptorRule, Domain};
 pub use divide::Divided;
+pub use overload::{Adaptive, Shed};
 
 /// All that one set of files says.
 ///
@@ -95,6 +97,10 @@ pub struct Rule {
     pub key: Vec<KeyPart>,
     /// What it allows.
     pub limits: Limits,
+    /// How many at once is found out, beside these limits.
+    pub adaptive: Option<Adaptive>,
+    /// Who is shed first when its slots run out, by a fact.
+    pub shed: Option<Shed>,
     /// How its rates are counted.
     pub algorithm: Algorithm,
     /// What a request costs.
@@ -141,6 +147,8 @@ impl Rule {
             key: Vec::new(),
             on_store_failure: OnStoreFailure::default_for(&limits),
             limits,
+            adaptive: None,
+            shed: None,
             algorithm: Algorithm::default(),
             cost: Cost::default(),
             mode: Mode::default(),

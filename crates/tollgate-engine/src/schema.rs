@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 
 use crate::native::LONGEST_NAME;
 use crate::native::fields::{
-    ALGORITHMS, COST, COUNTINGS, FAILURES, Field, MODES, PATTERN, POLICY, ROLLOUT, RULE, Shape,
-    TIER, UNSETTLED, lends, names,
+    ADAPTIVE, ALGORITHMS, COST, COUNTINGS, FAILURES, Field, LAWS, MODES, PATTERN, POLICY, ROLLOUT,
+    RULE, SHED, Shape, TIER, UNSETTLED, lends, names,
 };
 use crate::native::idle::{CHARGED, COUNTED, RULE_KEPT, TIER_KEPT};
 use crate::policy::Counting;
@@ -89,6 +89,11 @@ fn definitions() -> Value {
                 ),
             ],
             "examples": [{"fact": "tokens", "default": 1}],
+        },
+        "adaptive": with(ADAPTIVE, json!({"required": ["adaptive", "max"]})),
+        "shed": {
+            "anyOf": [{"$ref": "#/$defs/fact"}, with(SHED, json!({"required": ["by"]}))],
+            "examples": ["header.x-priority", {"by": "priority", "sheddable": "50%"}],
         },
         "rollout": with(ROLLOUT, json!({"required": ["enforce"]})),
         // Text that neither begins nor ends with white space, and has no invisible character.
@@ -185,6 +190,8 @@ fn together(kept: &[&str]) -> Vec<Value> {
     if kept.contains(&"slot") {
         rules.push(needs("slot", &["key"]));
         rules.push(needs("warm_up", &["rate"]));
+        rules.push(needs("shed", &["concurrency"]));
+        rules.push(not_all(&[has("shed"), has("shared")]));
         // To enforce a rule for a part of its keys, it must have keys.
         let part = json!({"required": ["mode"], "properties": {"mode": {"type": "object"}}});
         rules.push(not_all(&[part, json!({"not": some_key()})]));
@@ -237,6 +244,12 @@ fn shape(shape: Shape) -> Value {
         Shape::Rates => one_or_some("rate"),
         Shape::Quota => one("quota"),
         Shape::Count => json!({"type": "integer", "minimum": 1, "maximum": u32::MAX}),
+        Shape::Concurrency => json!({
+            "anyOf": [self::shape(Shape::Count), one("adaptive")],
+            "examples": [50, {"adaptive": "gradient2", "min": 5, "max": 200}],
+        }),
+        Shape::Law => json!({"enum": names(LAWS)}),
+        Shape::Shed => one("shed"),
         Shape::Number => json!({"type": "integer", "minimum": 0}),
         Shape::Flag => json!({"type": "boolean"}),
         Shape::Cost => one("cost"),

@@ -82,8 +82,10 @@ impl<'a> Answered<'a> {
             Cause::TooMuch(_) => return Kind::TooLarge,
             _ => {}
         }
-        if self.findings.reason() == Some(Reason::Blocked) {
-            return Kind::Blocked;
+        match self.findings.reason() {
+            Some(Reason::Blocked) => return Kind::Blocked,
+            Some(Reason::Shed) => return Kind::Shed,
+            _ => {}
         }
         if self.decision.outcome == Outcome::Never {
             return Kind::TooLarge;

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
+use tollgate::concurrency::Ending;
 use tollgate_engine::verdict::Permits;
 
 /// What callers hold.
@@ -95,9 +96,9 @@ impl Holds {
     }
 
     /// Tells what a request did cost that held this, which may be more than was thought.
-    pub(crate) fn settle(&self, mut permits: Permits, spent: u64) {
+    pub(crate) fn settle(&self, mut permits: Permits, spent: u64, ending: Ending) {
         permits.settle(spent);
-        drop(permits);
+        permits.end(ending);
         // Afterwards: whoever sees the number sees what it stands for.
         self.settled.fetch_add(1, Ordering::Release);
     }

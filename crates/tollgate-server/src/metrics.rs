@@ -10,6 +10,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tollgate_engine::Engine;
 use tollgate_engine::backend::{LimitKind, TableStats};
+use tollgate_engine::engine::AdaptiveState;
 use tollgate_engine::tally::{Tally, limiter_name};
 use tollgate_redis::RedisStats;
 
@@ -79,6 +80,8 @@ struct Allows {
     rate: Option<f64>,
     /// At once: the least of its bursts, totals and slots.
     burst: Option<u64>,
+    /// What it finds at present, if it adapts.
+    adaptive: Option<AdaptiveState>,
 }
 
 /// All values at one time.
@@ -168,12 +171,14 @@ fn allows<B: Store>(engine: &Engine<B>, tallies: &[Tally]) -> BTreeMap<Arc<str>,
     let mut all: BTreeMap<_, _> = names
         .map(|name| (Arc::clone(name), Allows::default()))
         .collect();
-    for (name, kinds) in engine.limiters() {
-        let Some(own) = all.get_mut(&*limiter_name(&name)) else {
+    for limiter in engine.limiter_states() {
+        let Some(own) = all.get_mut(&*limiter_name(&limiter.name)) else {
             continue;
         };
-        for kind in &kinds {
+        own.adaptive = own.adaptive.or(limiter.adaptive);
+        for kind in &limiter.limits {
             let (rate, burst) = match kind {
+                LimitKind::Adaptive(_) => (None, limiter.adaptive.map(|now| u64::from(now.limit))),
                 LimitKind::Rate { rate, .. } if rate.is_unlimited() => continue,
                 LimitKind::Rate { rate, .. } => {
                     (Some(rate.as_per_second()), Some(rate.burst_size()))

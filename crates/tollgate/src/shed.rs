@@ -73,6 +73,58 @@ impl fmt::Display for NoSuchClass {
 
 impl std::error::Error for NoSuchClass {}
 
+/// Which part of a limit each class may use: 70 % for sheddable requests, 90 % for default ones and all of it for critical
+/// ones, unless chosen otherwise.
+///
+/// ```
+/// use tollgate::shed::{Criticality, Shares};
+///
+/// let shares = Shares::default();
+/// assert_eq!(Criticality::ALL.map(|class| shares.of(class, 10)), [7, 9, 10]);
+/// assert_eq!(Shares::new(50, 80).percent(Criticality::Default), 80);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shares([u8; 3]);
+
+impl Shares {
+    /// So many percent for sheddable requests, and for default ones. No class has more than one above it.
+    pub const fn new(sheddable: u8, default: u8) -> Self {
+        let default = if default < 100 { default } else { 100 };
+        let sheddable = if sheddable < default {
+            sheddable
+        } else {
+            default
+        };
+        Self([sheddable, default, 100])
+    }
+
+    /// The part of a class, in percent.
+    pub const fn percent(self, class: Criticality) -> u8 {
+        self.0[class as usize]
+    }
+
+    /// How many a class may use of so many, rounded down, and one at least if there is any.
+    pub fn of(self, class: Criticality, limit: u32) -> u32 {
+        part(limit, self.percent(class))
+    }
+}
+
+impl Default for Shares {
+    fn default() -> Self {
+        Self::new(70, 90)
+    }
+}
+
+/// So many percent of a limit, rounded down, and one at least if there is any.
+#[inline]
+pub(crate) fn part(limit: u32, percent: u8) -> u32 {
+    let part = u64::from(limit) * u64::from(percent.min(100)) / 100;
+    // No part is more than the whole, so it fits.
+    u32::try_from(part)
+        .unwrap_or(limit)
+        .clamp(limit.min(1), limit)
+}
+
 /// Sheds less critical requests first: each class may use a part of one limit.
 ///
 /// Sheddable requests pass while less than 70 % of the limit is in use, default ones up to 90 %, and critical ones up to all
@@ -95,7 +147,7 @@ impl std::error::Error for NoSuchClass {}
 #[derive(Debug)]
 pub struct Shedder<C: Clock = Monotonic> {
     limiter: Arc<ConcurrencyLimiter<C>>,
-    percents: [u8; 3],
+    shares: Shares,
     shed: [AtomicU64; 3],
 }
 
@@ -104,16 +156,21 @@ impl<C: Clock> Shedder<C> {
     pub fn new(limiter: Arc<ConcurrencyLimiter<C>>) -> Self {
         Self {
             limiter,
-            percents: [70, 90, 100],
+            shares: Shares::default(),
             shed: [const { AtomicU64::new(0) }; 3],
         }
     }
 
     /// So many percent for sheddable requests, and for default ones. No class has more than one above it.
     #[must_use]
-    pub fn percents(mut self, sheddable: u8, default: u8) -> Self {
-        let default = default.min(100);
-        self.percents = [sheddable.min(default), default, 100];
+    pub fn percents(self, sheddable: u8, default: u8) -> Self {
+        self.shares(Shares::new(sheddable, default))
+    }
+
+    /// These parts of the limit.
+    #[must_use]
+    pub const fn shares(mut self, shares: Shares) -> Self {
+        self.shares = shares;
         self
     }
 
@@ -132,12 +189,24 @@ impl<C: Clock> Shedder<C> {
     ///
     /// # Errors
     /// [`NoPermit`]: as much is in use as this class may use.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tollgate::ConcurrencyLimiter;
+    /// use tollgate::shed::{Criticality, Shedder};
+    ///
+    /// let shedder = Shedder::new(Arc::new(ConcurrencyLimiter::new(10)));
+    /// let permit = shedder.try_acquire_owned(Criticality::Critical)?;
+    /// std::thread::spawn(move || permit.success()).join().unwrap();
+    /// assert_eq!(shedder.limiter().available(), 10);
+    /// # Ok::<(), tollgate::concurrency::NoPermit>(())
+    /// ```
     pub fn try_acquire_owned(&self, class: Criticality) -> Result<OwnedPermit<C>, NoPermit> {
         self.take(Arc::clone(&self.limiter), class)
     }
 
     fn take<H: PermitHome>(&self, home: H, class: Criticality) -> Result<Permit<H>, NoPermit> {
-        let percent = self.percents[class as usize];
+        let percent = self.shares.percent(class);
         Permit::try_new_within(home, percent).inspect_err(|_| {
             self.shed[class as usize].fetch_add(1, Ordering::Relaxed);
         })

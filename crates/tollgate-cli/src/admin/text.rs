@@ -124,6 +124,9 @@ fn limiters(answer: &Value) -> String {
             "name", "mode", "limit", "burst", "tokens", "waiting", "orders",
         ];
         let mut row = names.map(|name| cell(&limiter[name])).to_vec();
+        if let Some(now) = limiter["limit_now"].as_u64() {
+            row[2] += &format!(", now {now}");
+        }
         row.insert(1, joined(&limiter["key"]));
         row
     });

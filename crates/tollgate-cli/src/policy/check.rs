@@ -11,7 +11,7 @@ use tollgate_engine::{Checked, Rejected, envoy, render};
 
 use super::PolicyFailure;
 use super::input::{is_stdin, of_text, stdin};
-use super::leases;
+use super::{leases, untold};
 use crate::color::Color;
 
 /// The files to check.
@@ -169,7 +169,12 @@ fn notes(policy: &Policy, limits: &[LimitReport]) -> Vec<Note> {
         code: "slots-are-leases",
         message,
     });
-    note_on_quotas(limits).into_iter().chain(leases).collect()
+    let untold = untold(policy).map(|message| Note {
+        code: "adaptive-untold",
+        message,
+    });
+    let notes = note_on_quotas(limits).into_iter();
+    notes.chain(leases).chain(untold).collect()
 }
 
 /// The file doesn't say where its limits are kept, so whoever runs it has to.

@@ -35,7 +35,7 @@ With --json, first one object of the policy:
   at                                              the date at the beginning
   rules                                           [{rule, applies, why, key, mode, enforced_percent,
                                                   warm_up_ms, counting, on_store_failure, may_wait_ms,
-                                                  limits}]
+                                                  limits, shed}]
   descriptors                                     in place of rules: [{descriptor, limit, why, limits,
                                                   on_store_failure, hidden_by}]
   hints                                           facts that may be misspelt: [{fact, near}]

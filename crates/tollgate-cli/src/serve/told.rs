@@ -8,7 +8,7 @@ use tollgate_redis::Address as Store;
 use tollgate_server::{Address, Addresses, TlsOn};
 
 use super::Serve;
-use crate::policy::{leases, quotas, readable};
+use crate::policy::{leases, quotas, readable, untold};
 
 /// What the example policy can be asked, in the words of each protocol.
 const FACTS: &str = r#"{"facts":{"user":"ada"}}"#;
@@ -56,6 +56,7 @@ impl Serve {
             let after = readable(self.most.hold_time);
             warnings.push(format!("{leases} (--hold-time, now {after})"));
         }
+        warnings.extend(untold(policy).filter(|_| is_told));
         if self.secure.tls().is_some() && !self.speaks_tls() {
             warnings.push(
                 "no listener speaks TLS: those that --tls-on names are off, or on UNIX sockets"

@@ -433,6 +433,10 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Backend for Fallback<B,
         self.backend.wake_at(at, waker)
     }
 
+    fn timer(&self) -> Arc<dyn Clock> {
+        self.local.memory().timer()
+    }
+
     fn supports(&self, limit: &Limit) -> Result<(), String> {
         match limit.counting() {
             Counting::Local => self.local.memory().supports(limit),

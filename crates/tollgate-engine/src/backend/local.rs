@@ -97,7 +97,7 @@ impl Noted {
             }
             | LimitKind::Quota(_) => Self::Used,
             LimitKind::Rate { .. } => Self::Cost,
-            LimitKind::Concurrency(_) => Self::No,
+            LimitKind::Concurrency(_) | LimitKind::Adaptive(_) => Self::No,
         }
     }
 }
@@ -327,7 +327,7 @@ fn outlives(kind: &LimitKind) -> Duration {
             2 * period
         }
         // They count for as long as they are held.
-        LimitKind::Concurrency(_) => Duration::ZERO,
+        LimitKind::Concurrency(_) | LimitKind::Adaptive(_) => Duration::ZERO,
     }
 }
 

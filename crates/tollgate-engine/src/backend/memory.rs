@@ -367,6 +367,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Backend for Memory<C, W> {
         self.clock.wake_at(at, waker)
     }
 
+    fn timer(&self) -> Arc<dyn Clock> {
+        Arc::new(SlotClock(Arc::clone(&self.slots)))
+    }
+
     #[inline]
     fn prefetch(&self, limit: &Limit, fingerprint: [u64; 2]) {
         if let CoreForm::Gcra(_) = limit.form {
@@ -378,6 +382,15 @@ impl<C: Clock + 'static, W: Clock + 'static> Backend for Memory<C, W> {
 
     fn epoch(&self) -> u64 {
         self.lost_races() + self.forgotten.load(Ordering::Acquire)
+    }
+}
+
+/// The clock of a memory that may be gone by now.
+struct SlotClock<C: Clock>(Arc<KeyedConcurrency<CounterKey, C>>);
+
+impl<C: Clock> Clock for SlotClock<C> {
+    fn now(&self) -> Timestamp {
+        self.0.clock().now()
     }
 }
 

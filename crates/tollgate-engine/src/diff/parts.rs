@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use tollgate::Algorithm;
+use tollgate::shed::Criticality;
 
 use super::Kind;
 use crate::document::Value;
@@ -11,8 +12,8 @@ use crate::envoy::path_name;
 use crate::native::fields::MODES;
 use crate::native::text::{algorithm, conditions, key_part, plain, quoted};
 use crate::policy::{
-    Charging, Cost, Counting, DescriptorRule, Limits, Match, Mode, OnStoreFailure, Over, Policy,
-    Rule, Tier,
+    Adaptive, Charging, Cost, Counting, DescriptorRule, Limits, Match, Mode, OnStoreFailure, Over,
+    Policy, Rule, Shed, Tier,
 };
 
 /// The fields of something, of which those that say nothing are left out.
@@ -110,6 +111,7 @@ fn of_rule(rule: &Rule) -> Part {
         part.push(("key", format!("[{}]", key.join(", "))));
     }
     limits(&mut part, &rule.limits, rule.algorithm);
+    overload(&mut part, rule);
     costs(&mut part, &rule.cost, rule.over);
     if rule.mode != Mode::default() || rule.enforced_percent != 100 {
         let percent = match rule.enforced_percent {
@@ -128,6 +130,24 @@ fn of_rule(rule: &Rule) -> Part {
     part.extend(names(rule.replaces.iter()).map(|names| ("replaces", names)));
     part.extend(rule.shared.iter().map(|shared| ("shared", plain(shared))));
     part
+}
+
+fn overload(part: &mut Part, rule: &Rule) {
+    if let Some(Adaptive { law, min, max }) = rule.adaptive {
+        let text = format!("{{adaptive: {law}, min: {min}, max: {max}}}");
+        // No policy that is in force has both.
+        match part.iter_mut().find(|(name, _)| *name == "concurrency") {
+            Some((_, slots)) => *slots += &format!(" and {text}"),
+            None => part.push(("concurrency", text)),
+        }
+    }
+    part.extend(rule.shed.as_ref().map(|Shed { by, shares }| {
+        let [sheddable, default] =
+            [Criticality::Sheddable, Criticality::Default].map(|class| shares.percent(class));
+        let by = plain(by);
+        let text = format!("{{by: {by}, sheddable: {sheddable}%, default: {default}%}}");
+        ("shed", text)
+    }));
 }
 
 fn of_tier(tier: &Tier) -> Part {

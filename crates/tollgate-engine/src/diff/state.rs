@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::{Field, Kind};
 use crate::engine::counters::{Counters, Sharing};
+use crate::engine::overload::gate_of;
 use crate::engine::rules::{TIERS, counter_of, counter_of_leaf, kinds};
 use crate::envoy::Compiled;
 use crate::limits::LimitKind;
@@ -165,6 +166,16 @@ impl Held {
                     &kinds,
                     kept,
                 );
+                if let Some(adaptive) = rule.adaptive {
+                    // In each process, whether there is a store or not.
+                    held.place(
+                        counters,
+                        (Kind::Rule, &rule.name),
+                        (&gate_of(rule), Sharing::Alone),
+                        &[LimitKind::Adaptive(adaptive)],
+                        (Counting::Local, None),
+                    );
+                }
             }
             for (name, tier) in &policy.tiers {
                 let kinds = kinds(&tier.limits, tier.algorithm);
@@ -217,14 +228,15 @@ impl Held {
                         format!("{algorithm:?} {:?} {counting:?}", rate.period())
                     }
                     LimitKind::Quota(quota) => format!("quota {}", quota.with_count(0)),
-                    LimitKind::Concurrency(_) => "slots".to_owned(),
+                    LimitKind::Concurrency(_) | LimitKind::Adaptive(_) => "slots".to_owned(),
                 };
                 format!("{counter} {} {slot:?} {what}", limit.counter().ordinal)
             })
             .collect();
         self.all_here.extend(&here);
         self.all_there.extend(there.iter().cloned());
-        self.here.insert((kind, name.to_owned()), here);
-        self.there.insert((kind, name.to_owned()), there);
+        let own = || (kind, name.to_owned());
+        self.here.entry(own()).or_default().extend(here);
+        self.there.entry(own()).or_default().extend(there);
     }
 }

@@ -34,7 +34,7 @@ impl Sort {
         match kind {
             LimitKind::Rate { algorithm, .. } => Self::Rate(*algorithm),
             LimitKind::Quota(_) => Self::Quota,
-            LimitKind::Concurrency(_) => Self::Concurrency,
+            LimitKind::Concurrency(_) | LimitKind::Adaptive(_) => Self::Concurrency,
         }
     }
 }

@@ -6,7 +6,7 @@ use arc_swap::ArcSwap;
 
 use super::Engine;
 use super::gather::Gathered;
-use super::limiters::kinds;
+use super::limiters::{kinds, kinds_of};
 use super::rules::{Before, Rules};
 use crate::backend::Backend;
 use crate::envoy::Lookup;
@@ -30,7 +30,8 @@ impl<B: Backend> Engine<B> {
         if Arc::get_mut(&mut rules).is_none() {
             // Somebody holds a verdict by them, so they are compiled once more; that went well before.
             let policy = Policy::clone(&rules.policy);
-            if let Ok(again) = Rules::new(policy, Before::Rules(&rules), self.backend.now()) {
+            if let Ok(mut again) = Rules::new(policy, Before::Rules(&rules), self.backend.now()) {
+                again.open_gates(Some(&rules), &self.backend);
                 rules = Arc::new(again);
             }
         }
@@ -101,7 +102,7 @@ impl<B: Backend> Engine<B> {
     pub fn limiters(&self) -> Vec<(String, Vec<LimitKind>)> {
         let rules = self.rules.load();
         let applied = rules.applied.iter();
-        let applied = applied.map(|rule| (rule.name.to_string(), kinds(rule.limits.as_slice())));
+        let applied = applied.map(|rule| (rule.name.to_string(), kinds_of(rule)));
         let leaves = rules.trees.named();
         let leaves = leaves.map(|(leaf, limits)| (leaf.to_string(), kinds(limits)));
         applied.chain(leaves).collect()

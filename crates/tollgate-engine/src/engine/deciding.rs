@@ -10,15 +10,16 @@ use arc_swap::Guard;
 use tollgate::clock::{Clock, Wakeup, sleep_until};
 use tollgate::{Decision, Outcome, Timestamp};
 
-use super::gather::{Gathered, Group};
+use super::gather::Gathered;
 use super::orders::Held;
+use super::overload::{Beside, Entered};
 use super::rules::Rules;
 use super::turns::{Coming, Demand, SOON, Spot, Stand, Standing};
 use super::{Engine, runs};
 use crate::backend::Backend;
 use crate::facts::Facts;
 use crate::limits::{Answer, LimitKind};
-use crate::policy::OnStoreFailure;
+use crate::policy::{Mode, OnStoreFailure};
 use crate::verdict::{Findings, Said, Verdict};
 
 /// If it isn't known when there is room, as of slots, it is looked for so often.
@@ -132,16 +133,23 @@ impl<B: Backend> Engine<B> {
                     None => self.ask(&rules, &gathered).await?,
                 };
                 if rules.waits {
-                    self.tell_of_what_comes_back(&rules, &gathered.enforced, &mut answer);
+                    self.tell_of_what_comes_back(&rules, &gathered, &mut answer);
                     over = Self::over(&rules, &gathered, &answer);
                 }
                 said.hear(&gathered, answer);
                 if said.allowed {
                     for (number, checks) in runs(&gathered.shadow) {
-                        if let Ok(answer) = self.backend.check(checks).await {
+                        let Some(entered) = said.enter_in_shadow(&gathered, number) else {
+                            continue;
+                        };
+                        if let Ok(mut answer) = self.backend.check(checks).await {
+                            entered.hold(Beside::Asking, &mut answer);
                             self.count_in_shadow(&rules, number, &answer);
                             said.overhear(&rules, (number, checks), answer);
                         }
+                    }
+                    if gathered.gates.is_some() {
+                        self.enter_alone(&mut said, &rules, &gathered);
                     }
                 }
             }
@@ -162,6 +170,27 @@ impl<B: Backend> Engine<B> {
 
     /// What the rules in force say, or what is remembered of it.
     async fn ask(&self, rules: &Rules, gathered: &Gathered<'_>) -> Result<Answer, B::Error> {
+        if gathered.gates.is_none() {
+            return self.ask_backend(rules, gathered).await;
+        }
+        let entered = match Entered::all(gathered) {
+            Ok(entered) => entered,
+            Err((gate, decision)) => return Ok(Answer::new(Some(gate), decision)),
+        };
+        // With nothing to ask, it isn't asked whether it is there.
+        let mut answer = match gathered.enforced.checks.as_slice() {
+            [] => Answer::new(None, Decision::UNLIMITED),
+            _ => self.ask_backend(rules, gathered).await?,
+        };
+        entered.join(&gathered.enforced, Beside::Asking, &mut answer);
+        Ok(answer)
+    }
+
+    async fn ask_backend(
+        &self,
+        rules: &Rules,
+        gathered: &Gathered<'_>,
+    ) -> Result<Answer, B::Error> {
         let asked = self.before_asking(rules, &gathered.enforced);
         if let Some(answer) = asked.known {
             return Ok(answer);
@@ -184,6 +213,13 @@ impl<B: Backend> Engine<B> {
             let behind = self.turns.behind(&demand, now)?;
             Some((number, behind))
         });
+        let gates = gathered
+            .gates_in(Mode::Enforce)
+            .filter_map(|(number, gate)| {
+                let behind = self.turns.behind(&Demand::of(&gate.check()), now)?;
+                Some((number, behind))
+            });
+        let lines = lines.chain(gates);
         let longest = lines.max_by_key(|(_, behind)| behind.retry_after);
         longest.map(|(number, behind)| Answer::new(Some(number), behind))
     }
@@ -193,9 +229,16 @@ impl<B: Backend> Engine<B> {
     pub(super) fn tell_of_what_comes_back(
         &self,
         rules: &Rules,
-        group: &Group<'_>,
+        gathered: &Gathered<'_>,
         answer: &mut Answer,
     ) {
+        for (_, gate) in gathered.gates_in(Mode::Enforce) {
+            if answer.allowed && rules.applied[gate.met.number as usize].waits.is_some() {
+                let (turns, spot) = (Arc::clone(&self.turns), Spot::of(&gate.check()));
+                answer.pass.hold(move |_| turns.poke(spot));
+            }
+        }
+        let group = &gathered.enforced;
         let asked = group.checks.as_slice().iter().zip(group.askers.as_slice());
         for (check, asker) in asked.filter(|_| answer.allowed) {
             let rule = &rules.applied[*asker as usize];
@@ -221,7 +264,12 @@ impl<B: Backend> Engine<B> {
         let asked = || group.checks.as_slice().iter().zip(group.askers.as_slice());
         let is_limit = answer.fallback != Some(OnStoreFailure::Closed);
         let can_wait = is_limit && answer.decision.outcome == Outcome::Denied;
-        let (check, asker) = asked().nth(answer.decider.filter(|_| can_wait)?)?;
+        let decider = answer.decider.filter(|_| can_wait)?;
+        if let Some(gate) = gathered.gate(decider) {
+            let rule = &rules.applied[gate.met.number as usize];
+            return Some((Demand::of(&gate.check()), rule.waits?));
+        }
+        let (check, asker) = asked().nth(decider)?;
         let rule = &rules.applied[*asker as usize];
         Some((rule.demand(check, gathered.now), rule.waits?))
     }

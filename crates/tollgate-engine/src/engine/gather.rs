@@ -10,6 +10,7 @@ use tollgate::Timestamp;
 
 use super::bounds::{Bounds, Excess};
 use super::orders::InForce;
+use super::overload::GateCheck;
 use super::rules::{Applied, Rules};
 use super::warm::is_gate;
 use crate::backend::Backend;
@@ -21,6 +22,7 @@ use crate::policy::Mode;
 use crate::tally::UNCOUNTED;
 use crate::verdict::By;
 
+mod more;
 mod ordered;
 
 pub(crate) use ordered::{Ordered, blocked_until};
@@ -47,6 +49,12 @@ pub(crate) struct Gathered<'a> {
     pub(crate) counted: Few<u32, INLINE>,
     /// What operators have ordered, if there are any orders.
     pub(crate) ordered: Option<Box<Ordered<'a>>>,
+    /// Gates that are to be entered before anything is asked. They are numbered after the checks in force.
+    #[expect(
+        clippy::box_collection,
+        reason = "most requests meet none, and pay for one word"
+    )]
+    pub(crate) gates: Option<Box<Vec<GateCheck<'a>>>>,
 }
 
 /// A rule that applies to a request, by number, and the fingerprint of its key there.
@@ -101,7 +109,22 @@ impl<'a> Gathered<'a> {
             now: None,
             counted: Few::new(),
             ordered: None,
+            gates: None,
         }
+    }
+
+    /// The gates of rules in this mode, each with its number.
+    pub(crate) fn gates_in(&self, mode: Mode) -> impl Iterator<Item = (usize, &GateCheck<'a>)> {
+        let first = self.enforced.checks.as_slice().len();
+        let gates = self.gates.as_deref().into_iter().flatten();
+        let gates = gates.enumerate().filter(move |(_, gate)| gate.mode == mode);
+        gates.map(move |(number, gate)| (first + number, gate))
+    }
+
+    /// The gate of this number.
+    pub(crate) fn gate(&self, number: usize) -> Option<&GateCheck<'a>> {
+        let number = number.checked_sub(self.enforced.checks.as_slice().len())?;
+        self.gates.as_ref()?.get(number)
     }
 
     /// Finds out what is to be asked about a request.
@@ -190,7 +213,7 @@ impl<'a> Gathered<'a> {
     /// Asks nothing, as the request has too much of something.
     #[cold]
     fn exceed(&mut self, rules: &Rules, excess: Excess) {
-        (self.enforced, self.shadow) = (Group::new(), Group::new());
+        (self.enforced, self.shadow, self.gates) = (Group::new(), Group::new(), None);
         self.settled = Some(match rules.mode {
             Mode::Enforce => By::Excess(excess),
             Mode::Shadow => {
@@ -273,8 +296,8 @@ impl<'a> Gathered<'a> {
             }
             self.add(check, met.number, mode);
         }
-        if rule.warm.is_some() && !self.is_changed(met.number) {
-            self.ask_gates(rule, (met.number, mode), (key, cost));
+        if rule.has_more {
+            self.ask_more(rule, (met, mode), (key, cost), known);
         }
     }
 

@@ -7,6 +7,8 @@ use tollgate::Timestamp;
 
 use super::Engine;
 use super::orders::Limiter;
+use super::overload::{Adapting, AdaptiveState};
+use super::rules::Applied;
 use crate::backend::Backend;
 use crate::limits::{Limit, LimitKind};
 use crate::policy::Mode;
@@ -46,6 +48,8 @@ pub struct LimiterState {
     pub enforced_percent: u8,
     /// Its limits by the policy.
     pub limits: Vec<LimitKind>,
+    /// How the limit is that it adapts, if it has such.
+    pub adaptive: Option<AdaptiveState>,
     /// Whether its rates are still growing, after a start.
     pub is_warming_up: bool,
     /// How many requests wait for it, of all keys.
@@ -107,9 +111,13 @@ impl<B: Backend> Engine<B> {
                 key: rule.key.facts().map(str::to_owned).collect(),
                 mode: rule.mode,
                 enforced_percent: rule.enforced_percent(),
-                limits: kinds(limits),
+                limits: kinds_of(rule),
+                adaptive: rule.adapting().and_then(Adapting::state),
                 is_warming_up: !rule.gates(Some(now)).is_empty(),
-                waiting: waiting_for(&waiting, limits),
+                waiting: waiting_for(&waiting, limits)
+                    + rule.adapting().map_or(0, |own| {
+                        waiting_for(&waiting, std::slice::from_ref(&own.limit))
+                    }),
                 orders: orders(Limiter::Applied(number)),
                 since: rules.since,
             }
@@ -123,6 +131,7 @@ impl<B: Backend> Engine<B> {
                 mode,
                 enforced_percent: percent_of(mode),
                 limits: kinds(limits),
+                adaptive: None,
                 is_warming_up: false,
                 waiting: waiting_for(&waiting, limits),
                 orders: orders(Limiter::Leaf(leaf.id)),
@@ -172,6 +181,14 @@ impl<B: Backend> Engine<B> {
 
 pub(super) fn kinds(limits: &[Limit]) -> Vec<LimitKind> {
     limits.iter().map(|limit| limit.kind().clone()).collect()
+}
+
+/// All limits of a rule or a tier, also one that adapts.
+pub(super) fn kinds_of(rule: &Applied) -> Vec<LimitKind> {
+    let adaptive = rule.adapting().map(|own| own.limit.kind().clone());
+    let mut kinds = kinds(rule.limits.as_slice());
+    kinds.extend(adaptive);
+    kinds
 }
 
 fn waiting_for(waiting: &HashMap<u64, usize, FixedState>, limits: &[Limit]) -> usize {

@@ -8,6 +8,7 @@ use tollgate::{Clock, Decision};
 
 use super::gather::Gathered;
 use super::orders::Held;
+use super::overload::Entered;
 use super::warm::is_gate;
 use super::{Engine, runs};
 use crate::backend::fallback::is_failure;
@@ -61,14 +62,17 @@ impl<B: Backend> Engine<B> {
                     if decider.is_some_and(|check| is_failure(check, &answer.decision)) {
                         answer.fallback = Some(OnStoreFailure::Closed);
                     }
-                    said.hear(&gathered, answer);
+                    said.hear(&gathered, Entered::look(&gathered, answer));
                 }
                 if said.allowed {
                     for (number, checks) in runs(&gathered.shadow) {
-                        if let Ok(each) = self.backend.peek(checks).await {
+                        if said.look_in_shadow(&gathered, number)
+                            && let Ok(each) = self.backend.peek(checks).await
+                        {
                             said.overhear(&rules, (number, checks), Answer::over(checks, &each));
                         }
                     }
+                    said.look_alone(&gathered);
                 }
             }
         }
@@ -106,6 +110,16 @@ impl<B: Backend> Engine<B> {
                     decision,
                 });
             }
+        }
+        for gate in gathered.gates.iter().flat_map(|gates| gates.iter()) {
+            left.push(Left {
+                rule: rules.applied[gate.met.number as usize].name.to_string(),
+                mode: gate.mode,
+                kind: gate.adapting.limit.kind().clone(),
+                is_warm_up: false,
+                is_known: true,
+                decision: gate.look(),
+            });
         }
         Ok(left)
     }

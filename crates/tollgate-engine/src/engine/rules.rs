@@ -11,6 +11,7 @@ use tollgate::{Algorithm, LimitError, Timestamp};
 use super::counters::{Counters, Sharing};
 use super::descriptors::Trees;
 use super::orders::Overlay;
+use super::overload::Overload;
 use super::rollout::Rollout;
 use super::turns::Demand;
 use super::warm::{WarmUp, is_gate};
@@ -18,14 +19,16 @@ use crate::backend::Backend;
 use crate::envoy::Leaf;
 use crate::limits::{Check, Estimates, KeyPlan, Limit, LimitKind, RequestKey};
 use crate::matcher::{Matcher, Slots};
-use crate::policy::{Cost, Counting, Limits, Match, Mode, OnStoreFailure, Over, Policy, Rule};
+use crate::policy::{Cost, Counting, Limits, Match, Mode, OnStoreFailure, Policy, Rule};
 use crate::tally::{Tallies, UNCOUNTED};
 use crate::verdict::percent_of;
 
 mod error;
+mod gates;
 mod tiers;
 
 pub use error::PolicyError;
+use gates::patience;
 pub(crate) use tiers::{TIERS, Tiers};
 
 /// Whose limits tiers are.
@@ -49,6 +52,8 @@ pub(crate) struct Rules {
     pub(crate) replacing: bool,
     /// Whether any rule lets requests wait.
     pub(crate) waits: bool,
+    /// Whether a backend's answer isn't all there is to it: any rule lets requests wait, or has a gate.
+    pub(crate) is_more: bool,
     /// Whether any rule warms up, or did.
     pub(crate) warms: bool,
     /// Which limits are kept in which state.
@@ -85,8 +90,12 @@ pub(crate) struct Applied {
     pub(crate) shares: bool,
     /// For which keys it is enforced, if for a part of them.
     pub(crate) rollout: Option<Rollout>,
+    /// Whether more than its limits is to be looked at: one of the next two is there.
+    pub(crate) has_more: bool,
     /// What stands beside its rates until it is warm.
     pub(crate) warm: Option<Box<WarmUp>>,
+    /// What it does about overload.
+    pub(crate) overload: Option<Box<Overload>>,
     /// Where it is counted.
     pub(crate) tally: u32,
 }
@@ -267,8 +276,7 @@ impl Rules {
             keys: HashMap::default(),
             counters: Counters::following(counters),
         };
-        let everything = policy.mode == Mode::Off;
-        let is_on = |rule: &&Rule| !everything && rule.mode != Mode::Off;
+        let is_on = |rule: &&Rule| rule.mode.max(policy.mode) != Mode::Off;
         let on: Vec<&Rule> = policy.rules.iter().filter(is_on).collect();
         let mut numbers: HashMap<&str, Option<u32>, FixedState> = HashMap::default();
         for rule in &policy.rules {
@@ -298,6 +306,7 @@ impl Rules {
             block: block.len(),
             replacing: applied.iter().any(|rule| !rule.replaces.is_empty()),
             waits: applied.iter().any(|rule| rule.waits.is_some()),
+            is_more: applied.iter().any(Applied::is_more),
             warms: applied.iter().any(|rule| rule.warm.is_some()),
             applied: applied.into(),
             tiers,
@@ -327,13 +336,6 @@ fn estimates(cost: &Cost, others: bool) -> Estimates {
         Some(settle) => Estimates::Own(settle),
         None if others => Estimates::OfOthers,
         None => Estimates::None,
-    }
-}
-
-fn patience(over: Over) -> Option<Duration> {
-    match over {
-        Over::Refuse => None,
-        Over::Wait(longest) => Some(longest),
     }
 }
 
@@ -379,21 +381,27 @@ impl Draft<'_> {
             estimates: estimates(&rule.cost, settled_elsewhere),
         };
         let Cost { fact, default, .. } = &rule.cost;
+        let limits = kept.mark(limits).map_err(of(&rule.name))?;
+        let (warm, overload) = (self.warm_up(rule)?, self.overload(rule, &limits)?);
         Ok(Applied {
             name: rule.name.as_str().into(),
             key: KeyPlan::new(&rule.key, &mut self.slots).shared(&mut self.keys),
             cost: fact.as_ref().map(|fact| self.slots.number(fact)),
             default_cost: *default,
-            limits: OwnLimits::new(kept.mark(limits).map_err(of(&rule.name))?),
+            limits: OwnLimits::new(limits),
             mode: rule.mode.max(mode),
             waits: patience(rule.over),
             replaces: replaces.into(),
-            holds: rule.limits.concurrency.is_some() || rule.cost.settle.is_some(),
+            holds: rule.limits.concurrency.is_some()
+                || rule.adaptive.is_some()
+                || rule.cost.settle.is_some(),
             is_estimated: rule.cost.settle.is_some(),
             is_tier: false,
             shares: rule.shared.is_some(),
             rollout: Rollout::of(rule, rule.mode.max(mode)),
-            warm: self.warm_up(rule)?,
+            has_more: warm.is_some() || overload.is_some(),
+            warm,
+            overload,
             tally: UNCOUNTED,
         })
     }

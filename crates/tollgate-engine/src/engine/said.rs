@@ -65,6 +65,15 @@ impl Said {
                 fingerprint: check.key.fingerprint(),
             })
         });
+        let gate = || {
+            let gate = gathered.gate(answer.decider?)?;
+            Some((gate.met, gate.adapting.limit.id))
+        };
+        let decider = decider.or_else(|| {
+            let (met, limit) = gate()?;
+            self.limit = limit;
+            Some(met)
+        });
         if let Some(met) = decider.or(gathered.unasked) {
             self.by = match (answer.allowed, answer.fallback) {
                 (false, Some(OnStoreFailure::Closed)) => By::StoreFailure(met.number),

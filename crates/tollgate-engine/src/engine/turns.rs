@@ -68,7 +68,7 @@ impl Demand {
         };
         let cost = match check.limit.kind() {
             // A request takes one slot, however much it costs.
-            LimitKind::Concurrency(_) => 1,
+            LimitKind::Concurrency(_) | LimitKind::Adaptive(_) => 1,
             _ => check.cost,
         };
         Self {

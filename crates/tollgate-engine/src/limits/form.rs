@@ -43,6 +43,8 @@ impl CoreForm {
             }
             LimitKind::Quota(quota) => Self::Quota(Box::new(quota.clone())),
             LimitKind::Concurrency(limit) => Self::Concurrency(*limit),
+            // No backend is asked about it.
+            LimitKind::Adaptive(own) => Self::Concurrency(own.max),
         })
     }
 }

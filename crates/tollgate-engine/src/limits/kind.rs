@@ -6,6 +6,8 @@ use std::time::Duration;
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Rate};
 
+use crate::policy::Adaptive;
+
 /// What sort of limit, and how much.
 ///
 /// ```
@@ -34,10 +36,12 @@ pub enum LimitKind {
     Quota(Quota),
     /// So many at once.
     Concurrency(u32),
+    /// As many at once as a law finds. The [engine](crate::Engine) counts it itself, and asks no backend about it.
+    Adaptive(Adaptive),
 }
 
 impl LimitKind {
-    /// How many it allows in its [window](Self::window), or at once; none if it limits nothing.
+    /// How many it allows in its [window](Self::window), or at once, at most if it adapts; none if it limits nothing.
     ///
     /// ```
     /// use std::time::Duration;
@@ -54,6 +58,7 @@ impl LimitKind {
             Self::Rate { rate, .. } => (!rate.is_unlimited()).then(|| rate.count()),
             Self::Quota(quota) => (!quota.is_unlimited()).then(|| quota.count()),
             Self::Concurrency(slots) => Some(u64::from(*slots)),
+            Self::Adaptive(own) => Some(u64::from(own.max)),
         }
     }
 
@@ -63,7 +68,7 @@ impl LimitKind {
         match self {
             Self::Rate { rate, .. } => rate.period(),
             Self::Quota(quota) => quota.rolling_period(),
-            Self::Concurrency(_) => None,
+            Self::Concurrency(_) | Self::Adaptive(_) => None,
         }
     }
 }
@@ -75,6 +80,7 @@ impl fmt::Display for LimitKind {
             Self::Rate { rate, .. } => rate.fmt(f),
             Self::Quota(quota) => quota.fmt(f),
             Self::Concurrency(slots) => write!(f, "{slots} at once"),
+            Self::Adaptive(own) => own.fmt(f),
         }
     }
 }

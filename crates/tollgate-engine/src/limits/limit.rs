@@ -244,6 +244,8 @@ impl Limit {
                 let most = u32::try_from(cut(u64::from(*most))).unwrap_or(*most);
                 LimitKind::Concurrency(most)
             }
+            // It is each process's own.
+            LimitKind::Adaptive(own) => LimitKind::Adaptive(*own),
         };
         self.with_kind(kind)
     }

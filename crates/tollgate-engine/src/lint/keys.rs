@@ -19,10 +19,7 @@ const ADDRESSES: [&str; 5] = ["ip", "client_ip", "remote_ip", "remote_address", 
 pub(super) fn lint(found: &mut Found, rule: &Rule, place: &RulePlaces) {
     let facts: Vec<&str> = rule.key.iter().map(KeyPart::fact).collect();
     for name in &facts {
-        let header = name
-            .strip_prefix("header.")
-            .or_else(|| name.strip_prefix("header:"));
-        if let Some(header) = header
+        if let Some(header) = header(name)
             && !PROOF.contains(&header.to_ascii_lowercase().as_str())
             && !is_bounded(rule, name)
         {
@@ -41,6 +38,12 @@ pub(super) fn lint(found: &mut Found, rule: &Rule, place: &RulePlaces) {
         address(found, rule, place);
     }
     routes(found, rule, place, &facts);
+}
+
+/// The header that a fact is.
+pub(super) fn header(fact: &str) -> Option<&str> {
+    let header = fact.strip_prefix("header.");
+    header.or_else(|| fact.strip_prefix("header:"))
 }
 
 fn address(found: &mut Found, rule: &Rule, place: &RulePlaces) {

@@ -1,7 +1,9 @@
 //! Every field of the native form, once: the decoder knows no others, and the schema is made of these.
 
+use tollgate::adaptive::NamedLaw;
 use tollgate::{Algorithm, Timestamp, core::Align};
 
+use super::overload::laws;
 use crate::policy::{Counting, Mode, OnStoreFailure, Unsettled};
 
 /// A field that a map may have.
@@ -69,6 +71,12 @@ pub(crate) enum Shape {
     /// One of [`FAILURES`].
     OnStoreFailure,
     Counting,
+    /// A whole number from 1, or [`ADAPTIVE`].
+    Concurrency,
+    /// One of [`LAWS`].
+    Law,
+    /// A fact, or [`SHED`].
+    Shed,
 }
 
 const fn field(name: &'static str, shape: Shape, about: &'static str) -> Field {
@@ -171,7 +179,18 @@ pub(crate) const RULE: &[Field] = &[
         "A total over a long period: 10000/month. In memory a restart forgets what was used, unless the \
          program gives it a file.",
     ),
-    field("concurrency", Shape::Count, "How many at once."),
+    field(
+        "concurrency",
+        Shape::Concurrency,
+        "How many at once; or between which bounds a law finds that out, in each process by itself: \
+         {adaptive: gradient2, min: 5, max: 200}.",
+    ),
+    field(
+        "shed",
+        Shape::Shed,
+        "The fact that says how critical a request is (critical, default or sheddable): when too many run at once, \
+         sheddable ones are refused first and critical ones last.",
+    ),
     field(
         "unlimited",
         Shape::Flag,
@@ -262,6 +281,41 @@ pub(crate) const COST: &[Field] = &[
     ),
 ];
 
+/// A number at once that a law finds.
+pub(crate) const ADAPTIVE: &[Field] = &[
+    field(
+        "adaptive",
+        Shape::Law,
+        "The law that finds how many at once, from how long requests take and how they end.",
+    ),
+    field(
+        "min",
+        Shape::Count,
+        "It never falls below this: 1 unless said otherwise.",
+    ),
+    field("max", Shape::Count, "It never rises above this."),
+];
+
+/// Who is shed first.
+pub(crate) const SHED: &[Field] = &[
+    field(
+        "by",
+        Shape::Fact,
+        "The fact that says how critical a request is: critical, default or sheddable. Any other value, or none, counts \
+         as default.",
+    ),
+    field(
+        "sheddable",
+        Shape::Part,
+        "The part of the limit up to which sheddable requests pass: 70% unless said otherwise.",
+    ),
+    field(
+        "default",
+        Shape::Part,
+        "The part of the limit up to which default requests pass: 90% unless said otherwise.",
+    ),
+];
+
 /// A mode for a part of the keys.
 pub(crate) const ROLLOUT: &[Field] = &[field(
     "enforce",
@@ -332,6 +386,9 @@ pub(crate) const COUNTINGS: &[(&str, Counting)] = &[
     (Counting::Local.name(), Counting::Local),
 ];
 
+/// All laws that find a limit, by name.
+pub(crate) const LAWS: &[(&str, NamedLaw)] = &laws();
+
 /// What becomes of an estimate that nobody settles, by name.
 pub(crate) const UNSETTLED: &[(&str, Unsettled)] = &[
     (Unsettled::Charge.name(), Unsettled::Charge),
@@ -386,6 +443,12 @@ mod tests {
                 "    ",
             ),
             (COST, "limits:\n-\n  name: a\n  rate: 1/s\n  cost:", "    "),
+            (ADAPTIVE, "limits:\n-\n  name: a\n  concurrency:", "    "),
+            (
+                SHED,
+                "limits:\n-\n  name: a\n  concurrency: 5\n  shed:",
+                "    ",
+            ),
             (
                 PATTERN,
                 "limits:\n-\n  name: a\n  rate: 1/s\n  match:\n    x:",

@@ -1,6 +1,7 @@
 //! Fields of a rule or tier that would do nothing: an error, as people mean something by them.
 
 use super::codes;
+use super::overload::adapts;
 use super::reader::{Fields, Reader};
 use crate::document::Value;
 
@@ -41,7 +42,11 @@ impl Reader<'_> {
         // Of a lease it is told elsewhere that there is no rate.
         let is_told = |name: &str| name == "counting" && says("counting", "leased");
         for &name in kept.iter().filter(|name| has(name) && !is_told(name)) {
-            let message = if has("unlimited") && !any(&COUNTED) {
+            let message = if name != "over" && adapts(fields) && !any(&CHARGED) {
+                format!(
+                    "{name} does nothing for a limit that adapts: it is counted in each process by itself"
+                )
+            } else if has("unlimited") && !any(&COUNTED) {
                 format!("{name} does nothing where all is unlimited: nothing is counted")
             } else if name == "slot" && says("counting", "local") {
                 "slot does nothing where counting is local: no store is asked".to_owned()

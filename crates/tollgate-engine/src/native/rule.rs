@@ -45,6 +45,7 @@ impl Reader<'_> {
         let key = fields.get("key").map(|node| self.key(node));
         let algorithm = self.algorithm(&fields);
         let (limits, places) = self.limits(&fields, algorithm, "rule");
+        let (adaptive, shed) = (self.adaptive(&fields), self.shed(&fields));
         let cost = self.own_cost(&fields, &limits, &places);
         let (mode, enforced_percent) = self.rollout(&fields, key.as_deref().unwrap_or_default());
         let warm_up = self.warm_up(&fields, &limits);
@@ -62,6 +63,8 @@ impl Reader<'_> {
             name: name.map_or(first_line(node.span), |name| name.span),
             key: fields.place("key"),
             on_store_failure: fields.place("on_store_failure"),
+            concurrency: fields.place("concurrency"),
+            shed: fields.place("shed"),
             shared: fields.place("shared"),
             replaces: replace_places,
             limits: places,
@@ -74,6 +77,8 @@ impl Reader<'_> {
             counting,
             slot,
             limits,
+            adaptive,
+            shed,
             algorithm,
             cost,
             over,
@@ -240,7 +245,11 @@ impl Reader<'_> {
             places.quota = node.span;
         }
         if let Some(node) = fields.get("concurrency") {
-            limits.concurrency = self.concurrency(node);
+            limits.concurrency = match node.value {
+                // A law that finds it, which is read by itself.
+                Value::Map(_) if what == "rule" => None,
+                _ => self.concurrency(node),
+            };
         }
         if let Some(node) = fields.get("unlimited") {
             limits.unlimited = self.flag(node).unwrap_or(false);
@@ -315,6 +324,13 @@ impl Reader<'_> {
     }
 
     fn concurrency(&mut self, node: &Node) -> Option<u32> {
+        if let Value::Map(_) = node.value {
+            let message = "expected how many at once, a whole number from 1, found a map";
+            let help =
+                "only a rule may have a limit that adapts: a tier's slots are for each tenant";
+            self.error_with(codes::WRONG_TYPE, message, node.span, help);
+            return None;
+        }
         let number = self.number(node, "how many at once, a whole number from 1")?;
         match u32::try_from(number) {
             Ok(0) => {

@@ -96,7 +96,8 @@ impl By {
         };
         let applied = &rules.applied[number as usize];
         let mut limits = applied.limits.as_slice().iter().chain(applied.gates_at(at));
-        limits.find(|limit| limit.id == id)
+        let found = limits.find(|limit| limit.id == id);
+        found.or_else(|| Some(&applied.adapting()?.limit).filter(|limit| limit.id == id))
     }
 
     /// The key of this fingerprint, of a request with these facts; none if no rule decided.

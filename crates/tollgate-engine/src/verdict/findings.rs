@@ -165,7 +165,9 @@ impl Findings<'_> {
         let Some(changed) = &said.changed else {
             return said.by.limit(&self.rules, said.limit, said.at);
         };
-        changed.limits.iter().find(|limit| limit.id == said.limit)
+        let found = changed.limits.iter().find(|limit| limit.id == said.limit);
+        // A limit that adapts is the rule's, whatever was ordered of its others.
+        found.or_else(|| said.by.limit(&self.rules, said.limit, said.at))
     }
 
     /// The number of the operator's [order](crate::orders) by which it was decided: a block, or another limit than the

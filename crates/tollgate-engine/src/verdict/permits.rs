@@ -61,6 +61,36 @@ impl Permits {
         }
     }
 
+    /// Tells limits that adapt how the request ended and how long it took, while its slots are held on: the head of an
+    /// answer says so, but its body is still to be sent. Said once; what is said later, also by [`end`](Self::end), is too
+    /// late.
+    ///
+    /// ```
+    /// # use tollgate::concurrency::Ending;
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy, Verdict};
+    /// # let clock = Manual::new();
+    /// # let memory = Memory::builder().clock(clock.clone()).wall(Manual::new()).build();
+    /// let text = "limits: [{name: api, concurrency: {adaptive: aimd, max: 200}}]";
+    /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+    /// let facts = Facts::new();
+    /// let Verdict::Passed(passed) = engine.decide(&facts) else { panic!("the first") };
+    /// let mut permits = passed.into_permits();
+    /// # clock.advance(std::time::Duration::from_millis(1));
+    /// permits.tell(Ending::Dropped); // A 503.
+    /// let now = engine.limiter_states()[0].adaptive.expect("it adapts");
+    /// assert_eq!((now.limit, now.in_flight), (18, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn tell(&mut self, ending: Ending) {
+        self.own.tell(ending);
+        for pass in &mut self.shadows {
+            pass.tell(ending);
+        }
+    }
+
     /// Whether nothing is held: then it makes no difference when this is dropped.
     pub fn is_empty(&self) -> bool {
         self.own.is_empty() && self.shadows.iter().all(Pass::is_empty)

@@ -14,7 +14,7 @@ use crate::limits::{Limit, LimitKind};
 /// use tollgate_engine::verdict::Reason;
 ///
 /// let names: Vec<_> = Reason::ALL.iter().map(|reason| reason.name()).collect();
-/// assert_eq!(names, ["rate", "quota", "concurrency", "too_large", "blocked", "store"]);
+/// assert_eq!(names, ["rate", "quota", "concurrency", "too_large", "blocked", "store", "shed"]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
@@ -30,17 +30,20 @@ pub enum Reason {
     Blocked,
     /// The store couldn't be asked, and the rule says that nothing passes then.
     Store,
+    /// Too much is going on: a limit that adapts is reached, or the part of one that requests as critical as this may use.
+    Shed,
 }
 
 impl Reason {
     /// All that there are.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Rate,
         Self::Quota,
         Self::Concurrency,
         Self::TooLarge,
         Self::Blocked,
         Self::Store,
+        Self::Shed,
     ];
 
     /// The word.
@@ -52,6 +55,7 @@ impl Reason {
             Self::TooLarge => "too_large",
             Self::Blocked => "blocked",
             Self::Store => "store",
+            Self::Shed => "shed",
         }
     }
 
@@ -85,6 +89,7 @@ impl By {
             Self::StoreFailure(_) => Reason::Store,
             Self::Block(_) | Self::Blocked(_) | Self::Ordered(_) => Reason::Blocked,
             Self::Excess(_) => Reason::TooLarge,
+            Self::Applied(number) if rules.applied[number as usize].sheds(limit) => Reason::Shed,
             Self::Nothing | Self::Exempt(_) | Self::Applied(_) => {
                 let limit = self.limit(rules, limit, at);
                 Reason::of(limit.map(Limit::kind), decision)

@@ -1,5 +1,6 @@
 //! What is answered while a store can't be asked: as each rule has chosen, and never as a denial.
 
+mod adaptive;
 mod chosen;
 mod here_first;
 mod known;

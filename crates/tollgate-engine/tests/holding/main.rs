@@ -1,9 +1,12 @@
-//! Requests that take time: they wait for their turn, hold estimates until they are settled, and are looked at
-//! without being charged.
+//! Requests that take time: they wait for their turn, hold estimates until they are settled, are looked at
+//! without being charged, and teach limits that adapt.
 
+mod adaptive;
+mod adaptive_reload;
 mod estimates;
 mod lines;
 mod peek;
+mod shed;
 mod tasks;
 mod waits;
 

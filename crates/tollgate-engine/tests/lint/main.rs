@@ -423,3 +423,56 @@ fn networks_cover_what_the_matcher_finds_in_them() {
         assert_eq!(codes(&text), expect, "{exempt} {ip}");
     }
 }
+
+#[test]
+fn a_limit_that_adapts_where_nobody_tells_it_anything() {
+    check(
+        lint::ADAPTIVE_UNTOLD,
+        &[
+            (
+                "limits: [{name: a, match: {destination_cluster: api}, concurrency: {adaptive: little, max: 9}}]",
+                "limits: [{name: a, match: {destination_cluster: api}, concurrency: 9}]",
+            ),
+            (
+                "limits: [{name: a, key: generic_key, rate: 9/s, concurrency: {adaptive: little, max: 9}}]",
+                "limits: [{name: a, key: user, rate: 9/s, concurrency: {adaptive: little, max: 9}}]",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_limit_that_adapts_beside_descriptors() {
+    let text = "limits: [{name: a, concurrency: {adaptive: little, max: 9}}]";
+    let mut policy = Policy::from_text(text, Format::Yaml)
+        .expect("a policy")
+        .policy;
+    assert_eq!(lint::lint(&policy), []);
+    let domain = tollgate_engine::policy::Domain::default();
+    policy.domains.insert("edge".to_owned(), domain);
+    let warnings = lint::lint(&policy);
+    let codes: Vec<_> = warnings.iter().map(|found| found.code).collect();
+    assert_eq!(codes, [lint::ADAPTIVE_UNTOLD]);
+}
+
+#[test]
+fn a_key_that_splits_nothing_of_a_limit_that_adapts() {
+    check(
+        lint::ADAPTIVE_BY_KEY,
+        &[(
+            "limits: [{name: a, key: user, concurrency: {adaptive: little, max: 9}}]",
+            "limits: [{name: a, key: user, rate: 9/s, concurrency: {adaptive: little, max: 9}}]",
+        )],
+    );
+}
+
+#[test]
+fn a_class_that_anyone_can_choose() {
+    check(
+        lint::SHED_ANYONE_CAN_SET,
+        &[(
+            "limits: [{name: a, concurrency: 9, shed: header.x-priority}]",
+            "limits: [{name: a, concurrency: 9, shed: priority}]",
+        )],
+    );
+}

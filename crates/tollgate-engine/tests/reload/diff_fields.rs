@@ -4,14 +4,16 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::sample::select;
+use tollgate::adaptive::NamedLaw;
 use tollgate::core::Align;
+use tollgate::shed::Shares;
 use tollgate::{Algorithm, Timestamp};
 use tollgate_engine::diff::Diff;
 use tollgate_engine::document::{Node, Span, Value};
 use tollgate_engine::facts::Unit;
 use tollgate_engine::policy::{
-    Charging, Cost, Counting, DescriptorLimit, DescriptorRule, Domain, KeyPart, Limits, Match,
-    Mode, OnStoreFailure, Over, Pattern, Policy, Rule, Settle, Tier, Unsettled,
+    Adaptive, Charging, Cost, Counting, DescriptorLimit, DescriptorRule, Domain, KeyPart, Limits,
+    Match, Mode, OnStoreFailure, Over, Pattern, Policy, Rule, Settle, Shed, Tier, Unsettled,
 };
 
 use crate::config;
@@ -138,6 +140,18 @@ fn mode() -> impl Strategy<Value = Mode> {
     select(vec![Mode::Enforce, Mode::Shadow, Mode::Off])
 }
 
+fn adaptive() -> impl Strategy<Value = Adaptive> {
+    let law = select(vec![NamedLaw::Little, NamedLaw::Gradient2]);
+    (law, 1..3u32, 3..5u32).prop_map(|(law, min, max)| Adaptive { law, min, max })
+}
+
+fn shed() -> impl Strategy<Value = Shed> {
+    (name(), 50..52u8, 60..62u8).prop_map(|(by, sheddable, default)| Shed {
+        by,
+        shares: Shares::new(sheddable, default),
+    })
+}
+
 fn rule() -> impl Strategy<Value = Rule> {
     let part = prop_oneof![
         // What has a slash is a network in every file.
@@ -166,15 +180,19 @@ fn rule() -> impl Strategy<Value = Rule> {
         prop::option::of(name()),
         names(),
         prop::option::of(name()),
+        (prop::option::of(adaptive()), prop::option::of(shed())),
     );
     (what, how).prop_map(|(what, how)| {
         let (name, matches, key, limits, algorithm, cost) = what;
-        let (mode, enforced_percent, warm_up, over, kept, slot, replaces, shared) = how;
+        let (mode, enforced_percent, warm_up, over, kept, slot, replaces, shared, overload) = how;
+        let (adaptive, shed) = overload;
         Rule {
             name: name.to_owned(),
             matches,
             key,
             limits,
+            adaptive,
+            shed,
             algorithm,
             cost,
             mode,
@@ -401,6 +419,8 @@ fn rule_with_part_of(own: &Rule, other: &Rule, part: usize) -> Rule {
         13 => own.counting = other.counting,
         14 => own.slot = other.slot,
         15 => own.replaces = other.replaces,
+        16 => own.adaptive = other.adaptive,
+        17 => own.shed = other.shed,
         _ => own.shared = other.shared,
     }
     own
@@ -437,7 +457,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..config() })]
 
     #[test]
-    fn a_diff_is_empty_only_if_nothing_differs(old in policy(), other in policy(), part in 0..28usize) {
+    fn a_diff_is_empty_only_if_nothing_differs(old in policy(), other in policy(), part in 0..30usize) {
         let new = with_part_of(&old, &other, part);
         for (old, new) in [(&old, &new), (&new, &old), (&old, &old)] {
             let diff = Diff::between(old, new);

@@ -2,10 +2,12 @@
 
 use std::fmt;
 
+use tollgate::concurrency::Ending;
 use tollgate::stack::Hold;
 use tollgate_engine::verdict::Permits;
 
 use super::after::{Reply, Usage, Watch};
+use super::by_policy;
 use super::fields::Fields;
 
 /// What limits hold for a request that passed. Dropping it gives back slots, and charges what isn't settled.
@@ -19,6 +21,14 @@ pub trait Held: Send + 'static {
     fn is_empty(&self) -> bool {
         false
     }
+
+    /// The request was answered like this: what limits that adapt learn from.
+    fn replied(&mut self, reply: &dyn Reply) {
+        let _ = reply;
+    }
+
+    /// The service failed, and there is no answer.
+    fn failed(&mut self) {}
 }
 
 /// Nothing.
@@ -38,6 +48,18 @@ impl<H: Held> Held for Option<H> {
     fn is_empty(&self) -> bool {
         self.as_ref().is_none_or(Held::is_empty)
     }
+
+    fn replied(&mut self, reply: &dyn Reply) {
+        if let Some(held) = self {
+            held.replied(reply);
+        }
+    }
+
+    fn failed(&mut self) {
+        if let Some(held) = self {
+            held.failed();
+        }
+    }
 }
 
 impl Held for Permits {
@@ -47,6 +69,14 @@ impl Held for Permits {
 
     fn is_empty(&self) -> bool {
         Self::is_empty(self)
+    }
+
+    fn replied(&mut self, reply: &dyn Reply) {
+        self.tell(by_policy::meaning(reply));
+    }
+
+    fn failed(&mut self) {
+        self.tell(Ending::Dropped);
     }
 }
 
@@ -139,7 +169,8 @@ impl<H: Held> Ticket<H> {
     /// The head of the answer is there: what it says of the limit, and what is held until its body has ended.
     #[inline]
     pub fn replied(self, reply: &dyn Reply) -> (Fields, Option<Rest<H>>) {
-        let Self { held, along } = self;
+        let Self { mut held, along } = self;
+        held.replied(reply);
         match along {
             Along::Fields(fields) if held.is_empty() => (fields, None),
             Along::Fields(fields) => (fields, Some(Rest { held, watch: None })),
@@ -154,8 +185,10 @@ impl<H: Held> Ticket<H> {
 
     /// The service failed without an answer.
     pub fn failed(self) {
-        if let Along::Watched(watched) = self.along {
-            Rest::watched(self.held, watched.watch).change(|watch, held| watch.failed(held));
+        let Self { mut held, along } = self;
+        held.failed();
+        if let Along::Watched(watched) = along {
+            Rest::watched(held, watched.watch).change(|watch, held| watch.failed(held));
         }
     }
 }

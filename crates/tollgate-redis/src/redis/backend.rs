@@ -3,11 +3,12 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use futures_util::future::Either;
 use tollgate::clock::{Manual, Wakeup};
-use tollgate::{Decision, Timestamp};
+use tollgate::{Clock, Decision, Timestamp};
 use tollgate_engine::backend::{Answer, AskingOrFallback, Backend, Check, Gift, Limit};
 
 use super::{Home, Redis};
@@ -62,6 +63,13 @@ impl Backend for Redis {
         match &self.home {
             Home::Store(fallback) => Backend::now(&**fallback),
             Home::Memory(fallback) => Backend::now(&**fallback),
+        }
+    }
+
+    fn timer(&self) -> Arc<dyn Clock> {
+        match &self.home {
+            Home::Store(fallback) => Backend::timer(&**fallback),
+            Home::Memory(fallback) => Backend::timer(&**fallback),
         }
     }
 

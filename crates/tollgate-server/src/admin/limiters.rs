@@ -33,6 +33,10 @@ struct Limiter {
     /// So many a second.
     rate: Option<f64>,
     burst: Option<u64>,
+    /// The law that finds it, how many at once that allows now, and how many run; none of one that doesn't adapt.
+    law: Option<&'static str>,
+    limit_now: Option<u32>,
+    in_flight: Option<u32>,
     /// What is left, if it has one counter for everybody and that is kept in this process.
     tokens: Option<u64>,
     /// When that is as if it had never been used, in seconds.
@@ -76,7 +80,9 @@ impl<B: Store> Session<B> {
             };
             let found = found.map_or_else(Vec::new, |found| found.limits);
             for (number, kind) in state.limits.iter().enumerate() {
-                limiters.push(Limiter::of(&state, kind, found.get(number)));
+                let is_found = !matches!(kind, LimitKind::Adaptive(_));
+                let found = found.get(number).filter(|_| is_found);
+                limiters.push(Limiter::of(&state, kind, found));
             }
         }
         let waiting = engine.waiting();
@@ -117,6 +123,9 @@ impl Limiter {
             Some(rate.count() as f64 / period)
         });
         let decision = found.map(|found| &found.decision);
+        let is_adaptive = matches!(kind, LimitKind::Adaptive(_));
+        let adaptive = state.adaptive.filter(|_| is_adaptive);
+        let left = adaptive.map(|now| u64::from(now.limit.saturating_sub(now.in_flight)));
         Self {
             name: state.name.clone(),
             sort: state.sort.name(),
@@ -126,7 +135,10 @@ impl Limiter {
             algorithm,
             rate: a_second,
             burst: rate.map(|rate| rate.burst_size()).or_else(|| kind.quota()),
-            tokens: decision.map(|decision| decision.remaining),
+            law: adaptive.map(|now| now.adaptive.law.name()),
+            limit_now: adaptive.map(|now| now.limit),
+            in_flight: adaptive.map(|now| now.in_flight),
+            tokens: decision.map(|decision| decision.remaining).or(left),
             full_after: decision.map(|decision| decision.reset_after.as_secs_f64()),
             waiting: state.waiting,
             orders: state.orders,

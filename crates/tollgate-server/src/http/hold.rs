@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use serde::Deserialize;
+use tollgate::concurrency::Ending;
 use tollgate_engine::{Facts, Verdict};
 
 use super::body::{self, Asked, Pairs};
@@ -36,6 +37,30 @@ struct Named<'b> {
     id: Cow<'b, str>,
     ttl: Option<u64>,
     spent: Option<u64>,
+    outcome: Option<Outcome>,
+}
+
+/// How a request ended, which limits that adapt learn from.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Outcome {
+    /// It was served.
+    #[default]
+    Success,
+    /// It timed out, or was rejected for overload.
+    Dropped,
+    /// Neither: it says nothing about capacity.
+    Ignored,
+}
+
+impl From<Outcome> for Ending {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Success => Self::Success,
+            Outcome::Dropped => Self::Dropped,
+            Outcome::Ignored => Self::Ignored,
+        }
+    }
 }
 
 /// A name that is being decided about, until this is dropped.
@@ -122,11 +147,13 @@ impl<B: Store> Session<B> {
     /// Ends what is held. To end what isn't held any more is no mistake: the call may be repeated.
     pub(super) fn release_hold(&mut self, body: &[u8]) -> Result<(), Wrong> {
         let named: Named<'_> = body::read(body).map_err(bad)?;
-        let was_held = self.service.holds.take(&name_of(&named.id)?).is_some();
-        let answer: &[u8] = if was_held {
-            b"{\"released\":true}"
-        } else {
-            b"{\"released\":false}"
+        let held = self.service.holds.take(&name_of(&named.id)?);
+        let answer: &[u8] = match held {
+            Some(permits) => {
+                permits.end(named.outcome.unwrap_or_default().into());
+                b"{\"released\":true}"
+            }
+            None => b"{\"released\":false}",
         };
         self.answer.body.extend_from_slice(answer);
         Ok(())
@@ -140,7 +167,8 @@ impl<B: Store> Session<B> {
             .ok_or_else(|| bad("spent: it is missing: what the request did cost".to_owned()))?;
         let held = self.service.holds.take(&name_of(&named.id)?);
         let permits = held.ok_or_else(|| unknown(&named.id))?;
-        self.service.holds.settle(permits, spent);
+        let ending = named.outcome.unwrap_or_default().into();
+        self.service.holds.settle(permits, spent, ending);
         self.answer.body.extend(b"{\"settled\":true}");
         Ok(())
     }

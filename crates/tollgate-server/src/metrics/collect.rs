@@ -86,6 +86,20 @@ impl Scrape {
             "tollgate_limit_burst",
             "What a limiter allows at once: the least of its bursts, totals and slots.",
             bursts.map(|(name, burst)| ([("limiter", name)], burst)),
+        )?;
+        let adaptive = || {
+            let all = self.allows.iter();
+            all.filter_map(|(name, own)| Some(([("limiter", &**name)], own.adaptive?)))
+        };
+        out.gauges(
+            "tollgate_adaptive_limit",
+            "How many at once a limit that adapts allows at present.",
+            adaptive().map(|(labels, now)| (labels, now.limit)),
+        )?;
+        out.gauges(
+            "tollgate_adaptive_in_flight",
+            "How many run at present under a limit that adapts.",
+            adaptive().map(|(labels, now)| (labels, now.in_flight)),
         )
     }
 

@@ -1,5 +1,6 @@
 //! The service as its clients see it: real sockets, virtual time.
 
+mod adaptive;
 mod admin;
 mod admin_kit;
 mod admin_table;

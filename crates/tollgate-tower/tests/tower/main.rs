@@ -1,5 +1,6 @@
 //! The layer around real services of axum and tonic, in process and over sockets.
 
+mod adaptive_policy;
 mod answers;
 mod costs;
 mod counting;

@@ -141,6 +141,47 @@ impl<L> Controller<L> {
         self.shared.change(set);
     }
 
+    /// Goes on by another law, from the limit in force, as far as that is within its bounds. What a limiter allows
+    /// follows with the next sample, or with [`put_in_force`](Self::put_in_force).
+    ///
+    /// ```
+    /// use tollgate::adaptive::{Aimd, Bounds, Controller, Gradient2, Law};
+    ///
+    /// let bounds = |max| Bounds::new(5.0, max);
+    /// let law: Box<dyn Law> = Box::new(Aimd::new(bounds(200.0)?).initial(100.0));
+    /// let controller = Controller::new(law);
+    /// let limiter = controller.concurrency().build();
+    /// controller.set_law(Box::new(Gradient2::new(bounds(50.0)?)));
+    /// controller.put_in_force(&limiter);
+    /// assert_eq!(limiter.peek().limit, 50);
+    /// # Ok::<(), tollgate::adaptive::LawError>(())
+    /// ```
+    pub fn set_law<S>(&self, law: L)
+    where
+        L: Law<S>,
+    {
+        let set = |own: &mut L| {
+            let limit = own.bounds().clamp(own.limit());
+            *own = law;
+            let limit = own.bounds().clamp(limit);
+            own.set_limit(limit);
+            Some(Reason::Ordered)
+        };
+        self.shared.change(set);
+    }
+
+    /// Makes the law's limit that of a limiter, for when it was [set](Self::set_limit) or the [law](Self::set_law) was.
+    pub fn put_in_force<S, C: Clock>(&self, limiter: &ConcurrencyLimiter<C>)
+    where
+        L: Law<S>,
+    {
+        let put = self.put(self.limit(), |to| {
+            limiter.set_limit(whole(to));
+            Ok::<_, Infallible>(())
+        });
+        let Ok(()) = put;
+    }
+
     /// As [`observe`](Self::observe); a change becomes the limiter's rate at once, a second. The burst stays
     /// as it is.
     ///

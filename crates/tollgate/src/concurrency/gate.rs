@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::task::Waker;
 
 use super::Occupancy;
+use crate::shed::part;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, PoisonError};
 
 /// The highest limit: 31 bits of the word.
@@ -162,8 +163,8 @@ impl Gate {
     #[inline]
     pub(super) fn try_enter_within(&self, weight: u32, percent: u8) -> Option<u32> {
         self.step(Ordering::Acquire, |word| {
-            let within = (u64::from(word.limit()) * u64::from(percent) / 100).max(1);
-            let fits = u64::from(word.in_use()) + u64::from(weight) <= within;
+            let within = part(word.limit(), percent);
+            let fits = u64::from(word.in_use()) + u64::from(weight) <= u64::from(within);
             (!word.is_queued() && fits && word.fits(weight)).then(|| word.plus(weight))
         })
         .map(Word::in_use)

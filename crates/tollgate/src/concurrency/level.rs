@@ -143,4 +143,8 @@ impl<H: PermitHome + Send + Sync> Slot for Permit<H> {
     fn cancel(self: Box<Self>) {
         Permit::cancel(*self);
     }
+
+    fn tell(&mut self, ending: Ending) {
+        Permit::tell(self, ending);
+    }
 }

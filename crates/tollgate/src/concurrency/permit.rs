@@ -132,6 +132,28 @@ impl<H: PermitHome> Permit<H> {
         self.home.observer().map(|_| self.started)
     }
 
+    /// The work begins only now: the time since the permit was given is none of its latency.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::adaptive::{Bounds, Controller, Little};
+    /// use tollgate::clock::Manual;
+    ///
+    /// let clock = Manual::new();
+    /// let controller = Controller::new(Little::new(Bounds::new(5.0, 200.0)?));
+    /// let limiter = controller.concurrency().clock(clock.clone()).build();
+    /// let mut permit = limiter.try_acquire()?;
+    /// clock.advance(Duration::from_millis(3)); // Something else is asked, too.
+    /// permit.restart();
+    /// assert_eq!(permit.started().map(|at| at.as_nanos()), Some(3_000_000));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn restart(&mut self) {
+        if self.home.observer().is_some() {
+            self.started = self.home.now();
+        }
+    }
+
     /// The work was done.
     #[inline]
     pub fn success(self) {

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use super::limit::Taken;
-use crate::concurrency::{Ending, Permit, SharedHome};
+use crate::clock::Clock;
+use crate::concurrency::{Ending, OwnedPermit, Permit, SharedHome};
 
 /// The slots that a request holds, of all concurrency limits that it met: given back when this is
 /// dropped. With no such limit it holds nothing. It shares its limiters, so it may be moved into a
@@ -93,6 +94,45 @@ impl Pass {
     pub fn hold_estimate(&mut self, end: impl FnOnce(Settled) + Send + Sync + 'static) {
         let estimate = AnyPermit::Keyed(Box::new(Estimate(Some(end))));
         self.keep(Taken::Slot(estimate));
+    }
+
+    /// Also holds this permit, which ends as this does.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tollgate::{ConcurrencyLimiter, stack::Pass};
+    ///
+    /// let (slots, mut pass) = (Arc::new(ConcurrencyLimiter::new(1)), Pass::default());
+    /// pass.hold_permit(slots.try_acquire_owned()?);
+    /// assert_eq!(slots.available(), 0);
+    /// pass.success();
+    /// assert_eq!((slots.available(), slots.stats().succeeded), (1, 1));
+    /// # Ok::<(), tollgate::concurrency::NoPermit>(())
+    /// ```
+    pub fn hold_permit<C: Clock + 'static>(&mut self, permit: OwnedPermit<C>) {
+        self.keep(Taken::Slot(AnyPermit::Keyed(Box::new(permit))));
+    }
+
+    /// Tells limits that learn from it how the request ended, while its slots are still needed: see
+    /// [`Permit::tell`](crate::concurrency::Permit::tell).
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tollgate::{ConcurrencyLimiter, concurrency::Ending, stack::Pass};
+    ///
+    /// let (slots, mut pass) = (Arc::new(ConcurrencyLimiter::new(1)), Pass::default());
+    /// pass.hold_permit(slots.try_acquire_owned()?);
+    /// pass.tell(Ending::Dropped);
+    /// assert_eq!((slots.available(), slots.stats().dropped), (0, 1));
+    /// # Ok::<(), tollgate::concurrency::NoPermit>(())
+    /// ```
+    pub fn tell(&mut self, ending: Ending) {
+        for permit in self.first.iter_mut().chain(&mut self.more) {
+            match permit {
+                AnyPermit::Shared(permit) => permit.tell(ending),
+                AnyPermit::Keyed(permit) => permit.tell(ending),
+            }
+        }
     }
 
     /// The request cost so much. Its slots are held on; estimates are settled, once: what is said later is too
@@ -254,6 +294,11 @@ impl<F: FnOnce(Settled)> Drop for Estimate<F> {
 pub(crate) trait Slot: Send + Sync {
     fn end(self: Box<Self>, ending: Ending);
     fn cancel(self: Box<Self>);
+
+    /// The request ended like this, which concerns those who learn from it.
+    fn tell(&mut self, ending: Ending) {
+        let _ = ending;
+    }
 
     /// The request cost so much, which concerns estimates alone.
     fn settle(&mut self, spent: u64) {

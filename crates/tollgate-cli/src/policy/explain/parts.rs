@@ -30,6 +30,9 @@ pub(super) struct Part<'a> {
     #[serde(rename = "may_wait_ms", serialize_with = "in_millis_or_not")]
     pub(super) may_wait: Option<Duration>,
     pub(super) limits: Vec<String>,
+    /// By which fact it says who is refused first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) shed: Option<String>,
     #[serde(skip)]
     pub(super) standing: Standing<'a>,
 }
@@ -91,7 +94,12 @@ impl<'a> Part<'a> {
                 Over::Wait(longest) => Some(longest),
                 Over::Refuse => None,
             },
-            limits: entry.limits.map(each).unwrap_or_default(),
+            limits: {
+                let adaptive = entry.adaptive.map(|own| own.to_string());
+                let limits = entry.limits.map(each).unwrap_or_default();
+                limits.into_iter().chain(adaptive).collect()
+            },
+            shed: entry.shed.map(|shed| shed.by.clone()),
             standing: entry.standing,
         }
     }

@@ -66,6 +66,7 @@ impl Text {
         notes.extend(rule.counting.and_then(counted).map(str::to_owned));
         let wait = rule.may_wait.map(readable);
         notes.extend(wait.map(|wait| format!("may wait {wait}")));
+        notes.extend(rule.shed.iter().map(|by| format!("sheds by {by}")));
         notes.extend(self.without_store(rule.on_store_failure));
         let (name, notes) = (&rule.rule, in_brackets(&notes));
         let line = format!("  {applies}  {name}{notes}: {}", rule.standing);

@@ -172,6 +172,8 @@ fn most(limit: &Limit) -> u64 {
         LimitKind::Rate { rate, .. } => rate.burst_size(),
         LimitKind::Quota(quota) => quota.count(),
         LimitKind::Concurrency(most) => u64::from(*most),
+        // Trees have none.
+        LimitKind::Adaptive(own) => u64::from(own.max),
     }
 }
 

@@ -38,6 +38,13 @@ pub enum PolicyError {
         /// Why, and what to do instead.
         why: String,
     },
+    /// What a rule says of overload can't be done.
+    Overload {
+        /// The rule.
+        rule: String,
+        /// Why.
+        why: String,
+    },
     /// A rule replaces one that there isn't.
     UnknownRule {
         /// The rule.
@@ -62,7 +69,9 @@ impl fmt::Display for PolicyError {
         match self {
             Self::Pattern(error) => error.fmt(f),
             Self::Rate { rule, error } => write!(f, "{rule:?}: {error}"),
-            Self::Backend { rule, why } => write!(f, "{rule:?}: {why}"),
+            Self::Backend { rule, why } | Self::Overload { rule, why } => {
+                write!(f, "{rule:?}: {why}")
+            }
             Self::UnknownRule { rule, replaces } => write!(
                 f,
                 "{rule:?} replaces {replaces:?}, and no rule has that name; name a rule of this \

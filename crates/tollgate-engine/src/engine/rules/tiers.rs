@@ -78,7 +78,9 @@ impl Draft<'_> {
                 is_tier: true,
                 shares: false,
                 rollout: None,
+                has_more: false,
                 warm: None,
+                overload: None,
                 tally: UNCOUNTED,
             });
         }

@@ -1,0 +1,288 @@
+//! What rules do about overload: gates whose limit a law finds, in this process, and parts of slots by class.
+//!
+//! A gate is none of the backend's checks: it is entered before that is asked, so that nothing is charged for a request
+//! that has no place, and left again if the backend refuses.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tollgate::adaptive::{Bounds, Controller, Law, LawError};
+use tollgate::concurrency::{NoPermit, OwnedPermit};
+use tollgate::shed::{Criticality, Shares, Shedder};
+use tollgate::{Clock, ConcurrencyLimiter, Decision, LimitError, Outcome};
+
+use super::counters::{Counters, Sharing};
+use crate::limits::{Check, Limit, LimitKind};
+use crate::policy::{Adaptive, Rule};
+
+mod entered;
+
+pub(crate) use entered::{Beside, Entered, GateCheck};
+
+/// The clock of a backend, whichever that is.
+type Time = Arc<dyn Clock>;
+
+/// What a rule does about overload.
+#[derive(Debug)]
+pub(crate) struct Overload {
+    /// The number of the fact that says how critical a request is.
+    by: Option<u32>,
+    shares: Shares,
+    /// The slots that the policy fixes, as sheddable requests and default ones may use them: the same counter by lower limits.
+    slots: Option<[Limit; 2]>,
+    pub(crate) adaptive: Option<Adapting>,
+}
+
+/// The slots that a law finds.
+#[derive(Debug)]
+pub(crate) struct Adapting {
+    pub(crate) own: Adaptive,
+    /// What is told of it. No backend is asked about it.
+    pub(crate) limit: Limit,
+    /// Once the policy is to come into force.
+    pub(crate) gate: Option<Gate>,
+}
+
+/// Where requests enter, by how much their class may use.
+pub(crate) struct Gate {
+    kept: Arc<Kept>,
+    shedder: Shedder<Time>,
+    shares: Shares,
+}
+
+/// What outlives a policy: who is inside, and what was learnt.
+struct Kept {
+    /// What it goes by. Only changed by who puts a policy in force.
+    own: Mutex<Adaptive>,
+    controller: Controller<Box<dyn Law>>,
+    limiter: Arc<ConcurrencyLimiter<Time>>,
+}
+
+/// How an adaptive limit is now.
+///
+/// ```
+/// # use tollgate::clock::Manual;
+/// # use tollgate_engine::backend::Memory;
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::{Engine, Facts, Policy};
+/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// let text = "limits: [{name: api, concurrency: {adaptive: gradient2, max: 200}}]";
+/// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+/// let facts = Facts::new();
+/// let passed = engine.decide(&facts).passed();
+/// let states = engine.limiter_states();
+/// let now = states[0].adaptive.expect("it adapts");
+/// assert_eq!((now.limit, now.in_flight, now.adaptive.max), (20, 1, 200));
+/// # drop(passed);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AdaptiveState {
+    /// The law and its bounds.
+    pub adaptive: Adaptive,
+    /// How many may run at once now.
+    pub limit: u32,
+    /// How many do.
+    pub in_flight: u32,
+}
+
+impl Overload {
+    /// What a rule does, if it does anything; the number is that of its fact.
+    pub(in crate::engine) fn of(
+        rule: &Rule,
+        by: Option<u32>,
+        limits: &[Limit],
+        counters: &mut Counters,
+    ) -> Result<Option<Box<Self>>, LimitError> {
+        if rule.adaptive.is_none() && rule.shed.is_none() {
+            return Ok(None);
+        }
+        let whole = Shares::new(100, 100);
+        let shares = rule.shed.as_ref().map_or(whole, |shed| shed.shares);
+        let part = |limit: &Limit, class| match limit.kind() {
+            LimitKind::Concurrency(most) => {
+                let part = LimitKind::Concurrency(shares.of(class, *most));
+                Some(limit.with_kind(part))
+            }
+            _ => None,
+        };
+        let of = |class| limits.iter().find_map(|limit| part(limit, class));
+        let of = |class| rule.shed.as_ref().and_then(|_| of(class)).transpose();
+        let slots = of(Criticality::Sheddable)?.zip(of(Criticality::Default)?);
+        let adaptive = match rule.adaptive {
+            Some(own) => {
+                let kind = LimitKind::Adaptive(own);
+                let limit = counters
+                    .place(&gate_of(rule), Sharing::Alone, &[kind])?
+                    .pop();
+                limit.map(|limit| Adapting {
+                    own,
+                    limit,
+                    gate: None,
+                })
+            }
+            None => None,
+        };
+        Ok(Some(Box::new(Self {
+            by,
+            shares,
+            slots: slots.map(|(sheddable, default)| [sheddable, default]),
+            adaptive,
+        })))
+    }
+
+    /// How critical a request is, by what its fact says.
+    pub(in crate::engine) fn class<'f>(
+        &self,
+        text: impl FnOnce(u32) -> Option<&'f str>,
+    ) -> Criticality {
+        let said = self.by.and_then(text);
+        said.and_then(|text| text.parse().ok()).unwrap_or_default()
+    }
+
+    /// The slots that the policy fixes, as this class may use them; none if it may use all.
+    pub(in crate::engine) fn part(&self, class: Criticality) -> Option<&Limit> {
+        let [sheddable, default] = self.slots.as_ref()?;
+        match class {
+            Criticality::Sheddable => Some(sheddable),
+            Criticality::Default => Some(default),
+            Criticality::Critical => None,
+        }
+    }
+
+    /// Whether a refusal by this limit is for want of capacity, and not for what the client did.
+    pub(crate) fn sheds(&self, limit: u64) -> bool {
+        let slots = self.slots.iter().flatten();
+        let adaptive = self.adaptive.iter().map(|own| &own.limit);
+        slots.chain(adaptive).any(|own| own.id == limit)
+    }
+
+    /// Puts the gate in its place: the one of the policy before with all who are inside, or a new one.
+    pub(in crate::engine) fn open(&mut self, before: Option<&Self>, clock: impl FnOnce() -> Time) {
+        let Some(adapting) = &mut self.adaptive else {
+            return;
+        };
+        let before = before.and_then(|before| before.adaptive.as_ref()?.gate.as_ref());
+        let kept = match before {
+            Some(before) => {
+                before.kept.follow(adapting.own, adapting.limit.id);
+                Ok(Arc::clone(&before.kept))
+            }
+            None => Kept::new(adapting.own, adapting.limit.id, clock()).map(Arc::new),
+        };
+        // A rule whose law can't be made was refused before.
+        adapting.gate = kept.ok().map(|kept| Gate {
+            shedder: Shedder::new(Arc::clone(&kept.limiter)).shares(self.shares),
+            shares: self.shares,
+            kept,
+        });
+    }
+}
+
+/// What tells the gate of a rule from those of others.
+pub(crate) fn gate_of(rule: &Rule) -> String {
+    format!("adaptive/{}", rule.name)
+}
+
+/// The law of a rule, if it can be made.
+pub(crate) fn law(own: Adaptive, seed: u64) -> Result<Box<dyn Law>, LawError> {
+    let bounds = Bounds::new(f64::from(own.min), f64::from(own.max))?;
+    own.law.make(bounds, seed)
+}
+
+impl Kept {
+    fn new(own: Adaptive, seed: u64, clock: Time) -> Result<Self, LawError> {
+        let controller = Controller::new(law(own, seed)?);
+        let limiter = controller.concurrency().max_waiters(0).clock(clock).build();
+        Ok(Self {
+            own: Mutex::new(own),
+            limiter: Arc::new(limiter),
+            controller,
+        })
+    }
+
+    /// Goes by another law or other bounds from now on, from the limit that it has found.
+    fn follow(&self, new: Adaptive, seed: u64) {
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        if *own == new {
+            return;
+        }
+        if let Ok(law) = law(new, seed) {
+            self.controller.set_law(law);
+            self.controller.put_in_force(&self.limiter);
+            *own = new;
+        }
+    }
+}
+
+impl Gate {
+    /// Enters, if this class may; and what is left then.
+    fn enter(
+        &self,
+        class: Criticality,
+    ) -> Result<(OwnedPermit<Time>, Decision), (NoPermit, Decision)> {
+        match self.shedder.try_acquire_owned(class) {
+            Ok(permit) => {
+                let limit = self.shares.of(class, self.kept.limiter.peek().limit);
+                let left = limit.saturating_sub(permit.in_flight());
+                Ok((permit, told(Outcome::Allowed, limit, left)))
+            }
+            Err(refused) => {
+                let limit = self.shares.of(class, refused.occupancy().limit);
+                Err((refused, told(Outcome::Denied, limit, 0)))
+            }
+        }
+    }
+
+    /// What a request of this class would be told.
+    pub(super) fn look(&self, class: Criticality) -> Decision {
+        let now = self.kept.limiter.peek();
+        let limit = self.shares.of(class, now.limit);
+        match limit.saturating_sub(now.in_use) {
+            0 => told(Outcome::Denied, limit, 0),
+            left => told(Outcome::Allowed, limit, left),
+        }
+    }
+}
+
+impl Adapting {
+    /// How it is now.
+    pub(crate) fn state(&self) -> Option<AdaptiveState> {
+        let now = self.gate.as_ref()?.kept.limiter.peek();
+        Some(AdaptiveState {
+            adaptive: self.own,
+            limit: now.limit,
+            in_flight: now.in_use,
+        })
+    }
+
+    /// It as a question, to stand in line for it: all keys stand in one.
+    fn check(&self) -> Check<'_> {
+        Check::by_fingerprint(&self.limit, [0; 2], 1)
+    }
+}
+
+/// Nobody knows when a slot comes back.
+fn told(outcome: Outcome, limit: u32, left: u32) -> Decision {
+    let none = std::time::Duration::ZERO;
+    Decision::new(outcome, u64::from(limit), u64::from(left), none, none)
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gate")
+            .field("kept", &self.kept)
+            .field("shares", &self.shares)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kept")
+            .field("own", &self.own)
+            .field("limiter", &self.limiter)
+            .finish_non_exhaustive()
+    }
+}
