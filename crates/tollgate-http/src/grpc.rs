@@ -35,6 +35,29 @@ pub fn is_call(content_type: &[u8]) -> bool {
     }
 }
 
+/// The status of an answer. A call of gRPC is answered 200 whatever came of it; if its head says by `grpc-status` that it failed, it is
+/// the status of HTTP that means the same.
+///
+/// ```
+/// use tollgate_http::grpc;
+///
+/// assert_eq!(grpc::http_status(200, Some(b"14")), 503);
+/// assert_eq!(grpc::http_status(200, Some(b"0")), 200);
+/// assert_eq!(grpc::http_status(404, None), 404);
+/// ```
+pub const fn http_status(status: u16, grpc_status: Option<&[u8]>) -> u16 {
+    match grpc_status {
+        None | Some(b"0") => status,
+        // Deadline exceeded, resource exhausted, unavailable.
+        Some(b"4") => 504,
+        Some(b"8") => 429,
+        Some(b"14") => 503,
+        // Unknown, internal, data loss.
+        Some(b"2" | b"13" | b"15") => 500,
+        Some(_) => 400,
+    }
+}
+
 /// Writes the fields of a refusal: `grpc-status`, `grpc-message`, how long to wait, and the details as `RetryInfo` and
 /// `QuotaFailure` of `google.rpc`.
 ///

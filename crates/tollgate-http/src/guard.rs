@@ -35,7 +35,7 @@ mod set_up;
 mod spread;
 mod tarpit;
 
-pub use after::{Counts, CountsIf, Reply, Settle, Usage, Used};
+pub use after::{Counts, CountsIf, Reply, Settle, Usage, Used, ending_of};
 pub use answers::{Answers, Form, Refused};
 pub use asking::Later;
 pub use at_once::{AtOnce, Slot, SlotWait};

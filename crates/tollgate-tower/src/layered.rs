@@ -9,6 +9,7 @@ use http::{HeaderValue, Request, Response, StatusCode};
 use pin_project_lite::pin_project;
 use tollgate::breaker::Open;
 use tollgate::concurrency::{Ending, NoPermit};
+use tollgate_http::grpc;
 use tollgate_http::outgoing::Stalled;
 use tower_service::Service;
 
@@ -76,18 +77,11 @@ impl<S: Service<Request<I>>, I> Future for Call<S, I> {
     }
 }
 
-/// The status that the head of an answer tells. A call of gRPC is answered 200 whatever came of it; if its head says that, too, it is the
-/// status of HTTP that means the same.
+/// The status that the head of an answer tells, also of a call of gRPC.
 pub(crate) fn status_of<O>(answer: &Response<O>) -> StatusCode {
     let code = answer.headers().get("grpc-status");
-    match code.map(HeaderValue::as_bytes) {
-        None | Some(b"0") => answer.status(),
-        Some(b"4") => StatusCode::GATEWAY_TIMEOUT,
-        Some(b"8") => StatusCode::TOO_MANY_REQUESTS,
-        Some(b"14") => StatusCode::SERVICE_UNAVAILABLE,
-        Some(b"2" | b"13" | b"15") => StatusCode::INTERNAL_SERVER_ERROR,
-        Some(_) => StatusCode::BAD_REQUEST,
-    }
+    let status = grpc::http_status(answer.status().as_u16(), code.map(HeaderValue::as_bytes));
+    StatusCode::from_u16(status).unwrap_or(answer.status())
 }
 
 /// What an error says of the one that is called. One of the layers inside that keep calls back says nothing, as nothing was sent.

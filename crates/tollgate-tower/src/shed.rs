@@ -11,6 +11,7 @@ use http::{HeaderValue, Request, Response, StatusCode};
 use tollgate::Clock;
 use tollgate::concurrency::{Ending, PermitHome};
 use tollgate::shed::{Criticality, Partitions, Shedder};
+use tollgate_http::guard::ending_of;
 use tollgate_http::{Kind, Refusal, grpc};
 use tower_layer::Layer;
 use tower_service::Service;
@@ -222,16 +223,12 @@ impl<F, C: Clock> ShedLayer<By<Arc<Partitions<C>>, F>> {
     }
 }
 
-/// What an answer of a service means to a limit in front of it. 429 is what limits inside of it say to one client.
+/// What an answer of a service means to a limit in front of it.
 fn served(status: StatusCode) -> Ending {
-    match status.as_u16() {
-        502..=504 => Ending::Dropped,
-        400.. => Ending::Ignored,
-        _ => Ending::Success,
-    }
+    ending_of(status.as_u16())
 }
 
-/// And what it means to a client.
+/// And what it means to a client: the one that is called wants fewer calls.
 fn called(status: StatusCode) -> Ending {
     match status {
         StatusCode::TOO_MANY_REQUESTS => Ending::Dropped,

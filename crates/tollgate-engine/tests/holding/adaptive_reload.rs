@@ -119,7 +119,7 @@ fn slots_of_a_policy_and_of_a_law_are_counted_apart() {
 #[test]
 fn nothing_leaks_after_ten_thousand_random_steps() {
     let clock = Manual::new();
-    let both = |law: usize, max: u32| {
+    let both = |law: usize, max: usize| {
         format!(
             "limits:\n- {{name: api, concurrency: {{adaptive: {law}, max: {max}}}, shed: priority}}\n\
              - {{name: calls, key: user, rate: 50/s, concurrency: {{adaptive: aimd, max: 30}}}}\n",
@@ -128,24 +128,24 @@ fn nothing_leaks_after_ten_thousand_random_steps() {
     };
     let engine = engine(&both(0, 40), &clock);
     let mut random = 0x2545_f491_4f6c_dd1d_u64;
-    let mut next = |below: u64| {
+    let mut next = |below: usize| {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        random % below
+        usize::try_from(random % below as u64).expect("below a usize")
     };
     let mut running: VecDeque<Permits> = VecDeque::new();
-    for step in 0..10_000_u64 {
+    for step in 0..10_000_usize {
         match next(20) {
             0..=9 => {
-                let class = ["critical", "default", "sheddable", "?"][next(4) as usize];
-                let user = ["ada", "bob"][next(2) as usize];
+                let class = ["critical", "default", "sheddable", "?"][next(4)];
+                let user = ["ada", "bob"][next(2)];
                 let facts = Facts::new().with("priority", class).with("user", user);
                 let passed = engine.decide(&facts).passed();
                 running.extend(passed.map(|passed| passed.into_permits()));
             }
             kind @ 10..=17 => {
-                let place = next(running.len().max(1) as u64) as usize;
+                let place = next(running.len().max(1));
                 if let Some(permits) = running.swap_remove_back(place) {
                     match kind {
                         10..=13 => permits.end(Ending::Success),
@@ -156,8 +156,8 @@ fn nothing_leaks_after_ten_thousand_random_steps() {
                     }
                 }
             }
-            18 => clock.advance(std::time::Duration::from_micros(1 + next(50_000))),
-            _ if step % 50 == 0 => reload(&engine, &both(step as usize, 20 + next(40) as u32)),
+            18 => clock.advance(std::time::Duration::from_micros(1 + next(50_000) as u64)),
+            _ if step % 50 == 0 => reload(&engine, &both(step, 20 + next(40))),
             _ => {}
         }
         for now in engine

@@ -5,6 +5,8 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tollgate::concurrency::Ending;
+
 use super::held::Held;
 
 /// Nobody said yet what was used.
@@ -232,6 +234,24 @@ impl Counts {
             (Self::Failures, false) | (Self::Successes, true) => Counted::No,
             _ => Counted::Yes,
         }
+    }
+}
+
+/// What an answer of this [status](crate::grpc::http_status) means to limits that adapt: only what timed out or was refused for overload makes
+/// them smaller. What is wrong with a request, or with the program, says nothing about capacity, and 429 is what limits inside
+/// say to one client.
+///
+/// ```
+/// use tollgate::concurrency::Ending;
+/// use tollgate_http::guard::ending_of;
+///
+/// assert_eq!([200, 404, 500, 503].map(ending_of), [Ending::Success, Ending::Ignored, Ending::Ignored, Ending::Dropped]);
+/// ```
+pub const fn ending_of(status: u16) -> Ending {
+    match status {
+        502..=504 => Ending::Dropped,
+        400.. => Ending::Ignored,
+        _ => Ending::Success,
     }
 }
 

@@ -6,13 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::clock::Clock;
-use tollgate::concurrency::Ending;
 use tollgate::{Decision, Outcome};
 use tollgate_engine::backend::{Backend, Memory};
 use tollgate_engine::verdict::Permits;
 use tollgate_engine::{Engine, Facts, Verdict};
 
-use super::after::Reply;
 use super::answers::Answers;
 use super::denial::Denial;
 use super::hooks;
@@ -248,19 +246,6 @@ impl<R: Request + ?Sized, B: Backend + 'static> Limits<R> for ByPolicy<B> {
 
 /// Of rules whose cost is an estimate (`settle_within`); of others the cost stays charged.
 impl<B: Backend> Settles for ByPolicy<B> {}
-
-/// What an answer means to limits that adapt: only what timed out or was refused for overload makes them smaller, and what is
-/// wrong with a request, or with the program, says nothing about capacity.
-pub(super) fn meaning(reply: &dyn Reply) -> Ending {
-    match (reply.status(), reply.line("grpc-status")) {
-        (502..=504, _) => Ending::Dropped,
-        (400.., _) => Ending::Ignored,
-        (_, None | Some(b"0")) => Ending::Success,
-        // Deadline exceeded, unavailable.
-        (_, Some(b"4" | b"14")) => Ending::Dropped,
-        _ => Ending::Ignored,
-    }
-}
 
 impl<B: Backend> fmt::Debug for ByPolicy<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

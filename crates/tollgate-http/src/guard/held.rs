@@ -6,9 +6,9 @@ use tollgate::concurrency::Ending;
 use tollgate::stack::Hold;
 use tollgate_engine::verdict::Permits;
 
-use super::after::{Reply, Usage, Watch};
-use super::by_policy;
+use super::after::{Reply, Usage, Watch, ending_of};
 use super::fields::Fields;
+use crate::grpc;
 
 /// What limits hold for a request that passed. Dropping it gives back slots, and charges what isn't settled.
 pub trait Held: Send + 'static {
@@ -72,7 +72,8 @@ impl Held for Permits {
     }
 
     fn replied(&mut self, reply: &dyn Reply) {
-        self.tell(by_policy::meaning(reply));
+        let status = grpc::http_status(reply.status(), reply.line("grpc-status"));
+        self.tell(ending_of(status));
     }
 
     fn failed(&mut self) {
