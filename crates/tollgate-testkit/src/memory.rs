@@ -49,6 +49,45 @@ pub fn held() -> usize {
     kilobytes.expect("a line `Anonymous: N kB`") * 1_024
 }
 
+/// Whether a test that compares what is [held] may go on: it has a process of its own, so that no other test's memory is taken for
+/// its. If it shares one (as with `cargo test`), it is run again in one of its own, and this one has nothing more to do.
+///
+/// # Panics
+/// If it fails there.
+///
+/// ```no_run
+/// # use tollgate_testkit::memory::{alone, held};
+/// // The beginning of a test:
+/// if !alone() {
+///     return;
+/// }
+/// let before = held();
+/// # let _ = before;
+/// ```
+pub fn alone() -> bool {
+    const AGAIN: &str = "TOLLGATE_TEST_ALONE";
+    let thread = std::thread::current();
+    // Tests that run one after the other are on the first thread.
+    let name = thread.name().filter(|name| *name != "main");
+    let is_alone = ["NEXTEST", AGAIN].map(|one| std::env::var_os(one).is_some());
+    let (false, Some(name)) = (is_alone.contains(&true), name) else {
+        return true;
+    };
+    let program = std::env::current_exe().expect("a program that runs has a path");
+    let run = std::process::Command::new(program)
+        .args([name, "--exact", "--nocapture"])
+        .env(AGAIN, "1")
+        .output()
+        .expect("a program that runs can be run again");
+    assert!(
+        run.status.success(),
+        "{name} failed in a process of its own:\n{}{}",
+        String::from_utf8_lossy(&run.stdout),
+        String::from_utf8_lossy(&run.stderr)
+    );
+    false
+}
+
 /// How often this thread has asked for memory.
 pub fn calls() -> u64 {
     CALLS.get()

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-use tollgate_testkit::memory::held;
+use tollgate_testkit::memory::{alone, held};
 
 use crate::hostile::{POLICY, others_are_served};
 use crate::kit::Running;
@@ -92,6 +92,9 @@ fn crowd(protocol: &str, address: SocketAddr) -> Child {
 /// Starts a service and a crowd, and compares what a connection costs with what it may, in bytes. What was measured is
 /// in docs/server.md; a build for release costs the same.
 fn a_connection_costs(protocol: &str, most: usize) {
+    if !alone() {
+        return;
+    }
     raise_the_limit_of_files();
     let running = Running::new(POLICY, |settings| {
         settings.bounds.connections = CLIENTS + 100;

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::time::Duration;
 
-use tollgate_testkit::memory::held;
+use tollgate_testkit::memory::{alone, held};
 
 use crate::kit::{Client, Running};
 
@@ -143,6 +143,9 @@ fn write_and_never_read(running: &Running, protocol: &Protocol, said: &str) -> C
 
 #[test]
 fn who_reads_nothing_costs_little_and_is_let_go() {
+    if !alone() {
+        return;
+    }
     // Many rules, so that a few bytes ask for many.
     let rules = (0..2_000).map(|number| format!("{{name: rule-{number}, key: user, rate: 5/s}}"));
     let policy = format!("limits: [{}]", rules.collect::<Vec<_>>().join(","));
@@ -165,6 +168,9 @@ fn who_reads_nothing_costs_little_and_is_let_go() {
 
 #[test]
 fn a_connection_that_rests_keeps_little_of_what_it_did() {
+    if !alone() {
+        return;
+    }
     const MANY: usize = 500;
     let running = Running::new(POLICY, |settings| settings.bounds.batch = 10_000);
     let words = "*1000\r\n$7\r\nTG.PEEK\r\n".to_owned() + &"$3\r\na=b\r\n".repeat(999);
@@ -228,6 +234,9 @@ fn path(number: usize) -> (String, String) {
 
 #[test]
 fn a_pipeline_of_any_depth_is_answered_in_order() {
+    if !alone() {
+        return;
+    }
     const PART: usize = 1_000;
     let running = Running::new(POLICY, |_| {});
     let each: [fn(usize) -> (String, String); 2] = [throttle, path];

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use tollgate_testkit::memory::held;
+use tollgate_testkit::memory::{alone, held};
 use tollgate_testkit::redis::Server;
 
 use crate::hostile_review::{JSON, ask, post, used};
@@ -58,6 +58,9 @@ fn facts_are_bounded() {
 /// What a connection was told once it doesn't keep, however much that was.
 #[test]
 fn connections_on_which_nothing_happens_keep_next_to_nothing() {
+    if !alone() {
+        return;
+    }
     let rules: Vec<_> = (0..30)
         .map(|number| format!("{{name: rule-{number}, key: user, rate: 9/h}}"))
         .collect();
@@ -95,6 +98,9 @@ fn connections_on_which_nothing_happens_keep_next_to_nothing() {
 /// Short questions with long answers: only so many are answered before some of them are read.
 #[test]
 fn answers_that_nobody_reads_are_bounded() {
+    if !alone() {
+        return;
+    }
     let rules: Vec<_> = (0..2_000)
         .map(|number| format!("{{name: rule-{number}, key: user, rate: 9/h}}"))
         .collect();

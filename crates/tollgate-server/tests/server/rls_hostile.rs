@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use h2::Reason;
-use tollgate_testkit::memory::held;
+use tollgate_testkit::memory::{alone, held};
 
 use crate::kit::Running;
 use crate::rls_client::{Grpc, SHOULD, framed};
@@ -143,6 +143,9 @@ fn others_are_served(running: &Running) {
 
 #[test]
 fn thousands_of_streams_that_are_reset_end_their_connection_and_no_other() {
+    if !alone() {
+        return;
+    }
     let running = Running::new(TREE, |_| {});
     let mut other = Grpc::to(&running);
     let before = held();
@@ -232,6 +235,9 @@ fn a_client_that_never_reads_holds_no_more_than_its_streams() {
 
 #[test]
 fn a_client_that_only_speaks_is_heard_no_longer() {
+    if !alone() {
+        return;
+    }
     let running = Running::new(TREE, |_| {});
     let before = held();
     let mut raw = Raw::greeted(&running, &[]);
@@ -259,6 +265,9 @@ fn a_client_that_only_speaks_is_heard_no_longer() {
 
 #[test]
 fn messages_over_the_limit_are_told_so_and_not_kept() {
+    if !alone() {
+        return;
+    }
     let running = Running::new(TREE, |settings| settings.bounds.request_bytes = 1_000);
     let before = held();
     for _ in 0..100 {
