@@ -1,5 +1,6 @@
 //! How those who asked are told: header fields, a status, a body.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -156,20 +157,17 @@ impl Answers {
             fields.field("retry-after");
             fields.number(seconds);
         }
-        let mut body = Vec::new();
-        match self.form {
+        let body = match self.form {
             Form::Problem => {
                 fields.known("content-type", PROBLEM_TYPE);
-                body.reserve(256);
-                refusal.problem_json(&mut body);
+                written(|body| refusal.problem_json(body))
             }
             Form::Plain => {
                 fields.known("content-type", JSON_TYPE);
-                body.reserve(64);
-                refusal.plain_json(&mut body);
+                written(|body| refusal.plain_json(body))
             }
-            Form::Empty => {}
-        }
+            Form::Empty => Vec::new(),
+        };
         Refused {
             kind: denial.kind,
             status: denial.kind.status(),
@@ -193,6 +191,18 @@ impl Answers {
             fields.push("access-control-expose-headers", names);
         }
     }
+}
+
+/// A body of just the size that it needs, so that carriers can share it as it is. Each thread writes all of its own at one place.
+fn written(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    thread_local! {
+        static PLACE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+    PLACE.with_borrow_mut(|place| {
+        place.clear();
+        write(place);
+        place.as_slice().to_vec()
+    })
 }
 
 /// By fields alone, as gRPC does.

@@ -26,8 +26,8 @@ const USUAL: usize = 64;
 #[derive(Clone, Default)]
 pub struct Fields(Option<Box<Lines>>);
 
-/// Most answers say one or two things of a limit, and refusals four.
-type Lines = SmallVec<[Line; 2]>;
+/// As many as the refusals of most dialects have.
+type Lines = SmallVec<[Line; 4]>;
 
 /// A name and its value.
 type Line = (&'static str, Bytes);
@@ -35,7 +35,8 @@ type Line = (&'static str, Bytes);
 /// Some fields, while they are being written.
 #[derive(Default)]
 pub(super) struct Written {
-    lines: Lines,
+    /// In the place where they stay: they are too many to be moved.
+    lines: Box<Lines>,
     /// The name of the one that is being written.
     name: Option<&'static str>,
     value: Text,
@@ -129,7 +130,7 @@ impl From<Written> for Fields {
     #[inline]
     fn from(mut written: Written) -> Self {
         written.end();
-        Self((!written.lines.is_empty()).then(|| Box::new(written.lines)))
+        Self((!written.lines.is_empty()).then_some(written.lines))
     }
 }
 
