@@ -19,19 +19,18 @@ use std::str::FromStr;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// It is a number, a length and a family, because it is what limits by address are counted by: an [`IpAddr`] is copied and
+/// It is a number and a length, because it is what limits by address are counted by: an [`IpAddr`] is copied and
 /// hashed byte by byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
-    first: u128,
+    first: First,
     bits: u8,
-    family: Family,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Family {
-    Four,
-    Six,
+enum First {
+    Four(u32),
+    Six(u128),
 }
 
 /// This is no range of addresses.
@@ -56,18 +55,16 @@ impl Network {
                 let bits = bits.min(32);
                 let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
                 Self {
-                    first: u128::from(four.to_bits() & mask),
+                    first: First::Four(four.to_bits() & mask),
                     bits,
-                    family: Family::Four,
                 }
             }
             IpAddr::V6(six) => {
                 let bits = bits.min(128);
                 let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
                 Self {
-                    first: six.to_bits() & mask,
+                    first: First::Six(six.to_bits() & mask),
                     bits,
-                    family: Family::Six,
                 }
             }
         }
@@ -75,10 +72,9 @@ impl Network {
 
     /// Its first address.
     pub const fn first(&self) -> IpAddr {
-        match self.family {
-            // It was made of as many bits.
-            Family::Four => IpAddr::V4(Ipv4Addr::from_bits(self.first as u32)),
-            Family::Six => IpAddr::V6(Ipv6Addr::from_bits(self.first)),
+        match self.first {
+            First::Four(four) => IpAddr::V4(Ipv4Addr::from_bits(four)),
+            First::Six(six) => IpAddr::V6(Ipv6Addr::from_bits(six)),
         }
     }
 
@@ -104,11 +100,11 @@ impl Hash for Network {
     #[inline]
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let bits = u64::from(self.bits);
-        match self.family {
-            Family::Four => hasher.write_u64((1 << 40) | (bits << 32) | self.first as u64),
-            Family::Six => {
+        match self.first {
+            First::Four(four) => hasher.write_u64((1 << 40) | (bits << 32) | u64::from(four)),
+            First::Six(six) => {
                 hasher.write_u64((2 << 40) | bits);
-                hasher.write_u128(self.first);
+                hasher.write_u128(six);
             }
         }
     }

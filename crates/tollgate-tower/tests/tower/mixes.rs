@@ -308,7 +308,7 @@ async fn ten_thousand_keys_leave_nothing_behind() {
     let long = "k".repeat(65_000);
     let request = |number: usize| {
         let mut request = from("192.0.2.1", "/");
-        let key = if number % 100 == 0 {
+        let key = if number.is_multiple_of(100) {
             format!("{long}{number}")
         } else {
             number.to_string()
