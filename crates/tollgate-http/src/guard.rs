@@ -90,6 +90,8 @@ pub struct Terms<'a> {
     pub cost: Option<u64>,
     /// How clients are told.
     pub answers: &'a Answers,
+    /// Whether it may be kept until its turn comes. In [shadow](Guard::shadow) nobody is: who would be, is over the limit.
+    pub may_wait: bool,
 }
 
 impl Terms<'_> {

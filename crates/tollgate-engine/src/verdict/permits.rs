@@ -91,6 +91,15 @@ impl Permits {
         }
     }
 
+    /// The request cost what its rules say, whatever they say of one that nobody settles (`unsettled: refund`): each what it
+    /// estimated. Said once; slots are held on.
+    pub fn charge(&mut self) {
+        self.own.charge();
+        for pass in &mut self.shadows {
+            pass.charge();
+        }
+    }
+
     /// Whether nothing is held: then it makes no difference when this is dropped.
     pub fn is_empty(&self) -> bool {
         self.own.is_empty() && self.shadows.iter().all(Pass::is_empty)

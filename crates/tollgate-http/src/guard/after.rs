@@ -129,7 +129,6 @@ pub(super) struct After {
 pub(super) struct Watch {
     after: Arc<After>,
     usage: Option<Usage>,
-    cost: u64,
     sent: u64,
     counted: Counted,
 }
@@ -145,11 +144,10 @@ enum Counted {
 }
 
 impl Watch {
-    pub(super) fn new(after: &Arc<After>, cost: u64) -> Self {
+    pub(super) fn new(after: &Arc<After>) -> Self {
         Self {
             after: Arc::clone(after),
             usage: (after.settle == Some(Settle::Told)).then(Usage::default),
-            cost,
             sent: 0,
             counted: Counted::Unknown,
         }
@@ -169,7 +167,8 @@ impl Watch {
         self.counted = self.after.counts.of(reply);
         match self.counted {
             Counted::No => held.settle(0),
-            Counted::Yes if self.after.settle.is_none() => held.settle(self.cost),
+            // What that is, limits know: a rule of a policy may say another cost than the guard.
+            Counted::Yes if self.after.settle.is_none() => held.charge(),
             _ => {}
         }
         if let (Some(usage), Some(used)) = (&self.usage, reply.used()) {
@@ -211,7 +210,7 @@ impl Watch {
                 }
             }
             Some(Settle::BytesSent { per }) => held.settle(self.sent.div_ceil(per.get())),
-            None => held.settle(self.cost),
+            None => held.charge(),
         }
     }
 }

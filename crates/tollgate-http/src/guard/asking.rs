@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use super::after::Watch;
 use super::answers::Refused;
@@ -58,10 +57,11 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         let terms = Terms {
             cost: self.cost.as_ref().map(|cost| cost(request)),
             answers: &self.answers,
+            may_wait: self.mode == Mode::Enforce,
         };
         match self.limits.ask(request, &terms) {
             Asked::Now(Judged::Refused(denial)) => self.refuse(denial, terms.cost, offender),
-            Asked::Now(judged) => Asked::Now(self.admission(judged, terms.cost)),
+            Asked::Now(judged) => Asked::Now(self.admission(judged)),
             Asked::Later(question) => Asked::Later(Box::new(Later {
                 cost: terms.cost,
                 offender,
@@ -86,10 +86,11 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
                 let terms = Terms {
                     cost,
                     answers: &self.answers,
+                    may_wait: self.mode == Mode::Enforce,
                 };
                 let denial = match self.limits.answer(question, &terms).await {
                     Judged::Refused(denial) => denial,
-                    judged => return self.admission(judged, cost),
+                    judged => return self.admission(judged),
                 };
                 match self.refuse(denial, cost, offender) {
                     Asked::Now(admission) => return admission,
@@ -135,18 +136,22 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     }
 
     #[inline(always)]
-    fn admission(&self, judged: Judged<L::Held>, cost: Option<u64>) -> Admission<L::Held> {
+    fn admission(&self, judged: Judged<L::Held>) -> Admission<L::Held> {
         match judged {
             Judged::Exempt => Admission::Passed(Ticket::free()),
             Judged::Passed { held, fields } => {
                 let after = self.after.as_ref();
-                let watch = after.map(|after| Box::new(Watch::new(after, cost.unwrap_or(1))));
+                let watch = after.map(|after| Box::new(Watch::new(after)));
                 Admission::Passed(Ticket::new(held, fields, watch))
             }
             Judged::Refused(denial) => Admission::Refused(denial),
             Judged::Failed(why) => {
                 self.log_mistake(why);
-                Admission::Failed(why)
+                match self.mode {
+                    Mode::Enforce => Admission::Failed(why),
+                    // Who tries it out hears of the mistake, and its clients don't.
+                    Mode::Shadow => Admission::Passed(Ticket::free()),
+                }
             }
         }
     }
@@ -170,10 +175,12 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         if let (true, Some(blocks), Some(key)) = (is_offence, &watch.blocks, offender.block) {
             blocks.note(key);
         }
-        // Of what is too large nobody was told when to come again, so nobody comes too early.
-        let is_told = is_offence && denial.kind != Kind::TooLarge;
-        if let (true, Some(pit), Some(key)) = (is_told, &watch.pit, offender.pit)
-            && let Some(stuck) = pit.catch(key, denial.wait().unwrap_or(Duration::MAX))
+        // Of what is too large, or on a list, nobody was told when to come again, so nobody comes too early.
+        let told = denial
+            .wait()
+            .filter(|_| is_offence && denial.kind != Kind::TooLarge);
+        if let (Some(wait), Some(pit), Some(key)) = (told, &watch.pit, offender.pit)
+            && let Some(stuck) = pit.catch(key, wait)
         {
             return Asked::Later(Box::new(Later {
                 cost,

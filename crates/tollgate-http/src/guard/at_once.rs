@@ -128,6 +128,8 @@ impl<K, C: Clock> AtOnce<K, C> {
                 hooks::passed_or_not(&self.name, || print[0], &decision);
                 let kind = match outcome {
                     Outcome::Never => Kind::TooLarge,
+                    // Others have all the room that there is for keys: that is the server's.
+                    _ if matches!(refused, NoPermit::TooManyKeys(_)) => Kind::Shed,
                     _ if self.finder.key.is_everyone() => Kind::Shed,
                     _ => Kind::Concurrency,
                 };
@@ -161,6 +163,7 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for AtOnce<
         let key = self.limiter.key_owned(&print);
         let taken = key.try_acquire_n(weight);
         if let Err(NoPermit::Full(_)) = taken
+            && terms.may_wait
             && !self.wait.is_zero()
         {
             let key = self.limiter.key_owned(&print);

@@ -1,5 +1,6 @@
 //! A policy decides: facts of the request in, what its rules say out.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use tollgate::clock::Clock;
 use tollgate::{Decision, Outcome};
 use tollgate_engine::backend::{Backend, Memory};
+use tollgate_engine::facts::KNOWN_FACTS;
 use tollgate_engine::verdict::Permits;
 use tollgate_engine::{Engine, Facts, Verdict};
 
@@ -50,9 +52,12 @@ type Now<B> = for<'f> fn(&Engine<B>, &'f Facts<'f>) -> Verdict<'f>;
 /// What is asked of a backend that takes its time.
 #[derive(Debug)]
 pub struct Question {
-    facts: Vec<(Box<str>, Box<str>)>,
+    facts: Vec<OwnFact>,
     cost: Option<u64>,
 }
+
+/// A fact that outlives its request.
+type OwnFact = (Cow<'static, str>, Box<str>);
 
 impl<C: Clock + 'static, W: Clock + 'static> ByPolicy<Memory<C, W>> {
     /// By an engine that counts in this process.
@@ -100,6 +105,31 @@ fn facts<'r, R: Request + ?Sized>(
         let told = more.and_then(|more| more.get(name));
         Some((&**name, told.or_else(|| fact(request, found, name))?))
     })
+}
+
+/// All that is known of a request, but for headers that no rule names. Until it is answered other rules may be in force than
+/// those that asked: for a rule by a fact that is missing there would be no such request, and no limit.
+fn all_facts<R: Request + ?Sized>(
+    request: &R,
+    found: Found<'_>,
+    asked: &[Box<str>],
+) -> Vec<OwnFact> {
+    let headers = asked.iter().filter(|name| name.starts_with("header."));
+    let headers = headers.map(|name| Cow::Owned(name.to_string()));
+    let known = KNOWN_FACTS.into_iter().map(Cow::Borrowed);
+    let mut facts: Vec<OwnFact> = known
+        .chain(headers)
+        .filter_map(|name| {
+            let value = fact(request, found, &name)?.into();
+            Some((name, value))
+        })
+        .collect();
+    // Of two of a name the later counts, and what a layer found out goes before what the request says.
+    if let Some(more) = request.extension::<MoreFacts>() {
+        let own = |(name, value): (&str, &str)| (Cow::Owned(name.to_owned()), value.into());
+        facts.extend(more.iter().map(own));
+    }
+    facts
 }
 
 /// What a request says of a fact.
@@ -202,7 +232,10 @@ impl<R: Request + ?Sized, B: Backend + 'static> Limits<R> for ByPolicy<B> {
 
     fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<Self::Held>, Question> {
         let asked = self.engine.facts_asked();
-        let is_asked = |fact: &str| asked.iter().any(|name| &**name == fact);
+        let now = self
+            .now
+            .filter(|_| !(self.engine.lets_wait() && terms.may_wait));
+        let is_asked = |fact: &str| now.is_none() || asked.iter().any(|name| &**name == fact);
         let ip = is_asked("ip").then(|| self.address.client(request));
         let ip = ip.flatten().map(AddressText::of);
         let host = is_asked("host").then(|| request.host()).flatten();
@@ -211,10 +244,9 @@ impl<R: Request + ?Sized, B: Backend + 'static> Limits<R> for ByPolicy<B> {
             ip: ip.as_ref().map(AddressText::as_str),
             host: host.as_deref(),
         };
-        let Some(now) = self.now.filter(|_| !self.engine.lets_wait()) else {
-            let own = |(name, value): (&str, &str)| (name.into(), value.into());
+        let Some(now) = now else {
             return Asked::Later(Question {
-                facts: facts(request, found, &asked).map(own).collect(),
+                facts: all_facts(request, found, &asked),
                 cost: terms.cost,
             });
         };

@@ -17,6 +17,9 @@ pub trait Held: Send + 'static {
         let _ = spent;
     }
 
+    /// The request cost what is held for it: what dropping this means as well, unless a rule says otherwise.
+    fn charge(&mut self) {}
+
     /// Whether nothing is held: then it makes no difference when it is dropped.
     fn is_empty(&self) -> bool {
         false
@@ -45,6 +48,12 @@ impl<H: Held> Held for Option<H> {
         }
     }
 
+    fn charge(&mut self) {
+        if let Some(held) = self {
+            held.charge();
+        }
+    }
+
     fn is_empty(&self) -> bool {
         self.as_ref().is_none_or(Held::is_empty)
     }
@@ -65,6 +74,10 @@ impl<H: Held> Held for Option<H> {
 impl Held for Permits {
     fn settle(&mut self, spent: u64) {
         Self::settle(self, spent);
+    }
+
+    fn charge(&mut self) {
+        Self::charge(self);
     }
 
     fn is_empty(&self) -> bool {
@@ -95,6 +108,12 @@ impl Held for Estimate {
     fn settle(&mut self, spent: u64) {
         if let Some(hold) = self.0.take() {
             hold.settle(spent);
+        }
+    }
+
+    fn charge(&mut self) {
+        if let Some(hold) = self.0.take() {
+            drop(hold.keep());
         }
     }
 
@@ -193,6 +212,7 @@ impl<H: Held> Ticket<H> {
         }
     }
 }
+
 impl<H: Held> Rest<H> {
     const fn watched(held: H, watch: Box<Watch>) -> Self {
         let watch = Some(watch);

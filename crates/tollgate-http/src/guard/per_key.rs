@@ -112,7 +112,7 @@ impl<K, C: Clock> PerKey<K, C> {
                     held: (),
                     fields: Fields::new(),
                 }),
-                Err(decision) => self.over(key, cost, &decision),
+                Err(decision) => self.over(key, terms, &decision),
             };
         }
         let decision = self.limiter.check_n(key, cost);
@@ -120,7 +120,7 @@ impl<K, C: Clock> PerKey<K, C> {
         if decision.is_allowed() {
             return Asked::Now(self.passed(&decision, terms));
         }
-        self.over(key, cost, &decision)
+        self.over(key, terms, &decision)
     }
 
     #[inline]
@@ -135,15 +135,15 @@ impl<K, C: Clock> PerKey<K, C> {
     fn over(
         &self,
         key: &impl Hash,
-        cost: u64,
+        terms: &Terms<'_>,
         decision: &Decision,
     ) -> Asked<Judged<()>, Box<Waiting<C>>> {
         let fingerprint = self.limiter.fingerprint(key);
-        let waits = !self.wait.is_zero() && decision.retry_after <= self.wait;
+        let waits = terms.may_wait && !self.wait.is_zero() && decision.retry_after <= self.wait;
         if waits && decision.outcome == Outcome::Denied {
             return Asked::Later(Box::new(Waiting {
                 key: self.limiter.key_owned(key),
-                cost,
+                cost: terms.cost(),
                 fingerprint,
             }));
         }

@@ -155,7 +155,8 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         self.cost(move |request| cost.of(request))
     }
 
-    /// Nothing is refused, and nobody is told that it would be but the log.
+    /// Nothing is refused or kept waiting for its turn, also what has no key, and nobody is told that it would be but the
+    /// log.
     #[must_use]
     pub fn shadow(mut self) -> Self {
         self.mode = Mode::Shadow;

@@ -22,7 +22,7 @@ pub(super) fn is_held(check: &Check<'_>) -> bool {
 fn spent(settled: Settled, unsettled: Unsettled, estimate: u64) -> u64 {
     match (settled, unsettled) {
         (Settled::Spent(spent), _) => spent,
-        (Settled::Unsaid, Unsettled::Charge) => estimate,
+        (Settled::Charged, _) | (Settled::Unsaid, Unsettled::Charge) => estimate,
         (Settled::Unsaid, Unsettled::Refund) | (Settled::Cancelled, _) => 0,
     }
 }

@@ -9,6 +9,7 @@ mod golden;
 mod hooks;
 mod hostile;
 mod kit;
+mod mixes;
 mod offences;
 mod overload;
 mod pace;

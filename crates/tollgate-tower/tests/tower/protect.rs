@@ -15,7 +15,7 @@ use tollgate::clock::Manual;
 use tollgate::concurrency::{Ending, NoPermit};
 use tollgate::protect::{Backoff, Budget, Retry};
 use tollgate_tower::{BoxError, BreakerLayer, RetryLayer, ShedLayer};
-use tower::{Layer, Service};
+use tower::{Layer, Service, service_fn};
 
 use crate::points::{Gradual, at_every_point};
 
@@ -314,6 +314,22 @@ fn what_isnt_sent_is_neither_a_failure_nor_a_drop() {
     assert!(refused.is::<Open>(), "{refused}");
     let stats = limiter.stats();
     assert_eq!((stats.ignored, stats.dropped), (1, 0));
+}
+
+/// What was answered is of no use any more, and may hold a connection and a place.
+#[test]
+fn a_call_that_waits_to_be_tried_again_holds_no_place() {
+    let clock = Manual::new();
+    let limiter = Arc::new(ConcurrencyLimiter::new(1));
+    let backend = service_fn(|_: Request<String>| async {
+        let answer = Response::builder().status(503).header("retry-after", "5");
+        answer.body("down".to_owned())
+    });
+    let sheds = ShedLayer::by(Arc::clone(&limiter)).for_client();
+    let mut client = RetryLayer::by(Arc::new(at_once(&clock))).layer(sheds.layer(backend));
+    let mut call = client.call(request(Method::GET));
+    assert!(look(call.as_mut()).is_none());
+    assert_eq!(limiter.peek().in_use, 0);
 }
 
 /// A client behind all three: retries around a breaker around a limit of calls at once.

@@ -263,6 +263,8 @@ impl<C: Clock> Retry<C> {
                 Ok(next) => next,
                 Err(why) => return Err(GaveUp { error, tries, why }),
             };
+            // It may hold something, as an answer its connection or its place in a limit: nobody needs that while it waits.
+            drop(error);
             sleep_until(&self.clock, now + wait).await;
             if let Some(taken) = taken {
                 taken.begin();

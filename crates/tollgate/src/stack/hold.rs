@@ -228,6 +228,8 @@ impl Hold<'static> {
         let mut pass = self.slots();
         pass.hold_estimate(move |settled| match settled {
             Settled::Spent(spent) => self.settle(spent),
+            // Its slots are in the pass already.
+            Settled::Charged => drop(self.keep()),
             Settled::Cancelled => self.cancel(),
             Settled::Unsaid => drop(self),
         });

@@ -86,7 +86,7 @@ impl Pass {
     /// let book = Arc::clone(&used);
     /// pass.hold_estimate(move |settled| match settled {
     ///     Settled::Spent(tokens) => book.store(tokens, Ordering::Relaxed),
-    ///     Settled::Unsaid | Settled::Cancelled => {}
+    ///     Settled::Charged | Settled::Unsaid | Settled::Cancelled => {}
     /// });
     /// pass.settle(1_500);
     /// assert_eq!(used.load(Ordering::Relaxed), 1_500);
@@ -141,6 +141,28 @@ impl Pass {
         for permit in self.first.iter_mut().chain(&mut self.more) {
             if let AnyPermit::Keyed(permit) = permit {
                 permit.settle(spent);
+            }
+        }
+    }
+
+    /// The request cost what its estimates are, whatever dropping this would mean. Its slots are held on; what is said
+    /// later is too late.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    /// use tollgate::stack::{Pass, Settled};
+    ///
+    /// let (is_spent, mut pass) = (Arc::new(AtomicBool::new(false)), Pass::default());
+    /// let book = Arc::clone(&is_spent);
+    /// pass.hold_estimate(move |settled| book.store(settled == Settled::Charged, Ordering::Relaxed));
+    /// pass.charge();
+    /// assert!(is_spent.load(Ordering::Relaxed));
+    /// ```
+    pub fn charge(&mut self) {
+        for permit in self.first.iter_mut().chain(&mut self.more) {
+            if let AnyPermit::Keyed(permit) = permit {
+                permit.charge();
             }
         }
     }
@@ -220,6 +242,8 @@ impl Pass {
 pub enum Settled {
     /// The request cost so much.
     Spent(u64),
+    /// It cost what was estimated.
+    Charged,
     /// It ended, and nobody said what it cost.
     Unsaid,
     /// It never ran.
@@ -282,6 +306,10 @@ impl<F: FnOnce(Settled) + Send + Sync> Slot for Estimate<F> {
     fn settle(&mut self, spent: u64) {
         self.call(Settled::Spent(spent));
     }
+
+    fn charge(&mut self) {
+        self.call(Settled::Charged);
+    }
 }
 
 impl<F: FnOnce(Settled)> Drop for Estimate<F> {
@@ -304,6 +332,9 @@ pub(crate) trait Slot: Send + Sync {
     fn settle(&mut self, spent: u64) {
         let _ = spent;
     }
+
+    /// And that it cost what was estimated.
+    fn charge(&mut self) {}
 }
 
 impl AnyPermit {

@@ -1,0 +1,449 @@
+//! Mixes of options, and changes while requests are under way, that could get past a limit or tell clients what isn't so.
+
+use std::num::NonZero;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Path;
+use axum::routing::get;
+use http::{Request, Response, StatusCode};
+use tollgate::clock::{Manual, Tokio};
+use tollgate::{Algorithm, AtCap, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter, Rate};
+use tollgate_engine::backend::{Backend, Memory};
+use tollgate_engine::document::Format;
+use tollgate_engine::{Engine, Policy};
+use tollgate_redis::Redis;
+use tollgate_testkit::redis::Server;
+use tollgate_tower::{
+    AtOnce, Block, ByPolicy, Counts, ExactPerKey, Guard, Head, PerKey, RateLimitLayer,
+    Request as _, Settle, Tarpit, Usage, Used, User, client::Trust, keys,
+};
+use tower::ServiceExt;
+
+use crate::kit::{app, ask, from, left, per_key, task};
+
+fn policy(text: &str) -> Policy {
+    let read = Policy::from_text(text, Format::Yaml);
+    read.expect("a policy").policy
+}
+
+/// An engine on a clock that stands still.
+fn engine(text: &str) -> Arc<Engine<Memory<Manual, Manual>>> {
+    let memory = Memory::builder().clock(Manual::new()).wall(Manual::new());
+    Arc::new(Engine::new(policy(text), memory.build()).expect("an engine"))
+}
+
+/// Answers with the status that is asked for, of which only failures count.
+fn counting_failures<B: Backend + 'static>(limits: ByPolicy<B>) -> Router {
+    let status =
+        |Path(code): Path<u16>| async move { StatusCode::from_u16(code).expect("a status") };
+    let layer = RateLimitLayer::new(limits).with(|guard| guard.count(Counts::Failures));
+    Router::new().route("/{code}", get(status)).layer(layer)
+}
+
+async fn statuses(app: &Router, codes: &[u16]) -> Vec<u16> {
+    let mut seen = Vec::new();
+    for code in codes {
+        let request = from("192.0.2.1", &format!("/{code}"));
+        seen.push(ask(app, request).await.status);
+    }
+    seen
+}
+
+/// What a policy says that a request costs is what a failure costs.
+#[tokio::test]
+async fn a_failure_costs_what_its_rule_says() {
+    for unsettled in ["charge", "refund"] {
+        let text = format!(
+            "limits: [{{name: logins, key: ip, rate: 10/h, \
+             cost: {{default: 5, settle_within: 60s, unsettled: {unsettled}}}}}]"
+        );
+        let app = counting_failures(ByPolicy::in_memory(engine(&text)));
+        let seen = statuses(&app, &[200, 401, 200, 401, 200]).await;
+        assert_eq!(seen, [200, 401, 200, 401, 429], "{unsettled}");
+    }
+}
+
+/// Who tries a limit in shadow has its service untouched, whatever is missing yet.
+#[tokio::test]
+async fn in_shadow_a_request_without_a_key_passes() {
+    let (limits, _) = per_key(Rate::per_hour(1), keys::Header::new("x-api-key"));
+    let app = app(RateLimitLayer::new(limits).with(Guard::shadow));
+    assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 200);
+}
+
+/// And nobody is held up.
+#[tokio::test(start_paused = true)]
+async fn in_shadow_nobody_waits() {
+    let limiter = KeyedLimiter::builder(Rate::per_second(1), 1_000).clock(Arc::new(Tokio::new()));
+    let limits = PerKey::by(
+        Arc::new(limiter.build().expect("a rate")),
+        keys::Address::new(),
+    );
+    let limits = limits.wait(Duration::from_secs(5));
+    let app = app(RateLimitLayer::new(limits).with(Guard::shadow));
+    let began = tokio::time::Instant::now();
+    for _ in 0..3 {
+        assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 200);
+    }
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
+fn of_user(user: &str) -> Request<Body> {
+    let mut request = from("192.0.2.1", "/");
+    request.extensions_mut().insert(User::from(user));
+    request
+}
+
+/// A request that waits is asked about again, by the rules that are in force then, which may ask for more.
+#[tokio::test(start_paused = true)]
+async fn who_waits_while_rules_change_is_known_to_the_new_ones() {
+    let memory = Memory::builder().clock(Tokio::new()).wall(Manual::new());
+    let text = "limits: [{name: all, rate: 1/s, over: wait 9s}]";
+    let engine = Arc::new(Engine::new(policy(text), memory.build()).expect("a policy"));
+    let layer = RateLimitLayer::new(ByPolicy::in_memory(Arc::clone(&engine)));
+    let app = app(layer);
+    assert_eq!(ask(&app, of_user("ada")).await.status, 200);
+    let waiting: Vec<_> = (0..4)
+        .map(|_| tokio::spawn(app.clone().oneshot(of_user("ada"))))
+        .collect();
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let text = "limits: [{name: per-user, key: user, rate: 1/h}]";
+    engine.reload(policy(text)).expect("a policy");
+    let mut passed = 0;
+    for call in waiting {
+        let status = call.await.expect("a task").expect("an answer").status();
+        passed += u32::from(status == 200);
+    }
+    assert_eq!(passed, 1);
+}
+
+/// However long a block is to last, it is one.
+#[tokio::test]
+async fn a_block_of_any_length_is_a_block() {
+    for lasting in [
+        Duration::from_secs(86_400 * 365),
+        Duration::from_secs(86_400 * 365 * 100),
+        Duration::MAX,
+    ] {
+        let (limits, clock) = per_key(Rate::per_second(1), keys::Address::new());
+        let two = NonZero::new(2).expect("more than zero");
+        let block = Block::after(two, Duration::from_secs(60)).lasting(lasting);
+        let guard = Guard::new(limits)
+            .clock(Arc::clone(&clock))
+            .block(block, keys::Address::new())
+            .expect("a block");
+        let app = app(RateLimitLayer::of(guard));
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            seen.push(ask(&app, from("192.0.2.1", "/")).await.status);
+        }
+        assert_eq!(seen, [200, 429, 429]);
+        clock.advance(Duration::from_secs(3_600));
+        let answer = ask(&app, from("192.0.2.1", "/")).await;
+        assert!(answer.body.contains("blocked"), "{lasting:?}: {answer:?}");
+    }
+}
+
+/// No places in the tarpit are none.
+#[tokio::test]
+async fn a_pit_without_places_holds_nobody_up() {
+    let (limits, _) = per_key(Rate::per_hour(1), keys::Address::new());
+    let tarpit = Tarpit::new(Duration::from_secs(5), 0);
+    let guard = Guard::new(limits).tarpit(tarpit, keys::Address::new());
+    let app = app(RateLimitLayer::of(guard));
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        seen.push(ask(&app, from("192.0.2.1", "/")).await.status);
+    }
+    assert_eq!(seen, [200, 429, 429, 429]);
+}
+
+/// Who was never told when to come again can't have come too early.
+#[tokio::test(start_paused = true)]
+async fn who_was_denied_once_does_not_wait_for_other_refusals() {
+    let limiter = KeyedLimiter::builder(Rate::per_minute(1), 1_000).clock(Arc::new(Tokio::new()));
+    let limits = PerKey::by(
+        Arc::new(limiter.build().expect("a rate")),
+        keys::Address::new(),
+    );
+    let guard = Guard::new(limits)
+        .clock(Tokio::new())
+        .deny(|head: &Head| head.path() == "/users/666")
+        .tarpit(Tarpit::new(Duration::from_secs(5), 2), keys::Address::new());
+    let app = app(RateLimitLayer::of(guard));
+    let began = tokio::time::Instant::now();
+    for (path, expected) in [("/users/666", 429), ("/", 200), ("/", 429)] {
+        assert_eq!(ask(&app, from("192.0.2.1", path)).await.status, expected);
+    }
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
+/// Room for keys is the server's, so to lack it is nobody's offence.
+#[tokio::test]
+async fn who_finds_no_room_for_its_key_is_not_at_fault() {
+    let limiter = KeyedConcurrency::builder(1, 2).at_cap(AtCap::DenyNew);
+    let limiter = Arc::new(limiter.build().expect("a limit"));
+    let block = Block::after(NonZero::<u32>::MIN, Duration::from_secs(60));
+    let guard = Guard::new(AtOnce::by(limiter, keys::Address::new()))
+        .block(block, keys::Address::new())
+        .expect("a block");
+    let never = || async { std::future::pending::<()>().await };
+    let app = Router::new()
+        .route("/slow", get(never))
+        .route("/", get(|| async { "hello" }))
+        .layer(RateLimitLayer::of(guard));
+    let mut held = Vec::new();
+    for number in 0..200 {
+        let request = from(&format!("198.51.100.{number}"), "/slow");
+        let mut call = task(app.clone().oneshot(request));
+        if call.poll_once().is_none() {
+            held.push(call);
+        }
+    }
+    let refused = ask(&app, from("192.0.2.1", "/")).await;
+    assert_eq!(refused.status, 503, "{refused:?}");
+    drop(held);
+    assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 200);
+}
+
+fn exact(rate: Rate) -> (ExactPerKey<keys::Address, Arc<Manual>>, Arc<Manual>) {
+    let clock = Arc::new(Manual::new());
+    let limiter = ExactKeyedLimiter::builder(rate, 1_000)
+        .algorithm(Algorithm::TokenBucket)
+        .clock(Arc::clone(&clock));
+    let limiter = limiter.build().expect("a rate");
+    (
+        ExactPerKey::by(Arc::new(limiter), keys::Address::new()),
+        clock,
+    )
+}
+
+/// A service that says something absurd keeps its client out for a while, and not for ever.
+#[tokio::test]
+async fn a_debt_is_bounded() {
+    for used in [1_000_000, u64::MAX / 2, u64::MAX] {
+        let (limits, clock) = exact(Rate::per_second(10));
+        let told = move || async move {
+            let mut response = Response::new(Body::from("a story"));
+            response.extensions_mut().insert(Used(used));
+            response
+        };
+        let layer = RateLimitLayer::new(limits).with(|guard| guard.settle(Settle::Told));
+        let app = Router::new().route("/", get(told)).layer(layer);
+        assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 200);
+        let refused = ask(&app, from("192.0.2.1", "/")).await;
+        assert_eq!(refused.status, 429);
+        // No more than the whole burst is owed.
+        let told = refused.fields.contains(&"retry-after: 1".to_owned());
+        assert!(told, "{refused:?}");
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 200);
+    }
+}
+
+/// What is told of a limit is what is in force.
+#[tokio::test]
+async fn a_rate_that_changes_is_told_at_once() {
+    let (limits, _) = per_key(Rate::per_minute(60).burst(20), keys::Address::new());
+    let limiter = Arc::clone(limits.limiter());
+    let app = app(RateLimitLayer::new(limits));
+    let mut told = Vec::new();
+    for rate in [
+        Rate::per_minute(60).burst(20),
+        Rate::per_minute(120).burst(20),
+        Rate::per_minute(120).burst(40),
+        Rate::per_minute(60).burst(20),
+    ] {
+        limiter.set_rate(rate).expect("a rate");
+        let answer = ask(&app, from("192.0.2.1", "/")).await;
+        let line = answer
+            .fields
+            .into_iter()
+            .find(|line| line.starts_with("ratelimit-policy"));
+        told.push(line.expect("a policy"));
+    }
+    let expected = [("20", "20"), ("20", "10"), ("40", "20"), ("20", "20")]
+        .map(|(quota, window)| format!("ratelimit-policy: \"requests\";q={quota};w={window}"));
+    assert_eq!(told, expected);
+}
+
+/// What a handler adds that can't be written isn't, and the rest is.
+#[tokio::test]
+async fn a_handler_that_writes_nonsense_breaks_nothing() {
+    let (limits, _) = per_key(Rate::per_hour(1), keys::Address::new());
+    let guard = Guard::new(limits).on_refusal(|_, _, refused| {
+        refused.status = 42;
+        refused.fields.push("x-a", "line\r\nset-cookie: a=b");
+        refused.fields.push("not a name", "value");
+        refused.fields.push("", "value");
+        refused.fields.push("x-b", "\u{1F6A7}");
+        refused.fields.set("retry-after", "\0");
+        refused.fields.push("X-Mixed", "Case");
+        refused.body = Vec::new();
+    });
+    let app = app(RateLimitLayer::of(guard));
+    assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 200);
+    let response = app
+        .clone()
+        .oneshot(from("192.0.2.1", "/"))
+        .await
+        .expect("an answer");
+    assert_eq!(response.status(), 429);
+    assert!(response.headers().get("set-cookie").is_none());
+    assert_eq!(response.headers()["x-mixed"], "Case");
+}
+
+/// Ten thousand clients at once, and all go away.
+#[tokio::test]
+async fn ten_thousand_keys_leave_nothing_behind() {
+    let limits = AtOnce::new(1, keys::Header::new("x-api-key"));
+    let limiter = Arc::clone(limits.limiter());
+    let never = || async { std::future::pending::<()>().await };
+    let app = Router::new()
+        .route("/", get(never))
+        .layer(RateLimitLayer::new(limits));
+    let long = "k".repeat(65_000);
+    let request = |number: usize| {
+        let mut request = from("192.0.2.1", "/");
+        let key = if number.is_multiple_of(100) {
+            format!("{long}{number}")
+        } else {
+            number.to_string()
+        };
+        request
+            .headers_mut()
+            .insert("x-api-key", key.parse().expect("a value"));
+        request
+    };
+    let mut calls: Vec<_> = (0..10_000)
+        .map(|number| task(app.clone().oneshot(request(number))))
+        .collect();
+    assert!(calls.iter_mut().all(|call| call.poll_once().is_none()));
+    assert_eq!(limiter.len(), 10_000);
+    let again = task(app.clone().oneshot(request(100))).poll_once();
+    let again = again.expect("an answer").expect("an answer");
+    assert_eq!(again.status(), 429);
+    drop(calls);
+    assert_eq!(limiter.len(), 0);
+}
+
+/// Addresses of IPv6 with a scope, and those of IPv4 inside, are the clients that they are.
+#[tokio::test]
+async fn one_client_is_one_however_its_address_is_written() {
+    let two = NonZero::new(2).expect("more than zero");
+    let key = || keys::Address::new().behind(Trust::hops(two));
+    let (limits, _) = per_key(Rate::per_hour(100), key());
+    let app = app(RateLimitLayer::new(limits));
+    let mut lefts = Vec::new();
+    for (peer, told) in [
+        ("[::ffff:10.0.0.1]", "203.0.113.7, 10.0.0.2"),
+        ("10.0.0.1", "203.0.113.7, 10.0.0.2"),
+        ("10.0.0.1", "::ffff:203.0.113.7, 10.0.0.2"),
+        ("[fe80::1%3]", "[::ffff:203.0.113.7]:80, fe80::2"),
+        ("10.0.0.1", "spoofed, 203.0.113.7:4711, 10.0.0.2"),
+    ] {
+        let mut request = from(peer, "/");
+        request
+            .headers_mut()
+            .insert("x-forwarded-for", told.parse().expect("a value"));
+        lefts.push(left(&ask(&app, request).await));
+    }
+    assert_eq!(lefts, [99, 98, 97, 96, 95]);
+}
+
+/// What is held is held of the same limits after rules were read again, and given back there.
+#[tokio::test]
+async fn what_is_held_while_rules_are_read_again_is_given_back() {
+    let text = "limits:
+                - {name: slots, concurrency: 2}
+                - {name: tokens, rate: 100/h, cost: {default: 40, settle_within: 60s}}";
+    let engine = engine(text);
+    let layer = RateLimitLayer::new(ByPolicy::in_memory(Arc::clone(&engine)));
+    let app = app(layer.with(|guard| guard.count(Counts::Failures)));
+    let request = || from("192.0.2.1", "/");
+    let call = || app.clone().oneshot(request());
+    let held = [
+        call().await.expect("an answer"),
+        call().await.expect("an answer"),
+    ];
+    engine.reload(policy(text)).expect("a policy");
+    assert_eq!(ask(&app, request()).await.status, 429, "no slot");
+    drop(held);
+    for _ in 0..4 {
+        assert_eq!(ask(&app, request()).await.status, 200, "all is back");
+    }
+}
+
+/// A store that is away is neither a failure of clients nor a way past those that count.
+#[tokio::test]
+async fn failures_count_as_rules_say_while_the_store_is_away() {
+    for (on_failure, expected) in [
+        ("open", [200, 401, 401, 401, 200]),
+        ("closed", [503; 5]),
+        ("local", [200, 401, 401, 429, 429]),
+    ] {
+        let text = format!(
+            "limits: [{{name: logins, key: ip, rate: 2/h, on_store_failure: {on_failure}, \
+             cost: {{default: 1, settle_within: 60s}}}}]"
+        );
+        let store = Server::start();
+        let redis = Redis::builder(&store.url()).expect("a server's own URL");
+        let redis = redis.nodes(1).build().expect("a runtime");
+        let engine = Engine::new(policy(&text), redis).expect("an engine");
+        let app = counting_failures(ByPolicy::new(engine));
+        let other = || from("192.0.2.9", "/200");
+        // Admitted by the store, and answered when it is gone.
+        let held = app.clone().oneshot(other()).await.expect("an answer");
+        assert_eq!(held.status(), 200);
+        store.kill();
+        drop(held);
+        let seen = statuses(&app, &[200, 401, 401, 401, 200]).await;
+        assert_eq!(seen, expected, "{on_failure}");
+    }
+}
+
+/// What is used behind a layer that lets requests wait is told to the one before it.
+#[tokio::test(start_paused = true)]
+async fn what_was_used_is_told_through_a_layer_that_waits() {
+    let limiter = KeyedLimiter::builder(Rate::per_second(1), 1_000).clock(Arc::new(Tokio::new()));
+    let waits = PerKey::by(
+        Arc::new(limiter.build().expect("a rate")),
+        keys::Address::new(),
+    );
+    let settles = |rate| {
+        let guard = Guard::new(exact(rate).0).settle(Settle::Told);
+        RateLimitLayer::of(guard.cost(|head: &Head| if head.path() == "/look" { 0 } else { 40 }))
+    };
+    let used = |request: Request<Body>| async move {
+        let usage = request.extensions().get::<Usage>();
+        usage.expect("a usage").add(3);
+    };
+    let app = Router::new()
+        .route("/", get(used))
+        .route("/look", get(|| async {}))
+        .layer(settles(Rate::per_hour(1_000)))
+        .layer(RateLimitLayer::new(waits.wait(Duration::from_secs(9))))
+        .layer(settles(Rate::per_hour(100)));
+    let calls: Vec<_> = (0..2)
+        .map(|_| tokio::spawn(app.clone().oneshot(from("192.0.2.1", "/"))))
+        .collect();
+    for call in calls {
+        let answer = call.await.expect("a task").expect("an answer");
+        assert_eq!(answer.status(), 200);
+    }
+    // One that goes away while it waits is charged its estimate by the first, and nothing by the last.
+    let mut gone = task(app.clone().oneshot(from("192.0.2.1", "/")));
+    assert!(gone.poll_once().is_none());
+    drop(gone);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let answer = ask(&app, from("192.0.2.1", "/look")).await;
+    let line = answer
+        .fields
+        .iter()
+        .filter(|line| line.starts_with("ratelimit: "));
+    let line: Vec<_> = line.filter_map(|line| line.split(';').nth(1)).collect();
+    assert_eq!(line, ["r=994", "r=0", "r=54"]);
+}
