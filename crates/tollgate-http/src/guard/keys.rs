@@ -56,6 +56,8 @@ pub trait KeyOf<R: Request + ?Sized>: Send + Sync + 'static {
 /// # let _ = key;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// It remembers what it has warned of, so it can't be cloned: for several layers make it of clones of one [`Trust`].
 #[derive(Debug)]
 pub struct Address {
     trust: Trust,
