@@ -60,7 +60,8 @@ impl<K: KeyOf<Head>> RateLimit<PerKey<K>> {
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> RateLimit<ByPolicy<Memory<C, W>>> {
-    /// The rules of a policy decide, and count in this process. For a store say `RateLimit::new(ByPolicy::new(engine))`.
+    /// The rules of a policy decide, and count in this process. For a store say `RateLimit::new(ByPolicy::new(engine))`, behind
+    /// proxies [`ByPolicy::address`]. Keep an `Arc` of the engine to [reload](Engine::reload) the policy later.
     ///
     /// ```
     /// use tollgate_actix::RateLimit;

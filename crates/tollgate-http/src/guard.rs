@@ -152,7 +152,9 @@ impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoKey => {
-                "a request has no key to be limited by: put the layer that finds it before this one"
+                "a request has no key to be limited by: put the layer that finds it before this one. If it is an address, let \
+                 the server tell it: axum does with into_make_service_with_connect_info::<SocketAddr>() and the feature \
+                 \"axum\" of tollgate-tower"
             }
         })
     }

@@ -68,7 +68,8 @@ impl<K: KeyOf<Head>> RateLimitLayer<PerKey<K>> {
 
 impl<C: Clock + 'static, W: Clock + 'static> RateLimitLayer<ByPolicy<Memory<C, W>>> {
     /// The rules of a policy decide, and count in this process. For a store say
-    /// `RateLimitLayer::new(ByPolicy::new(engine))`.
+    /// `RateLimitLayer::new(ByPolicy::new(engine))`, behind proxies [`ByPolicy::address`]. Keep an `Arc` of the engine to
+    /// [reload](Engine::reload) the policy later.
     ///
     /// ```
     /// use tollgate_engine::backend::Memory;

@@ -24,6 +24,7 @@ use crate::layered::{Call, Layered};
 ///   [`errors`](Self::errors) names: none unless it is given.
 /// * Never before the time that `Retry-After` says. If that is longer than a minute ([`longest_stop`](Self::longest_stop)) it isn't
 ///   tried again.
+/// * Only as often as its [budget](tollgate::protect::Budget) allows, if it has one: one of 10 % is empty until ten calls were made.
 ///
 /// What isn't tried again is handed on as it is: the last answer, or the last error. A request is cloned for each try, so its
 /// body has to be one that can be, as bytes that are there already.

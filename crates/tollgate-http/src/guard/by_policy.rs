@@ -79,7 +79,21 @@ impl<B: Backend> ByPolicy<B> {
         }
     }
 
-    /// How the fact `ip` is found.
+    /// How the fact `ip` is found: by the address of the connection, unless this says which proxies are believed.
+    ///
+    /// ```
+    /// use tollgate_engine::backend::Memory;
+    /// use tollgate_engine::document::Format;
+    /// use tollgate_engine::{Engine, Policy};
+    /// use tollgate_http::client::Trust;
+    /// use tollgate_http::guard::{ByPolicy, keys::Address};
+    ///
+    /// let policy = Policy::from_text("limits: [{name: per-client, key: ip, rate: 10/s}]", Format::Yaml)?.policy;
+    /// let limits = ByPolicy::in_memory(Engine::new(policy, Memory::new())?)
+    ///     .address(Address::new().behind(Trust::proxies(["10.0.0.0/8".parse()?])));
+    /// # let _ = limits;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn address(mut self, address: Address) -> Self {
         self.address = address;

@@ -56,6 +56,8 @@ pub trait KeyOf<R: Request + ?Sized>: Send + Sync + 'static {
 /// # let _ = key;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// It remembers what it has warned of, so it can't be cloned: for several layers make it of clones of one [`Trust`].
 #[derive(Debug)]
 pub struct Address {
     trust: Trust,
@@ -318,7 +320,8 @@ impl<R: Request + ?Sized, T: Hash + Send + Sync + 'static> KeyOf<R> for Extensio
     }
 }
 
-/// The pattern of the route that serves the request.
+/// The pattern of the route that serves the request, as `/users/{id}`: as axum (feature `axum`) and actix-web know it. What is
+/// answered 404 has none, and so has all of gRPC, where the path is the method: see [`by`].
 #[derive(Clone, Copy, Debug)]
 pub struct Route;
 
@@ -371,7 +374,16 @@ impl<R: Request + ?Sized> KeyOf<R> for Everyone {
 #[derive(Clone, Debug)]
 pub struct By<F>(F);
 
-/// The key that a function finds.
+/// The key that a function finds; a request of which it finds none has no key. The function has to say what it takes: it is
+/// `head: &Head`, with the `Head` of the carrier.
+///
+/// ```
+/// use tollgate_http::guard::{Request, keys};
+///
+/// fn by_path<R: Request + 'static>() -> impl keys::KeyOf<R> {
+///     keys::by(|request: &R| Some(request.path().to_owned()))
+/// }
+/// ```
 pub fn by<R: Request + ?Sized, K: Hash, F>(find: F) -> By<F>
 where
     F: Fn(&R) -> Option<K> + Send + Sync + 'static,

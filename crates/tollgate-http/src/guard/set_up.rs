@@ -190,7 +190,20 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         self
     }
 
-    /// Changes refusals before they are sent: status, fields and body.
+    /// Changes refusals before they are sent: status, fields and body. It is told the request, and [why](Denial) it is refused.
+    ///
+    /// ```
+    /// use tollgate::Rate;
+    /// use tollgate_http::guard::{Guard, PerKey, Request, keys::Address};
+    ///
+    /// fn guard<R: Request + 'static>() -> Result<Guard<R, PerKey<Address>>, tollgate::LimitError> {
+    ///     let limits = PerKey::new(Rate::per_second(10), Address::new())?;
+    ///     Ok(Guard::new(limits).on_refusal(|_request, denial, refused| {
+    ///         refused.fields.set("content-type", "text/plain");
+    ///         refused.body = format!("too many requests: {}", denial.limit).into_bytes();
+    ///     }))
+    /// }
+    /// ```
     #[must_use]
     pub fn on_refusal(
         mut self,
