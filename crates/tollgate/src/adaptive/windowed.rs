@@ -184,6 +184,8 @@ impl<L: Law> Law for Windowed<L> {
         }
         self.window.add(sample, self.tracked);
         let end = sample.ended();
+        // No window ends later than this: the clock was set back, and it would be long until that time comes again.
+        self.next = self.next.min(end + self.longest);
         if end <= self.next {
             return None;
         }
