@@ -47,10 +47,10 @@ const DAMPED: f64 = 0.5;
 /// But for one by less than this part, which is chance.
 const CHANCE: f64 = 0.03;
 
-/// Keeps as many in flight as the servers work on, three quarters as many more, and nearly one: the default law.
+/// Keeps as many in flight as the servers work on, three quarters as many more, and one: the default law.
 ///
 /// With `n` in flight and a mean latency `m`, `n / m` calls are done a second (Little's law). If a call takes `q`
-/// without a queue, then `n × q / m` of them are being worked on, and the others wait. The limit is 1.75 × that + 0.8:
+/// without a queue, then `n × q / m` of them are being worked on, and the others wait. The limit is 1.75 × that + 1.3:
 /// enough that no server idles, too few for a long queue. One window suffices to find it from any
 /// limit, whatever the distribution of service times is, because only means are compared.
 ///
@@ -80,7 +80,7 @@ const CHANCE: f64 = 0.03;
 ///     let rtt = Duration::from_millis(10).mul_f64((in_flight / 8.0).max(1.0));
 ///     law.observe(&Sample::new(rtt, in_flight as u32).at(Timestamp::from_millis(100 * number)));
 /// }
-/// assert!((14.0..=16.0).contains(&law.limit()), "1.75 × 8 + 0.8: {}", law.limit());
+/// assert!((14.0..=17.0).contains(&law.limit()), "1.75 × 8 + 1.3: {}", law.limit());
 /// # Ok::<(), tollgate::adaptive::LawError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -166,14 +166,14 @@ impl Little {
             bounds,
             limit: bounds.clamp(20.0),
             gain: 1.75,
-            room: 0.8,
+            room: 1.3,
             samples: 100.0,
             probe_every: 100,
             quiet: 0.0,
             since: Timestamp::ZERO,
             window: Window::default(),
             usual: 0.0,
-            until_probe: 1,
+            until_probe: SOON,
             found: 0.0,
             looks: 0,
             probing: None,
@@ -188,7 +188,7 @@ impl Little {
         self
     }
 
-    /// So many times what is worked on, and so many more: 1.75 and 0.8 unless said otherwise.
+    /// So many times what is worked on, and so many more: 1.75 and 1.3 unless said otherwise.
     ///
     /// # Errors
     /// Unless the first is a number above 1 and the second one from 0 on.
@@ -323,6 +323,10 @@ impl Little {
                 now,
             );
         }
+        if probe.limit < self.bounds.min() + 1.0 {
+            // There is nothing to lose where it can't fall: the quiet latency may rise until it is what calls take.
+            self.looks = self.looks.max(2);
+        }
         self.learn(mean);
         let Probe { before, limit, .. } = probe;
         let worked_on = before.mean_in_flight() * (self.quiet / before.mean()).min(1.0);
@@ -361,6 +365,11 @@ impl Little {
     }
 
     fn schedule(&mut self) {
+        if self.found == 0.0 {
+            // Before the first one is over nothing is known: a second look soon.
+            self.until_probe = SOON;
+            return;
+        }
         let every = u64::from(self.probe_every);
         let windows = every + self.chance.next() % (every / 2);
         self.until_probe = u32::try_from(windows).unwrap_or(u32::MAX);

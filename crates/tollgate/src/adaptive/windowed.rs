@@ -96,8 +96,7 @@ impl<L> Windowed<L> {
     /// # Errors
     /// Unless it is above 0 and at most 1.
     pub fn percentile(mut self, part: f64, capacity: usize) -> Result<Self, LawError> {
-        let is_fine = part > 0.0 && part <= 1.0;
-        LawError::unless(is_fine, "a percentile", part, "above 0 and at most 1")?;
+        let part = LawError::part("a percentile", part)?;
         self.tracked = Tracked::Percentile { part, capacity };
         self.window.each.reserve_exact(capacity);
         Ok(self)
