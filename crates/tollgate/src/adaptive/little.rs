@@ -13,12 +13,10 @@ const PROBE: f64 = 0.5;
 const DEEPER: f64 = 0.25;
 /// From the second time on it has this part of a window's samples: few at once need long for many.
 const DEEP: f64 = 0.5;
-/// A probe is over early once it has so many samples and their mean is known to this part.
-const SURE: (f64, f64) = (40.0, 0.05);
 /// A window that is quicker than usual by this part, though nothing changed here: others may probe.
-const DIP: f64 = 0.06;
+const DIP: f64 = 0.04;
 /// Then this instance joins them, if no more than this part of its time until the next probe is left.
-const JOINS: f64 = 0.7;
+const JOINS: f64 = 0.8;
 /// A probe whose calls are quicker than usual by no more than this part found no queue.
 const SAME: f64 = 0.1;
 /// One whose calls take less than this part of what is usual drained a queue: what they take is the quiet latency.
@@ -26,15 +24,15 @@ const DRAINED: f64 = 0.7;
 /// The quiet latency grows by no more than this factor from one probe to the next.
 const RISES: f64 = 1.1;
 /// Or by this one while calls are suspected to have become slower.
-const RISES_SOON: f64 = 1.4;
+const RISES_SOON: f64 = 1.25;
 /// And becomes so many times what it was if it can't be told who fills the queue.
-const LESS: f64 = 0.97;
+const LESS: f64 = 0.95;
 /// A quiet latency that falls by more than this part was far off, and is looked at again soon.
 const WAS_WRONG: f64 = 0.2;
 /// A limit that has fallen to less than this part of what the last probe left: calls may just have become slower.
 const FELL: f64 = 0.5;
-/// That is looked at so often at most, as long as calls take longer than the quiet latency by this part.
-const LOOKS: (u8, f64) = (6, 0.3);
+/// That is looked at until so many probes didn't confirm it, as long as calls take longer than the quiet latency by this part.
+const LOOKS: (u8, f64) = (3, 0.3);
 /// Soon is after so many windows.
 const SOON: u32 = 2;
 /// How fast the usual latency follows the windows' means.
@@ -151,11 +149,6 @@ impl Window {
     fn doubt(&self) -> f64 {
         let mean = self.mean();
         (self.squares / self.count - mean * mean).max(0.0) / self.count
-    }
-
-    /// Whether the mean's standard deviation is less than this part of it.
-    fn is_known_to(&self, part: f64) -> bool {
-        self.doubt().sqrt() < part * self.mean()
     }
 }
 
@@ -353,13 +346,14 @@ impl Little {
             self.quiet = is.min(quiet * RISES);
             return;
         }
-        if part < 1.0 - SAME {
-            self.quiet *= LESS;
-        } else {
+        let is_same = part >= 1.0 - SAME;
+        if is_same {
             self.quiet = is.min(quiet * if looks > 0 { RISES_SOON } else { RISES });
+        } else {
+            self.quiet *= LESS;
         }
-        if looks > 1 && is > self.quiet * (1.0 + LOOKS.1) {
-            self.looks = looks - 1;
+        if looks > 0 && is > self.quiet * (1.0 + LOOKS.1) {
+            self.looks = looks - u8::from(!is_same);
             self.until_probe = self.until_probe.min(SOON);
         }
     }
@@ -377,15 +371,11 @@ impl Little {
 
     /// Whether the window has as many samples as it needs.
     fn is_over(&self) -> bool {
-        let count = self.window.count;
-        let rounds = 2.0 * self.limit;
         let least = match &self.probing {
-            None => self.samples,
-            Some(_) if count >= SURE.0 && self.window.is_known_to(SURE.1) => 0.0,
-            Some(Probe { depth: 1, .. }) => self.samples,
+            None | Some(Probe { depth: 1, .. }) => self.samples,
             Some(_) => self.samples * DEEP,
         };
-        count >= least.max(rounds)
+        self.window.count >= least.max(2.0 * self.limit)
     }
 }
 
