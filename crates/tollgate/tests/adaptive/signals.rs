@@ -63,13 +63,23 @@ fn a_signal_that_is_stuck_at_failure_stops_at_the_least() {
     }
 }
 
+/// All of the limit.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "limits of these tests are from 1 to 100"
+)]
+fn in_use(law: &dyn Law) -> u32 {
+    law.bounds().clamp(law.limit()) as u32
+}
+
 /// Samples 10 ms apart from this time on, with 8 servers that take so long for each call.
 fn serve(law: &mut dyn Law, from: Timestamp, calls: u64, takes: Duration) {
     for number in 0..calls {
-        let in_flight = law.bounds().clamp(law.limit()).floor();
-        let rtt = takes.mul_f64((in_flight / 8.0).max(1.0));
+        let in_flight = in_use(law);
+        let rtt = takes.mul_f64((f64::from(in_flight) / 8.0).max(1.0));
         let at = from + Duration::from_millis(10 * number);
-        law.observe(&Sample::new(rtt, in_flight as u32).at(at));
+        law.observe(&Sample::new(rtt, in_flight).at(at));
     }
 }
 
@@ -83,7 +93,7 @@ fn a_clock_that_is_set_back_silences_no_law() {
         let mut changes = 0;
         for number in 0..4_000 {
             let at = Timestamp::from_secs(3_600) + millis(10 * number);
-            let in_flight = bounds().clamp(law.limit()) as u32;
+            let in_flight = in_use(&law);
             // Quick and slow calls in turns, some of them dropped: something for every law.
             let is_slow = number / 1_000 % 2 == 1;
             let sample = Sample::new(millis(if is_slow { 400 } else { 10 }), in_flight).at(at);
