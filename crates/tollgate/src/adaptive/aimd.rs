@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::sample::keeps_limit_in;
 use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// Additive increase, multiplicative decrease: what TCP does. It needs no clear latency, only a sign of overload.
@@ -73,8 +74,7 @@ impl Aimd {
     /// # Errors
     /// Unless it is a number above 0.
     pub fn increase(mut self, by: f64) -> Result<Self, LawError> {
-        LawError::unless(by.is_finite() && by > 0.0, "an increase", by, "above 0")?;
-        self.increase = by;
+        self.increase = LawError::positive("an increase", by)?;
         Ok(self)
     }
 
@@ -83,9 +83,7 @@ impl Aimd {
     /// # Errors
     /// Unless it is above 0 and below 1.
     pub fn backoff(mut self, factor: f64) -> Result<Self, LawError> {
-        let is_fine = factor > 0.0 && factor < 1.0;
-        LawError::unless(is_fine, "a backoff", factor, "above 0 and below 1")?;
-        self.backoff = factor;
+        self.backoff = LawError::below_one("a backoff", factor)?;
         Ok(self)
     }
 
@@ -117,17 +115,7 @@ impl Aimd {
 }
 
 impl Law for Aimd {
-    fn bounds(&self) -> Bounds {
-        self.bounds
-    }
-
-    fn limit(&self) -> f64 {
-        self.limit
-    }
-
-    fn set_limit(&mut self, limit: f64) {
-        self.limit = self.bounds.begins(limit);
-    }
+    keeps_limit_in!(limit);
 
     fn step(&mut self, sample: &Sample) -> Option<Reason> {
         let overload = if sample.is_dropped() {

@@ -2,6 +2,7 @@
 
 use tollgate_core::Timestamp;
 
+use super::sample::keeps_limit_in;
 use super::{Bounds, Law, Reason, Sample};
 
 /// The highest delivered rate of the last few rounds, times the quickest call: what is in flight without a queue.
@@ -109,17 +110,7 @@ impl Bbr {
 }
 
 impl Law for Bbr {
-    fn bounds(&self) -> Bounds {
-        self.bounds
-    }
-
-    fn limit(&self) -> f64 {
-        self.limit
-    }
-
-    fn set_limit(&mut self, limit: f64) {
-        self.limit = self.bounds.begins(limit);
-    }
+    keeps_limit_in!(limit);
 
     #[expect(
         clippy::cast_precision_loss,
@@ -127,6 +118,11 @@ impl Law for Bbr {
     )]
     fn step(&mut self, sample: &Sample) -> Option<Reason> {
         let now = sample.ended();
+        if self.began.is_some_and(|began| now < began) {
+            // The clock was set back, and it would be long until those times come again: a new round.
+            (self.began, self.seen) = (Some(now), 0);
+            self.quickest_at = self.quickest_at.min(now);
+        }
         if sample.nanos() < self.quickest && !sample.is_dropped() {
             (self.quickest, self.quickest_at) = (sample.nanos(), now);
         }

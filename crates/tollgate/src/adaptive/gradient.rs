@@ -1,6 +1,7 @@
 //! Gradient: how much longer calls take than the quickest one, as a factor of the limit.
 
 use super::chance::Chance;
+use super::sample::keeps_limit_in;
 use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// Multiplies the limit by how many times quicker the quickest call was, and adds room for a queue.
@@ -63,9 +64,7 @@ impl Gradient {
     /// # Errors
     /// Unless it is above 0 and at most 1.
     pub fn smoothing(mut self, part: f64) -> Result<Self, LawError> {
-        let is_fine = part > 0.0 && part <= 1.0;
-        LawError::unless(is_fine, "a smoothing", part, "above 0 and at most 1")?;
-        self.smoothing = part;
+        self.smoothing = LawError::part("a smoothing", part)?;
         Ok(self)
     }
 
@@ -74,9 +73,7 @@ impl Gradient {
     /// # Errors
     /// Unless it is a number from 1 on.
     pub fn tolerance(mut self, times: f64) -> Result<Self, LawError> {
-        let is_fine = times.is_finite() && times >= 1.0;
-        LawError::unless(is_fine, "a tolerance", times, "1 or more")?;
-        self.tolerance = times;
+        self.tolerance = LawError::multiple("a tolerance", times)?;
         Ok(self)
     }
 
@@ -85,9 +82,7 @@ impl Gradient {
     /// # Errors
     /// Unless it is above 0 and below 1.
     pub fn backoff(mut self, factor: f64) -> Result<Self, LawError> {
-        let is_fine = factor > 0.0 && factor < 1.0;
-        LawError::unless(is_fine, "a backoff", factor, "above 0 and below 1")?;
-        self.backoff = factor;
+        self.backoff = LawError::below_one("a backoff", factor)?;
         Ok(self)
     }
 
@@ -114,17 +109,7 @@ impl Gradient {
 }
 
 impl Law for Gradient {
-    fn bounds(&self) -> Bounds {
-        self.bounds
-    }
-
-    fn limit(&self) -> f64 {
-        self.estimate
-    }
-
-    fn set_limit(&mut self, limit: f64) {
-        self.estimate = self.bounds.begins(limit);
-    }
+    keeps_limit_in!(estimate);
 
     fn step(&mut self, sample: &Sample) -> Option<Reason> {
         let queue = self.estimate.trunc().sqrt().trunc().max(4.0);

@@ -1,5 +1,6 @@
 //! Gradient2: each call against the mean of the last few hundred.
 
+use super::sample::keeps_limit_in;
 use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// How many samples the mean is plain over, before it becomes a running one.
@@ -61,9 +62,7 @@ impl Gradient2 {
     /// # Errors
     /// Unless it is above 0 and at most 1.
     pub fn smoothing(mut self, part: f64) -> Result<Self, LawError> {
-        let is_fine = part > 0.0 && part <= 1.0;
-        LawError::unless(is_fine, "a smoothing", part, "above 0 and at most 1")?;
-        self.smoothing = part;
+        self.smoothing = LawError::part("a smoothing", part)?;
         Ok(self)
     }
 
@@ -79,9 +78,7 @@ impl Gradient2 {
     /// # Errors
     /// Unless it is a number from 1 on.
     pub fn tolerance(mut self, times: f64) -> Result<Self, LawError> {
-        let is_fine = times.is_finite() && times >= 1.0;
-        LawError::unless(is_fine, "a tolerance", times, "1 or more")?;
-        self.tolerance = times;
+        self.tolerance = LawError::multiple("a tolerance", times)?;
         Ok(self)
     }
 
@@ -110,17 +107,7 @@ impl Gradient2 {
 }
 
 impl Law for Gradient2 {
-    fn bounds(&self) -> Bounds {
-        self.bounds
-    }
-
-    fn limit(&self) -> f64 {
-        self.estimate
-    }
-
-    fn set_limit(&mut self, limit: f64) {
-        self.estimate = self.bounds.begins(limit);
-    }
+    keeps_limit_in!(estimate);
 
     fn step(&mut self, sample: &Sample) -> Option<Reason> {
         let short = sample.nanos();

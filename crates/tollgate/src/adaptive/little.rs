@@ -7,40 +7,64 @@ use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// The most that a limit grows, and the least that it falls to, from one window to the next.
 const STEP: (f64, f64) = (2.0, 0.5);
-/// A probe has this part of the limit.
-const PROBE: f64 = 0.25;
-/// And so many times the samples of a window.
-const PROBED: f64 = 2.0;
-/// A probe whose calls are quicker by no more than this part found no queue.
+/// A probe has this part of the limit, and if that isn't few enough, this part of that, and so on.
+const PROBE: f64 = 0.5;
+/// It isn't few enough if calls are quicker by more than this part than they were with more of them.
+const DEEPER: f64 = 0.25;
+/// From the second time on it has this part of a window's samples: few at once need long for many.
+const DEEP: f64 = 0.5;
+/// A window that is quicker than usual by this part, though nothing changed here: others may probe.
+const DIP: f64 = 0.04;
+/// Then this instance joins them, if no more than this part of its time until the next probe is left.
+const JOINS: f64 = 0.8;
+/// A probe whose calls are quicker than usual by no more than this part found no queue.
 const SAME: f64 = 0.1;
-/// A probe that is quicker, but slower than the quiet latency by more than this part, found others' queue.
-const NEAR: f64 = 0.3;
-/// How fast the quiet latency follows what probes find.
+/// One whose calls take less than this part of what is usual drained a queue: what they take is the quiet latency.
+const DRAINED: f64 = 0.7;
+/// The quiet latency grows by no more than this factor from one probe to the next.
+const RISES: f64 = 1.1;
+/// Or by this one while calls are suspected to have become slower.
+const RISES_SOON: f64 = 1.25;
+/// And becomes so many times what it was if it can't be told who fills the queue.
+const LESS: f64 = 0.95;
+/// A quiet latency that falls by more than this part was far off, and is looked at again soon.
+const WAS_WRONG: f64 = 0.2;
+/// A limit that has fallen to less than this part of what the last probe left: calls may just have become slower.
+const FELL: f64 = 0.5;
+/// That is looked at until so many probes didn't confirm it, as long as calls take longer than the quiet latency by this part.
+const LOOKS: (u8, f64) = (3, 0.3);
+/// Soon is after so many windows.
+const SOON: u32 = 2;
+/// How fast the usual latency follows the windows' means.
 const FOLLOWS: f64 = 0.3;
 /// A limit that should fall to less than this part at once, or rise to more than its inverse, isn't chance: it is followed
 /// in full.
 const FAR: f64 = 0.6;
-/// A limit that has fallen to less than this part of what the last probe left is looked at soon: calls may just have
-/// become slower.
-const FELL: f64 = 0.7;
 /// Any other change goes this part of the way.
 const DAMPED: f64 = 0.5;
+/// But for one by less than this part, which is chance.
+const CHANCE: f64 = 0.03;
 
-/// Keeps as many in flight as the servers work on, three quarters as many more, and one or two: the default law.
+/// Keeps as many in flight as the servers work on, three quarters as many more, and one: the default law.
 ///
 /// With `n` in flight and a mean latency `m`, `n / m` calls are done a second (Little's law). If a call takes `q`
-/// without a queue, then `n × q / m` of them are being worked on, and the others wait. The limit is 1.75 × that + 1.5:
+/// without a queue, then `n × q / m` of them are being worked on, and the others wait. The limit is 1.75 × that + 1.3:
 /// enough that no server idles, too few for a long queue. One window suffices to find it from any
 /// limit, whatever the distribution of service times is, because only means are compared.
 ///
-/// The quiet latency `q` is what has to be known. Every so often the limit falls to a quarter for one window, a probe.
-/// If calls are as quick then as before, there was no queue, and what they take is `q`. If they are quicker, there was
-/// one: `q` follows the probe if that is near `q` or lower. A probe that is quicker but not near `q` isn't
-/// followed, because then others fill the queue that this instance doesn't: who followed it would believe more
-/// and more of the queue to be service. Instead `q` becomes a little less, so that all give way until there is no queue.
-/// A limit that falls by much is looked at soon: calls may have become slower without any queue.
+/// The quiet latency `q` is what has to be known. Every so often the limit falls to a half for one window, a probe, and to
+/// a half of that as long as calls become much quicker by it. If they are much quicker in the end than before, there was a
+/// queue, and there is none now: what they take is `q`. If they are as quick as before there was none, or others fill it:
+/// what one instance doesn't send, others do. From here that looks the same, so `q` rises by a little only.
 ///
+/// Several instances therefore probe together: one that sees calls become quicker, and doesn't know why, joins whoever
+/// probes. Once all have given way, each of them measures `q`, whatever it believed before.
+///
+/// A limit that falls by much is looked at soon: calls may have become slower without any queue.
 /// Drops halve the limit, once for all calls that began before.
+///
+/// With fewer servers than instances there is a queue even if each of them sends one call at a time, so none can know
+/// what a call takes without one. Such a limit belongs in front of the servers.
 ///
 /// ```
 /// use std::time::Duration;
@@ -54,7 +78,7 @@ const DAMPED: f64 = 0.5;
 ///     let rtt = Duration::from_millis(10).mul_f64((in_flight / 8.0).max(1.0));
 ///     law.observe(&Sample::new(rtt, in_flight as u32).at(Timestamp::from_millis(100 * number)));
 /// }
-/// assert!((15.0..=17.0).contains(&law.limit()), "1.75 × 8 + 1.5, or a probe: {}", law.limit());
+/// assert!((14.0..=17.0).contains(&law.limit()), "1.75 × 8 + 1.3: {}", law.limit());
 /// # Ok::<(), tollgate::adaptive::LawError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -75,18 +99,23 @@ pub struct Little {
     until_probe: u32,
     /// The limit after the last probe.
     found: f64,
-    suspects: Suspects,
-    /// The window before the probe that is on, and the limit to go back to.
-    probing: Option<(Window, f64)>,
+    /// So many more probes because calls may have become slower; 0 if nothing says so.
+    looks: u8,
+    probing: Option<Probe>,
     chance: Chance,
 }
 
-/// What a probe is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Suspects {
-    Nothing,
-    /// Calls may have become slower, as the limit fell by much.
-    Slower,
+/// A probe that is on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Probe {
+    /// The window before it.
+    before: Window,
+    /// The limit before it.
+    limit: f64,
+    /// The mean latency with twice as many, in nanoseconds.
+    above: f64,
+    /// How often the limit was halved.
+    depth: u32,
 }
 
 /// Sums over the calls of a window.
@@ -130,16 +159,16 @@ impl Little {
             bounds,
             limit: bounds.clamp(20.0),
             gain: 1.75,
-            room: 1.5,
+            room: 1.3,
             samples: 100.0,
             probe_every: 100,
             quiet: 0.0,
             since: Timestamp::ZERO,
             window: Window::default(),
             usual: 0.0,
-            until_probe: 1,
+            until_probe: SOON,
             found: 0.0,
-            suspects: Suspects::Nothing,
+            looks: 0,
             probing: None,
             chance: Chance::new(0),
         }
@@ -152,7 +181,7 @@ impl Little {
         self
     }
 
-    /// So many times what is worked on, and so many more: 1.75 and 1.5 unless said otherwise.
+    /// So many times what is worked on, and so many more: 1.75 and 1.3 unless said otherwise.
     ///
     /// # Errors
     /// Unless the first is a number above 1 and the second one from 0 on.
@@ -172,7 +201,7 @@ impl Little {
         self
     }
 
-    /// Probes after about so many windows: 100 unless said otherwise.
+    /// Probes after about so many windows, or sooner with others: 100 unless said otherwise.
     #[must_use]
     pub fn probe_every(mut self, windows: u32) -> Self {
         self.probe_every = windows.max(2);
@@ -205,14 +234,17 @@ impl Little {
         if self.quiet == 0.0 {
             self.quiet = mean;
         }
-        if let Some((before, limit)) = self.probing.take() {
-            self.learn(&window);
-            let worked_on = before.mean_in_flight() * (self.quiet / before.mean()).min(1.0);
-            self.set(self.stepped(limit, worked_on), now);
-            self.found = self.limit;
-            return Some(Reason::Room);
+        if let Some(probe) = self.probing.take() {
+            return Some(self.probed(&probe, &window, now));
         }
-        self.usual += (mean - self.usual) * if self.usual == 0.0 { 1.0 } else { FOLLOWS };
+        let dips = mean < self.usual * (1.0 - DIP);
+        if dips && f64::from(self.until_probe) < JOINS * f64::from(self.probe_every) {
+            self.until_probe = 1;
+        } else if self.usual == 0.0 {
+            self.usual = mean;
+        } else {
+            self.usual += (mean - self.usual) * FOLLOWS;
+        }
         self.quiet = self.quiet.min(mean + 2.0 * window.doubt().sqrt());
         let in_flight = window.mean_in_flight();
         if in_flight * 2.0 < self.limit {
@@ -222,20 +254,33 @@ impl Little {
         self.until_probe = self.until_probe.saturating_sub(1);
         if self.until_probe == 0 {
             self.schedule();
-            self.probing = Some((window, self.limit));
-            self.set((self.limit * PROBE).floor(), now);
-            return Some(Reason::Probing);
+            let (limit, above) = (self.limit, self.usual);
+            return Some(self.probe(
+                Probe {
+                    before: window,
+                    limit,
+                    above,
+                    depth: 0,
+                },
+                now,
+            ));
         }
+        self.adjust(in_flight * (self.quiet / mean).min(1.0), now)
+    }
+
+    /// Goes towards the limit for so many that are worked on.
+    fn adjust(&mut self, worked_on: f64, now: Timestamp) -> Option<Reason> {
         let before = self.limit;
-        let wanted = self.stepped(before, in_flight * (self.quiet / mean).min(1.0));
-        let is_far = wanted < before * FAR || wanted > before / FAR;
-        let wanted = before + (wanted - before) * if is_far { 1.0 } else { DAMPED };
-        if (wanted - before).abs() < 0.03 * before {
+        let wanted = self.wanted(worked_on);
+        let wanted = wanted.clamp(before * STEP.1, before * STEP.0);
+        if (wanted - before).abs() < CHANCE * before {
             return None;
         }
+        let is_far = wanted < before * FAR || wanted > before / FAR;
+        let wanted = before + (wanted - before) * if is_far { 1.0 } else { DAMPED };
         if wanted < self.found * FELL {
-            self.until_probe = self.until_probe.min(4);
-            (self.usual, self.found, self.suspects) = (0.0, wanted, Suspects::Slower);
+            self.until_probe = self.until_probe.min(SOON);
+            (self.usual, self.found, self.looks) = (0.0, wanted, LOOKS.0);
         }
         self.set(wanted, now);
         Some(if wanted > before {
@@ -245,43 +290,92 @@ impl Little {
         })
     }
 
-    /// The limit for so many that are worked on, no further away than a step.
-    fn stepped(&self, from: f64, worked_on: f64) -> f64 {
-        let wanted = self.gain * worked_on + self.room;
-        wanted.clamp(from * STEP.1, from * STEP.0)
+    fn wanted(&self, worked_on: f64) -> f64 {
+        self.gain * worked_on + self.room
     }
 
-    /// What a probe says about the quiet latency.
-    fn learn(&mut self, probe: &Window) {
-        let (was, is) = (self.usual, probe.mean());
-        let (quiet, noise) = (self.quiet, probe.doubt().sqrt());
-        let suspects = std::mem::replace(&mut self.suspects, Suspects::Nothing);
-        if is >= was * (1.0 - SAME) {
-            // No queue: this is what calls take.
-            let is_slower = suspects == Suspects::Slower || is > quiet * (1.0 + NEAR) + 2.0 * noise;
-            self.quiet += (is - quiet) * if is_slower { 1.0 } else { FOLLOWS };
-        } else if is < quiet - 2.0 * noise {
-            // There was a queue when it was found, and there may be one still: look again soon.
-            if is < quiet * (1.0 - SAME) {
-                self.until_probe = 2;
+    /// Goes on with half as many.
+    fn probe(&mut self, probe: Probe, now: Timestamp) -> Reason {
+        self.probing = Some(Probe {
+            depth: probe.depth + 1,
+            ..probe
+        });
+        self.set((self.limit * PROBE).floor(), now);
+        Reason::Probing
+    }
+
+    /// A window of a probe is over.
+    fn probed(&mut self, probe: &Probe, window: &Window, now: Timestamp) -> Reason {
+        let mean = window.mean();
+        if mean < probe.above * (1.0 - DEEPER) && self.limit > self.bounds.min() {
+            return self.probe(
+                Probe {
+                    above: mean,
+                    ..*probe
+                },
+                now,
+            );
+        }
+        if probe.limit < self.bounds.min() + 1.0 {
+            // There is nothing to lose where it can't fall: the quiet latency may rise until it is what calls take.
+            self.looks = self.looks.max(2);
+        }
+        self.learn(mean);
+        let Probe { before, limit, .. } = probe;
+        let worked_on = before.mean_in_flight() * (self.quiet / before.mean()).min(1.0);
+        // Down at once, as a probe is sure of what it found.
+        self.set(self.wanted(worked_on).min(limit * STEP.0), now);
+        self.found = self.limit;
+        Reason::Room
+    }
+
+    /// What the mean latency of a probe says about the quiet one.
+    fn learn(&mut self, is: f64) {
+        let (quiet, part) = (self.quiet, is / self.usual);
+        let looks = std::mem::take(&mut self.looks);
+        if is <= quiet {
+            // It never takes less than the quiet latency.
+            let is_far = is < quiet * (1.0 - WAS_WRONG);
+            if is_far {
+                self.until_probe = SOON;
             }
-            self.quiet += (is - quiet) * (1.0 - FOLLOWS);
-        } else if is < quiet * (1.0 + NEAR) + 2.0 * noise {
-            self.quiet += (is - quiet) * FOLLOWS;
-        } else if suspects == Suspects::Slower {
-            // By chance, or because others fill the queue: one more look tells.
-            self.suspects = suspects;
-            self.until_probe = self.until_probe.min(4);
+            self.quiet += (is - quiet) * if is_far { 1.0 } else { DAMPED };
+            return;
+        }
+        if part < DRAINED {
+            self.quiet = is.min(quiet * RISES);
+            return;
+        }
+        let is_same = part >= 1.0 - SAME;
+        if is_same {
+            self.quiet = is.min(quiet * if looks > 0 { RISES_SOON } else { RISES });
         } else {
-            // Others fill the queue. A little less from here, and at last there is none, and it is known again.
-            self.quiet *= 0.9;
+            self.quiet *= LESS;
+        }
+        if looks > 0 && is > self.quiet * (1.0 + LOOKS.1) {
+            self.looks = looks - u8::from(!is_same);
+            self.until_probe = self.until_probe.min(SOON);
         }
     }
 
     fn schedule(&mut self) {
+        if self.found == 0.0 {
+            // Before the first one is over nothing is known: a second look soon.
+            self.until_probe = SOON;
+            return;
+        }
         let every = u64::from(self.probe_every);
-        let windows = every / 2 + self.chance.next() % every;
-        self.until_probe = u32::try_from(windows).unwrap_or(u32::MAX).max(2);
+        let windows = every + self.chance.next() % (every / 2);
+        self.until_probe = u32::try_from(windows).unwrap_or(u32::MAX);
+    }
+
+    /// Whether the window has as many samples as it needs.
+    fn is_over(&self) -> bool {
+        let least = match &self.probing {
+            None | Some(Probe { depth: 1, .. }) => self.samples,
+            Some(_) => self.samples * DEEP,
+        };
+        self.window.count >= least.max(2.0 * self.limit)
     }
 }
 
@@ -301,6 +395,8 @@ impl Law for Little {
     #[inline]
     fn step(&mut self, sample: &Sample) -> Option<Reason> {
         if sample.started < self.since {
+            // One that is over before the limit was set says that the clock was set back: it counts from there.
+            self.since = self.since.min(sample.ended());
             return None;
         }
         if sample.is_dropped() {
@@ -310,11 +406,10 @@ impl Law for Little {
             return (self.limit < before).then_some(Reason::Dropped);
         }
         self.window.add(sample);
-        // A probe is rare, and what it finds lasts: it has more samples.
-        let least = if self.probing.is_some() { PROBED } else { 1.0 } * self.samples;
-        if self.window.count < least.max(2.0 * self.limit) {
-            return None;
+        if self.is_over() {
+            self.turn(sample.ended())
+        } else {
+            None
         }
-        self.turn(sample.ended())
     }
 }

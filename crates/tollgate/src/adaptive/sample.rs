@@ -206,6 +206,24 @@ pub trait Law<S = Sample>: Send {
     }
 }
 
+/// The three methods of a law that keeps its limit in a field of this name, beside its bounds.
+macro_rules! keeps_limit_in {
+    ($limit:ident) => {
+        fn bounds(&self) -> Bounds {
+            self.bounds
+        }
+
+        fn limit(&self) -> f64 {
+            self.$limit
+        }
+
+        fn set_limit(&mut self, limit: f64) {
+            self.$limit = self.bounds.begins(limit);
+        }
+    };
+}
+pub(super) use keeps_limit_in;
+
 impl<S, L: Law<S> + ?Sized> Law<S> for Box<L> {
     fn bounds(&self) -> Bounds {
         (**self).bounds()
@@ -328,7 +346,31 @@ pub enum LawError {
 }
 
 impl LawError {
-    /// The number if it is one of the range.
+    /// The number, if it is a part of something that may be all of it.
+    pub(super) fn part(name: &'static str, part: f64) -> Result<f64, Self> {
+        let is_fine = part > 0.0 && part <= 1.0;
+        Self::unless(is_fine, name, part, "above 0 and at most 1").map(|()| part)
+    }
+
+    /// The number, if it is a part of something that is never all of it.
+    pub(super) fn below_one(name: &'static str, part: f64) -> Result<f64, Self> {
+        let is_fine = part > 0.0 && part < 1.0;
+        Self::unless(is_fine, name, part, "above 0 and below 1").map(|()| part)
+    }
+
+    /// The number, if it is so many times something, and not less of it.
+    pub(super) fn multiple(name: &'static str, times: f64) -> Result<f64, Self> {
+        let is_fine = times.is_finite() && times >= 1.0;
+        Self::unless(is_fine, name, times, "1 or more").map(|()| times)
+    }
+
+    /// The number, if it is one above 0.
+    pub(super) fn positive(name: &'static str, number: f64) -> Result<f64, Self> {
+        let is_fine = number.is_finite() && number > 0.0;
+        Self::unless(is_fine, name, number, "above 0").map(|()| number)
+    }
+
+    /// An error unless the number is one of the range.
     pub(super) fn unless(
         is_fine: bool,
         name: &'static str,

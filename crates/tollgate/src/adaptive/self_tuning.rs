@@ -1,5 +1,6 @@
 //! By the share of calls that succeed.
 
+use super::sample::keeps_limit_in;
 use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// Lowers the limit while too few calls succeed, and raises it while more do than are asked for.
@@ -39,12 +40,10 @@ impl SelfTuning {
     /// # Errors
     /// Unless it is above 0 and below 1.
     pub fn new(bounds: Bounds, target: f64) -> Result<Self, LawError> {
-        let is_fine = target > 0.0 && target < 1.0;
-        LawError::unless(is_fine, "a target", target, "above 0 and below 1")?;
         Ok(Self {
             bounds,
             limit: bounds.min(),
-            target,
+            target: LawError::below_one("a target", target)?,
             samples: 10,
             lower: 0.9,
             raise: 1.05,
@@ -69,17 +68,7 @@ impl SelfTuning {
 }
 
 impl Law for SelfTuning {
-    fn bounds(&self) -> Bounds {
-        self.bounds
-    }
-
-    fn limit(&self) -> f64 {
-        self.limit
-    }
-
-    fn set_limit(&mut self, limit: f64) {
-        self.limit = self.bounds.begins(limit);
-    }
+    keeps_limit_in!(limit);
 
     fn step(&mut self, sample: &Sample) -> Option<Reason> {
         self.seen += 1;

@@ -70,9 +70,7 @@ impl<L> Steady<L> {
     /// # Errors
     /// Unless it is above 0 and at most 1.
     pub fn damping(mut self, part: f64) -> Result<Self, LawError> {
-        let is_fine = part > 0.0 && part <= 1.0;
-        LawError::unless(is_fine, "a damping", part, "above 0 and at most 1")?;
-        self.damping = part;
+        self.damping = LawError::part("a damping", part)?;
         Ok(self)
     }
 

@@ -1,5 +1,6 @@
 //! By a gauge of the machine: how busy its processors are, or how long tasks wait for them.
 
+use super::sample::keeps_limit_in;
 use super::{Bounds, Law, LawError, Reason};
 
 /// Keeps a reading near a target, as the use of processors near 0.7: above 1.1 × target ×0.8, below 0.9 × target ×1.1.
@@ -35,12 +36,10 @@ impl Target {
     /// # Errors
     /// Unless it is a number above 0.
     pub fn new(bounds: Bounds, target: f64) -> Result<Self, LawError> {
-        let is_fine = target.is_finite() && target > 0.0;
-        LawError::unless(is_fine, "a target", target, "above 0")?;
         Ok(Self {
             bounds,
             limit: bounds.min(),
-            target,
+            target: LawError::positive("a target", target)?,
         })
     }
 
@@ -53,17 +52,7 @@ impl Target {
 }
 
 impl Law<f64> for Target {
-    fn bounds(&self) -> Bounds {
-        self.bounds
-    }
-
-    fn limit(&self) -> f64 {
-        self.limit
-    }
-
-    fn set_limit(&mut self, limit: f64) {
-        self.limit = self.bounds.begins(limit);
-    }
+    keeps_limit_in!(limit);
 
     fn step(&mut self, reading: &f64) -> Option<Reason> {
         let (wanted, reason) = if *reading > self.target * 1.1 {

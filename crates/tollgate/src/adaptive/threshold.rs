@@ -70,10 +70,8 @@ impl LatencyThreshold {
     /// # Ok::<(), tollgate::adaptive::LawError>(())
     /// ```
     pub fn running(bounds: Bounds, times: f64, part: f64) -> Result<Self, LawError> {
-        let is_fine = times.is_finite() && times >= 1.0;
-        LawError::unless(is_fine, "a multiple", times, "1 or more")?;
-        let is_fine = part > 0.0 && part < 1.0;
-        LawError::unless(is_fine, "a percentile", part, "above 0 and below 1")?;
+        let times = LawError::multiple("a multiple", times)?;
+        let part = LawError::below_one("a percentile", part)?;
         Ok(Self {
             aimd: Aimd::new(bounds),
             threshold: Threshold::Running {

@@ -1,6 +1,7 @@
 //! Vegas: the queue, as estimated from how much longer calls take than the quickest one.
 
 use super::chance::Chance;
+use super::sample::keeps_limit_in;
 use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// Keeps a short queue: compares each call with the quickest one, and wants between α and β calls to queue.
@@ -64,9 +65,7 @@ impl Vegas {
     /// # Errors
     /// Unless it is above 0 and at most 1.
     pub fn smoothing(mut self, part: f64) -> Result<Self, LawError> {
-        let is_fine = part > 0.0 && part <= 1.0;
-        LawError::unless(is_fine, "a smoothing", part, "above 0 and at most 1")?;
-        self.smoothing = part;
+        self.smoothing = LawError::part("a smoothing", part)?;
         Ok(self)
     }
 
@@ -119,17 +118,7 @@ fn digits(limit: f64) -> f64 {
 }
 
 impl Law for Vegas {
-    fn bounds(&self) -> Bounds {
-        self.bounds
-    }
-
-    fn limit(&self) -> f64 {
-        self.estimate
-    }
-
-    fn set_limit(&mut self, limit: f64) {
-        self.estimate = self.bounds.begins(limit);
-    }
+    keeps_limit_in!(estimate);
 
     fn step(&mut self, sample: &Sample) -> Option<Reason> {
         let rtt = sample.nanos();

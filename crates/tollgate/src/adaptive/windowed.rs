@@ -96,8 +96,7 @@ impl<L> Windowed<L> {
     /// # Errors
     /// Unless it is above 0 and at most 1.
     pub fn percentile(mut self, part: f64, capacity: usize) -> Result<Self, LawError> {
-        let is_fine = part > 0.0 && part <= 1.0;
-        LawError::unless(is_fine, "a percentile", part, "above 0 and at most 1")?;
+        let part = LawError::part("a percentile", part)?;
         self.tracked = Tracked::Percentile { part, capacity };
         self.window.each.reserve_exact(capacity);
         Ok(self)
@@ -184,6 +183,8 @@ impl<L: Law> Law for Windowed<L> {
         }
         self.window.add(sample, self.tracked);
         let end = sample.ended();
+        // No window ends later than this: the clock was set back, and it would be long until that time comes again.
+        self.next = self.next.min(end + self.longest);
         if end <= self.next {
             return None;
         }

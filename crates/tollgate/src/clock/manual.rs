@@ -99,9 +99,13 @@ impl Manual {
         let up_to = if now < before { Timestamp::MAX } else { now };
         let later = parked.tasks.split_off(&(up_to, u64::MAX));
         let due = std::mem::replace(&mut parked.tasks, later);
+        let is_awaited = parked.count > 0;
         drop(parked);
         due.into_values().for_each(Waker::wake);
-        self.shared.moved.notify_all();
+        // Who waits was counted under the lock. To notify nobody is a call of the system, for each event of a simulation.
+        if is_awaited {
+            self.shared.moved.notify_all();
+        }
         for thread in napping {
             thread.unpark();
         }

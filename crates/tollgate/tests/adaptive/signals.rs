@@ -63,6 +63,61 @@ fn a_signal_that_is_stuck_at_failure_stops_at_the_least() {
     }
 }
 
+/// All of the limit.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "limits of these tests are from 1 to 100"
+)]
+fn in_use(law: &dyn Law) -> u32 {
+    law.bounds().clamp(law.limit()) as u32
+}
+
+/// Samples 10 ms apart from this time on, with 8 servers that take so long for each call.
+fn serve(law: &mut dyn Law, from: Timestamp, calls: u64, takes: Duration) {
+    for number in 0..calls {
+        let in_flight = in_use(law);
+        let rtt = takes.mul_f64((f64::from(in_flight) / 8.0).max(1.0));
+        let at = from + Duration::from_millis(10 * number);
+        law.observe(&Sample::new(rtt, in_flight).at(at));
+    }
+}
+
+/// A law that waits for a time which was an hour ago would be deaf for an hour.
+#[test]
+fn a_clock_that_is_set_back_silences_no_law() {
+    for named in NamedLaw::ALL {
+        let mut law = named.make(bounds(), 1).unwrap();
+        let millis = Duration::from_millis;
+        serve(&mut law, Timestamp::from_secs(7_200), 2_000, millis(10));
+        let mut changes = 0;
+        for number in 0..4_000 {
+            let at = Timestamp::from_secs(3_600) + millis(10 * number);
+            let in_flight = in_use(&law);
+            // Quick and slow calls in turns, some of them dropped: something for every law.
+            let is_slow = number / 1_000 % 2 == 1;
+            let sample = Sample::new(millis(if is_slow { 400 } else { 10 }), in_flight).at(at);
+            let sample = if is_slow && number % 2 == 0 {
+                sample.dropped()
+            } else {
+                sample
+            };
+            changes += u32::from(law.observe(&sample).is_some());
+        }
+        assert!(changes > 0, "{named}");
+    }
+}
+
+/// As if a backend moved to another continent: nothing but the latency changed, and it takes as many at once as before.
+#[test]
+fn the_default_law_learns_that_calls_became_forty_times_slower() {
+    let mut law = Little::new(Bounds::new(1.0, 100.0).unwrap());
+    let slow = Duration::from_millis(400);
+    serve(&mut law, Timestamp::ZERO, 20_000, Duration::from_millis(10));
+    serve(&mut law, Timestamp::from_secs(1_000), 60_000, slow);
+    assert!(law.limit() >= 8.0, "{law:?}");
+}
+
 #[test]
 fn times_of_nothing_change_nothing() {
     for named in NamedLaw::ALL {
