@@ -281,7 +281,7 @@ impl<R: Request + ?Sized, B: Backend + 'static> Limits<R> for ByPolicy<B> {
         match self.engine.decide_async(&facts).await {
             Ok(verdict) => judged(verdict, terms.answers),
             Err(error) => {
-                tracing::error!(%error, "the limits can't be asked");
+                tracing::error!(target: hooks::TARGET, %error, "the limits can't be asked");
                 let soon = Duration::from_secs(1);
                 let decision = Decision::new(Outcome::Denied, 0, 0, soon, soon);
                 Judged::Refused(Box::new(Denial::new(Kind::Unavailable, "", decision)))

@@ -12,6 +12,7 @@ use std::marker::PhantomData;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::hooks;
 use super::request::Request;
 use crate::client::{Network, Told, Trust};
 
@@ -185,6 +186,7 @@ impl Address {
         // Nothing else depends on it; if two come at once, one of them says it.
         if !self.is_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
+                target: hooks::TARGET,
                 field = self.trust.field().name(),
                 "a client's address was told by somebody who isn't trusted, and wasn't believed: if that is a proxy of \
                  yours, all of its clients share one limit until you name it (Address::behind)"

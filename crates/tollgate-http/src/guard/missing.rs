@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Mistake;
+use super::hooks;
 use super::keys::{Address, KeyOf};
 use super::request::Request;
 use crate::client::Network;
@@ -66,7 +67,7 @@ impl Keyless {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
         if before == Ok(STRANGE - 1) {
             tracing::warn!(
-                target: "tollgate",
+                target: hooks::TARGET,
                 requests = STRANGE,
                 missing = ?self.missing,
                 "not one request so far had the key that it should be limited by: put the layer that finds it before \

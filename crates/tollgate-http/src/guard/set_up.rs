@@ -13,6 +13,7 @@ use super::answers::{Answers, Refused};
 use super::block::{AnyClock, Block, Blocks};
 use super::cost::Cost;
 use super::denial::Denial;
+use super::hooks;
 use super::keys::KeyOf;
 use super::request::Request;
 use super::spread::Spread;
@@ -79,6 +80,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     pub fn new(limits: L) -> Self {
         if limits.is_everyone() {
             tracing::warn!(
+                target: hooks::TARGET,
                 "all requests are counted as one client's: any of them can use up the limit of all others"
             );
         }
