@@ -1,11 +1,11 @@
 //! Requests, a service that does nothing but keep them for the next call, and the loops that are timed.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::future::{Ready, ready};
 use std::hint::black_box;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -25,9 +25,13 @@ use crate::two_threads::{Crew, Together};
 /// real connections are.
 const CALLS: u64 = 256;
 
+/// Requests that take turns.
+const ROUND: usize = 8;
+
 thread_local! {
-    /// The request that came back and goes next: so none has to be fetched from memory, which would be most of what is timed.
-    static BACK: Cell<Option<Request<()>>> = const { Cell::new(None) };
+    /// Requests that came back, each of which goes again when seven others have been: so none has to be fetched from memory, and
+    /// none is read right after it was written, either of which would be most of what is timed.
+    static BACK: RefCell<VecDeque<Request<()>>> = const { RefCell::new(VecDeque::new()) };
     /// Requests that are ready to be sent if none comes back.
     static READY: RefCell<Vec<Request<()>>> = const { RefCell::new(Vec::new()) };
 }
@@ -43,8 +47,9 @@ impl Clients {
     /// The next request, which is that of the client with this number.
     #[inline]
     fn next(self, number: u64) -> Request<()> {
+        let back = BACK.with_borrow_mut(|back| (back.len() >= ROUND).then(|| back.pop_front()));
         let other = || READY.with_borrow_mut(Vec::pop).expect("as many as calls");
-        let mut request = BACK.take().unwrap_or_else(other);
+        let mut request = back.flatten().unwrap_or_else(other);
         if let Self::Many(clients) = self {
             let known = request.extensions_mut().get_mut();
             *known.expect("an address") = ConnectInfo(address(number % clients));
@@ -84,24 +89,36 @@ pub(super) enum Nothing {
     Typed,
 }
 
+/// The answer, which is made when it is asked for, as handlers do.
+pub(super) struct Answering(Nothing);
+
+impl Future for Answering {
+    type Output = Result<Response<Body>, Infallible>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut response = Response::new(Body::empty());
+        if let Nothing::Typed = self.0 {
+            let text = HeaderValue::from_static("text/plain");
+            response.headers_mut().insert(CONTENT_TYPE, text);
+        }
+        Poll::Ready(Ok(response))
+    }
+}
+
 impl Service<Request<()>> for Nothing {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Ready<Result<Response<Body>, Infallible>>;
+    type Future = Answering;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
     #[inline]
-    fn call(&mut self, request: Request<()>) -> Self::Future {
-        BACK.set(Some(request));
-        let mut response = Response::new(Body::empty());
-        if let Self::Typed = self {
-            let text = HeaderValue::from_static("text/plain");
-            response.headers_mut().insert(CONTENT_TYPE, text);
-        }
-        ready(Ok(response))
+    fn call(&mut self, request: Request<()>) -> Answering {
+        BACK.with_borrow_mut(|back| back.push_back(request));
+        Answering(*self)
     }
 }
 
@@ -181,8 +198,8 @@ pub(super) fn on_two_threads<S: Serve>(crew: &Crew, clients: Clients, service: S
     let work = move |index: usize, calls: u64| {
         let mut service = service.clone();
         READY.with_borrow_mut(|ready| {
-            if ready.is_empty() {
-                ready.push(Clients::request());
+            if ready.len() < ROUND {
+                ready.extend((0..ROUND).map(|_| Clients::request()));
             }
         });
         // Each thread goes round in an order of its own.

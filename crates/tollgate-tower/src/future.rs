@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use http::header::Entry;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use pin_project_lite::pin_project;
-use tollgate_http::guard::{Fields, Held, Refused, Reply, Ticket, Used};
+use tollgate_http::guard::{Fields, Held, Refused, Reply, Rest, Ticket, Used};
 
 use crate::body::Body;
 use crate::names;
@@ -68,11 +68,16 @@ where
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
             StateProjected::Called { future, ticket } => {
-                let result = ready!(future.poll(context));
-                match ticket.take() {
-                    Some(ticket) => Poll::Ready(answer(result, ticket)),
-                    None => panic!("polled after it was ready"),
-                }
+                // Changed where it is, and moved once: an answer is large enough for that to be felt.
+                let mut polled = future.poll(context);
+                let rest = match (&mut polled, ticket) {
+                    (Poll::Pending, _) => return Poll::Pending,
+                    (Poll::Ready(result), ticket) => match ticket.take() {
+                        Some(ticket) => replied(result, ticket),
+                        None => panic!("polled after it was ready"),
+                    },
+                };
+                polled.map_ok(|response| response.map(|body| Body::of_service(body, rest)))
             }
             StateProjected::Refused { response } => match response.take() {
                 Some(response) => Poll::Ready(Ok(response)),
@@ -84,19 +89,23 @@ where
 }
 
 /// The service's answer, with what it says of the limit.
-#[inline(always)]
 pub(crate) fn answer<O, E, H: Held>(
-    result: Result<Response<O>, E>,
+    mut result: Result<Response<O>, E>,
     ticket: Ticket<H>,
 ) -> Answer<O, E, H> {
-    // Where it is: an answer is large enough to be felt when it is moved.
-    let mut result = result;
-    let response = match &mut result {
-        Ok(response) => response,
-        Err(_) => {
-            ticket.failed();
-            return result.map(|response| response.map(|body| Body::of_service(body, None)));
-        }
+    let rest = replied(&mut result, ticket);
+    result.map(|response| response.map(|body| Body::of_service(body, rest)))
+}
+
+/// Writes what is to be said of the limit, and says what is held until the body has ended.
+#[inline(always)]
+fn replied<O, E, H: Held>(
+    result: &mut Result<Response<O>, E>,
+    ticket: Ticket<H>,
+) -> Option<Rest<H>> {
+    let Ok(response) = result else {
+        ticket.failed();
+        return None;
     };
     let (fields, rest) = ticket.replied(&ReplyHead {
         status: response.status(),
@@ -106,7 +115,7 @@ pub(crate) fn answer<O, E, H: Held>(
     if !fields.is_empty() {
         write(fields, response.headers_mut(), add);
     }
-    result.map(|response| response.map(|body| Body::of_service(body, rest)))
+    rest
 }
 
 /// The answer to a refused request.
