@@ -37,6 +37,9 @@ pub struct Windowed<L> {
     window: Gathered,
 }
 
+/// Samples of calls that end in another order than they are told may be as late as this, and aren't from a clock that was set back.
+const LATE: Duration = Duration::from_secs(60);
+
 /// What stands for the durations of a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Tracked {
@@ -183,8 +186,10 @@ impl<L: Law> Law for Windowed<L> {
         }
         self.window.add(sample, self.tracked);
         let end = sample.ended();
-        // No window ends later than this: the clock was set back, and it would be long until that time comes again.
-        self.next = self.next.min(end + self.longest);
+        // A clock that was set back: it would be long until that time comes again.
+        if self.next > end + self.longest + LATE {
+            self.next = end + self.longest;
+        }
         if end <= self.next {
             return None;
         }
