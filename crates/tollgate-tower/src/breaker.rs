@@ -1,7 +1,6 @@
 //! A layer for clients that stops calling what fails, and tries it again later with a few calls.
 
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -13,7 +12,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::BoxError;
-use crate::layered::{Call, Layered, failed, status_of};
+use crate::layered::{Answering, Call, Layered, failed, status_of};
 
 /// Makes no call while a [`Breaker`] is open: it fails at once with [`Open`](tollgate::breaker::Open).
 ///
@@ -106,7 +105,7 @@ where
 {
     type Response = Response<O>;
     type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<O>, BoxError>> + Send>>;
+    type Future = Answering<O>;
 
     /// Always: the client is made ready in the call, and not at all while the circuit is open.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {

@@ -22,6 +22,9 @@ pub struct Layered<S, L> {
     pub(crate) layer: L,
 }
 
+/// The answer to a call that a layer for clients lets go, keeps back or makes again.
+pub(crate) type Answering<O> = Pin<Box<dyn Future<Output = Result<Response<O>, BoxError>> + Send>>;
+
 pin_project! {
     /// Makes a service ready and calls it.
     ///

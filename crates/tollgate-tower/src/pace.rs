@@ -1,7 +1,6 @@
 //! A layer for the calls that a program makes: paced host by host, and no faster than each says.
 
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -12,7 +11,7 @@ use tollgate_http::outgoing::{Pacer, Patience};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::layered::{Call, Layered};
+use crate::layered::{Answering, Call, Layered};
 
 /// What went wrong: a [`Stalled`](crate::outgoing::Stalled) if the call wasn't made, or else the error of the client.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -89,7 +88,7 @@ where
 {
     type Response = Response<O>;
     type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<O>, BoxError>> + Send>>;
+    type Future = Answering<O>;
 
     /// Always: what has to be waited for is waited for in the call.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {

@@ -1,7 +1,6 @@
 //! A layer for clients that tries calls again: those that may be, as often as a budget allows, and when servers want it.
 
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -14,7 +13,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::BoxError;
-use crate::layered::{Call, Layered};
+use crate::layered::{Answering, Call, Layered};
 
 /// Tries calls again by a [`Retry`], which says how often, after how long, within which time and by which budget.
 ///
@@ -166,7 +165,7 @@ where
 {
     type Response = Response<O>;
     type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<O>, BoxError>> + Send>>;
+    type Future = Answering<O>;
 
     /// Always: the client is made ready for each try.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {

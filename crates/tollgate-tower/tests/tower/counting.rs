@@ -25,7 +25,7 @@ use tollgate_tower::{
 };
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 
-use crate::kit::{ask, frames, from, left, task};
+use crate::kit::{ask, frames, from, left, statuses, task};
 
 type Exact = ExactPerKey<keys::Address, Arc<Manual>>;
 
@@ -46,15 +46,6 @@ fn answering<L: Limits<Head>>(layer: RateLimitLayer<L>) -> Router {
 
 fn counting(count: u64, counts: Counts) -> Router {
     answering(RateLimitLayer::new(exact(count)).with(|guard| guard.count(counts)))
-}
-
-async fn statuses(app: &Router, codes: &[u16]) -> Vec<u16> {
-    let mut seen = Vec::new();
-    for code in codes {
-        let request = from("192.0.2.1", &format!("/{code}"));
-        seen.push(ask(app, request).await.status);
-    }
-    seen
 }
 
 #[tokio::test]

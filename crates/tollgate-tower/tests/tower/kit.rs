@@ -130,3 +130,13 @@ impl<I: Iterator + Unpin> futures_core::Stream for Frames<I> {
         Poll::Ready(self.0.next())
     }
 }
+
+/// Asks for these statuses one after the other, and tells what was answered.
+pub(crate) async fn statuses(app: &Router, codes: &[u16]) -> Vec<u16> {
+    let mut seen = Vec::new();
+    for code in codes {
+        let request = from("192.0.2.1", &format!("/{code}"));
+        seen.push(ask(app, request).await.status);
+    }
+    seen
+}

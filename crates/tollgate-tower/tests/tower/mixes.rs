@@ -22,7 +22,7 @@ use tollgate_tower::{
 };
 use tower::ServiceExt;
 
-use crate::kit::{app, ask, from, left, per_key, task};
+use crate::kit::{app, ask, from, left, per_key, statuses, task};
 
 fn policy(text: &str) -> Policy {
     let read = Policy::from_text(text, Format::Yaml);
@@ -41,15 +41,6 @@ fn counting_failures<B: Backend + 'static>(limits: ByPolicy<B>) -> Router {
         |Path(code): Path<u16>| async move { StatusCode::from_u16(code).expect("a status") };
     let layer = RateLimitLayer::new(limits).with(|guard| guard.count(Counts::Failures));
     Router::new().route("/{code}", get(status)).layer(layer)
-}
-
-async fn statuses(app: &Router, codes: &[u16]) -> Vec<u16> {
-    let mut seen = Vec::new();
-    for code in codes {
-        let request = from("192.0.2.1", &format!("/{code}"));
-        seen.push(ask(app, request).await.status);
-    }
-    seen
 }
 
 /// What a policy says that a request costs is what a failure costs.
