@@ -14,7 +14,7 @@ use tower_layer::Layer;
 
 mod calls;
 
-use calls::{Calls, Clients, Nothing, Serve, allocations, on_two_threads};
+use calls::{Calls, Clients, Nothing, Refusals, Serve, allocations, on_two_threads};
 
 use crate::report::{Line, Report};
 use crate::runner::{Measure, Peer, ROUNDS, compare, median};
@@ -32,21 +32,21 @@ const CLIENTS: u64 = 1_000;
 
 pub(crate) fn run(report: &mut Report) {
     let quiet = || ours(plenty()).answers(Answers::new().dialects([]));
-    let mut bare = Calls::new(Clients::One, Nothing::Bare);
-    let mut admitted = Calls::new(Clients::One, quiet().layer(Nothing::Bare));
-    let mut typed = Calls::new(Clients::One, quiet().layer(Nothing::Typed));
-    let mut with_fields = Calls::new(Clients::One, ours(plenty()).layer(Nothing::Typed));
-    let mut refused = Calls::new(Clients::One, ours(nothing_left()).layer(Nothing::Bare));
+    let mut bare = Calls::new(Clients::One, Nothing::<false>);
+    let mut admitted = Calls::new(Clients::One, quiet().layer(Nothing::<false>));
+    let mut typed = Calls::new(Clients::One, quiet().layer(Nothing::<true>));
+    let mut with_fields = Calls::new(Clients::One, ours(plenty()).layer(Nothing::<true>));
+    let mut refused = Refusals::new(ours(nothing_left()).layer(Nothing::<false>));
 
-    let governor = Calls::new(Clients::One, theirs(PLENTY).layer(Nothing::Bare));
+    let governor = Calls::new(Clients::One, theirs(PLENTY).layer(Nothing::<false>));
     let mut peers = [Peer::new("tower_governor", governor).target(0.9)];
     compare(report, "admitted", &mut admitted, &mut peers);
 
-    let governor = Calls::new(Clients::One, theirs(NOTHING_LEFT).layer(Nothing::Bare));
+    let governor = Refusals::new(theirs(NOTHING_LEFT).layer(Nothing::<false>));
     let mut peers = [Peer::new("tower_governor", governor).target(0.03)];
     compare(report, "refused", &mut refused, &mut peers);
 
-    let fields = Calls::new(Clients::One, ours(plenty()).layer(Nothing::Typed));
+    let fields = Calls::new(Clients::One, ours(plenty()).layer(Nothing::<true>));
     let mut peers = [Peer::new("admitted-headers", fields).target(2.0)];
     compare(report, "refused-vs-admitted", &mut refused, &mut peers);
 
@@ -150,7 +150,7 @@ fn allocated(
 }
 
 /// A hundred rules, of which three are for each request.
-fn by_policy(report: &mut Report, bare: &mut Calls<Nothing>) {
+fn by_policy(report: &mut Report, bare: &mut Calls<Nothing<false>>) {
     let mut text = "limits:\n".to_owned();
     for number in 0..RULES - 2 {
         text.push_str(&format!(
@@ -162,7 +162,7 @@ fn by_policy(report: &mut Report, bare: &mut Calls<Nothing>) {
     let policy = Policy::from_text(&text, Format::Yaml).expect("a policy that is one");
     let engine = Engine::new(policy.policy, Memory::new()).expect("an engine in memory");
     let layer = RateLimitLayer::by_policy(engine).answers(Answers::new().dialects([]));
-    let mut ours = Calls::new(Clients::One, layer.layer(Nothing::Bare));
+    let mut ours = Calls::new(Clients::One, layer.layer(Nothing::<false>));
     more(report, ("policy-3-of-100", "bare", POLICY), &mut ours, bare);
 }
 
@@ -172,8 +172,8 @@ fn two_threads(report: &mut Report) {
     }
     let crew = Crew::new();
     let quiet = ours(plenty()).answers(Answers::new().dialects([]));
-    let mut ours = both(&crew, quiet.layer(Nothing::Bare));
-    let governor = both(&crew, theirs(PLENTY).layer(Nothing::Bare));
+    let mut ours = both(&crew, quiet.layer(Nothing::<false>));
+    let governor = both(&crew, theirs(PLENTY).layer(Nothing::<false>));
     let mut peers = [Peer::new("tower_governor", governor).target(0.6)];
     compare(report, "two-threads", &mut ours, &mut peers);
 }

@@ -1,9 +1,14 @@
 //! Requests, a service that does nothing but keep them for the next call, and the loops that are timed.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
+#![expect(
+    unsafe_code,
+    reason = "a request in an `Option` is moved in two pieces, and read back as one: that stalls for longer than the calls take"
+)]
+
+use std::cell::{Cell, RefCell, UnsafeCell};
 use std::convert::Infallible;
 use std::hint::black_box;
+use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -28,12 +33,54 @@ const CALLS: u64 = 256;
 /// Requests that take turns.
 const ROUND: usize = 8;
 
+/// Requests that take turns, on a thread: each goes again when seven others have been, so none has to be fetched from memory,
+/// and none is read right after it was written, either of which would be most of what is timed.
+struct Ring {
+    requests: UnsafeCell<[MaybeUninit<Request<()>>; ROUND]>,
+    /// Whose turn it is.
+    next: Cell<usize>,
+    /// Whether the requests are there, but for the one that is on its way.
+    is_full: Cell<bool>,
+}
+
 thread_local! {
-    /// Requests that came back, each of which goes again when seven others have been: so none has to be fetched from memory, and
-    /// none is read right after it was written, either of which would be most of what is timed.
-    static BACK: RefCell<VecDeque<Request<()>>> = const { RefCell::new(VecDeque::new()) };
-    /// Requests that are ready to be sent if none comes back.
+    static RING: Ring = const {
+        Ring {
+            requests: UnsafeCell::new([const { MaybeUninit::uninit() }; ROUND]),
+            next: Cell::new(0),
+            is_full: Cell::new(false),
+        }
+    };
+    /// Requests that are ready to be sent, of services that don't give them back.
     static READY: RefCell<Vec<Request<()>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Ring {
+    fn fill(&self) {
+        if !self.is_full.replace(true) {
+            for number in 0..ROUND {
+                self.next.set(number);
+                self.put(Clients::request());
+            }
+            self.next.set(0);
+        }
+    }
+
+    /// Where the request is whose turn it is.
+    #[inline(always)]
+    fn place(&self) -> *mut Request<()> {
+        let first = self.requests.get().cast::<Request<()>>();
+        first.wrapping_add(self.next.get() % ROUND)
+    }
+
+    /// Puts a request there, for its next turn.
+    #[inline(always)]
+    fn put(&self, request: Request<()>) {
+        // SAFETY: the place is one of the ring's, nobody refers to what is in it, and it is empty: its request was taken for
+        // the call that this is the end of.
+        unsafe { self.place().write(request) };
+        self.next.set(self.next.get() + 1);
+    }
 }
 
 /// Who asks.
@@ -45,11 +92,15 @@ pub(super) enum Clients {
 
 impl Clients {
     /// The next request, which is that of the client with this number.
-    #[inline]
-    fn next(self, number: u64) -> Request<()> {
-        let back = BACK.with_borrow_mut(|back| (back.len() >= ROUND).then(|| back.pop_front()));
-        let other = || READY.with_borrow_mut(Vec::pop).expect("as many as calls");
-        let mut request = back.flatten().unwrap_or_else(other);
+    ///
+    /// # Safety
+    /// The ring is full, and the request is put back into it before the next is asked for.
+    #[inline(always)]
+    unsafe fn next(self, number: u64) -> Request<()> {
+        let place = RING.with(Ring::place);
+        // SAFETY: the ring is full, as the caller promises, so there is a request, and it is taken once: the next who puts one
+        // there is the service that gets it.
+        let mut request = unsafe { place.read() };
         if let Self::Many(clients) = self {
             let known = request.extensions_mut().get_mut();
             *known.expect("an address") = ConnectInfo(address(number % clients));
@@ -80,25 +131,21 @@ fn address(number: u64) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::new(10, 0, a, b), 40_000))
 }
 
-/// Answers with an empty body, and keeps the request for the next call.
+/// Answers with an empty body, and keeps the request for the next call. If it is typed, with a content type, as most answers
+/// have: else the first field that a layer writes would pay for the table of them.
 #[derive(Clone, Copy)]
-pub(super) enum Nothing {
-    /// Without header fields.
-    Bare,
-    /// With a content type, as most answers have: else the first field that a layer writes would pay for the table of them.
-    Typed,
-}
+pub(super) struct Nothing<const TYPED: bool>;
 
 /// The answer, which is made when it is asked for, as handlers do.
-pub(super) struct Answering(Nothing);
+pub(super) struct Answering<const TYPED: bool>;
 
-impl Future for Answering {
+impl<const TYPED: bool> Future for Answering<TYPED> {
     type Output = Result<Response<Body>, Infallible>;
 
     #[inline]
     fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
         let mut response = Response::new(Body::empty());
-        if let Nothing::Typed = self.0 {
+        if TYPED {
             let text = HeaderValue::from_static("text/plain");
             response.headers_mut().insert(CONTENT_TYPE, text);
         }
@@ -106,19 +153,21 @@ impl Future for Answering {
     }
 }
 
-impl Service<Request<()>> for Nothing {
+impl<const TYPED: bool> Service<Request<()>> for Nothing<TYPED> {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Answering;
+    type Future = Answering<TYPED>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
     #[inline]
-    fn call(&mut self, request: Request<()>) -> Answering {
-        BACK.with_borrow_mut(|back| back.push_back(request));
-        Answering(*self)
+    fn call(&mut self, request: Request<()>) -> Answering<TYPED> {
+        // Or else it would never have been moved.
+        black_box(&request);
+        RING.with(|ring| ring.put(request));
+        Answering
     }
 }
 
@@ -135,7 +184,7 @@ where
         + Sync
         + 'static,
 {
-    #[inline]
+    #[inline(always)]
     fn serve(&mut self, request: Request<()>) {
         let mut context = Context::from_waker(Waker::noop());
         let answer = pin!(self.call(request)).poll(&mut context);
@@ -143,51 +192,88 @@ where
     }
 }
 
-/// A loop of calls on this thread, whose requests are made ready before.
+/// A loop of calls on this thread, whose requests come back.
 pub(super) struct Calls<S> {
     clients: Clients,
     service: S,
 }
 
 impl<S: Serve> Calls<S> {
-    pub(super) fn new(clients: Clients, service: S) -> Self {
-        let mut calls = Self { clients, service };
-        // The first call may be one that passes, of a limit of which nothing is left then.
-        calls.sample();
-        calls
-    }
-
-    fn fill(&self) {
-        READY.with_borrow_mut(|ready| {
-            let missing = CALLS.saturating_sub(ready.len() as u64);
-            ready.extend((0..missing).map(|_| Clients::request()));
-        });
+    pub(super) const fn new(clients: Clients, service: S) -> Self {
+        Self { clients, service }
     }
 
     #[inline]
     fn run(&mut self) {
+        RING.with(Ring::fill);
         for number in 0..CALLS {
-            self.service.serve(self.clients.next(number));
+            // SAFETY: the ring is full, and all that is timed like this lets requests through to `Nothing`, which puts them
+            // back.
+            let request = unsafe { self.clients.next(number) };
+            self.service.serve(request);
         }
     }
 }
 
 impl<S: Serve> Measure for Calls<S> {
     fn sample(&mut self) -> Sample {
-        self.fill();
-        let before = timing::switches();
-        let watch = Stopwatch::start();
+        // Those before this one have used the caches for something else.
         self.run();
-        Sample {
-            nanos: watch.nanos() / as_f64(CALLS),
-            switched: timing::switches() != before,
+        timed(|| self.run())
+    }
+}
+
+/// A loop of calls on this thread that are refused, whose requests are made ready before.
+pub(super) struct Refusals<S>(S);
+
+impl<S: Serve> Refusals<S> {
+    /// Of a service that lets one request through, and is asked for that here.
+    pub(super) fn new(mut service: S) -> Self {
+        RING.with(Ring::fill);
+        // The first is the only one that gets through to `Nothing`, which has a place for it: it takes that of another.
+        // SAFETY: the ring is full, and this request is put back into it.
+        service.serve(unsafe { Clients::One.next(0) });
+        Self(service)
+    }
+
+    #[inline]
+    fn run(&mut self) {
+        for _ in 0..CALLS {
+            let request = READY.with_borrow_mut(Vec::pop).expect("as many as calls");
+            self.0.serve(request);
         }
+    }
+
+    fn fill() {
+        READY.with_borrow_mut(|ready| {
+            let missing = CALLS.saturating_sub(ready.len() as u64);
+            ready.extend((0..missing).map(|_| Clients::request()));
+        });
+    }
+}
+
+impl<S: Serve> Measure for Refusals<S> {
+    fn sample(&mut self) -> Sample {
+        Self::fill();
+        self.run();
+        Self::fill();
+        timed(|| self.run())
+    }
+}
+
+fn timed(run: impl FnOnce()) -> Sample {
+    let before = timing::switches();
+    let watch = Stopwatch::start();
+    run();
+    Sample {
+        nanos: watch.nanos() / as_f64(CALLS),
+        switched: timing::switches() != before,
     }
 }
 
 /// How often a call asks for memory.
 pub(super) fn allocations<S: Serve>(calls: &mut Calls<S>) -> f64 {
-    calls.fill();
+    calls.run();
     let before = alloc::calls();
     calls.run();
     as_f64((alloc::calls() - before) as u64) / as_f64(CALLS)
@@ -197,15 +283,13 @@ pub(super) fn allocations<S: Serve>(calls: &mut Calls<S>) -> f64 {
 pub(super) fn on_two_threads<S: Serve>(crew: &Crew, clients: Clients, service: S) -> Together<'_> {
     let work = move |index: usize, calls: u64| {
         let mut service = service.clone();
-        READY.with_borrow_mut(|ready| {
-            if ready.len() < ROUND {
-                ready.extend((0..ROUND).map(|_| Clients::request()));
-            }
-        });
+        RING.with(Ring::fill);
         // Each thread goes round in an order of its own.
         let first = index as u64 * 500;
         for number in first..first + calls {
-            service.serve(clients.next(number));
+            // SAFETY: the ring is full, and `Nothing` puts the request back.
+            let request = unsafe { clients.next(number) };
+            service.serve(request);
         }
         calls
     };

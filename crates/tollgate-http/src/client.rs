@@ -184,8 +184,13 @@ impl Trust {
         }
     }
 
+    /// Whether what anybody tells is believed.
+    #[inline(always)]
+    pub(crate) const fn believes_some(&self) -> bool {
+        !matches!(self.whom, Whom::Nobody)
+    }
+
     /// Whether what this peer tells is believed.
-    #[inline]
     pub(crate) fn believes(&self, peer: Option<IpAddr>) -> bool {
         match &self.whom {
             Whom::Nobody => false,

@@ -62,6 +62,13 @@ pub trait Limits<R: Request + ?Sized>: Send + Sync + 'static {
     /// What is asked of somebody who takes time to answer: all that is needed of a request.
     type Question: Send + 'static;
 
+    /// What the answer to a request of cost 1 says of the limit, if it is known at one look that it passes, and it holds nothing.
+    /// If not, nothing has happened, and it is [asked](Self::ask).
+    fn glance(&self, request: &R, answers: &Answers) -> Option<Fields> {
+        let _ = (request, answers);
+        None
+    }
+
     /// What is found about a request, or what has to be asked first.
     fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<Self::Held>, Self::Question>;
 

@@ -1,6 +1,7 @@
 //! The answer to a request, on its way.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -9,75 +10,76 @@ use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response, StatusCode}
 use pin_project_lite::pin_project;
 use tollgate_http::guard::{Fields, Held, Refused, Reply, Rest, Ticket, Used};
 
-use crate::body::Body;
+use crate::bodies::Bodies;
 use crate::names;
-
-pub(crate) type Answer<O, E, H> = Result<Response<Body<O, H>>, E>;
 
 pin_project! {
     /// The answer to a request, on its way. Dropping it gives back what the request holds.
-    pub struct ResponseFuture<F, O, E, H: Held> {
+    pub struct ResponseFuture<F, B, E, H: Held, M> {
         #[pin]
-        state: State<F, O, E, H>,
+        state: State<F, B, E, H>,
+        bodies: PhantomData<fn() -> M>,
     }
 }
 
 pin_project! {
     #[project = StateProjected]
-    enum State<F, O, E, H: Held> {
+    enum State<F, B, E, H: Held> {
+        /// The service answers, and nothing is to be said or held.
+        Plain { #[pin] future: F },
         /// The service answers.
-        Called { #[pin] future: F, ticket: Option<Ticket<H>> },
+        Ticketed { #[pin] future: F, ticket: Option<Ticket<H>> },
         /// It was refused.
-        Refused { response: Option<Response<Body<O, H>>> },
+        Refused { response: Option<Response<B>> },
         /// Somebody else is asked first.
-        Later { future: Pin<Box<dyn Future<Output = Answer<O, E, H>> + Send>> },
+        Later { future: Pin<Box<dyn Future<Output = Result<Response<B>, E>> + Send>> },
     }
 }
 
-impl<F, O, E, H: Held> ResponseFuture<F, O, E, H> {
+impl<F, B, E, H: Held, M> ResponseFuture<F, B, E, H, M> {
+    #[inline(always)]
+    pub(crate) const fn plain(future: F) -> Self {
+        Self::of(State::Plain { future })
+    }
+
     #[inline]
-    pub(crate) const fn called(future: F, ticket: Ticket<H>) -> Self {
+    pub(crate) const fn ticketed(future: F, ticket: Ticket<H>) -> Self {
         let ticket = Some(ticket);
-        Self {
-            state: State::Called { future, ticket },
-        }
+        Self::of(State::Ticketed { future, ticket })
     }
 
-    pub(crate) const fn refused(response: Response<Body<O, H>>) -> Self {
+    pub(crate) const fn refused(response: Response<B>) -> Self {
         let response = Some(response);
-        Self {
-            state: State::Refused { response },
-        }
+        Self::of(State::Refused { response })
     }
 
-    pub(crate) fn later(future: impl Future<Output = Answer<O, E, H>> + Send + 'static) -> Self {
+    pub(crate) fn later(
+        future: impl Future<Output = Result<Response<B>, E>> + Send + 'static,
+    ) -> Self {
         let future = Box::pin(future);
-        Self {
-            state: State::Later { future },
-        }
+        Self::of(State::Later { future })
+    }
+
+    #[inline(always)]
+    const fn of(state: State<F, B, E, H>) -> Self {
+        let bodies = PhantomData;
+        Self { state, bodies }
     }
 }
 
-impl<F, O, E, H: Held> Future for ResponseFuture<F, O, E, H>
+impl<F, O, E, H: Held, M> Future for ResponseFuture<F, M::Body, E, H, M>
 where
     F: Future<Output = Result<Response<O>, E>>,
+    M: Bodies<O, H>,
 {
-    type Output = Answer<O, E, H>;
+    type Output = Result<Response<M::Body>, E>;
 
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
-            StateProjected::Called { future, ticket } => {
-                // Changed where it is, and moved once: an answer is large enough for that to be felt.
-                let mut polled = future.poll(context);
-                let rest = match (&mut polled, ticket) {
-                    (Poll::Pending, _) => return Poll::Pending,
-                    (Poll::Ready(result), ticket) => match ticket.take() {
-                        Some(ticket) => replied(result, ticket),
-                        None => panic!("polled after it was ready"),
-                    },
-                };
-                polled.map_ok(|response| response.map(|body| Body::of_service(body, rest)))
+            StateProjected::Plain { future } => M::plain(future.poll(context)),
+            StateProjected::Ticketed { future, ticket } => {
+                M::ticketed(future.poll(context), ticket)
             }
             StateProjected::Refused { response } => match response.take() {
                 Some(response) => Poll::Ready(Ok(response)),
@@ -88,18 +90,9 @@ where
     }
 }
 
-/// The service's answer, with what it says of the limit.
-pub(crate) fn answer<O, E, H: Held>(
-    mut result: Result<Response<O>, E>,
-    ticket: Ticket<H>,
-) -> Answer<O, E, H> {
-    let rest = replied(&mut result, ticket);
-    result.map(|response| response.map(|body| Body::of_service(body, rest)))
-}
-
 /// Writes what is to be said of the limit, and says what is held until the body has ended.
 #[inline(always)]
-fn replied<O, E, H: Held>(
+pub(crate) fn replied<O, E, H: Held>(
     result: &mut Result<Response<O>, E>,
     ticket: Ticket<H>,
 ) -> Option<Rest<H>> {
@@ -119,8 +112,8 @@ fn replied<O, E, H: Held>(
 }
 
 /// The answer to a refused request.
-pub(crate) fn refusal<O, H: Held>(refused: Refused) -> Response<Body<O, H>> {
-    let mut response = Response::new(Body::of_refusal(refused.body));
+pub(crate) fn refusal<O, H: Held, M: Bodies<O, H>>(refused: Refused) -> Response<M::Body> {
+    let mut response = Response::new(M::refusal(refused.body));
     *response.status_mut() =
         StatusCode::from_u16(refused.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
     let headers = response.headers_mut();
@@ -131,8 +124,8 @@ pub(crate) fn refusal<O, H: Held>(refused: Refused) -> Response<Body<O, H>> {
 
 /// The answer to a request of which nothing can be said.
 #[cold]
-pub(crate) fn failure<O, H: Held>() -> Response<Body<O, H>> {
-    let mut response = Response::new(Body::of_refusal(Vec::new()));
+pub(crate) fn failure<O, H: Held, M: Bodies<O, H>>() -> Response<M::Body> {
+    let mut response = Response::new(M::refusal(Vec::new()));
     *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
     response
 }
@@ -206,7 +199,7 @@ impl Reply for ReplyHead<'_> {
     }
 }
 
-impl<F, O, E, H: Held> fmt::Debug for ResponseFuture<F, O, E, H> {
+impl<F, B, E, H: Held, M> fmt::Debug for ResponseFuture<F, B, E, H, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::future::poll_fn;
+use std::marker::PhantomData;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -16,7 +18,7 @@ use tollgate_http::guard::{
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::body::Body;
+use crate::bodies::{AnyBody, Bodies, SameBody};
 use crate::future::{self, ResponseFuture};
 use crate::parts::Head;
 
@@ -33,14 +35,16 @@ use crate::parts::Head;
 /// # let _ = layer;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct RateLimitLayer<L> {
+pub struct RateLimitLayer<L, M = SameBody> {
     guard: Arc<Guard<Head, L>>,
+    bodies: PhantomData<fn() -> M>,
 }
 
 /// A service behind limits.
-pub struct RateLimit<S, L> {
+pub struct RateLimit<S, L, M = SameBody> {
     inner: S,
     guard: Arc<Guard<Head, L>>,
+    bodies: PhantomData<fn() -> M>,
 }
 
 impl RateLimitLayer<PerKey<keys::Address>> {
@@ -138,9 +142,39 @@ impl<L: Limits<Head>> RateLimitLayer<L> {
     pub fn of(guard: Guard<Head, L>) -> Self {
         Self {
             guard: Arc::new(guard),
+            bodies: PhantomData,
         }
     }
 
+    /// For services whose answers have another body than those of axum and tonic, which can hold any (an
+    /// [`OpenBody`](crate::OpenBody)): answers have a [`Body`](crate::Body) then, around the service's own.
+    ///
+    /// ```
+    /// use http_body_util::Full;
+    /// use tollgate::Rate;
+    /// use tollgate_tower::RateLimitLayer;
+    /// use tower::{Layer, ServiceExt};
+    ///
+    /// # async fn ask() -> Result<(), std::convert::Infallible> {
+    /// let hello = tower::service_fn(|_: http::Request<()>| async {
+    ///     Ok::<_, std::convert::Infallible>(http::Response::new(Full::new(bytes::Bytes::from("hello"))))
+    /// });
+    /// let limited = RateLimitLayer::per_client(Rate::per_second(10)).any_body().layer(hello);
+    /// let answer = limited.oneshot(http::Request::new(())).await?;
+    /// # let _ = answer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn any_body(self) -> RateLimitLayer<L, AnyBody> {
+        RateLimitLayer {
+            guard: self.guard,
+            bodies: PhantomData,
+        }
+    }
+}
+
+impl<L: Limits<Head>, M> RateLimitLayer<L, M> {
     /// How clients are told.
     ///
     /// ```
@@ -188,66 +222,104 @@ impl<L: Limits<Head>> RateLimitLayer<L> {
     #[must_use]
     pub fn with(self, change: impl FnOnce(Guard<Head, L>) -> Guard<Head, L>) -> Self {
         match Arc::try_unwrap(self.guard) {
-            Ok(guard) => Self::of(change(guard)),
+            Ok(guard) => Self {
+                guard: Arc::new(change(guard)),
+                bodies: PhantomData,
+            },
             Err(_) => panic!("a layer is set up before it is cloned or put around a service"),
         }
     }
 }
 
-impl<L> Clone for RateLimitLayer<L> {
+impl<L, M> Clone for RateLimitLayer<L, M> {
     fn clone(&self) -> Self {
         Self {
             guard: Arc::clone(&self.guard),
+            bodies: PhantomData,
         }
     }
 }
 
-impl<S, L> Layer<S> for RateLimitLayer<L> {
-    type Service = RateLimit<S, L>;
+impl<S, L, M> Layer<S> for RateLimitLayer<L, M> {
+    type Service = RateLimit<S, L, M>;
 
-    fn layer(&self, inner: S) -> RateLimit<S, L> {
+    fn layer(&self, inner: S) -> RateLimit<S, L, M> {
         RateLimit {
             inner,
             guard: Arc::clone(&self.guard),
+            bodies: PhantomData,
         }
     }
 }
 
-impl<S: Clone, L> Clone for RateLimit<S, L> {
+impl<S: Clone, L, M> Clone for RateLimit<S, L, M> {
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
             guard: Arc::clone(&self.guard),
+            bodies: PhantomData,
         }
     }
 }
 
-impl<S, L, I, O> Service<Request<I>> for RateLimit<S, L>
+impl<S, L, M, I, O> Service<Request<I>> for RateLimit<S, L, M>
 where
     S: Service<Request<I>, Response = Response<O>> + Clone + Send + 'static,
     S::Future: Send,
     L: Limits<Head>,
+    M: Bodies<O, L::Held>,
     I: Send + 'static,
 {
-    type Response = Response<Body<O, L::Held>>;
+    type Response = Response<M::Body>;
     type Error = S::Error;
-    type Future = ResponseFuture<S::Future, O, S::Error, L::Held>;
+    type Future = ResponseFuture<S::Future, M::Body, S::Error, L::Held, M>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
     }
 
     #[inline]
-    fn call(&mut self, mut request: Request<I>) -> Self::Future {
+    fn call(&mut self, request: Request<I>) -> Self::Future {
+        let Some(fields) = self.guard.glance(&request) else {
+            return self.call_closely(request);
+        };
+        let answer = self.inner.call(request);
+        if fields.is_empty() {
+            ResponseFuture::plain(answer)
+        } else {
+            ResponseFuture::ticketed(answer, Ticket::telling(fields))
+        }
+    }
+}
+
+impl<S, L: Limits<Head>, M> RateLimit<S, L, M> {
+    #[inline(never)]
+    fn call_closely<I, O>(
+        &mut self,
+        mut request: Request<I>,
+    ) -> ResponseFuture<S::Future, M::Body, S::Error, L::Held, M>
+    where
+        S: Service<Request<I>, Response = Response<O>> + Clone + Send + 'static,
+        S::Future: Send,
+        M: Bodies<O, L::Held>,
+        I: Send + 'static,
+    {
         match self.guard.ask(&request) {
+            Asked::Now(Admission::Passed(ticket)) if ticket.is_blank() => {
+                ResponseFuture::plain(self.inner.call(request))
+            }
             Asked::Now(Admission::Passed(mut ticket)) => {
                 tell_usage(&mut ticket, &mut request);
-                ResponseFuture::called(self.inner.call(request), ticket)
+                ResponseFuture::ticketed(self.inner.call(request), ticket)
             }
             Asked::Now(Admission::Refused(denial)) => {
-                ResponseFuture::refused(future::refusal(self.guard.tell(&request, &denial)))
+                ResponseFuture::refused(future::refusal::<O, _, M>(
+                    self.guard.tell(&request, &denial),
+                ))
             }
-            Asked::Now(Admission::Failed(_)) => ResponseFuture::refused(future::failure()),
+            Asked::Now(Admission::Failed(_)) => {
+                ResponseFuture::refused(future::failure::<O, _, M>())
+            }
             Asked::Later(later) => {
                 // What this one has made ready stays so for the next request; the clone gets ready when its turn comes, so that
                 // nobody who waits here holds a place there.
@@ -257,17 +329,17 @@ where
                     let mut ticket = match guard.answer(later).await {
                         Admission::Passed(ticket) => ticket,
                         Admission::Refused(denial) => {
-                            return Ok(future::refusal(guard.tell(&request, &denial)));
+                            return Ok(future::refusal::<O, _, M>(guard.tell(&request, &denial)));
                         }
-                        Admission::Failed(_) => return Ok(future::failure()),
+                        Admission::Failed(_) => return Ok(future::failure::<O, _, M>()),
                     };
                     tell_usage(&mut ticket, &mut request);
                     if let Err(error) = poll_fn(|context| inner.poll_ready(context)).await {
                         ticket.failed();
                         return Err(error);
                     }
-                    let answered = inner.call(request).await;
-                    future::answer(answered, ticket)
+                    let (mut answer, mut ticket) = (pin!(inner.call(request)), Some(ticket));
+                    poll_fn(|context| M::ticketed(answer.as_mut().poll(context), &mut ticket)).await
                 })
             }
         }
@@ -286,15 +358,15 @@ fn tell_usage<H: Held, I>(ticket: &mut Ticket<H>, request: &mut Request<I>) {
     }
 }
 
-impl<L: fmt::Debug> fmt::Debug for RateLimitLayer<L> {
+impl<L: fmt::Debug, M> fmt::Debug for RateLimitLayer<L, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitLayer")
             .field("guard", &self.guard)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
-impl<S, L: fmt::Debug> fmt::Debug for RateLimit<S, L> {
+impl<S, L: fmt::Debug, M> fmt::Debug for RateLimit<S, L, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimit")
             .field("guard", &self.guard)

@@ -19,6 +19,7 @@
 //!   in front of a service, or for the calls that a program makes.
 //! * [`BreakerLayer`] stops calling what fails, and [`RetryLayer`] tries again what may be, within a budget.
 
+mod bodies;
 mod body;
 mod breaker;
 mod future;
@@ -30,6 +31,7 @@ mod parts;
 mod retry;
 mod shed;
 
+pub use bodies::{AnyBody, Bodies, OpenBody, Polled, SameBody};
 pub use body::Body;
 pub use breaker::BreakerLayer;
 pub use future::ResponseFuture;

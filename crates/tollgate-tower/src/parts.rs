@@ -61,7 +61,7 @@ impl<B> AnyRequest for http::Request<B> {
 }
 
 impl Request for Head {
-    #[inline]
+    #[inline(always)]
     fn peer(&self) -> Option<SocketAddr> {
         let extensions = self.extensions();
         #[cfg(feature = "axum")]

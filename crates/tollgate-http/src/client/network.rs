@@ -48,17 +48,9 @@ impl Network {
     /// assert_eq!(home.to_string(), "2001:db8:1:2::/64");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[inline]
     pub fn around(address: IpAddr, bits: u8) -> Self {
         match address.to_canonical() {
-            IpAddr::V4(four) => {
-                let bits = bits.min(32);
-                let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
-                Self {
-                    first: First::Four(four.to_bits() & mask),
-                    bits,
-                }
-            }
+            IpAddr::V4(four) => Self::around_v4(four, bits),
             IpAddr::V6(six) => {
                 let bits = bits.min(128);
                 let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
@@ -67,6 +59,17 @@ impl Network {
                     bits,
                 }
             }
+        }
+    }
+
+    /// The same of an address of four bytes, in few steps.
+    #[inline(always)]
+    pub(crate) fn around_v4(four: Ipv4Addr, bits: u8) -> Self {
+        let bits = bits.min(32);
+        let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
+        Self {
+            first: First::Four(four.to_bits() & mask),
+            bits,
         }
     }
 
@@ -97,7 +100,7 @@ impl Network {
 
 /// In one piece, or two: each costs a key's hash a step.
 impl Hash for Network {
-    #[inline]
+    #[inline(always)]
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let bits = u64::from(self.bits);
         match self.first {

@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 use super::after::Watch;
 use super::answers::Refused;
 use super::denial::Denial;
+use super::fields::Fields;
 use super::hooks::{self, Came};
 use super::request::Request;
-use super::set_up::{Guard, Mode, Watched};
+use super::set_up::{Before, Guard, Mode};
 use super::tarpit::Stuck;
 use super::{Admission, Asked, Judged, Limits, Mistake, Terms, Ticket};
 use crate::{Kind, retry_after};
@@ -26,6 +27,14 @@ enum What<Q> {
     Tarpit(Box<Denial>, Stuck),
 }
 
+/// What becomes of a request that is over a limit.
+enum Over<Q> {
+    /// It passes: it is only said what would be.
+    Told,
+    Refused(Box<Denial>),
+    Later(Box<Later<Q>>),
+}
+
 /// Whom a refusal is noted of.
 #[derive(Clone, Copy, Debug, Default)]
 struct Offender {
@@ -34,36 +43,62 @@ struct Offender {
 }
 
 impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
+    /// What the answer to a request says of the limit, if it is known at one look that it passes, and nothing else is to be done
+    /// for it. If not, nothing has happened, and it is [asked](Self::ask).
+    ///
+    /// Carriers ask this first: no request is moved in memory for it, which asking in full takes longer for than deciding.
+    #[inline(always)]
+    pub fn glance(&self, request: &R) -> Option<Fields> {
+        let is_simple = self.before.is_none() && self.after.is_none() && !hooks::are_heard();
+        if is_simple {
+            self.limits.glance(request, &self.answers)
+        } else {
+            None
+        }
+    }
+
     /// What becomes of a request, or what has to be asked first.
-    #[inline]
     pub fn ask(&self, request: &R) -> Asked<Admission<L::Held>, Box<Later<L::Question>>> {
-        if self.exempt.iter().any(|is_exempt| is_exempt(request)) {
+        match &self.before {
+            None => self.ask_limits(request, None, Offender::default()),
+            Some(before) => self.ask_after(before, request),
+        }
+    }
+
+    /// The same after all that is looked at before limits are asked.
+    fn ask_after(
+        &self,
+        before: &Before<R>,
+        request: &R,
+    ) -> Asked<Admission<L::Held>, Box<Later<L::Question>>> {
+        if before.exempt.iter().any(|is_exempt| is_exempt(request)) {
             return Asked::Now(Admission::Passed(Ticket::free()));
         }
-        let mut offender = Offender::default();
-        if let Some(watch) = &self.watch {
-            offender = Offender::of(watch, request);
-            if let Some(denial) = self.listed(watch, request, offender) {
-                return self.refuse(
-                    denial,
-                    None,
-                    Offender {
-                        block: None,
-                        ..offender
-                    },
-                );
-            }
+        let offender = Offender::of(before, request);
+        if let Some(denial) = listed(before, request, offender) {
+            let block = None;
+            return self.refused(denial, None, Offender { block, ..offender });
         }
+        let cost = before.cost.as_ref().map(|cost| cost(request));
+        self.ask_limits(request, cost, offender)
+    }
+
+    fn ask_limits(
+        &self,
+        request: &R,
+        cost: Option<u64>,
+        offender: Offender,
+    ) -> Asked<Admission<L::Held>, Box<Later<L::Question>>> {
         let terms = Terms {
-            cost: self.cost.as_ref().map(|cost| cost(request)),
+            cost,
             answers: &self.answers,
             may_wait: self.mode == Mode::Enforce,
         };
         match self.limits.ask(request, &terms) {
-            Asked::Now(Judged::Refused(denial)) => self.refuse(denial, terms.cost, offender),
+            Asked::Now(Judged::Refused(denial)) => self.refused(denial, cost, offender),
             Asked::Now(judged) => Asked::Now(self.admission(judged)),
             Asked::Later(question) => Asked::Later(Box::new(Later {
-                cost: terms.cost,
+                cost,
                 offender,
                 what: What::Limits(question),
             })),
@@ -93,8 +128,9 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
                     judged => return self.admission(judged),
                 };
                 match self.refuse(denial, cost, offender) {
-                    Asked::Now(admission) => return admission,
-                    Asked::Later(later) => match later.what {
+                    Over::Told => return Admission::Passed(Ticket::free()),
+                    Over::Refused(denial) => return Admission::Refused(denial),
+                    Over::Later(later) => match later.what {
                         What::Tarpit(denial, stuck) => (denial, stuck),
                         // A refusal asks nobody again.
                         What::Limits(_) => return Admission::Passed(Ticket::free()),
@@ -102,7 +138,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
                 }
             }
         };
-        if let Some(pit) = self.watch.as_ref().and_then(|watch| watch.pit.as_ref()) {
+        if let Some(pit) = self.before.as_ref().and_then(|before| before.pit.as_ref()) {
             pit.hold_up(stuck).await;
         }
         Admission::Refused(denial)
@@ -123,16 +159,6 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
             change(request, denial, &mut refused);
         }
         refused
-    }
-
-    /// Who isn't served, whatever its limit says.
-    fn listed(&self, watch: &Watched<R>, request: &R, offender: Offender) -> Option<Box<Denial>> {
-        if watch.deny.iter().any(|is_listed| is_listed(request)) {
-            return Some(Box::new(Denial::blocked("denied", None)));
-        }
-        let key = offender.block?;
-        let left = watch.blocks.as_ref()?.left(key)?;
-        Some(Box::new(Denial::blocked("blocked", Some(left)).key(key)))
     }
 
     #[inline(always)]
@@ -156,39 +182,55 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         }
     }
 
-    #[cold]
-    fn refuse(
+    #[inline(always)]
+    fn refused(
         &self,
         denial: Box<Denial>,
         cost: Option<u64>,
         offender: Offender,
     ) -> Asked<Admission<L::Held>, Box<Later<L::Question>>> {
+        match self.refuse(denial, cost, offender) {
+            Over::Told => Asked::Now(Admission::Passed(Ticket::free())),
+            Over::Refused(denial) => Asked::Now(Admission::Refused(denial)),
+            Over::Later(later) => Asked::Later(later),
+        }
+    }
+
+    /// What becomes of one that is over a limit.
+    #[cold]
+    #[inline(never)]
+    fn refuse(
+        &self,
+        denial: Box<Denial>,
+        cost: Option<u64>,
+        offender: Offender,
+    ) -> Over<L::Question> {
         self.log_refusal(&denial);
         if self.mode == Mode::Shadow {
-            return Asked::Now(Admission::Passed(Ticket::free()));
+            return Over::Told;
         }
-        let Some(watch) = &self.watch else {
-            return Asked::Now(Admission::Refused(denial));
+        let Some(before) = &self.before else {
+            return Over::Refused(denial);
         };
         // What the server lacks is nobody's offence.
         let is_offence = !matches!(denial.kind, Kind::Shed | Kind::Unavailable);
-        if let (true, Some(blocks), Some(key)) = (is_offence, &watch.blocks, offender.block) {
+        if let (true, Some(blocks), Some(key)) = (is_offence, &before.blocks, offender.block) {
             blocks.note(key);
         }
         // Of what is too large, or on a list, nobody was told when to come again, so nobody comes too early.
         let told = denial
             .wait()
             .filter(|_| is_offence && denial.kind != Kind::TooLarge);
-        if let (Some(wait), Some(pit), Some(key)) = (told, &watch.pit, offender.pit)
+        if let (Some(wait), Some(pit), Some(key)) = (told, &before.pit, offender.pit)
             && let Some(stuck) = pit.catch(key, wait)
         {
-            return Asked::Later(Box::new(Later {
+            return Over::Later(Box::new(Later {
                 cost,
                 offender,
                 what: What::Tarpit(denial, stuck),
             }));
         }
-        Asked::Now(Admission::Refused(denial))
+        Over::Refused(denial)
     }
 
     /// As sparingly as refusals: whoever can send such a request can send many.
@@ -220,14 +262,28 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     }
 }
 
+/// Who isn't served, whatever its limit says.
+fn listed<R: Request + ?Sized>(
+    before: &Before<R>,
+    request: &R,
+    offender: Offender,
+) -> Option<Box<Denial>> {
+    if before.deny.iter().any(|is_listed| is_listed(request)) {
+        return Some(Box::new(Denial::blocked("denied", None)));
+    }
+    let key = offender.block?;
+    let left = before.blocks.as_ref()?.left(key)?;
+    Some(Box::new(Denial::blocked("blocked", Some(left)).key(key)))
+}
+
 impl Offender {
-    fn of<R: Request + ?Sized>(watch: &Watched<R>, request: &R) -> Self {
+    fn of<R: Request + ?Sized>(before: &Before<R>, request: &R) -> Self {
         Self {
-            block: watch
+            block: before
                 .blocks
                 .as_ref()
                 .and_then(|blocks| blocks.whom.of(request)),
-            pit: watch.pit.as_ref().and_then(|pit| pit.whom.of(request)),
+            pit: before.pit.as_ref().and_then(|pit| pit.whom.of(request)),
         }
     }
 }

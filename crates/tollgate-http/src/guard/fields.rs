@@ -1,5 +1,6 @@
 //! Header fields of an answer: names, and values that carriers take over as they are.
 
+use std::cell::Cell;
 use std::fmt;
 
 use bytes::Bytes;
@@ -32,8 +33,12 @@ type Lines = SmallVec<[Line; 4]>;
 /// A name and its value.
 type Line = (&'static str, Bytes);
 
+thread_local! {
+    /// Where the fields of an answer were that was sent, for those of the next.
+    static SPARE: Cell<Option<Box<Lines>>> = const { Cell::new(None) };
+}
+
 /// Some fields, while they are being written.
-#[derive(Default)]
 pub(super) struct Written {
     /// In the place where they stay: they are too many to be moved.
     lines: Box<Lines>,
@@ -100,6 +105,23 @@ impl Fields {
         let Some(mut lines) = self.0 else { return };
         for (name, value) in lines.iter_mut() {
             put(name, std::mem::take(value));
+        }
+        if !lines.spilled() {
+            lines.clear();
+            // Threads that end have no use for it.
+            let _ = SPARE.try_with(|spare| spare.set(Some(lines)));
+        }
+    }
+}
+
+impl Default for Written {
+    #[inline]
+    fn default() -> Self {
+        let spare = SPARE.try_with(Cell::take).ok().flatten();
+        Self {
+            lines: spare.unwrap_or_default(),
+            name: None,
+            value: Text::default(),
         }
     }
 }

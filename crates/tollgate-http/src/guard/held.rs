@@ -155,7 +155,13 @@ impl<H: Held + Default> Ticket<H> {
     /// Of a request that no limit is for.
     #[inline]
     pub fn free() -> Self {
-        Self::new(H::default(), Fields::new(), None)
+        Self::telling(Fields::new())
+    }
+
+    /// Of a request that holds nothing, whose answer says this.
+    #[inline]
+    pub fn telling(fields: Fields) -> Self {
+        Self::new(H::default(), fields, None)
     }
 }
 
@@ -167,6 +173,15 @@ impl<H: Held> Ticket<H> {
             Some(watch) => Along::Watched(Box::new(Watched { fields, watch })),
         };
         Self { held, along }
+    }
+
+    /// Whether it makes no difference: nothing is held, and nothing is to be said.
+    #[inline(always)]
+    pub fn is_blank(&self) -> bool {
+        match &self.along {
+            Along::Fields(fields) => fields.is_empty() && self.held.is_empty(),
+            Along::Watched(_) => false,
+        }
     }
 
     /// Where the service tells what it used, to be put into the extensions of the request.

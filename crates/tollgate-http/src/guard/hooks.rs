@@ -1,6 +1,7 @@
 //! What operators see of single requests: events of `tracing`, on the span that is current.
 
 use tollgate::Decision;
+use tracing::level_filters::LevelFilter;
 
 use super::denial::Denial;
 
@@ -15,9 +16,15 @@ pub(super) fn passed_or_not(rule: &str, key: impl FnOnce() -> u64, decision: &De
     }
 }
 
-/// Whether anybody asks for every decision.
-#[inline]
+/// Whether anybody asks for every decision: hardly ever, which is known at one look.
+#[inline(always)]
 pub(super) fn are_heard() -> bool {
+    LevelFilter::current() >= LevelFilter::TRACE && are_asked_for()
+}
+
+#[cold]
+#[inline(never)]
+fn are_asked_for() -> bool {
     tracing::enabled!(target: "tollgate", tracing::Level::TRACE)
 }
 

@@ -24,8 +24,8 @@ const ALL_AT_FIRST: u32 = 256;
 const ONE_OF: u32 = 61;
 
 thread_local! {
-    /// Requests that this thread was asked about.
-    static ASKED: Cell<u32> = const { Cell::new(0) };
+    /// Requests of this thread until the next that is searched; at first those above [`ONE_OF`] are as well.
+    static UNSEARCHED: Cell<u32> = const { Cell::new(ONE_OF + ALL_AT_FIRST) };
 }
 
 /// Where the key of a request is found.
@@ -38,6 +38,12 @@ pub trait KeyOf<R: Request + ?Sized>: Send + Sync + 'static {
 
     /// The key; none if the request has none.
     fn key<'r>(&'r self, request: &'r R) -> Option<Self::Key<'r>>;
+
+    /// The key, if it is found at one look; none if it takes a closer one, by [`key`](Self::key).
+    #[inline(always)]
+    fn glance<'r>(&'r self, request: &'r R) -> Option<Self::Key<'r>> {
+        self.key(request)
+    }
 
     /// Whether all requests have one key.
     fn is_everyone(&self) -> bool {
@@ -136,18 +142,22 @@ impl Address {
     }
 
     /// Whose request it is, as [`Trust::client`] has it.
-    #[inline(always)]
     pub(super) fn client(&self, request: &(impl Request + ?Sized)) -> Option<IpAddr> {
-        let peer = request.peer().map(|peer| peer.ip());
-        if self.trust.believes(peer) || self.looks_for_strangers() {
-            return self.told(request, peer);
+        if self.reads_fields() {
+            return self.told(request);
         }
-        peer.map(|address| address.to_canonical())
+        request.peer().map(|peer| peer.ip().to_canonical())
+    }
+
+    /// Whether more than the connection is looked at.
+    #[inline(always)]
+    fn reads_fields(&self) -> bool {
+        self.trust.believes_some() || self.looks_for_strangers()
     }
 
     /// Who counts as one client with this address.
-    #[inline(always)]
     fn around(&self, address: IpAddr) -> Network {
+        let address = address.to_canonical();
         let bits = if address.is_ipv4() {
             self.ipv4_bits
         } else {
@@ -157,21 +167,22 @@ impl Address {
     }
 
     /// Whether the field is looked for that somebody may send who isn't believed: only to warn, so not in every request.
-    #[inline]
+    #[inline(always)]
     fn looks_for_strangers(&self) -> bool {
         // Nothing else depends on it.
         if self.is_warned.load(Ordering::Relaxed) {
             return false;
         }
-        ASKED.with(|asked| {
-            let number = asked.get();
-            asked.set(number.wrapping_add(1));
-            number < ALL_AT_FIRST || number.is_multiple_of(ONE_OF)
+        UNSEARCHED.with(|unsearched| {
+            let left = unsearched.get();
+            unsearched.set(if left == 0 { ONE_OF } else { left } - 1);
+            left == 0 || left > ONE_OF
         })
     }
 
     #[inline(never)]
-    fn told(&self, request: &(impl Request + ?Sized), peer: Option<IpAddr>) -> Option<IpAddr> {
+    fn told(&self, request: &(impl Request + ?Sized)) -> Option<IpAddr> {
+        let peer = request.peer().map(|peer| peer.ip());
         let lines = request.lines(self.trust.field().name());
         let client = self.trust.client(peer, lines);
         if client.told == Told::ByStranger {
@@ -207,14 +218,20 @@ impl<R: Request + ?Sized> KeyOf<R> for Address {
     where
         R: 'r;
 
-    #[inline(always)]
     fn key<'r>(&'r self, request: &'r R) -> Option<Network> {
-        // Each way to its end by itself: what they have in common would be put together byte by byte.
-        let peer = request.peer().map(|peer| peer.ip().to_canonical());
-        if self.trust.believes(peer) || self.looks_for_strangers() {
-            return self.told(request, peer).map(|client| self.around(client));
+        self.told(request).map(|client| self.around(client))
+    }
+
+    #[inline(always)]
+    fn glance<'r>(&'r self, request: &'r R) -> Option<Network> {
+        if self.reads_fields() {
+            return None;
         }
-        peer.map(|peer| self.around(peer))
+        // Each by itself: put together they would be an address that is copied byte by byte.
+        Some(match request.peer()? {
+            SocketAddr::V4(peer) => Network::around_v4(*peer.ip(), self.ipv4_bits),
+            SocketAddr::V6(peer) => self.around(IpAddr::V6(*peer.ip())),
+        })
     }
 }
 

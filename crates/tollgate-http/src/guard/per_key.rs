@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use tollgate::clock::{Clock, Monotonic};
 use tollgate::keyed::OwnedKey;
-use tollgate::{Decision, KeyedLimiter, LimitError, Outcome, Rate};
+use tollgate::{Decision, KeyedLimiter, LimitError, Outcome, Rate, Timestamp};
 
+use super::answers::Answers;
 use super::denial::Denial;
 use super::fields::Fields;
 use super::hooks;
@@ -103,53 +104,49 @@ impl<K, C: Clock> PerKey<K, C> {
 impl<K, C: Clock> PerKey<K, C> {
     /// What the limiter says of this key.
     #[inline]
-    fn decide(&self, key: &impl Hash, terms: &Terms<'_>) -> Asked<Judged<()>, Box<Waiting<C>>> {
-        let cost = terms.cost();
-        if terms.answers.are_silent() && !hooks::are_heard() {
-            // Nobody is told what is left, so it isn't worked out.
-            return match self.limiter.key(key).allow_or_tell(cost) {
-                Ok(()) => Asked::Now(Judged::Passed {
-                    held: (),
-                    fields: Fields::new(),
-                }),
-                Err(decision) => self.over(key, terms, &decision),
-            };
-        }
-        let decision = self.limiter.check_n(key, cost);
+    fn decide(
+        &self,
+        key: &impl Hash,
+        now: Timestamp,
+        terms: &Terms<'_>,
+    ) -> Asked<Judged<()>, Box<Waiting<C>>> {
+        let decision = self.limiter.key(key).check_at(now, terms.cost());
         hooks::passed_or_not(&self.name, || self.limiter.fingerprint(key), &decision);
         if decision.is_allowed() {
-            return Asked::Now(self.passed(&decision, terms));
+            let fields = self.told(&decision, terms.answers);
+            return Asked::Now(Judged::Passed { held: (), fields });
         }
-        self.over(key, terms, &decision)
+        match self.over(key, terms, &decision) {
+            Ok(denial) => Asked::Now(Judged::Refused(denial)),
+            Err(waiting) => Asked::Later(waiting),
+        }
     }
 
-    #[inline]
-    fn passed(&self, decision: &Decision, terms: &Terms<'_>) -> Judged<()> {
-        let fields = terms
-            .answers
-            .passed(|| Some(Shown::of_bucket(&self.name, decision, self.limiter.rate())));
-        Judged::Passed { held: (), fields }
+    /// What the answer to a request that passed says.
+    #[inline(never)]
+    fn told(&self, decision: &Decision, answers: &Answers) -> Fields {
+        answers.passed(|| Some(Shown::of_bucket(&self.name, decision, self.limiter.rate())))
     }
 
+    /// What becomes of one that is over the limit.
     #[cold]
+    #[inline(never)]
     fn over(
         &self,
         key: &impl Hash,
         terms: &Terms<'_>,
         decision: &Decision,
-    ) -> Asked<Judged<()>, Box<Waiting<C>>> {
+    ) -> Result<Box<Denial>, Box<Waiting<C>>> {
         let fingerprint = self.limiter.fingerprint(key);
         let waits = terms.may_wait && !self.wait.is_zero() && decision.retry_after <= self.wait;
         if waits && decision.outcome == Outcome::Denied {
-            return Asked::Later(Box::new(Waiting {
+            return Err(Box::new(Waiting {
                 key: self.limiter.key_owned(key),
                 cost: terms.cost(),
                 fingerprint,
             }));
         }
-        Asked::Now(Judged::Refused(Box::new(
-            self.denial(decision, fingerprint),
-        )))
+        Ok(Box::new(self.denial(decision, fingerprint)))
     }
 
     fn denial(&self, decision: &Decision, fingerprint: u64) -> Denial {
@@ -173,15 +170,29 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<
     /// In a box: few wait, and all pay for what is moved.
     type Question = Box<Waiting<C>>;
 
+    #[inline(always)]
+    fn glance(&self, request: &R, answers: &Answers) -> Option<Fields> {
+        // First, as it takes its time, in which the key is found.
+        let now = self.limiter.clock().now();
+        let key = self.key.glance(request)?;
+        self.keyless.some_have_one();
+        let decision = self.limiter.key(&key).check_at_a_glance(now, 1)?;
+        if answers.are_silent() {
+            return Some(Fields::new());
+        }
+        Some(self.told(&decision, answers))
+    }
+
     #[inline]
     fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<()>, Box<Waiting<C>>> {
-        if let Some(key) = self.key.key(request) {
+        let now = self.limiter.clock().now();
+        if let Some(key) = self.key.glance(request).or_else(|| self.key.key(request)) {
             self.keyless.some_have_one();
-            return self.decide(&key, terms);
+            return self.decide(&key, now, terms);
         }
         match self.keyless.instead(request) {
             Instead::Pass => Asked::Now(Judged::Exempt),
-            Instead::Peer(address) => self.decide(&(address, "peer"), terms),
+            Instead::Peer(address) => self.decide(&(address, "peer"), now, terms),
             Instead::Fail(why) => Asked::Now(Judged::Failed(why)),
         }
     }
@@ -193,7 +204,10 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<
             fingerprint,
         } = *waiting;
         match key.acquire_n(cost).timeout(self.wait).await {
-            Ok(_) => self.passed(&key.peek(), terms),
+            Ok(_) => Judged::Passed {
+                held: (),
+                fields: self.told(&key.peek(), terms.answers),
+            },
             Err(refused) => Judged::Refused(Box::new(self.denial(refused.decision(), fingerprint))),
         }
     }

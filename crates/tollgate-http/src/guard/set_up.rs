@@ -44,11 +44,9 @@ const LOGGED: Rate = Rate::per_second(10);
 pub struct Guard<R: ?Sized, L> {
     pub(super) limits: L,
     pub(super) answers: Answers,
-    pub(super) exempt: Vec<Predicate<R>>,
-    pub(super) cost: Option<CostOf<R>>,
-    pub(super) after: Option<Arc<After>>,
     /// What most guards have none of, so that they pay for one look.
-    pub(super) watch: Option<Box<Watched<R>>>,
+    pub(super) before: Option<Box<Before<R>>>,
+    pub(super) after: Option<Arc<After>>,
     pub(super) mode: Mode,
     pub(super) handler: Option<Handler<R>>,
     pub(super) spread: Option<Spread>,
@@ -64,8 +62,11 @@ pub(super) enum Mode {
     Shadow,
 }
 
-/// Who isn't served, whatever its limit says, and who waits for that.
-pub(super) struct Watched<R: ?Sized> {
+/// What is looked at before limits are asked: who is served whatever they say, who isn't and who waits for that, and what a
+/// request costs.
+pub(super) struct Before<R: ?Sized> {
+    pub(super) exempt: Vec<Predicate<R>>,
+    pub(super) cost: Option<CostOf<R>>,
     pub(super) deny: Vec<Predicate<R>>,
     pub(super) blocks: Option<Blocks<R>>,
     pub(super) pit: Option<Pit<R>>,
@@ -88,10 +89,8 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         Self {
             limits,
             answers: Answers::new(),
-            exempt: Vec::new(),
-            cost: None,
+            before: None,
             after: None,
-            watch: None,
             mode: Mode::Enforce,
             handler: None,
             spread: None,
@@ -118,7 +117,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     /// No limit is for requests like this, either.
     #[must_use]
     pub fn exempt(mut self, is_exempt: impl Fn(&R) -> bool + Send + Sync + 'static) -> Self {
-        self.exempt.push(Box::new(is_exempt));
+        self.before().exempt.push(Box::new(is_exempt));
         self
     }
 
@@ -140,14 +139,14 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     /// Whoever is on this list, and on no other that lets it in, isn't served.
     #[must_use]
     pub fn deny(mut self, is_listed: impl Fn(&R) -> bool + Send + Sync + 'static) -> Self {
-        self.watched().deny.push(Box::new(is_listed));
+        self.before().deny.push(Box::new(is_listed));
         self
     }
 
     /// What requests cost: one, unless said otherwise. What costs 0 passes, and is shown what is left.
     #[must_use]
     pub fn cost(mut self, cost: impl Fn(&R) -> u64 + Send + Sync + 'static) -> Self {
-        self.cost = Some(Box::new(cost));
+        self.before().cost = Some(Box::new(cost));
         self
     }
 
@@ -171,7 +170,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     /// Times that can't be kept.
     pub fn block(mut self, block: Block, key: impl KeyOf<R>) -> Result<Self, LimitError> {
         let blocks = Blocks::new(block, key, Arc::clone(&self.clock))?;
-        self.watched().blocks = Some(blocks);
+        self.before().blocks = Some(blocks);
         Ok(self)
     }
 
@@ -179,7 +178,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     #[must_use]
     pub fn tarpit(mut self, tarpit: Tarpit, key: impl KeyOf<R>) -> Self {
         let pit = Pit::new(tarpit, key, Arc::clone(&self.clock));
-        self.watched().pit = Some(pit);
+        self.before().pit = Some(pit);
         self
     }
 
@@ -228,9 +227,11 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         &self.limits
     }
 
-    fn watched(&mut self) -> &mut Watched<R> {
-        self.watch.get_or_insert_with(|| {
-            Box::new(Watched {
+    fn before(&mut self) -> &mut Before<R> {
+        self.before.get_or_insert_with(|| {
+            Box::new(Before {
+                exempt: Vec::new(),
+                cost: None,
                 deny: Vec::new(),
                 blocks: None,
                 pit: None,
@@ -260,14 +261,14 @@ impl<R: Request + ?Sized, L: Limits<R> + Settles> Guard<R, L> {
 
 impl<R: ?Sized, L: fmt::Debug> fmt::Debug for Guard<R, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let watch = self.watch.as_deref();
+        let before = self.before.as_deref();
         f.debug_struct("Guard")
             .field("limits", &self.limits)
             .field("answers", &self.answers)
-            .field("exempt", &self.exempt.len())
-            .field("deny", &watch.map_or(0, |watch| watch.deny.len()))
-            .field("block", &watch.and_then(|watch| watch.blocks.as_ref()))
-            .field("tarpit", &watch.and_then(|watch| watch.pit.as_ref()))
+            .field("exempt", &before.map_or(0, |before| before.exempt.len()))
+            .field("deny", &before.map_or(0, |before| before.deny.len()))
+            .field("block", &before.and_then(|before| before.blocks.as_ref()))
+            .field("tarpit", &before.and_then(|before| before.pit.as_ref()))
             .field("after", &self.after)
             .field("mode", &self.mode)
             .finish_non_exhaustive()

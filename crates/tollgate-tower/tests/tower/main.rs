@@ -1,10 +1,15 @@
 //! The layer around real services of axum and tonic, in process and over sockets.
 
+#[cfg(not(all(feature = "axum", feature = "tonic")))]
+compile_error!("these tests are for services of axum and tonic: run them with --all-features");
+
 mod adaptive_policy;
 mod answers;
+mod bodies;
 mod costs;
 mod counting;
 mod drops;
+mod glance;
 mod golden;
 mod hooks;
 mod hostile;
@@ -21,6 +26,5 @@ mod shared;
 mod shed;
 mod side_by_side;
 mod slots;
-#[cfg(all(feature = "axum", feature = "tonic"))]
 mod sockets;
 mod waits;

@@ -64,7 +64,7 @@ impl Default for Monotonic {
 }
 
 impl Clock for Monotonic {
-    #[inline]
+    #[inline(always)]
     fn now(&self) -> Timestamp {
         match self.source {
             #[cfg(feature = "tsc")]

@@ -23,12 +23,16 @@ pub(crate) struct CacheLine(pub(crate) [Slot; SLOTS]);
 /// predicted, so nothing branches on it, and the caller's next steps don't wait for a wrong guess.
 #[inline(always)]
 pub(crate) fn select([first, second]: [&CacheLine; 2], fingerprint: u64) -> &Slot {
-    let slots = first.0.iter().chain(&second.0).enumerate();
-    let place = slots.skip(1).fold(0, |found, (place, slot)| {
-        // Acquire: whoever sees a key here also sees that its slot was busy before.
-        let here = slot.fingerprint.load(Ordering::Acquire) == fingerprint;
-        select_unpredictable(here, place, found)
-    });
+    // Acquire: whoever sees a key here also sees that its slot was busy before.
+    let here = |slot: &Slot| slot.fingerprint.load(Ordering::Acquire) == fingerprint;
+    let mut place = 0;
+    // By number, as adapters of iterators aren't always compiled in place.
+    for number in 1..SLOTS {
+        place = select_unpredictable(here(&first.0[number]), number, place);
+    }
+    for number in 0..SLOTS {
+        place = select_unpredictable(here(&second.0[number]), SLOTS + number, place);
+    }
     let line = select_unpredictable(place < SLOTS, first, second);
     &line.0[place % SLOTS]
 }

@@ -46,7 +46,7 @@ impl KeyHasher {
     }
 
     /// Never zero, which marks an empty slot, whatever interval it is told with.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn fingerprint<K: Hash + ?Sized>(&self, key: &K) -> u64 {
         let mut hasher = FoldHasher::with_seed(self.start, &self.factors);
         key.hash(&mut hasher);

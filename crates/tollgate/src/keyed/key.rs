@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use tollgate_core::{Decision, Gcra, LimitError, Pace, Timestamp};
+use tollgate_core::{Decision, Gcra, LimitError, Outcome, Pace, Timestamp};
 
 use super::intervals::Tag;
 use super::pace::InForce;
@@ -127,24 +127,35 @@ impl<'a, C: Clock, T> Key<'a, C, T> {
         self.check_at(self.limiter.clock.now(), cost)
     }
 
-    /// Decides a request of this cost, and says all about it only if it doesn't pass: that there is enough is known sooner
-    /// than how much is left.
+    /// Decides a request of this cost at a time on the limiter's clock, if it is known at one look that it passes. If not, nothing
+    /// is charged or counted: ask again then, by one of the other verbs, which may still say that it passes.
     ///
-    /// # Errors
-    /// What a request that doesn't pass is told.
+    /// This is for those who have little to say to a request that passes, and more to one that doesn't. Who reads the clock
+    /// first, and then finds the key, waits for one while it does the other.
     ///
     /// ```
-    /// use tollgate::{KeyedLimiter, Rate};
+    /// use tollgate::{Clock, KeyedLimiter, Rate};
     ///
-    /// let limiter = KeyedLimiter::new(Rate::per_hour(1), 100);
+    /// let limiter = KeyedLimiter::new(Rate::per_hour(2), 100);
+    /// let now = limiter.clock().now();
     /// let user = limiter.key("user");
-    /// assert_eq!(user.allow_or_tell(1), Ok(()));
-    /// let refused = user.allow_or_tell(1).unwrap_err();
-    /// assert_eq!((refused.limit, refused.remaining), (1, 0));
+    /// // A key that was never seen takes a closer look.
+    /// assert_eq!(user.check_at_a_glance(now, 1), None);
+    /// assert!(user.check().is_allowed());
+    /// assert!(user.check_at_a_glance(now, 1).is_some_and(|passed| passed.remaining == 0));
+    /// // And so does one that may be refused.
+    /// assert_eq!(user.check_at_a_glance(now, 1), None);
     /// ```
     #[inline(always)]
-    pub fn allow_or_tell(&self, cost: u64) -> Result<(), Decision> {
-        self.rated().pass_or_tell(self.limiter.clock.now(), cost)
+    pub fn check_at_a_glance(&self, now: Timestamp, cost: u64) -> Option<Decision> {
+        let (limiter, rated) = (self.limiter, self.rated());
+        let moment = limiter.table.since_anchor(now);
+        if limiter.lines.is_marked(self.fingerprint) {
+            return None;
+        }
+        let word = rated.pass(moment, cost)?;
+        limiter.counters.count(true);
+        Some(rated.left(Outcome::Allowed, Duration::ZERO, word, moment.now))
     }
 
     /// Decides a request of this cost at a time on the limiter's clock.

@@ -61,58 +61,23 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     /// Decides a request of a key that may be here.
     #[inline(always)]
     pub(super) fn check_in(&self, place: Candidates<'_>, moment: Moment, cost: u64) -> Decision {
-        match self.pass_in(place, moment, cost) {
-            Ok(word) => self.left(Outcome::Allowed, Duration::ZERO, word, moment.now),
-            Err(decision) => decision,
-        }
-    }
-
-    /// The same, without what is left if it passes.
-    #[inline(always)]
-    pub(super) fn pass_or_tell(&self, now: Timestamp, cost: u64) -> Result<(), Decision> {
-        let decision = match self.told_to_wait(now, cost) {
-            Some(told) => told,
-            None => {
-                let place = self.limiter.table.place(self.fingerprint);
-                let now = self.limiter.table.since_anchor(now);
-                match self.pass_in(place, now, cost) {
-                    Ok(_) => return Ok(()),
-                    Err(decision) => decision,
-                }
-            }
-        };
-        if decision.is_allowed() {
-            Ok(())
-        } else {
-            Err(decision)
-        }
-    }
-
-    /// The word of a key that passes without a closer look, or the whole decision.
-    #[inline(always)]
-    fn pass_in(
-        &self,
-        place: Candidates<'_>,
-        moment: Moment,
-        cost: u64,
-    ) -> Result<KeyWord, Decision> {
         let ask = self.ask(moment, cost, 0);
         let slot = place.guess(ask.fingerprint);
         match place.shard.try_pass(slot, &ask) {
             Some((true, word)) => {
                 self.limiter.counters.count(true);
-                Ok(word)
+                self.left(Outcome::Allowed, Duration::ZERO, word, moment.now)
             }
             Some((false, word)) => {
                 let judged = word.judge(ask.pace, moment.now, cost);
-                Err(self.decided(&judged, cost))
+                self.decided(&judged, cost)
             }
-            None => Err(self.check_slowly(moment, cost)),
+            None => self.check_slowly(moment, cost),
         }
     }
 
     /// Charges a cost that passes now, if that takes no closer look: the key's word then.
-    #[inline]
+    #[inline(always)]
     pub(super) fn pass(&self, now: Moment, cost: u64) -> Option<KeyWord> {
         let place = self.limiter.table.place(self.fingerprint);
         let ask = self.ask(now, cost, 0);

@@ -1,0 +1,160 @@
+//! A request that passes at one look is decided, counted and answered as one that is asked about in full.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use http::Request;
+use proptest::prelude::*;
+use tollgate::clock::Manual;
+use tollgate::{KeyedLimiter, Rate};
+use tollgate_tower::client::Trust;
+use tollgate_tower::{Answers, Dialect, Missing, PerKey, RateLimitLayer, keys};
+
+use crate::kit::{Answer, app, ask};
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A request of this peer, with these hops.
+    Ask(Option<IpAddr>, Option<&'static str>),
+    Pass(Duration),
+    /// The rate changes to so many a second.
+    Rate(u64),
+    Block(IpAddr),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    is_loud: bool,
+    missing: Missing,
+    trusts: bool,
+}
+
+/// The layer on a clock of its own, and with `in_full` one in which a predicate has a say, so that nothing is known at one look.
+struct Played {
+    app: Router,
+    limiter: Arc<KeyedLimiter<Arc<Manual>>>,
+    clock: Arc<Manual>,
+}
+
+impl Played {
+    fn new(setting: Setting, is_in_full: bool) -> Self {
+        let clock = Arc::new(Manual::new());
+        let limiter = KeyedLimiter::builder(Rate::per_second(2).burst(3), 64);
+        let limiter = limiter.clock(Arc::clone(&clock)).build().expect("a rate");
+        let limiter = Arc::new(limiter);
+        let mut key = keys::Address::new();
+        if setting.trusts {
+            key = key.behind(Trust::proxies(["10.0.0.0/8".parse().expect("a network")]));
+        }
+        let limits = PerKey::by(Arc::clone(&limiter), key).missing(setting.missing);
+        let mut layer = RateLimitLayer::new(limits);
+        if !setting.is_loud {
+            layer = layer.answers(Answers::new().dialects([] as [Dialect; 0]));
+        }
+        if is_in_full {
+            layer = layer.exempt(|_| false);
+        }
+        let app = app(layer);
+        Self {
+            app,
+            limiter,
+            clock,
+        }
+    }
+
+    async fn play(&self, step: &Step) -> Option<Answer> {
+        match step {
+            Step::Ask(peer, hops) => {
+                let mut request = Request::new(axum::body::Body::empty());
+                if let Some(hops) = hops {
+                    let hops = http::HeaderValue::from_static(hops);
+                    request.headers_mut().insert("x-forwarded-for", hops);
+                }
+                if let Some(peer) = peer {
+                    let extensions = request.extensions_mut();
+                    extensions.insert(SocketAddr::new(*peer, 1));
+                }
+                return Some(ask(&self.app, request).await);
+            }
+            Step::Pass(time) => self.clock.advance(*time),
+            Step::Rate(count) => {
+                let rate = Rate::per_second(*count).burst(3);
+                self.limiter.set_rate(rate).expect("a rate");
+            }
+            Step::Block(peer) => {
+                let network = keys::Address::new();
+                let mut request = Request::new(());
+                request.extensions_mut().insert(SocketAddr::new(*peer, 1));
+                let key = tollgate_tower::KeyOf::<tollgate_tower::Head>::key(&network, &request);
+                let blocked = self.limiter.key(&key.expect("a key"));
+                let blocked = blocked.block_for(Duration::from_secs(1));
+                blocked.expect("room for it");
+            }
+        }
+        None
+    }
+}
+
+fn peer() -> impl Strategy<Value = IpAddr> {
+    prop_oneof![
+        (0..4u8).prop_map(|last| IpAddr::from([192, 0, 2, last])),
+        (0..2u8).prop_map(|last| IpAddr::from([10, 0, 0, last])),
+        Just("2001:db8::1".parse().expect("an address")),
+        Just("2001:db8::2".parse().expect("an address")),
+        Just("::ffff:192.0.2.1".parse().expect("an address")),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let hops = prop_oneof![
+        3 => Just(None),
+        1 => Just(Some("198.51.100.7")),
+        1 => Just(Some("198.51.100.7, 10.0.0.9")),
+    ];
+    prop_oneof![
+        20 => (proptest::option::weighted(0.9, peer()), hops).prop_map(|(peer, hops)| Step::Ask(peer, hops)),
+        4 => (0..900u64).prop_map(|millis| Step::Pass(Duration::from_millis(millis))),
+        1 => (1..20u64).prop_map(Step::Rate),
+        1 => peer().prop_map(Step::Block),
+    ]
+}
+
+fn setting() -> impl Strategy<Value = Setting> {
+    let missing = prop_oneof![
+        Just(Missing::Fail),
+        Just(Missing::Peer),
+        Just(Missing::Pass)
+    ];
+    (any::<bool>(), missing, any::<bool>()).prop_map(|(is_loud, missing, trusts)| Setting {
+        is_loud,
+        missing,
+        trusts,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn one_look_and_a_closer_one_answer_alike(
+        setting in setting(),
+        steps in proptest::collection::vec(step(), 1..60),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(async {
+            let (glance, full) = (Played::new(setting, false), Played::new(setting, true));
+            for (number, step) in steps.iter().enumerate() {
+                let (one, other) = (glance.play(step).await, full.play(step).await);
+                prop_assert_eq!(one, other, "step {} of {:?}", number, &steps);
+            }
+            let counts = |played: &Played| {
+                let stats = played.limiter.stats();
+                (stats.allowed, stats.denied)
+            };
+            prop_assert_eq!(counts(&glance), counts(&full));
+            Ok(())
+        })?;
+    }
+}
