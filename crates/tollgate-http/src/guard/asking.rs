@@ -204,7 +204,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     }
 
     fn log_refusal(&self, denial: &Denial) {
-        if !tracing::enabled!(target: "tollgate", tracing::Level::INFO) {
+        if !hooks::is_heard(denial) {
             return;
         }
         let came = match self.mode {

@@ -4,10 +4,8 @@ use std::borrow::Cow;
 use std::fmt::{self, Write};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tollgate::clock::Clock;
-use tollgate::{Decision, Outcome};
 use tollgate_engine::backend::{Backend, Memory};
 use tollgate_engine::facts::KNOWN_FACTS;
 use tollgate_engine::verdict::Permits;
@@ -20,8 +18,8 @@ use super::host;
 use super::keys::Address;
 use super::request::{MoreFacts, Request, Tenant, Tier, User};
 use super::{Asked, Judged, Limits, Settles, Terms};
+use crate::Answered;
 use crate::json::digit_bytes;
-use crate::{Answered, Kind};
 
 /// The limits of a policy, whoever keeps the counts.
 ///
@@ -280,12 +278,7 @@ impl<R: Request + ?Sized, B: Backend + 'static> Limits<R> for ByPolicy<B> {
         }
         match self.engine.decide_async(&facts).await {
             Ok(verdict) => judged(verdict, terms.answers),
-            Err(error) => {
-                tracing::error!(target: hooks::TARGET, %error, "the limits can't be asked");
-                let soon = Duration::from_secs(1);
-                let decision = Decision::new(Outcome::Denied, 0, 0, soon, soon);
-                Judged::Refused(Box::new(Denial::new(Kind::Unavailable, "", decision)))
-            }
+            Err(error) => Judged::Refused(Box::new(Denial::unasked(&error))),
         }
     }
 }
