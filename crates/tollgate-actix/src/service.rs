@@ -12,7 +12,7 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{ACCESS_CONTROL_EXPOSE_HEADERS, HeaderMap, HeaderName, HeaderValue};
 use actix_web::{Error, HttpMessage, HttpResponse, ResponseError};
 use tollgate_http::guard::{
-    Admission, Asked, Fields, Guard, Held, Limits, Refused, Reply, Ticket, Usage, Used,
+    Admission, Asked, Failed, Fields, Guard, Held, Limits, Refused, Reply, Ticket, Usage, Used,
 };
 
 use crate::body::Body;
@@ -62,7 +62,10 @@ where
                     let refused = guard.tell(&head, &denial);
                     return Ok(refusal(head, refused));
                 }
-                Admission::Failed(_) => return Ok(failure(head)),
+                Admission::Failed(_) => {
+                    let failed = guard.tell_failed(&head);
+                    return Ok(failure(head, failed));
+                }
             };
             let request = head.into_request();
             tell_usage(&mut ticket, &request);
@@ -124,9 +127,10 @@ fn refusal<B: MessageBody, H: Held>(head: Head, refused: Refused) -> ServiceResp
 
 /// The answer to a request of which nothing can be said.
 #[cold]
-fn failure<B: MessageBody, H: Held>(head: Head) -> ServiceResponse<Body<B, H>> {
-    let body = Body::of_refusal(Vec::new());
-    let response = HttpResponse::with_body(StatusCode::INTERNAL_SERVER_ERROR, body);
+fn failure<B: MessageBody, H: Held>(head: Head, failed: Failed) -> ServiceResponse<Body<B, H>> {
+    let status = StatusCode::from_u16(failed.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = HttpResponse::with_body(status, Body::of_refusal(Vec::new()));
+    write(failed.fields, response.headers_mut(), replace);
     head.into_request().into_response(response)
 }
 

@@ -36,7 +36,7 @@ mod spread;
 mod tarpit;
 
 pub use after::{Counts, CountsIf, Reply, Settle, Usage, Used, ending_of};
-pub use answers::{Answers, Form, Refused};
+pub use answers::{Answers, Failed, Form, Refused};
 pub use asking::Later;
 pub use at_once::{AtOnce, Slot, SlotWait};
 pub use block::Block;
@@ -136,7 +136,7 @@ pub enum Admission<H: Held> {
     Passed(Ticket<H>),
     /// It may not: [`Guard::tell`] makes the answer.
     Refused(Box<Denial>),
-    /// It can't be said, because of a mistake in the service: its answer is 500.
+    /// It can't be said, because of a mistake in the service: [`Guard::tell_failed`] makes the answer.
     Failed(Mistake),
 }
 

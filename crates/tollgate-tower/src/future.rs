@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use http::header::Entry;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use pin_project_lite::pin_project;
-use tollgate_http::guard::{Fields, Held, Refused, Reply, Rest, Ticket, Used};
+use tollgate_http::guard::{Failed, Fields, Held, Refused, Reply, Rest, Ticket, Used};
 
 use crate::body::Body;
 use crate::names;
@@ -131,9 +131,11 @@ pub(crate) fn refusal<O, H: Held>(refused: Refused) -> Response<Body<O, H>> {
 
 /// The answer to a request of which nothing can be said.
 #[cold]
-pub(crate) fn failure<O, H: Held>() -> Response<Body<O, H>> {
+pub(crate) fn failure<O, H: Held>(failed: Failed) -> Response<Body<O, H>> {
     let mut response = Response::new(Body::of_refusal(Vec::new()));
-    *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+    *response.status_mut() =
+        StatusCode::from_u16(failed.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    write(failed.fields, response.headers_mut(), replace);
     response
 }
 

@@ -247,7 +247,9 @@ where
             Asked::Now(Admission::Refused(denial)) => {
                 ResponseFuture::refused(future::refusal(self.guard.tell(&request, &denial)))
             }
-            Asked::Now(Admission::Failed(_)) => ResponseFuture::refused(future::failure()),
+            Asked::Now(Admission::Failed(_)) => {
+                ResponseFuture::refused(future::failure(self.guard.tell_failed(&request)))
+            }
             Asked::Later(later) => {
                 // What this one has made ready stays so for the next request; the clone gets ready when its turn comes, so that
                 // nobody who waits here holds a place there.
@@ -259,7 +261,9 @@ where
                         Admission::Refused(denial) => {
                             return Ok(future::refusal(guard.tell(&request, &denial)));
                         }
-                        Admission::Failed(_) => return Ok(future::failure()),
+                        Admission::Failed(_) => {
+                            return Ok(future::failure(guard.tell_failed(&request)));
+                        }
                     };
                     tell_usage(&mut ticket, &mut request);
                     if let Err(error) = poll_fn(|context| inner.poll_ready(context)).await {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 
 use super::after::Watch;
-use super::answers::Refused;
+use super::answers::{self, Failed, Refused};
 use super::denial::Denial;
 use super::hooks::{self, Came};
 use super::request::Request;
@@ -123,6 +123,12 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
             change(request, denial, &mut refused);
         }
         refused
+    }
+
+    /// The answer to a request of which nothing can be said: 500, and for a call of gRPC `INTERNAL`.
+    #[cold]
+    pub fn tell_failed(&self, request: &R) -> Failed {
+        answers::failed(request)
     }
 
     /// Who isn't served, whatever its limit says.
