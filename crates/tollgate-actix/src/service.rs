@@ -12,7 +12,8 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{ACCESS_CONTROL_EXPOSE_HEADERS, HeaderMap, HeaderName, HeaderValue};
 use actix_web::{Error, HttpMessage, HttpResponse, ResponseError};
 use tollgate_http::guard::{
-    Admission, Asked, Failed, Fields, Guard, Held, Limits, Refused, Reply, Ticket, Usage, Used,
+    Admission, Asked, Failed, Fields, Guard, Held, Limits, Outdated, Refused, Reply, Ticket, Usage,
+    Used,
 };
 
 use crate::body::Body;
@@ -49,12 +50,18 @@ where
 
     fn call(&self, request: ServiceRequest) -> Self::Future {
         let head = Head::new(request);
-        let asked = self.guard.ask(&head);
+        let mut asked = self.guard.ask(&head);
         let (inner, guard) = (Rc::clone(&self.inner), Arc::clone(&self.guard));
         Box::pin(async move {
-            let admission = match asked {
-                Asked::Now(admission) => admission,
-                Asked::Later(later) => guard.answer(later).await,
+            let admission = loop {
+                let answered = match asked {
+                    Asked::Now(admission) => break admission,
+                    Asked::Later(later) => guard.answer(later).await,
+                };
+                asked = match answered {
+                    Ok(admission) => break admission,
+                    Err(Outdated) => guard.ask(&head),
+                };
             };
             let mut ticket = match admission {
                 Admission::Passed(ticket) => ticket,

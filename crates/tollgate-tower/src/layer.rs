@@ -11,7 +11,7 @@ use tollgate_engine::Engine;
 use tollgate_engine::backend::Memory;
 use tollgate_http::guard::{
     Admission, Answers, Asked, AtOnce, ByPolicy, Counts, ExactPerKey, Guard, Held, KeyOf, Limits,
-    PerKey, Ticket, Usage, keys,
+    Outdated, PerKey, Ticket, Usage, keys,
 };
 use tower_layer::Layer;
 use tower_service::Service;
@@ -256,7 +256,18 @@ where
                 let mut inner = self.inner.clone();
                 let guard = Arc::clone(&self.guard);
                 ResponseFuture::later(async move {
-                    let mut ticket = match guard.answer(later).await {
+                    let mut asked = Asked::Later(later);
+                    let admission = loop {
+                        let answered = match asked {
+                            Asked::Now(admission) => break admission,
+                            Asked::Later(later) => guard.answer(later).await,
+                        };
+                        asked = match answered {
+                            Ok(admission) => break admission,
+                            Err(Outdated) => guard.ask(&request),
+                        };
+                    };
+                    let mut ticket = match admission {
                         Admission::Passed(ticket) => ticket,
                         Admission::Refused(denial) => {
                             return Ok(future::refusal(guard.tell(&request, &denial)));

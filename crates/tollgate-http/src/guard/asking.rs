@@ -10,7 +10,7 @@ use super::hooks::{self, Came};
 use super::request::Request;
 use super::set_up::{Guard, Mode, Watched};
 use super::tarpit::Stuck;
-use super::{Admission, Asked, Judged, Limits, Mistake, Terms, Ticket};
+use super::{Admission, Asked, Judged, Limits, Mistake, Outdated, Terms, Ticket};
 use crate::{Kind, retry_after};
 
 /// What has to be asked, or waited for, before it is known what becomes of a request.
@@ -71,7 +71,13 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     }
 
     /// What becomes of a request, in time. Dropping this gives back all places in lines.
-    pub async fn answer(&self, later: Box<Later<L::Question>>) -> Admission<L::Held>
+    ///
+    /// # Errors
+    /// The limits have changed since it was asked, and want to know more of the request: ask again.
+    pub async fn answer(
+        &self,
+        later: Box<Later<L::Question>>,
+    ) -> Result<Admission<L::Held>, Outdated>
     where
         R: 'static,
     {
@@ -90,14 +96,15 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
                 };
                 let denial = match self.limits.answer(question, &terms).await {
                     Judged::Refused(denial) => denial,
-                    judged => return self.admission(judged),
+                    Judged::Outdated => return Err(Outdated),
+                    judged => return Ok(self.admission(judged)),
                 };
                 match self.refuse(denial, cost, offender) {
-                    Asked::Now(admission) => return admission,
+                    Asked::Now(admission) => return Ok(admission),
                     Asked::Later(later) => match later.what {
                         What::Tarpit(denial, stuck) => (denial, stuck),
                         // A refusal asks nobody again.
-                        What::Limits(_) => return Admission::Passed(Ticket::free()),
+                        What::Limits(_) => return Ok(Admission::Passed(Ticket::free())),
                     },
                 }
             }
@@ -105,7 +112,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         if let Some(pit) = self.watch.as_ref().and_then(|watch| watch.pit.as_ref()) {
             pit.hold_up(stuck).await;
         }
-        Admission::Refused(denial)
+        Ok(Admission::Refused(denial))
     }
 
     /// The answer to a request that was refused.
@@ -151,6 +158,8 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
                 Admission::Passed(Ticket::new(held, fields, watch))
             }
             Judged::Refused(denial) => Admission::Refused(denial),
+            // Only said of what takes time: here it would have no one to ask again.
+            Judged::Outdated => Admission::Refused(Box::new(Denial::unasked(&Outdated))),
             Judged::Failed(why) => {
                 self.log_mistake(why);
                 match self.mode {
