@@ -44,7 +44,7 @@ pub use block::Block;
 pub use by_policy::{ByPolicy, Question};
 pub use cost::Cost;
 pub use denial::Denial;
-pub use exact_per_key::ExactPerKey;
+pub use exact_per_key::{ExactPerKey, ExactWaiting};
 pub use fields::Fields;
 pub use found::Fingerprint;
 pub use held::{Estimate, Held, Rest, Ticket};
