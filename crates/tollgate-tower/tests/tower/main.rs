@@ -23,4 +23,5 @@ mod side_by_side;
 mod slots;
 #[cfg(all(feature = "axum", feature = "tonic"))]
 mod sockets;
+mod storms;
 mod waits;

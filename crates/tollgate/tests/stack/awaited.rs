@@ -21,7 +21,7 @@ fn limiter(algorithm: Algorithm, rate: Rate) -> (Arc<Limiter>, Manual) {
     let limiter = ExactKeyedLimiter::builder(rate, 100)
         .algorithm(algorithm)
         .clock(clock.clone());
-    (Arc::new(limiter.build().unwrap()), clock)
+    (Arc::new(limiter.build().expect("a rate")), clock)
 }
 
 /// A wait for this cost of one key.
@@ -256,7 +256,7 @@ fn run(algorithm: Algorithm, rate: Rate, acts: &[(u64, Act)]) -> Result<(), Test
             }
             Act::Reserve(cost) => {
                 if let Ok(slot) = limiter.key("key").reserve(cost) {
-                    let at = now + u64::try_from(slot.delay().as_nanos()).unwrap();
+                    let at = now + u64::try_from(slot.delay().as_nanos()).expect("a while");
                     slot.keep();
                     let (tokens, from, to) = (cost, at, at);
                     spent.push(Spent { tokens, from, to });
