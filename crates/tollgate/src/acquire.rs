@@ -105,18 +105,15 @@ impl<H: Home> Acquire<H> {
         }
     }
 
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) const fn home(&self) -> &H {
         &self.home
     }
 
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) const fn cost(&self) -> u64 {
         self.cost
     }
 
     /// The same at another place, in whose line it is the same.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn with_home(self, change: impl FnOnce(H) -> H) -> Self {
         Self {
             home: change(self.home),

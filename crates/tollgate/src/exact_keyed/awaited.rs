@@ -35,11 +35,6 @@ pub(super) struct Held {
 }
 
 impl Held {
-    const fn within(longest: Duration) -> Self {
-        let taken = Mutex::new(None);
-        Self { longest, taken }
-    }
-
     /// How long what is taken at this time may be out.
     pub(super) fn until(&self, now: Timestamp) -> Timestamp {
         now + self.longest
@@ -100,21 +95,64 @@ assert_eq!(acme.peek().remaining, 2_500);
     )]
     #[cfg(not(any(loom, shuttle)))]
     pub async fn hold(self, terms: impl Into<Terms>) -> Result<Hold<'static>, Refused> {
-        let terms = terms.into();
-        let held = Arc::new(Held::within(terms.longest()));
-        let (key, cost) = (self.home().clone(), self.cost());
+        let (acquire, awaited) = self.awaited(terms.into());
+        acquire.await?;
+        Ok(awaited.hold())
+    }
+
+    /// As [`hold`](Self::hold), but blocks the thread.
+    ///
+    /// # Errors
+    /// As `hold`.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::time::Duration;
+    /// use tollgate::{ExactKeyedLimiter, Rate};
+    ///
+    /// let tokens = Arc::new(ExactKeyedLimiter::<String>::new(Rate::per_hour(10), 1_000));
+    /// let acme = tokens.key_owned("acme");
+    /// let hold = acme.acquire_n(4).hold_blocking(Duration::from_secs(60))?;
+    /// hold.settle(1);
+    /// assert_eq!(acme.peek().remaining, 9);
+    /// # Ok::<(), tollgate::Refused>(())
+    /// ```
+    pub fn hold_blocking(self, terms: impl Into<Terms>) -> Result<Hold<'static>, Refused> {
+        let (acquire, awaited) = self.awaited(terms.into());
+        acquire.wait_blocking()?;
+        Ok(awaited.hold())
+    }
+
+    fn awaited(self, terms: Terms) -> (Self, Awaited) {
+        let held = Arc::new(Held {
+            longest: terms.longest(),
+            taken: Mutex::new(None),
+        });
+        let awaited = Awaited {
+            level: Level::estimated("", self.home().clone(), self.cost()),
+            terms,
+            held: Arc::clone(&held),
+        };
         let acquire = self.with_home(|mut key| {
-            key.held = Some(Arc::clone(&held));
+            key.held = Some(held);
             key
         });
-        acquire.await?;
-        // What passed was put there before anybody could see that it had.
-        let taken = held.take();
-        let level = Level::estimated("", key, cost);
-        Ok(Hold::taken(
-            level,
-            terms,
-            taken.map(|(ticket, until)| (Taken::Charge(ticket), until)),
-        ))
+        (acquire, awaited)
+    }
+}
+
+/// What a wait holds if it passes.
+struct Awaited {
+    level: Level<'static>,
+    terms: Terms,
+    held: Arc<Held>,
+}
+
+impl Awaited {
+    /// It passed: what it got was put there before anybody could see that it had.
+    fn hold(self) -> Hold<'static> {
+        let taken = self.held.take();
+        let taken = taken.map(|(ticket, until)| (Taken::Charge(ticket), until));
+        Hold::taken(self.level, self.terms, taken)
     }
 }
