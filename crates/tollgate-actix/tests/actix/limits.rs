@@ -268,6 +268,8 @@ fn who_waits_while_rules_change_is_asked_for_the_headers_of_the_new_ones() {
             let head = client.head().await;
             seen.push(head[9..12].to_owned());
         }
+        // Of the first two, whichever thread was quicker.
+        seen[..2].sort_unstable();
         assert_eq!(seen, ["200", "429", "200"]);
         server.stop().await;
     });

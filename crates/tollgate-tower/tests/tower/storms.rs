@@ -155,8 +155,8 @@ async fn a_table_that_fills_up_tells_each_what_is_so() {
         let layer = RateLimitLayer::new(limits.wait(Duration::from_secs(seed % 3)));
         let app = app(layer);
         let mut dice = Dice::new(seed);
-        let (mut calls, mut open): (Vec<(usize, Task<_>)>, Vec<(usize, Response<Body>)>) =
-            Default::default();
+        let mut calls: Vec<(usize, Task<_>)> = Vec::new();
+        let mut open: Vec<(usize, Response<Body>)> = Vec::new();
         for _ in 0..300 {
             match dice.below(6) {
                 0..=2 => {
