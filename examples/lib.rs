@@ -29,6 +29,7 @@
 //! Services and clients, which ask each other over loopback:
 //!
 //! * `axum_by_address`: each client by its address, and what it is told.
+//! * `axum_websockets`: so many websockets at once for each client, for as long as they live.
 //! * `axum_tiers`: a user from a token, tiers, and limits for anonymous ones before that.
 //! * `tonic_per_method`: a limit for each method of gRPC.
 //! * `login_protection`: only wrong passwords count, and many at once get no further.

@@ -183,3 +183,34 @@ fn no_time_passes_between_the_clock_and_the_mark() {
     Runner::new(PctScheduler::new_from_seed(9, 4, RUNS), Config::new()).run(beside_a_clock);
     Runner::new(RandomScheduler::new_from_seed(10, RUNS), Config::new()).run(beside_a_clock);
 }
+
+/// Time stands still, and of three that want one of two estimates all have theirs: who settles wakes who waits.
+fn estimates_by_turns() {
+    let exact = ExactKeyedLimiter::<u8, _>::builder(Rate::per_hour(2), 4)
+        .algorithm(Algorithm::TokenBucket)
+        .clock(Manual::new());
+    let exact = Arc::new(exact.build().expect("a rate that fits"));
+    let inside = Arc::new(AtomicU32::new(0));
+    let threads = [0, 1, 2].map(|_| {
+        let (exact, inside) = (Arc::clone(&exact), Arc::clone(&inside));
+        thread::spawn(move || {
+            let wait = exact.key_owned(&1).acquire();
+            let hold = wait.hold_blocking(Duration::from_secs(60)).expect("a turn");
+            let now = inside.fetch_add(1, Order::SeqCst) + 1;
+            assert!(now <= 2, "{now} at once");
+            inside.fetch_sub(1, Order::SeqCst);
+            hold.settle(0);
+        })
+    });
+    for one in threads {
+        one.join().expect("no panic");
+    }
+    assert_eq!((exact.key(&1).peek().remaining, exact.waiters()), (2, 0));
+}
+
+#[test]
+fn who_waits_for_an_estimate_has_it_when_another_is_settled() {
+    const RUNS: usize = 3_000;
+    Runner::new(PctScheduler::new_from_seed(11, 4, RUNS), Config::new()).run(estimates_by_turns);
+    Runner::new(RandomScheduler::new_from_seed(12, RUNS), Config::new()).run(estimates_by_turns);
+}

@@ -12,7 +12,8 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{ACCESS_CONTROL_EXPOSE_HEADERS, HeaderMap, HeaderName, HeaderValue};
 use actix_web::{Error, HttpMessage, HttpResponse, ResponseError};
 use tollgate_http::guard::{
-    Admission, Asked, Fields, Guard, Held, Limits, Refused, Reply, Ticket, Usage, Used,
+    Admission, Asked, Failed, Fields, Guard, Held, Limits, Outdated, Refused, Reply, Ticket, Usage,
+    Used,
 };
 
 use crate::body::Body;
@@ -49,12 +50,18 @@ where
 
     fn call(&self, request: ServiceRequest) -> Self::Future {
         let head = Head::new(request);
-        let asked = self.guard.ask(&head);
+        let mut asked = self.guard.ask(&head);
         let (inner, guard) = (Rc::clone(&self.inner), Arc::clone(&self.guard));
         Box::pin(async move {
-            let admission = match asked {
-                Asked::Now(admission) => admission,
-                Asked::Later(later) => guard.answer(later).await,
+            let admission = loop {
+                let answered = match asked {
+                    Asked::Now(admission) => break admission,
+                    Asked::Later(later) => guard.answer(later).await,
+                };
+                asked = match answered {
+                    Ok(admission) => break admission,
+                    Err(Outdated) => guard.ask(&head),
+                };
             };
             let mut ticket = match admission {
                 Admission::Passed(ticket) => ticket,
@@ -62,7 +69,10 @@ where
                     let refused = guard.tell(&head, &denial);
                     return Ok(refusal(head, refused));
                 }
-                Admission::Failed(_) => return Ok(failure(head)),
+                Admission::Failed(_) => {
+                    let failed = guard.tell_failed(&head);
+                    return Ok(failure(head, failed));
+                }
             };
             let request = head.into_request();
             tell_usage(&mut ticket, &request);
@@ -124,9 +134,10 @@ fn refusal<B: MessageBody, H: Held>(head: Head, refused: Refused) -> ServiceResp
 
 /// The answer to a request of which nothing can be said.
 #[cold]
-fn failure<B: MessageBody, H: Held>(head: Head) -> ServiceResponse<Body<B, H>> {
-    let body = Body::of_refusal(Vec::new());
-    let response = HttpResponse::with_body(StatusCode::INTERNAL_SERVER_ERROR, body);
+fn failure<B: MessageBody, H: Held>(head: Head, failed: Failed) -> ServiceResponse<Body<B, H>> {
+    let status = StatusCode::from_u16(failed.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = HttpResponse::with_body(status, Body::of_refusal(Vec::new()));
+    write(failed.fields, response.headers_mut(), replace);
     head.into_request().into_response(response)
 }
 

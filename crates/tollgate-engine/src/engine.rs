@@ -17,6 +17,7 @@ use crate::verdict::{Findings, Said, Verdict};
 
 mod asked;
 pub(crate) mod bounds;
+mod conditions;
 pub(crate) mod counters;
 mod counting;
 mod deciding;
@@ -38,6 +39,7 @@ pub(crate) mod warm;
 
 pub use asked::FactsAsked;
 pub use bounds::{Bounds, TooMuch};
+pub use conditions::Conditions;
 pub use descriptors::{
     CurrentLimit, DescriptorFindings, DescriptorStatus, DescriptorVerdict, DescriptorsPassed,
 };

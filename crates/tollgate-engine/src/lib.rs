@@ -94,7 +94,9 @@ pub mod top;
 pub mod verdict;
 
 pub use diagnostic::{Code, Diagnostic, Severity};
-pub use engine::{Bounds, Engine, FactsAsked, PolicyError, RestoreError, Restored, Resume};
+pub use engine::{
+    Bounds, Conditions, Engine, FactsAsked, PolicyError, RestoreError, Restored, Resume,
+};
 pub use facts::Facts;
 pub use policy::Policy;
 pub use source::{Checked, Rejected, Sources};

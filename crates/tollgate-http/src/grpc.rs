@@ -12,6 +12,7 @@ pub const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
 /// What `grpc-status` says.
 const RESOURCE_EXHAUSTED: u64 = 8;
+const INTERNAL: &str = "13";
 const UNAVAILABLE: u64 = 14;
 
 /// The longest time that `google.protobuf.Duration` can say: ten thousand years.
@@ -95,6 +96,12 @@ pub fn write(
     text.clear();
     base64(&status(code, refusal, wait), &mut text);
     field("grpc-status-details-bin", ascii(&text));
+}
+
+/// Writes the fields of a call that failed by a mistake of the server: `INTERNAL`, and what its caller may know.
+pub(crate) fn write_failure(message: &str, mut field: impl FnMut(&'static str, &str)) {
+    field("grpc-status", INTERNAL);
+    field("grpc-message", message);
 }
 
 /// Rounded up: a client that comes too early is refused again.

@@ -6,7 +6,8 @@
 //!                                                            └─► denial ─► shadow, block, tarpit ─► refusal
 //! ```
 //!
-//! A carrier asks ([`Guard::ask`], and [`Guard::answer`] if that takes time). A request that passes has a [`Ticket`]: with the head
+//! A carrier asks ([`Guard::ask`], and [`Guard::answer`] if that takes time; if the limits have changed meanwhile it asks once
+//! more). A request that passes has a [`Ticket`]: with the head
 //! of its answer it becomes [`Fields`] and a [`Rest`], which lives until the body has ended. Of one that doesn't,
 //! [`Guard::tell`] makes the answer.
 
@@ -36,14 +37,14 @@ mod spread;
 mod tarpit;
 
 pub use after::{Counts, CountsIf, Reply, Settle, Usage, Used, ending_of};
-pub use answers::{Answers, Form, Refused};
+pub use answers::{Answers, Failed, Form, Refused};
 pub use asking::Later;
 pub use at_once::{AtOnce, Slot, SlotWait};
 pub use block::Block;
 pub use by_policy::{ByPolicy, Question};
 pub use cost::Cost;
 pub use denial::Denial;
-pub use exact_per_key::ExactPerKey;
+pub use exact_per_key::{ExactPerKey, ExactWaiting};
 pub use fields::Fields;
 pub use found::Fingerprint;
 pub use held::{Estimate, Held, Rest, Ticket};
@@ -134,6 +135,9 @@ pub enum Judged<H> {
     Refused(Box<Denial>),
     /// It can't be said, because of a mistake in the service.
     Failed(Mistake),
+    /// It can't be said of what was asked, because the limits have changed since and want to know more: only
+    /// [`answer`](Limits::answer) says so, and holds nothing then. The request is asked about again.
+    Outdated,
 }
 
 /// What becomes of a request.
@@ -143,9 +147,13 @@ pub enum Admission<H: Held> {
     Passed(Ticket<H>),
     /// It may not: [`Guard::tell`] makes the answer.
     Refused(Box<Denial>),
-    /// It can't be said, because of a mistake in the service: its answer is 500.
+    /// It can't be said, because of a mistake in the service: [`Guard::tell_failed`] makes the answer.
     Failed(Mistake),
 }
+
+/// The limits have changed since a request was asked about, and want to know more of it: [ask](Guard::ask) again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outdated;
 
 /// Why nothing can be said about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,3 +174,11 @@ impl fmt::Display for Mistake {
         })
     }
 }
+
+impl fmt::Display for Outdated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the limits have changed since the request was asked about, and want to know more of it: ask again")
+    }
+}
+
+impl std::error::Error for Outdated {}

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use http::header::Entry;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use pin_project_lite::pin_project;
-use tollgate_http::guard::{Fields, Held, Refused, Reply, Rest, Ticket, Used};
+use tollgate_http::guard::{Failed, Fields, Held, Refused, Reply, Rest, Ticket, Used};
 
 use crate::bodies::Bodies;
 use crate::names;
@@ -124,9 +124,11 @@ pub(crate) fn refusal<O, H: Held, M: Bodies<O, H>>(refused: Refused) -> Response
 
 /// The answer to a request of which nothing can be said.
 #[cold]
-pub(crate) fn failure<O, H: Held, M: Bodies<O, H>>() -> Response<M::Body> {
+pub(crate) fn failure<O, H: Held, M: Bodies<O, H>>(failed: Failed) -> Response<M::Body> {
     let mut response = Response::new(M::refusal(Vec::new()));
-    *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+    *response.status_mut() =
+        StatusCode::from_u16(failed.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    write(failed.fields, response.headers_mut(), replace);
     response
 }
 

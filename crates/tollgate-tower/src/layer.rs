@@ -13,7 +13,7 @@ use tollgate_engine::Engine;
 use tollgate_engine::backend::Memory;
 use tollgate_http::guard::{
     Admission, Answers, Asked, AtOnce, ByPolicy, Counts, ExactPerKey, Guard, Held, KeyOf, Limits,
-    PerKey, Ticket, Usage, keys,
+    Outdated, PerKey, Ticket, Usage, keys,
 };
 use tower_layer::Layer;
 use tower_service::Service;
@@ -317,21 +317,35 @@ impl<S, L: Limits<Head>, M> RateLimit<S, L, M> {
                     self.guard.tell(&request, &denial),
                 ))
             }
-            Asked::Now(Admission::Failed(_)) => {
-                ResponseFuture::refused(future::failure::<O, _, M>())
-            }
+            Asked::Now(Admission::Failed(_)) => ResponseFuture::refused(
+                future::failure::<O, _, M>(self.guard.tell_failed(&request)),
+            ),
             Asked::Later(later) => {
                 // What this one has made ready stays so for the next request; the clone gets ready when its turn comes, so that
                 // nobody who waits here holds a place there.
                 let mut inner = self.inner.clone();
                 let guard = Arc::clone(&self.guard);
                 ResponseFuture::later(async move {
-                    let mut ticket = match guard.answer(later).await {
+                    let mut asked = Asked::Later(later);
+                    let admission = loop {
+                        let answered = match asked {
+                            Asked::Now(admission) => break admission,
+                            Asked::Later(later) => guard.answer(later).await,
+                        };
+                        asked = match answered {
+                            Ok(admission) => break admission,
+                            Err(Outdated) => guard.ask(&request),
+                        };
+                    };
+                    let mut ticket = match admission {
                         Admission::Passed(ticket) => ticket,
                         Admission::Refused(denial) => {
                             return Ok(future::refusal::<O, _, M>(guard.tell(&request, &denial)));
                         }
-                        Admission::Failed(_) => return Ok(future::failure::<O, _, M>()),
+                        Admission::Failed(_) => {
+                            let failed = guard.tell_failed(&request);
+                            return Ok(future::failure::<O, _, M>(failed));
+                        }
                     };
                     tell_usage(&mut ticket, &mut request);
                     if let Err(error) = poll_fn(|context| inner.poll_ready(context)).await {

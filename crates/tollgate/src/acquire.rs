@@ -105,6 +105,22 @@ impl<H: Home> Acquire<H> {
         }
     }
 
+    pub(crate) const fn home(&self) -> &H {
+        &self.home
+    }
+
+    pub(crate) const fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// The same at another place, in whose line it is the same.
+    pub(crate) fn with_home(self, change: impl FnOnce(H) -> H) -> Self {
+        Self {
+            home: change(self.home),
+            ..self
+        }
+    }
+
     /// Fails at once if it would take longer than this.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.patience = Patience::Timeout(timeout);

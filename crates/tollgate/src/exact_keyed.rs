@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, LimitError, Rate, Timestamp};
 
+use crate::Algorithm;
 use crate::acquire::Waiting;
 use crate::clock::{Clock, Monotonic};
 use crate::keyed::counters::Counters;
 use crate::keyed::hasher::KeyHasher;
 use crate::line::of_keys::KeyLines;
-use crate::{Algorithm, Tier};
 
 mod act;
+mod awaited;
 mod builder;
 mod entry;
 pub(crate) mod heap;
@@ -40,6 +41,7 @@ pub use crate::keyed::{NoSlot, Stats};
 pub use crate::snapshot::SnapshotError;
 pub use snapshot::Decoded;
 
+use awaited::Asks;
 use shard::Lookup;
 use tables::Tables;
 
@@ -84,7 +86,7 @@ pub struct ExactKeyedLimiter<K, C: Clock = Monotonic> {
     capacity: usize,
     /// How far ahead a charge may act.
     longest_wait: Duration,
-    lines: KeyLines<K, Option<Tier>>,
+    lines: KeyLines<K, Asks>,
     waiting: Waiting,
     clock: C,
 }
@@ -160,6 +162,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
             key,
             hash: self.hasher.fingerprint(key),
             tier: None,
+            held: None,
         }
     }
 
@@ -266,6 +269,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
                 key,
                 hash,
                 tier: None,
+                held: None,
             }
         }
         // Those who are due by now pass as before, and the others by what it is then.

@@ -1,11 +1,13 @@
 //! Who is limited, by what, and what is told.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix_web::dev::Service as _;
 use actix_web::http::StatusCode;
 use actix_web::{App, HttpMessage, HttpRequest, HttpResponse, error, web};
 use tollgate::Rate;
+use tollgate::clock::Manual;
 use tollgate_actix::{
     Answers, Dialect, ExactPerKey, Form, Missing, RateLimit, Settle, Usage, User, keys,
 };
@@ -13,7 +15,7 @@ use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Policy};
 
-use crate::kit::{Server, per_key, run};
+use crate::kit::{Server, per_key, run, until};
 
 async fn hello() -> &'static str {
     "hello"
@@ -222,6 +224,75 @@ fn a_policy_decides_by_facts_of_the_request() {
             let answer = server.get_with(path, &format!("x-key: {key}\r\n")).await;
             assert_eq!(answer.status, status, "{path} {key}: {answer:?}");
         }
+        server.stop().await;
+    });
+}
+
+/// Rules that come while a request waits may go by a header that nobody had asked for before: it is looked for then.
+#[test]
+fn who_waits_while_rules_change_is_asked_for_the_headers_of_the_new_ones() {
+    run(async {
+        let read = |text: &str| {
+            let read = Policy::from_text(text, Format::Yaml);
+            read.expect("a policy").policy
+        };
+        let clock = Manual::new();
+        let memory = Memory::builder().clock(clock.clone()).wall(Manual::new());
+        let text = "limits: [{name: all, rate: 1/s, over: wait 9s}]";
+        let engine = Engine::new(read(text), memory.build()).expect("an engine");
+        let engine = Arc::new(engine);
+        let limit = RateLimit::by_policy(Arc::clone(&engine));
+        let app = move || {
+            App::new()
+                .wrap(limit.clone())
+                .route("/", web::get().to(hello))
+        };
+        let server = Server::start(app);
+        assert_eq!(server.get("/").await.status, 200);
+        let mut clients = Vec::new();
+        for name in ["one", "one", "two"] {
+            let mut client = server.connect().await;
+            client.send("/", &format!("x-app: {name}\r\n")).await;
+            clients.push(client);
+            until("it waits", || engine.waiting() == clients.len()).await;
+        }
+        let text =
+            "limits: [{name: apps, match: {header.x-app: '*'}, key: header.x-app, rate: 1/h}]";
+        engine.reload(read(text)).expect("a policy");
+        let mut seen = Vec::new();
+        for left in (0..3).rev() {
+            clock.advance(Duration::from_secs(1));
+            until("one had its turn", || engine.waiting() <= left).await;
+        }
+        for client in &mut clients {
+            let head = client.head().await;
+            seen.push(head[9..12].to_owned());
+        }
+        // Of the first two, whichever thread was quicker.
+        seen[..2].sort_unstable();
+        assert_eq!(seen, ["200", "429", "200"]);
+        server.stop().await;
+    });
+}
+
+/// A call of gRPC reads its status in trailers.
+#[test]
+fn a_call_of_grpc_without_a_key_is_told_in_its_own_way() {
+    run(async {
+        let (limits, _) = per_key(Rate::per_hour(1), keys::Header::new("x-api-key"));
+        let limit = RateLimit::new(limits);
+        let app = move || {
+            App::new()
+                .wrap(limit.clone())
+                .route("/", web::get().to(hello))
+        };
+        let server = Server::start(app);
+        let lines = "content-type: application/grpc\r\n";
+        let answer = server.get_with("/", lines).await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.field("grpc-status"), Some("13"));
+        assert_eq!(answer.field("content-type"), Some("application/grpc"));
+        assert_eq!(server.get("/").await.status, 500);
         server.stop().await;
     });
 }

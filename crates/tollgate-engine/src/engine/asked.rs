@@ -42,6 +42,21 @@ impl<B: Backend> Engine<B> {
     }
 }
 
+impl FactsAsked {
+    /// The same, to be kept for as long as a request may wait: those that are only looked at borrow a place of their thread,
+    /// of which there are few.
+    #[must_use]
+    pub fn kept(self) -> Self {
+        Self(Guard::from_inner(Guard::into_inner(self.0)))
+    }
+
+    /// Whether these rules ask for nothing else.
+    pub(super) fn is_all_that(&self, rules: &Arc<Rules>) -> bool {
+        let names = rules.matcher.slots().names();
+        Arc::ptr_eq(&self.0, rules) || names.iter().all(|name| self.contains(name))
+    }
+}
+
 impl Deref for FactsAsked {
     type Target = [Box<str>];
 

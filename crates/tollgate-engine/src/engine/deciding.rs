@@ -15,7 +15,7 @@ use super::orders::Held;
 use super::overload::{Beside, Entered};
 use super::rules::Rules;
 use super::turns::{Coming, Demand, SOON, Spot, Stand, Standing};
-use super::{Engine, runs};
+use super::{Conditions, Engine, runs};
 use crate::backend::Backend;
 use crate::facts::Facts;
 use crate::limits::{Answer, LimitKind};
@@ -39,13 +39,15 @@ impl<B: Backend> Clock for TimeOf<'_, B> {
 }
 
 /// What came of asking once.
-struct Attempt {
+pub(super) struct Attempt {
     rules: Arc<Rules>,
     said: Said,
     /// The limit that refused, if its rule lets requests wait, and for how long.
     over: Option<(Demand, Duration)>,
     /// How often something had come back before it was asked.
     pokes: u64,
+    /// It wasn't asked: the rules in force want to know more.
+    pub(super) is_outdated: bool,
 }
 
 /// What the request that asks has waited so far.
@@ -87,11 +89,30 @@ impl<B: Backend> Engine<B> {
     /// ```
     pub async fn decide_async<'f>(&self, facts: &'f Facts<'f>) -> Result<Verdict<'f>, B::Error> {
         let started = self.started();
-        let mut attempt = self.attempt(facts, None).await?;
-        if attempt.over.is_some() {
-            attempt = Box::pin(self.wait_and_ask(facts, attempt)).await?;
+        let attempt = self.attempts(facts, Conditions::new()).await?;
+        Ok(self.concluded(facts, attempt, started))
+    }
+
+    /// Asks until the request passes, or doesn't.
+    pub(super) async fn attempts(
+        &self,
+        facts: &Facts<'_>,
+        on: Conditions<'_>,
+    ) -> Result<Attempt, B::Error> {
+        let attempt = self.attempt(facts, on, None).await?;
+        if attempt.over.is_some() && on.may_wait() {
+            return Box::pin(self.wait_and_ask(facts, on, attempt)).await;
         }
-        let Attempt { rules, said, .. } = attempt;
+        Ok(attempt)
+    }
+
+    /// What came of it, told to those who want to know.
+    pub(super) fn concluded<'f>(
+        &self,
+        facts: &'f Facts<'f>,
+        Attempt { rules, said, .. }: Attempt,
+        started: Option<Timestamp>,
+    ) -> Verdict<'f> {
         let rules = Guard::from_inner(rules);
         let verdict = Verdict::new(Findings { said, rules, facts });
         if !verdict.said.allowed
@@ -100,13 +121,14 @@ impl<B: Backend> Engine<B> {
             tallies.refused(&verdict.rules, &verdict.said);
         }
         self.tell(&verdict, started);
-        Ok(verdict.settled())
+        verdict.settled()
     }
 
     /// Asks once, by the policy that is in force now.
     async fn attempt(
         &self,
         facts: &Facts<'_>,
+        on: Conditions<'_>,
         standing: Option<&Standing<'_>>,
     ) -> Result<Attempt, B::Error> {
         // Before the policy is read, and any limit asked.
@@ -114,7 +136,8 @@ impl<B: Backend> Engine<B> {
         let rules = self.rules.load_full();
         let mut said = Said::default();
         let mut over = None;
-        {
+        let is_outdated = on.lacks_facts_of(&rules);
+        if !is_outdated {
             let orders = self.ordered(&rules);
             let orders = orders.as_ref().map(Held::in_force);
             let mut gathered = Gathered::new();
@@ -165,6 +188,7 @@ impl<B: Backend> Engine<B> {
             said,
             over,
             pokes,
+            is_outdated,
         })
     }
 
@@ -278,6 +302,7 @@ impl<B: Backend> Engine<B> {
     async fn wait_and_ask(
         &self,
         facts: &Facts<'_>,
+        on: Conditions<'_>,
         mut attempt: Attempt,
     ) -> Result<Attempt, B::Error> {
         let mut told_at = self.backend.now();
@@ -297,7 +322,10 @@ impl<B: Backend> Engine<B> {
             if !self.is_its_turn(standing, deadline).await {
                 break;
             }
-            attempt = self.attempt(facts, Some(standing)).await?;
+            attempt = self.attempt(facts, on, Some(standing)).await?;
+            if attempt.is_outdated {
+                return Ok(attempt);
+            }
             told_at = self.backend.now();
         }
         let (standing, now) = (waited.standing, self.backend.now());

@@ -3,6 +3,7 @@
 
 mod adaptive;
 mod adaptive_reload;
+mod conditions;
 mod estimates;
 mod lines;
 mod peek;

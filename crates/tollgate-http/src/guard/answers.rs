@@ -59,6 +59,16 @@ pub struct Refused {
     pub body: Vec<u8>,
 }
 
+/// The answer to a request of which nothing can be said, ready to be sent. It has no body.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Failed {
+    /// The status of HTTP.
+    pub status: u16,
+    /// Header fields.
+    pub fields: Fields,
+}
+
 impl Default for Answers {
     fn default() -> Self {
         Self::new()
@@ -203,6 +213,24 @@ fn written(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
         write(place);
         place.as_slice().to_vec()
     })
+}
+
+/// The answer to a request of which nothing can be said: 500 without a word, or what gRPC has in its place.
+pub(super) fn failed(request: &(impl Request + ?Sized)) -> Failed {
+    let mut fields = Written::default();
+    if !request.line("content-type").is_some_and(grpc::is_call) {
+        return Failed {
+            status: 500,
+            fields: fields.into(),
+        };
+    }
+    fields.push("content-type", "application/grpc");
+    let message = "The server can't tell whose request this is: its log says why";
+    grpc::write_failure(message, |name, value| fields.push(name, value));
+    Failed {
+        status: 200,
+        fields: fields.into(),
+    }
 }
 
 /// By fields alone, as gRPC does.

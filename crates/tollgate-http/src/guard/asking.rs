@@ -4,14 +4,14 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 
 use super::after::Watch;
-use super::answers::Refused;
+use super::answers::{self, Failed, Refused};
 use super::denial::Denial;
 use super::fields::Fields;
 use super::hooks::{self, Came};
 use super::request::Request;
 use super::set_up::{Before, Guard, Mode};
 use super::tarpit::Stuck;
-use super::{Admission, Asked, Judged, Limits, Mistake, Terms, Ticket};
+use super::{Admission, Asked, Judged, Limits, Mistake, Outdated, Terms, Ticket};
 use crate::{Kind, retry_after};
 
 /// What has to be asked, or waited for, before it is known what becomes of a request.
@@ -106,7 +106,13 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     }
 
     /// What becomes of a request, in time. Dropping this gives back all places in lines.
-    pub async fn answer(&self, later: Box<Later<L::Question>>) -> Admission<L::Held>
+    ///
+    /// # Errors
+    /// The limits have changed since it was asked, and want to know more of the request: ask again.
+    pub async fn answer(
+        &self,
+        later: Box<Later<L::Question>>,
+    ) -> Result<Admission<L::Held>, Outdated>
     where
         R: 'static,
     {
@@ -125,15 +131,16 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
                 };
                 let denial = match self.limits.answer(question, &terms).await {
                     Judged::Refused(denial) => denial,
-                    judged => return self.admission(judged),
+                    Judged::Outdated => return Err(Outdated),
+                    judged => return Ok(self.admission(judged)),
                 };
                 match self.refuse(denial, cost, offender) {
-                    Over::Told => return Admission::Passed(Ticket::free()),
-                    Over::Refused(denial) => return Admission::Refused(denial),
+                    Over::Told => return Ok(Admission::Passed(Ticket::free())),
+                    Over::Refused(denial) => return Ok(Admission::Refused(denial)),
                     Over::Later(later) => match later.what {
                         What::Tarpit(denial, stuck) => (denial, stuck),
                         // A refusal asks nobody again.
-                        What::Limits(_) => return Admission::Passed(Ticket::free()),
+                        What::Limits(_) => return Ok(Admission::Passed(Ticket::free())),
                     },
                 }
             }
@@ -141,7 +148,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         if let Some(pit) = self.before.as_ref().and_then(|before| before.pit.as_ref()) {
             pit.hold_up(stuck).await;
         }
-        Admission::Refused(denial)
+        Ok(Admission::Refused(denial))
     }
 
     /// The answer to a request that was refused.
@@ -161,6 +168,12 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         refused
     }
 
+    /// The answer to a request of which nothing can be said: 500, and for a call of gRPC `INTERNAL`.
+    #[cold]
+    pub fn tell_failed(&self, request: &R) -> Failed {
+        answers::failed(request)
+    }
+
     #[inline(always)]
     fn admission(&self, judged: Judged<L::Held>) -> Admission<L::Held> {
         match judged {
@@ -171,6 +184,8 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
                 Admission::Passed(Ticket::new(held, fields, watch))
             }
             Judged::Refused(denial) => Admission::Refused(denial),
+            // Only said of what takes time: here it would have no one to ask again.
+            Judged::Outdated => Admission::Refused(Box::new(Denial::unasked(&Outdated))),
             Judged::Failed(why) => {
                 self.log_mistake(why);
                 match self.mode {
@@ -246,7 +261,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     }
 
     fn log_refusal(&self, denial: &Denial) {
-        if !tracing::enabled!(target: "tollgate", tracing::Level::INFO) {
+        if !hooks::is_heard(denial) {
             return;
         }
         let came = match self.mode {

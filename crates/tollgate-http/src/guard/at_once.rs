@@ -24,7 +24,8 @@ const KEYS: usize = 100_000;
 /// was dropped.
 ///
 /// Of a limit for the whole service ([`keys::Everyone`](super::keys::Everyone)) it is the service that has too much to do, so its
-/// refusals are 503 (`shed`), and of all others 429 (`concurrency`).
+/// refusals are 503 (`shed`), and of all others 429 (`concurrency`). So are those of a client that finds no room for its key, as
+/// all that there is has others' requests under way, and what newcomers share ([`AtCap`](tollgate::AtCap)) as well: it may have none itself.
 ///
 /// ```
 /// use tollgate_http::guard::{AtOnce, keys};
@@ -126,14 +127,20 @@ impl<K, C: Clock> AtOnce<K, C> {
                 let occupancy = refused.occupancy();
                 let decision = decision((occupancy.limit, occupancy.available()), outcome);
                 hooks::passed_or_not(&self.name, || print[0], &decision);
+                // Others have all the room that there is for keys: that is the server's.
+                let is_crowded = matches!(refused, NoPermit::TooManyKeys(_));
                 let kind = match outcome {
                     Outcome::Never => Kind::TooLarge,
-                    // Others have all the room that there is for keys: that is the server's.
-                    _ if matches!(refused, NoPermit::TooManyKeys(_)) => Kind::Shed,
-                    _ if self.finder.key.is_everyone() => Kind::Shed,
+                    _ if is_crowded || self.finder.key.is_everyone() => Kind::Shed,
                     _ => Kind::Concurrency,
                 };
                 let denial = Denial::new(kind, Arc::clone(&self.name), decision);
+                // What is in use there isn't this client's, so it isn't shown.
+                let denial = if is_crowded {
+                    denial.showing(None)
+                } else {
+                    denial
+                };
                 Judged::Refused(Box::new(denial.key(print[0])))
             }
         }
@@ -162,7 +169,7 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for AtOnce<
         }
         let key = self.limiter.key_owned(&print);
         let taken = key.try_acquire_n(weight);
-        if let Err(NoPermit::Full(_)) = taken
+        if let Err(NoPermit::Full(_) | NoPermit::TooManyKeys(_)) = taken
             && terms.may_wait
             && !self.wait.is_zero()
         {

@@ -1,17 +1,13 @@
 //! A policy decides: facts of the request in, what its rules say out.
 
-use std::borrow::Cow;
 use std::fmt::{self, Write};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tollgate::clock::Clock;
-use tollgate::{Decision, Outcome};
 use tollgate_engine::backend::{Backend, Memory};
-use tollgate_engine::facts::KNOWN_FACTS;
 use tollgate_engine::verdict::Permits;
-use tollgate_engine::{Engine, Facts, Verdict};
+use tollgate_engine::{Conditions, Engine, Facts, FactsAsked, Verdict};
 
 use super::answers::Answers;
 use super::denial::Denial;
@@ -20,14 +16,14 @@ use super::host;
 use super::keys::Address;
 use super::request::{MoreFacts, Request, Tenant, Tier, User};
 use super::{Asked, Judged, Limits, Settles, Terms};
+use crate::Answered;
 use crate::json::digit_bytes;
-use crate::{Answered, Kind};
 
 /// The limits of a policy, whoever keeps the counts.
 ///
 /// Of a request it fills in `method`, `path`, `route`, `host`, `ip`, `user`, `tenant` and `tier` (what an earlier layer has put into
 /// its extensions as [`User`], [`Tenant`], [`Tier`] and [`MoreFacts`]), and those headers that the policy in force names: no
-/// others are read.
+/// others are read. If another policy comes into force while a request waits, and asks for something else, that is looked for then.
 ///
 /// ```
 /// use tollgate_engine::backend::Memory;
@@ -49,15 +45,15 @@ pub struct ByPolicy<B: Backend> {
 
 type Now<B> = for<'f> fn(&Engine<B>, &'f Facts<'f>) -> Verdict<'f>;
 
-/// What is asked of a backend that takes its time.
+/// What is asked of a backend that takes its time: facts that outlive their request.
 #[derive(Debug)]
 pub struct Question {
-    facts: Vec<OwnFact>,
+    /// Which were looked for.
+    asked: FactsAsked,
+    /// Those that were found, by their number among these.
+    facts: Vec<(usize, Box<str>)>,
     cost: Option<u64>,
 }
-
-/// A fact that outlives its request.
-type OwnFact = (Cow<'static, str>, Box<str>);
 
 impl<C: Clock + 'static, W: Clock + 'static> ByPolicy<Memory<C, W>> {
     /// By an engine that counts in this process.
@@ -108,42 +104,18 @@ struct Found<'r> {
     host: Option<&'r str>,
 }
 
-/// The facts that a policy asks for, as far as the request has them.
+/// The facts that a policy asks for, each with its number, as far as the request has them.
 fn facts<'r, R: Request + ?Sized>(
     request: &'r R,
     found: Found<'r>,
     asked: &'r [Box<str>],
-) -> impl Iterator<Item = (&'r str, &'r str)> {
+) -> impl Iterator<Item = (usize, &'r str, &'r str)> {
     let more = request.extension::<MoreFacts>();
-    asked.iter().filter_map(move |name| {
+    asked.iter().enumerate().filter_map(move |(number, name)| {
         let told = more.and_then(|more| more.get(name));
-        Some((&**name, told.or_else(|| fact(request, found, name))?))
+        let value = told.or_else(|| fact(request, found, name))?;
+        Some((number, &**name, value))
     })
-}
-
-/// All that is known of a request, but for headers that no rule names. Until it is answered other rules may be in force than
-/// those that asked: for a rule by a fact that is missing there would be no such request, and no limit.
-fn all_facts<R: Request + ?Sized>(
-    request: &R,
-    found: Found<'_>,
-    asked: &[Box<str>],
-) -> Vec<OwnFact> {
-    let headers = asked.iter().filter(|name| name.starts_with("header."));
-    let headers = headers.map(|name| Cow::Owned(name.to_string()));
-    let known = KNOWN_FACTS.into_iter().map(Cow::Borrowed);
-    let mut facts: Vec<OwnFact> = known
-        .chain(headers)
-        .filter_map(|name| {
-            let value = fact(request, found, &name)?.into();
-            Some((name, value))
-        })
-        .collect();
-    // Of two of a name the later counts, and what a layer found out goes before what the request says.
-    if let Some(more) = request.extension::<MoreFacts>() {
-        let own = |(name, value): (&str, &str)| (Cow::Owned(name.to_owned()), value.into());
-        facts.extend(more.iter().map(own));
-    }
-    facts
 }
 
 /// What a request says of a fact.
@@ -249,7 +221,7 @@ impl<R: Request + ?Sized, B: Backend + 'static> Limits<R> for ByPolicy<B> {
         let now = self
             .now
             .filter(|_| !(self.engine.lets_wait() && terms.may_wait));
-        let is_asked = |fact: &str| now.is_none() || asked.iter().any(|name| &**name == fact);
+        let is_asked = |fact: &str| asked.iter().any(|name| &**name == fact);
         let ip = is_asked("ip").then(|| self.address.client(request));
         let ip = ip.flatten().map(AddressText::of);
         let host = is_asked("host").then(|| request.host()).flatten();
@@ -258,13 +230,17 @@ impl<R: Request + ?Sized, B: Backend + 'static> Limits<R> for ByPolicy<B> {
             ip: ip.as_ref().map(AddressText::as_str),
             host: host.as_deref(),
         };
+        let each = facts(request, found, &asked);
         let Some(now) = now else {
+            let own = |(number, _, value): (usize, &str, &str)| (number, value.into());
+            let facts = each.map(own).collect();
             return Asked::Later(Question {
-                facts: all_facts(request, found, &asked),
+                facts,
+                asked: asked.kept(),
                 cost: terms.cost,
             });
         };
-        let mut facts: Facts<'_> = facts(request, found, &asked).collect();
+        let mut facts: Facts<'_> = each.map(|(_, name, value)| (name, value)).collect();
         if let Some(cost) = terms.cost {
             facts.set_cost(cost);
         }
@@ -272,20 +248,21 @@ impl<R: Request + ?Sized, B: Backend + 'static> Limits<R> for ByPolicy<B> {
     }
 
     async fn answer(&self, question: Question, terms: &Terms<'_>) -> Judged<Self::Held> {
-        let Question { facts, cost } = question;
-        let each = facts.iter().map(|(name, value)| (&**name, &**value));
+        let Question { asked, facts, cost } = question;
+        let each = facts.iter();
+        let each = each.map(|(number, value)| (&*asked[*number], &**value));
         let mut facts: Facts<'_> = each.collect();
         if let Some(cost) = cost {
             facts.set_cost(cost);
         }
-        match self.engine.decide_async(&facts).await {
-            Ok(verdict) => judged(verdict, terms.answers),
-            Err(error) => {
-                tracing::error!(target: hooks::TARGET, %error, "the limits can't be asked");
-                let soon = Duration::from_secs(1);
-                let decision = Decision::new(Outcome::Denied, 0, 0, soon, soon);
-                Judged::Refused(Box::new(Denial::new(Kind::Unavailable, "", decision)))
-            }
+        let mut on = Conditions::new().knowing(&asked);
+        if !terms.may_wait {
+            on = on.at_once();
+        }
+        match self.engine.decide_on(on, &facts).await {
+            Ok(Some(verdict)) => judged(verdict, terms.answers),
+            Ok(None) => Judged::Outdated,
+            Err(error) => Judged::Refused(Box::new(Denial::unasked(&error))),
         }
     }
 }

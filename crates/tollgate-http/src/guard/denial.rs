@@ -1,5 +1,6 @@
 //! Why a request may not go on, before anybody is told.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +31,8 @@ pub struct Denial {
     pub decision: Decision,
     /// What tells the key from others in logs: never the key itself.
     pub key: Option<u64>,
+    /// Why the limits couldn't be asked: for the log, and never for clients.
+    pub error: Option<Box<str>>,
     /// What fields show, but for the name.
     shown: Option<Shown<'static>>,
 }
@@ -43,7 +46,18 @@ impl Denial {
             limit: limit.into(),
             decision,
             key: None,
+            error: None,
             shown,
+        }
+    }
+
+    /// The limits couldn't be asked: somebody may try again soon, and the log says why.
+    pub fn unasked(error: &dyn fmt::Display) -> Self {
+        let soon = Duration::from_secs(1);
+        let decision = Decision::new(Outcome::Denied, 0, 0, soon, soon);
+        Self {
+            error: Some(error.to_string().into()),
+            ..Self::new(Kind::Unavailable, "", decision)
         }
     }
 

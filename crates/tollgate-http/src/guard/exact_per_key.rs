@@ -1,12 +1,12 @@
 //! One rate for each key, of which costs can be settled afterwards.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::clock::{Clock, Monotonic};
-use tollgate::stack::Terms as HoldTerms;
-use tollgate::{Algorithm, Decision, ExactKeyedLimiter, Level, LimitError, Rate, Stack};
+use tollgate::exact_keyed::OwnedKey;
+use tollgate::stack::{Hold, Terms as HoldTerms};
+use tollgate::{Algorithm, Decision, ExactKeyedLimiter, Level, LimitError, Outcome, Rate, Stack};
 
 use super::denial::Denial;
 use super::found::{Finder, Fingerprint, Found};
@@ -42,6 +42,15 @@ pub struct ExactPerKey<K, C: Clock = Monotonic> {
     finder: Finder<K>,
     name: Arc<str>,
     longest: Duration,
+    wait: Duration,
+}
+
+/// A request that waits for its turn.
+#[derive(Debug)]
+pub struct ExactWaiting<C: Clock> {
+    key: OwnedKey<Fingerprint, C>,
+    cost: u64,
+    print: Fingerprint,
 }
 
 impl<K> ExactPerKey<K> {
@@ -63,6 +72,7 @@ impl<K, C: Clock> ExactPerKey<K, C> {
             finder: Finder::new(key),
             name: "requests".into(),
             longest: LONGEST,
+            wait: Duration::ZERO,
         }
     }
 
@@ -87,22 +97,70 @@ impl<K, C: Clock> ExactPerKey<K, C> {
         self
     }
 
+    /// A request that is over the limit waits for its turn if that comes within this time, first come first served, and is
+    /// refused at once if not: as [`PerKey::wait`](super::PerKey::wait). It holds its cost from its turn on. What others hold may come back at
+    /// any time, so one that waits for that may be refused only when its time is over.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::Rate;
+    /// use tollgate_http::guard::{ExactPerKey, keys::Header};
+    ///
+    /// let tokens = ExactPerKey::new(Rate::per_minute(90_000), Header::new("x-api-key"))?.wait(Duration::from_secs(5));
+    /// # let _ = tokens;
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    #[must_use]
+    pub const fn wait(mut self, longest: Duration) -> Self {
+        self.wait = longest;
+        self
+    }
+
+    /// The limiter, for what operators do: block a key, forget one, change the rate.
+    pub const fn limiter(&self) -> &Arc<ExactKeyedLimiter<Fingerprint, C>> {
+        &self.limiter
+    }
+
     fn shown(&self, decision: &Decision) -> Shown<'_> {
         Shown::of_bucket(&self.name, decision, self.limiter.rate())
     }
 }
 
 impl<K, C: Clock + 'static> ExactPerKey<K, C> {
-    fn decide(&self, print: Fingerprint, terms: &Terms<'_>) -> Judged<Option<Estimate>> {
+    fn decide(
+        &self,
+        print: Fingerprint,
+        terms: &Terms<'_>,
+    ) -> Asked<Judged<Option<Estimate>>, Box<ExactWaiting<C>>> {
         let cost = terms.cost();
         let key = self.limiter.key_owned(&print);
         if cost == 0 {
             let decision = key.check_n(0);
             let fields = terms.answers.passed(|| Some(self.shown(&decision)));
-            return Judged::Passed { held: None, fields };
+            return Asked::Now(Judged::Passed { held: None, fields });
         }
         let levels = [Level::estimated("", key, cost)];
-        match Stack::new().hold(&levels, HoldTerms::within(self.longest)) {
+        let held = Stack::new().hold(&levels, HoldTerms::within(self.longest));
+        let held = held.map_err(|refusal| refusal.decision);
+        if let Err(over) = &held
+            && over.outcome == Outcome::Denied
+            && terms.may_wait
+            && !self.wait.is_zero()
+            && over.retry_after <= self.wait
+        {
+            let key = self.limiter.key_owned(&print);
+            return Asked::Later(Box::new(ExactWaiting { key, cost, print }));
+        }
+        Asked::Now(self.judge(print, held, terms))
+    }
+
+    fn judge(
+        &self,
+        print: Fingerprint,
+        held: Result<Hold<'static>, Decision>,
+        terms: &Terms<'_>,
+    ) -> Judged<Option<Estimate>> {
+        match held {
             Ok(hold) => {
                 let decision = self.limiter.key(&print).peek();
                 hooks::passed_or_not(&self.name, || print[0], &decision);
@@ -110,8 +168,7 @@ impl<K, C: Clock + 'static> ExactPerKey<K, C> {
                 let held = Some(Estimate::new(hold));
                 Judged::Passed { held, fields }
             }
-            Err(refusal) => {
-                let decision = refusal.decision;
+            Err(decision) => {
                 hooks::passed_or_not(&self.name, || print[0], &decision);
                 let denial = Denial::new(kind(&decision), Arc::clone(&self.name), decision);
                 let shown = Some(self.shown(&decision));
@@ -123,18 +180,22 @@ impl<K, C: Clock + 'static> ExactPerKey<K, C> {
 
 impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for ExactPerKey<K, C> {
     type Held = Option<Estimate>;
-    type Question = Infallible;
+    /// In a box: few wait, and all pay for what is moved.
+    type Question = Box<ExactWaiting<C>>;
 
-    fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<Self::Held>, Infallible> {
-        Asked::Now(match self.finder.find(request) {
+    fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<Self::Held>, Self::Question> {
+        match self.finder.find(request) {
             Found::Key(print) => self.decide(print, terms),
-            Found::Pass => Judged::Exempt,
-            Found::Fail(why) => Judged::Failed(why),
-        })
+            Found::Pass => Asked::Now(Judged::Exempt),
+            Found::Fail(why) => Asked::Now(Judged::Failed(why)),
+        }
     }
 
-    async fn answer(&self, question: Infallible, _: &Terms<'_>) -> Judged<Self::Held> {
-        match question {}
+    async fn answer(&self, waiting: Box<ExactWaiting<C>>, terms: &Terms<'_>) -> Judged<Self::Held> {
+        let ExactWaiting { key, cost, print } = *waiting;
+        let acquire = key.acquire_n(cost).timeout(self.wait);
+        let held = acquire.hold(HoldTerms::within(self.longest)).await;
+        self.judge(print, held.map_err(|refused| *refused.decision()), terms)
     }
 
     fn is_everyone(&self) -> bool {

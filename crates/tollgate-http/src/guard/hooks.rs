@@ -4,6 +4,7 @@ use tollgate::Decision;
 use tracing::level_filters::LevelFilter;
 
 use super::denial::Denial;
+use crate::Kind;
 
 /// The target of all events.
 pub(super) const TARGET: &str = "tollgate";
@@ -53,6 +54,14 @@ pub(super) enum Came {
     Shadow,
 }
 
+/// Whether anybody hears of such a refusal.
+pub(super) fn is_heard(denial: &Denial) -> bool {
+    match denial.error {
+        Some(_) => tracing::enabled!(target: "tollgate", tracing::Level::ERROR),
+        None => tracing::enabled!(target: "tollgate", tracing::Level::INFO),
+    }
+}
+
 /// Tells of a refusal, and of how many nothing was told since the last one.
 pub(super) fn refused(denial: &Denial, came: Came, untold: u64) {
     let outcome = match came {
@@ -66,7 +75,17 @@ pub(super) fn refused(denial: &Denial, came: Came, untold: u64) {
         key,
         ..
     } = denial;
+    if let Some(error) = &denial.error {
+        tracing::error!(target: TARGET, error = &**error, outcome, untold, "the limits can't be asked");
+        return;
+    }
     let retry_after_ms = denial.wait().map(|wait| wait.as_millis());
+    let what = match (kind, denial.wait()) {
+        (Kind::Blocked, Some(_)) => "blocked",
+        (Kind::Blocked, None) => "denied",
+        (Kind::Unavailable, _) => "the limits couldn't be asked",
+        _ => "over the limit",
+    };
     tracing::info!(
         target: TARGET,
         rule = &**limit,
@@ -76,6 +95,6 @@ pub(super) fn refused(denial: &Denial, came: Came, untold: u64) {
         retry_after_ms,
         limit = decision.limit,
         untold,
-        "over the limit"
+        "{what}"
     );
 }

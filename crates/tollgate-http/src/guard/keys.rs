@@ -11,6 +11,7 @@ use std::hash::Hash;
 use std::marker::PhantomData;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::hooks;
 use super::request::Request;
@@ -64,14 +65,14 @@ pub trait KeyOf<R: Request + ?Sized>: Send + Sync + 'static {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// It remembers what it has warned of, so it can't be cloned: for several layers make it of clones of one [`Trust`].
+/// Clones, as for several layers, warn together of a proxy that isn't trusted: once.
 #[derive(Debug)]
 pub struct Address {
     trust: Trust,
     ipv4_bits: u8,
     ipv6_bits: u8,
-    /// It was said that somebody isn't believed.
-    is_warned: AtomicBool,
+    /// It was said that somebody isn't believed. Made when it is first cloned, or has something to say: most never are.
+    warned: OnceLock<Arc<AtomicBool>>,
 }
 
 impl Address {
@@ -81,7 +82,7 @@ impl Address {
             trust: Trust::nobody(),
             ipv4_bits: 32,
             ipv6_bits: 64,
-            is_warned: AtomicBool::new(false),
+            warned: OnceLock::new(),
         }
     }
 
@@ -170,7 +171,9 @@ impl Address {
     #[inline(always)]
     fn looks_for_strangers(&self) -> bool {
         // Nothing else depends on it.
-        if self.is_warned.load(Ordering::Relaxed) {
+        if let Some(warned) = self.warned.get()
+            && warned.load(Ordering::Relaxed)
+        {
             return false;
         }
         UNSEARCHED.with(|unsearched| {
@@ -195,13 +198,26 @@ impl Address {
     #[cold]
     fn warn(&self) {
         // Nothing else depends on it; if two come at once, one of them says it.
-        if !self.is_warned.swap(true, Ordering::Relaxed) {
+        let warned = self.warned.get_or_init(Arc::default);
+        if !warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 target: hooks::TARGET,
                 field = self.trust.field().name(),
                 "a client's address was told by somebody who isn't trusted, and wasn't believed: if that is a proxy of \
                  yours, all of its clients share one limit until you name it (Address::behind)"
             );
+        }
+    }
+}
+
+impl Clone for Address {
+    fn clone(&self) -> Self {
+        let warned = self.warned.get_or_init(Arc::default);
+        Self {
+            trust: self.trust.clone(),
+            ipv4_bits: self.ipv4_bits,
+            ipv6_bits: self.ipv6_bits,
+            warned: OnceLock::from(Arc::clone(warned)),
         }
     }
 }

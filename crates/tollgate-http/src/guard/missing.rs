@@ -30,6 +30,7 @@ pub enum Missing {
 #[derive(Debug, Default)]
 pub(super) struct Keyless {
     pub(super) missing: Missing,
+    peer: Address,
     seen: AtomicU32,
 }
 
@@ -56,7 +57,7 @@ impl Keyless {
         let instead = match self.missing {
             Missing::Fail => return Instead::Fail(Mistake::NoKey),
             Missing::Pass => Instead::Pass,
-            Missing::Peer => match Address::new().key(request) {
+            Missing::Peer => match self.peer.key(request) {
                 Some(address) => Instead::Peer(address),
                 None => return Instead::Fail(Mistake::NoKey),
             },

@@ -97,3 +97,23 @@ async fn a_call_of_grpc_is_refused_as_grpc_does() {
         "{second:?}"
     );
 }
+
+/// A call of gRPC reads a status in trailers, and nothing else that it could tell from a broken connection.
+#[tokio::test]
+async fn a_call_of_grpc_without_a_key_is_told_in_its_own_way() {
+    let (limits, _) = per_key(Rate::per_hour(1), keys::Header::new("x-api-key"));
+    let app = app(RateLimitLayer::new(limits));
+    let mut call = from("192.0.2.1", "/");
+    let grpc = "application/grpc+proto".parse().expect("a value");
+    call.headers_mut().insert("content-type", grpc);
+    let answer = ask(&app, call).await;
+    assert_eq!((answer.status, &*answer.body), (200, ""));
+    let expected = [
+        "content-type: application/grpc",
+        "grpc-status: 13",
+        "grpc-message: The server can't tell whose request this is: its log says why",
+    ];
+    assert_eq!(answer.fields, expected);
+    let other = ask(&app, from("192.0.2.1", "/")).await;
+    assert_eq!((other.status, other.fields.len()), (500, 0), "{other:?}");
+}

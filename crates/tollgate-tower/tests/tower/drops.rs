@@ -16,7 +16,7 @@ use tollgate_tower::{
 };
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::kit::from;
+use crate::kit::{from, task};
 use crate::points::{self, Twice, slow_body};
 
 async fn slow(_: Request<Body>) -> Result<Response<Body>, Infallible> {
@@ -84,6 +84,85 @@ fn holds_end_wherever_a_request_is_dropped() {
             spent <= 1 && left() == 1_000
         });
     }
+}
+
+/// The same of what is waited for before it is held.
+#[test]
+fn estimates_that_are_waited_for_end_wherever_a_request_is_dropped() {
+    let clock = Arc::new(Manual::new());
+    let limiter = ExactKeyedLimiter::builder(Rate::per_second(1), 10)
+        .algorithm(Algorithm::TokenBucket)
+        .clock(Arc::clone(&clock));
+    let limiter = Arc::new(limiter.build().expect("a rate"));
+    let limits = ExactPerKey::by(Arc::clone(&limiter), keys::Address::new());
+    let layer = RateLimitLayer::new(limits.wait(Duration::from_secs(9)));
+    let quick = |_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) };
+    // Another of the same client has just passed.
+    let request = || {
+        let first = layer
+            .layer(service_fn(quick))
+            .oneshot(from("192.0.2.1", "/"));
+        let first = task(first).poll_once().expect("an answer");
+        assert_eq!(first.expect("an answer").status(), 200);
+        from("192.0.2.1", "/")
+    };
+    let step = || clock.advance(Duration::from_millis(300));
+    let is_free = || {
+        let nobody_waits = limiter.waiters() == 0;
+        clock.advance(Duration::from_secs(3_600));
+        let mut left = 1;
+        limiter.for_each_active(|key| left = limiter.key(key.key).peek().remaining);
+        nobody_waits && left == 1
+    };
+    let service = || layer.layer(service_fn(slow));
+    let points = points::at_every_point(service, request, step, is_free);
+    assert!(points > 13, "{points}");
+}
+
+/// And of a request that waits while rules change, and is asked about again.
+#[test]
+fn who_is_asked_about_again_leaves_nothing_wherever_it_is_dropped() {
+    let policy = |text: &str| {
+        let read = Policy::from_text(text, Format::Yaml);
+        read.expect("a policy").policy
+    };
+    let slots = "{name: slots, concurrency: 1}, {name: slow, rate: 1/s, over: wait 9s}";
+    let slow_rate = format!("limits: [{slots}]");
+    let by_header = format!(
+        "limits: [{slots}, {{name: apps, match: {{header.x-app: '*'}}, key: header.x-app, rate: 9/s}}]"
+    );
+    let clock = Manual::new();
+    let memory = Memory::builder().clock(clock.clone()).wall(Manual::new());
+    let engine = Engine::new(policy(&slow_rate), memory.build()).expect("an engine");
+    let engine = Arc::new(engine);
+    let layer = RateLimitLayer::new(ByPolicy::new(Arc::clone(&engine)));
+    let quick = |_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) };
+    let of_app = || {
+        let mut request = from("192.0.2.1", "/");
+        let name = "one".parse().expect("a value");
+        request.headers_mut().insert("x-app", name);
+        request
+    };
+    let passes = || {
+        let call = layer.layer(service_fn(quick)).oneshot(of_app());
+        let answer = task(call).poll_once().expect("an answer");
+        assert_eq!(answer.expect("an answer").status(), 200);
+    };
+    // Another has just passed, so this one waits, and when it is asked about again it waits on.
+    let request = || {
+        clock.advance(Duration::from_secs(3_600));
+        engine.reload(policy(&slow_rate)).expect("a policy");
+        passes();
+        of_app()
+    };
+    let step = || {
+        engine.reload(policy(&by_header)).expect("a policy");
+        clock.advance(Duration::from_millis(300));
+    };
+    let is_free = || engine.waiting() == 0 && engine.backend().in_flight() == 0;
+    let service = || layer.layer(service_fn(slow));
+    let points = points::at_every_point(service, request, step, is_free);
+    assert!(points > 13, "{points}");
 }
 
 /// A call is ended from another thread while it completes: whoever is first, its slot comes back and its hold ends, once.

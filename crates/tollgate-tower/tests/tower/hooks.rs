@@ -1,11 +1,18 @@
 //! What operators see.
 
 use std::fmt::{Debug, Write};
+use std::future::{Ready, ready};
+use std::num::NonZero;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tollgate::Rate;
-use tollgate_tower::{Guard, Missing, RateLimitLayer, User, keys};
+use tollgate::{Rate, Timestamp};
+use tollgate_engine::backend::{Answer, Backend, Check};
+use tollgate_engine::document::Format;
+use tollgate_engine::{Engine, Policy};
+use tollgate_tower::{
+    Block, ByPolicy, Guard, Head, Missing, RateLimitLayer, Request as _, User, keys,
+};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -210,5 +217,122 @@ fn a_key_that_not_one_request_has_is_warned_of_once() {
                 });
             });
         }
+    }
+}
+
+/// The log says what it was: a list, a block, or a limit.
+#[test]
+fn who_is_on_a_list_is_not_logged_as_over_a_limit() {
+    let log = Log::new(Level::INFO);
+    tracing::subscriber::with_default(log.clone(), || {
+        run(async {
+            let (limits, clock) = per_key(Rate::per_hour(1), keys::Address::new());
+            let block = Block::after(NonZero::<u32>::MIN, Duration::from_secs(60));
+            let guard = Guard::new(limits)
+                .clock(Arc::clone(&clock))
+                .deny(|head: &Head| head.path() == "/users/666")
+                .block(block, keys::Address::new())
+                .expect("a block");
+            let app = app(RateLimitLayer::of(guard));
+            let mut told = Vec::new();
+            for path in ["/users/666", "/", "/", "/"] {
+                ask(&app, from("192.0.2.1", path)).await;
+                told.extend(log.take());
+            }
+            assert_eq!(told.len(), 3, "{told:?}");
+            for (line, message) in told.iter().zip(["denied", "over the limit", "blocked"]) {
+                let is_said = line.contains(&format!("message={message}"));
+                assert!(is_said && line.contains("outcome=\"refused\""), "{line}");
+            }
+        });
+    });
+}
+
+/// Clones of a key are one in what they have warned of.
+#[test]
+fn clones_of_an_address_warn_once() {
+    let forged = || {
+        let mut request = from("192.0.2.1", "/");
+        let forged = "198.51.100.1".parse().expect("a value");
+        request.headers_mut().insert("x-forwarded-for", forged);
+        request
+    };
+    let log = Log::new(Level::WARN);
+    tracing::subscriber::with_default(log.clone(), || {
+        run(async {
+            let address = keys::Address::new();
+            let apps = [address.clone(), address.clone().ipv6_bits(56), address];
+            let apps = apps.map(|address| {
+                let (limits, _) = per_key(Rate::per_hour(100), address);
+                app(RateLimitLayer::new(limits))
+            });
+            for app in apps {
+                for _ in 0..3 {
+                    ask(&app, forged()).await;
+                }
+            }
+            let lines = log.take();
+            assert_eq!(lines.len(), 1, "{lines:?}");
+            // Who has no key of its own, and is counted by its address, is no other.
+            let (limits, _) = per_key(Rate::per_hour(100), keys::Bearer);
+            let app = app(RateLimitLayer::new(limits.missing(Missing::Peer)));
+            for _ in 0..3 {
+                ask(&app, forged()).await;
+            }
+            let lines = log.take();
+            assert_eq!(lines.len(), 1, "{lines:?}");
+        });
+    });
+}
+
+/// A backend that can't be asked, with nothing to fall back on.
+struct Broken;
+
+impl Backend for Broken {
+    type Error = &'static str;
+    type Asking<'a> = Ready<Result<Answer, &'static str>>;
+
+    fn check<'a>(&'a self, _: &'a [Check<'a>]) -> Self::Asking<'a> {
+        ready(Err("the cable is cut"))
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::ZERO
+    }
+}
+
+/// A store that is away fills no disk.
+#[test]
+fn what_can_not_be_asked_is_logged_as_sparingly_as_refusals() {
+    for level in [Level::ERROR, Level::INFO] {
+        let log = Log::new(level);
+        tracing::subscriber::with_default(log.clone(), || {
+            run(async {
+                let text = "limits: [{name: all, rate: 1/s}]";
+                let policy = Policy::from_text(text, Format::Yaml).expect("a policy");
+                let engine = Engine::new(policy.policy, Broken).expect("an engine");
+                let clock = Arc::new(tollgate::clock::Manual::new());
+                let guard = Guard::new(ByPolicy::new(engine)).clock(Arc::clone(&clock));
+                let app = app(RateLimitLayer::of(guard.log(Rate::per_second(2).burst(2))));
+                for _ in 0..100 {
+                    let answer = ask(&app, from("192.0.2.1", "/")).await;
+                    assert_eq!(answer.status, 503);
+                    assert!(!answer.body.contains("cable"), "{answer:?}");
+                }
+                let told = log.take();
+                assert_eq!(told.len(), 2, "{told:?}");
+                for part in [
+                    "ERROR tollgate",
+                    "the cable is cut",
+                    "the limits can't be asked",
+                ] {
+                    assert!(told.iter().all(|line| line.contains(part)), "{told:?}");
+                }
+                clock.advance(Duration::from_secs(1));
+                ask(&app, from("192.0.2.1", "/")).await;
+                let told = log.take();
+                assert!(told[0].contains("untold=98"), "{told:?}");
+            });
+        });
     }
 }

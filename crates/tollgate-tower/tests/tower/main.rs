@@ -27,4 +27,5 @@ mod shed;
 mod side_by_side;
 mod slots;
 mod sockets;
+mod storms;
 mod waits;

@@ -1,5 +1,8 @@
 //! A policy decides about requests.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use axum::Router;
 use axum::routing::get;
 use http::Request;
@@ -7,10 +10,10 @@ use tollgate::clock::{Manual, Tokio};
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Policy};
-use tollgate_tower::{ByPolicy, MoreFacts, RateLimitLayer, Tier, User};
+use tollgate_tower::{ByPolicy, Guard, MoreFacts, RateLimitLayer, Tier, User};
 use tower::ServiceExt;
 
-use crate::kit::{app, ask, from};
+use crate::kit::{app, ask, from, task};
 
 fn policy(text: &str) -> Policy {
     let read = Policy::from_text(text, Format::Yaml);
@@ -130,4 +133,118 @@ async fn a_rule_may_let_requests_wait() {
     );
     assert_eq!((second.status, third.status), (200, 429));
     assert_eq!(began.elapsed().as_secs(), 1);
+}
+
+type OnTokio = Engine<Memory<Tokio, Manual>>;
+
+fn on_tokio(text: &str) -> Arc<OnTokio> {
+    let memory = Memory::builder().clock(Tokio::new()).wall(Manual::new());
+    Arc::new(Engine::new(policy(text), memory.build()).expect("an engine"))
+}
+
+/// Decided at once, and as a store is asked.
+fn both_ways(engine: &Arc<OnTokio>) -> [ByPolicy<Memory<Tokio, Manual>>; 2] {
+    [
+        ByPolicy::in_memory(Arc::clone(engine)),
+        ByPolicy::new(Arc::clone(engine)),
+    ]
+}
+
+/// Shadow only looks, also where it asks somebody who takes time to answer.
+#[tokio::test(start_paused = true)]
+async fn in_shadow_no_rule_makes_anybody_wait() {
+    let engine = on_tokio("limits: [{name: all, rate: 1/s, over: wait 9s}]");
+    for limits in both_ways(&engine) {
+        let app = app(RateLimitLayer::new(limits).with(Guard::shadow));
+        let began = tokio::time::Instant::now();
+        for _ in 0..5 {
+            assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 200);
+        }
+        assert_eq!((began.elapsed(), engine.waiting()), (Duration::ZERO, 0));
+    }
+    // Nor does it take what others wait for, and those have their turns.
+    let [_, enforced] = both_ways(&engine);
+    let [_, shadow] = both_ways(&engine);
+    let enforced = app(RateLimitLayer::new(enforced));
+    let shadow = app(RateLimitLayer::new(shadow).with(Guard::shadow));
+    let waits = tokio::spawn(enforced.oneshot(from("192.0.2.1", "/")));
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    assert_eq!(engine.waiting(), 1);
+    assert_eq!(ask(&shadow, from("192.0.2.1", "/")).await.status, 200);
+    let waited = waits.await.expect("a task").expect("an answer");
+    assert_eq!(waited.status(), 200);
+}
+
+fn of_app(name: &str) -> Request<axum::body::Body> {
+    let mut request = from("192.0.2.1", "/");
+    let name = name.parse().expect("a value");
+    request.headers_mut().insert("x-app", name);
+    request
+}
+
+/// Rules that come while a request waits may go by a header that nobody had asked for before: it is looked for then.
+#[tokio::test(start_paused = true)]
+async fn who_waits_while_rules_change_is_asked_for_the_headers_of_the_new_ones() {
+    for way in [0, 1] {
+        let engine = on_tokio("limits: [{name: all, rate: 1/s, over: wait 9s}]");
+        let limits = both_ways(&engine).into_iter().nth(way).expect("two ways");
+        let app = app(RateLimitLayer::new(limits));
+        assert_eq!(ask(&app, of_app("one")).await.status, 200);
+        let calls = ["one", "one", "two", "two"].map(of_app);
+        let waiting = calls.map(|request| tokio::spawn(app.clone().oneshot(request)));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        assert_eq!(engine.waiting(), 4);
+        let text =
+            "limits: [{name: apps, match: {header.x-app: '*'}, key: header.x-app, rate: 1/h}]";
+        engine.reload(policy(text)).expect("a policy");
+        let mut seen = Vec::new();
+        for call in waiting {
+            let answer = call.await.expect("a task").expect("an answer");
+            seen.push(answer.status().as_u16());
+        }
+        assert_eq!(seen, [200, 429, 200, 429], "way {way}");
+        assert_eq!(engine.waiting(), 0);
+    }
+}
+
+/// It charges nothing to be asked again, and who goes away meanwhile leaves nothing behind.
+#[tokio::test(start_paused = true)]
+async fn rules_that_change_under_those_who_wait_charge_them_once() {
+    let common = "{name: common, rate: 5/h, over: wait 9s}";
+    let engine = on_tokio(&format!(
+        "limits: [{common}, {{name: slow, rate: 1/s, over: wait 9s}}, {{name: slots, concurrency: 3}}]"
+    ));
+    let limits = ByPolicy::new(Arc::clone(&engine));
+    let app = app(RateLimitLayer::new(limits));
+    assert_eq!(ask(&app, of_app("one")).await.status, 200);
+    let mut calls = ["one", "two", "one"].map(|name| task(app.clone().oneshot(of_app(name))));
+    for call in &mut calls {
+        assert!(call.poll_once().is_none());
+    }
+    for header in ["x-other", "x-app"] {
+        let text = format!(
+            "limits: [{common}, {{name: apps, match: {{header.{header}: '*'}}, key: header.{header}, rate: 1/h}}, \
+             {{name: slots, concurrency: 3}}]"
+        );
+        engine.reload(policy(&text)).expect("a policy");
+    }
+    tokio::time::advance(Duration::from_secs(8)).await;
+    let [mut first, mut second, third] = calls;
+    drop(third);
+    let status = |answer: Option<Result<http::Response<_>, _>>| {
+        let answer: http::Response<axum::body::Body> = answer
+            .expect("its turn")
+            .unwrap_or_else(|never| match never {});
+        answer.status().as_u16()
+    };
+    assert_eq!(
+        [first.poll_once(), second.poll_once()].map(status),
+        [200; 2]
+    );
+    // Three of five are gone, and no slot.
+    let mut left = Vec::new();
+    for name in ["three", "four"] {
+        left.push(ask(&app, of_app(name)).await.status);
+    }
+    assert_eq!((left, engine.waiting()), (vec![200, 200], 0));
 }

@@ -1,13 +1,14 @@
 //! So many at once, until the bodies of their answers have ended.
 
+use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::Request;
 use http_body_util::BodyExt;
-use tollgate::KeyedConcurrency;
 use tollgate::clock::Tokio;
-use tollgate_tower::{AtOnce, RateLimitLayer, keys};
+use tollgate::{AtCap, KeyedConcurrency};
+use tollgate_tower::{AtOnce, Block, Guard, RateLimitLayer, keys};
 use tower::ServiceExt;
 
 use crate::kit::{app, ask, from, left};
@@ -89,4 +90,60 @@ async fn a_slot_is_waited_for() {
     let began = tokio::time::Instant::now();
     assert_eq!(ask(&app, from("192.0.2.3", "/")).await.status, 503);
     assert_eq!(began.elapsed().as_secs(), 2);
+}
+
+/// A table that has room for ten keys, all of which have a request under way: newcomers find none, or share one limit.
+fn full(at_cap: AtCap) -> (AtOnce<keys::Address, Arc<Tokio>>, Vec<impl Sized>) {
+    let limiter = KeyedConcurrency::builder(1, 10)
+        .at_cap(at_cap)
+        .clock(Arc::new(Tokio::new()));
+    let limiter = Arc::new(limiter.build().expect("a limiter"));
+    let others = (0..10).map(|other| [other, u64::MAX]);
+    let there = others.map(|other| limiter.key_owned(&other).try_acquire().expect("room"));
+    let there = there.collect();
+    (AtOnce::by(limiter, keys::Address::new()), there)
+}
+
+/// Who has nothing under way isn't told that it has too much: the server has.
+#[tokio::test]
+async fn who_finds_what_newcomers_share_taken_is_told_that_the_server_is_full() {
+    let (limits, there) = full(AtCap::ShareOne);
+    let limiter = Arc::clone(limits.limiter());
+    let block = Block::after(NonZero::<u32>::MIN, Duration::from_secs(60));
+    let guard = Guard::new(limits)
+        .block(block, keys::Address::new())
+        .expect("a block");
+    let app = app(RateLimitLayer::of(guard));
+    let first = app.clone().oneshot(from("192.0.2.1", "/")).await;
+    assert_eq!(first.as_ref().expect("an answer").status(), 200);
+    let second = ask(&app, from("192.0.2.2", "/")).await;
+    assert_eq!(second.status, 503, "{second:?}");
+    assert!(second.body.contains(r#""kind":"shed""#), "{second:?}");
+    // A limit that others use up isn't this client's, and its numbers say nothing of it.
+    let told = second.fields.iter();
+    assert_eq!(told.filter(|line| line.starts_with("ratelimit")).count(), 0);
+    // It was nobody's offence, and of a key that has its place the limit is its own.
+    drop((there, first));
+    assert!(limiter.is_empty());
+    assert_eq!(ask(&app, from("192.0.2.2", "/")).await.status, 200);
+    let own = app.clone().oneshot(from("192.0.2.3", "/")).await;
+    assert_eq!(ask(&app, from("192.0.2.3", "/")).await.status, 429);
+    drop(own);
+}
+
+/// They wait for what they share as others do for what is theirs, and are told the same when that takes too long.
+#[tokio::test(start_paused = true)]
+async fn newcomers_wait_for_what_they_share() {
+    for (at_cap, waited) in [(AtCap::ShareOne, 2), (AtCap::DenyNew, 0)] {
+        let (limits, there) = full(at_cap);
+        let app = app(RateLimitLayer::new(limits.wait(Duration::from_secs(2))));
+        let first = app.clone().oneshot(from("192.0.2.1", "/")).await;
+        let began = tokio::time::Instant::now();
+        let late = ask(&app, from("192.0.2.2", "/")).await;
+        assert_eq!((late.status, began.elapsed().as_secs()), (503, waited));
+        drop(first);
+        let next = ask(&app, from("192.0.2.2", "/")).await.status;
+        assert_eq!(next, if waited == 0 { 503 } else { 200 });
+        drop(there);
+    }
 }

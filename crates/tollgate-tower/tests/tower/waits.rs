@@ -7,13 +7,15 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use http::{Request, Response};
+use axum::extract::Path;
+use axum::routing::get;
+use http::{Request, Response, StatusCode};
 use tollgate::clock::Tokio;
-use tollgate::{KeyedLimiter, Rate};
-use tollgate_tower::{PerKey, RateLimitLayer, keys};
+use tollgate::{Algorithm, ExactKeyedLimiter, KeyedLimiter, Rate};
+use tollgate_tower::{Counts, ExactPerKey, Guard, PerKey, RateLimitLayer, Settle, Used, keys};
 use tower::{Layer, Service, ServiceExt};
 
-use crate::kit::{app, ask, from, left, task};
+use crate::kit::{app, ask, from, left, statuses, task};
 
 fn waiting(longest: Duration) -> PerKey<keys::Address, Arc<Tokio>> {
     let limiter = KeyedLimiter::builder(Rate::per_second(1), 1_000).clock(Arc::new(Tokio::new()));
@@ -116,4 +118,99 @@ async fn the_service_is_made_ready_after_the_wait() {
     let second = second.poll_once().expect("its turn").expect("an answer");
     assert_eq!(second.status(), 200);
     assert_eq!(taken.load(Ordering::Relaxed), 0);
+}
+
+fn exact(rate: Rate, longest: Duration) -> ExactPerKey<keys::Address, Arc<Tokio>> {
+    let limiter = ExactKeyedLimiter::builder(rate, 1_000)
+        .algorithm(Algorithm::TokenBucket)
+        .clock(Arc::new(Tokio::new()));
+    let limiter = Arc::new(limiter.build().expect("a rate"));
+    ExactPerKey::by(limiter, keys::Address::new()).wait(longest)
+}
+
+/// The same of limits that settle: one after the other, no longer than was said, and in shadow not at all.
+#[tokio::test(start_paused = true)]
+async fn what_settles_waits_as_well() {
+    let limits = || exact(Rate::per_second(1), Duration::from_millis(2_500));
+    let enforced = app(RateLimitLayer::new(limits()));
+    let began = tokio::time::Instant::now();
+    let request = || ask(&enforced, from("192.0.2.1", "/"));
+    let (a, b, c, d) = tokio::join!(request(), request(), request(), request());
+    let seen = [a.status, b.status, c.status, d.status];
+    assert_eq!((seen, left(&c)), ([200, 200, 200, 429], 0));
+    assert_eq!(began.elapsed().as_secs(), 2);
+    let shadow = app(RateLimitLayer::new(limits()).with(Guard::shadow));
+    let began = tokio::time::Instant::now();
+    for _ in 0..4 {
+        assert_eq!(ask(&shadow, from("192.0.2.1", "/")).await.status, 200);
+    }
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
+/// Who waits for what others hold has it as soon as they give it back, and holds it then.
+#[tokio::test(start_paused = true)]
+async fn what_did_not_count_goes_to_those_who_wait() {
+    let limits = exact(Rate::per_hour(1), Duration::from_secs(3_600));
+    let limiter = Arc::clone(limits.limiter());
+    let slow = |Path(code): Path<u16>| async move {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        StatusCode::from_u16(code).expect("a status")
+    };
+    let layer = RateLimitLayer::new(limits).with(|guard| guard.count(Counts::Failures));
+    let app = Router::new().route("/{code}", get(slow)).layer(layer);
+    let began = tokio::time::Instant::now();
+    let (ada, bob) = ([200, 200], [200, 401]);
+    let (first, second) = tokio::join!(statuses(&app, &ada), async {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        statuses(&app, &bob).await
+    });
+    // By turns: each waits for the answer of the other, which takes 10 seconds.
+    assert_eq!((first, second), (ada.to_vec(), bob.to_vec()));
+    assert_eq!(began.elapsed().as_secs(), 40);
+    // The failure counts, so the next one waits for an hour, and one behind it has no time left.
+    let began = tokio::time::Instant::now();
+    let (next, behind) = tokio::join!(statuses(&app, &[200]), statuses(&app, &[200]));
+    assert_eq!((next, behind), (vec![200], vec![429]));
+    assert_eq!(began.elapsed().as_secs(), 3_610);
+    assert_eq!(limiter.waiters(), 0);
+}
+
+/// Who goes away, at whatever point, leaves nothing out; and an estimate that was waited for is settled as others.
+#[tokio::test(start_paused = true)]
+async fn who_waited_is_charged_what_it_used() {
+    let limits = exact(Rate::per_second(10).burst(100), Duration::from_secs(60));
+    let limiter = Arc::clone(limits.limiter());
+    let told = || async {
+        let mut response = Response::new(Body::from("a story"));
+        response.extensions_mut().insert(Used(30));
+        response
+    };
+    let guard = Guard::new(limits).cost(|_| 80).settle(Settle::Told);
+    let app = Router::new()
+        .route("/", get(told))
+        .layer(RateLimitLayer::of(guard));
+    let request = || from("192.0.2.1", "/");
+    assert_eq!(left(&ask(&app, request()).await), 20);
+    // 70 are left: one waits a second, and another leaves the line behind it.
+    let mut first = task(app.clone().oneshot(request()));
+    let mut gone = task(app.clone().oneshot(request()));
+    assert!(first.poll_once().is_none() && gone.poll_once().is_none());
+    assert_eq!(limiter.waiters(), 2);
+    drop(gone);
+    tokio::time::sleep(Duration::from_millis(1_010)).await;
+    let answer = first.poll_once().expect("its turn").expect("an answer");
+    assert_eq!((answer.status().as_u16(), limiter.waiters()), (200, 0));
+    drop(answer);
+    // One whose turn came, and who left before it noticed.
+    let mut late = task(app.clone().oneshot(request()));
+    assert!(late.poll_once().is_none());
+    tokio::time::sleep(Duration::from_secs(9)).await;
+    drop(late);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        seen.push(left(&ask(&app, request()).await));
+    }
+    // Full, less an estimate; then less what was used and another estimate, which has to wait a second.
+    assert_eq!(seen, [20, 0]);
 }

@@ -156,7 +156,7 @@ impl<H: PermitHome> Acquire<H> {
         if until.is_some_and(|until| until <= home.now()) {
             let why = match super::permit::refuse(&home, weight) {
                 NoPermit::Full(occupancy) => NoPermit::TooLate(occupancy),
-                never => never,
+                other => other,
             };
             return Err(why);
         }
@@ -194,7 +194,7 @@ impl<H: PermitHome> Acquire<H> {
 
 fn refused<H: PermitHome>(home: &H, why: fn(super::Occupancy) -> NoPermit) -> NoPermit {
     home.tally().count(Count::Refused);
-    why(home.gate().occupancy())
+    home.refusal(why(home.gate().occupancy()))
 }
 
 /// A place in the queue; dropping it leaves the queue.

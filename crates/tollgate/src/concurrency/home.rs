@@ -22,6 +22,7 @@ impl<H: fmt::Debug + sealed::PermitHome> PermitHome for H {}
 
 pub(crate) mod sealed {
     use super::{Clock, Duration, Gate, PermitObserver, Tally, Timestamp, Waiting};
+    use crate::concurrency::NoPermit;
 
     pub trait PermitHome {
         fn gate(&self) -> &Gate;
@@ -35,6 +36,10 @@ pub(crate) mod sealed {
         fn timeout(&self) -> Option<Duration>;
         /// Who waits at all gates together, if that is bounded too.
         fn waiting_in_total(&self) -> Option<&Waiting>;
+        /// What a refusal by the gate means to the one who asked.
+        fn refusal(&self, by_gate: NoPermit) -> NoPermit {
+            by_gate
+        }
     }
 }
 

@@ -246,11 +246,11 @@ impl<H: PermitHome> Permit<H> {
 pub(super) fn refuse<H: PermitHome>(home: &H, weight: u32) -> NoPermit {
     home.tally().count(Count::Refused);
     let occupancy = home.gate().occupancy();
-    if weight > occupancy.limit {
+    home.refusal(if weight > occupancy.limit {
         NoPermit::Never(occupancy)
     } else {
         NoPermit::Full(occupancy)
-    }
+    })
 }
 
 impl<H: PermitHome> Drop for Permit<H> {

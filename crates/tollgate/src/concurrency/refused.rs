@@ -71,7 +71,9 @@ pub enum NoPermit {
     TooLate(Occupancy),
     /// The queue is full.
     QueueFull(Occupancy),
-    /// The key is new and the table is full: as many keys as its capacity have something in flight.
+    /// The key is new and the table is full: as many keys as its capacity have something in flight. Under
+    /// [`AtCap::ShareOne`](crate::AtCap) others have all of what such keys share, too, and whoever waited for it did so
+    /// in vain.
     TooManyKeys(Occupancy),
 }
 

@@ -2,12 +2,14 @@
 
 use std::borrow::Borrow;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate_core::{Decision, LimitError, Timestamp, Unbooked};
 
 use super::ExactKeyedLimiter;
 use super::act::{Look, Purpose, Reserve};
+use super::awaited::{Asks, Held};
 use super::shard::Lookup;
 use crate::acquire::{Acquire, Waiting};
 use crate::cell::Ticket;
@@ -44,6 +46,8 @@ pub struct Key<'a, K, Q: ?Sized, C: Clock = Monotonic> {
     pub(super) hash: u64,
     /// The tier that it was put at, if any.
     pub(super) tier: Option<&'a Tier>,
+    /// Where what it waits for is put, if that is held.
+    pub(super) held: Option<&'a Arc<Held>>,
 }
 
 impl<'a, K, Q, C> Key<'a, K, Q, C>
@@ -335,7 +339,7 @@ where
     Q: Eq + ToOwned<Owned = K> + ?Sized,
     C: Clock,
 {
-    type Waits = Single<Option<Tier>>;
+    type Waits = Single<Asks>;
 
     fn clock(&self) -> &dyn Clock {
         &self.limiter.clock
@@ -369,28 +373,35 @@ where
     Q: Eq + ToOwned<Owned = K> + ?Sized,
     C: Clock,
 {
-    /// None stands for the limiter's own rate, or what its function says of the key.
-    type Terms = Option<Tier>;
+    type Terms = Asks;
 
-    fn look(&self, tier: &Option<Tier>, now: Timestamp, cost: u64) -> Decision {
+    fn look(&self, asks: &Asks, now: Timestamp, cost: u64) -> Decision {
         let look = Look(cost, Purpose::Ask);
         let tables = &self.limiter.tables;
-        tables.look(&self.ask_in_turn(now), tier.as_ref(), look)
+        tables.look(&self.ask_in_turn(now), asks.tier.as_ref(), look)
     }
 
     fn book(
         &self,
-        tier: &Option<Tier>,
+        asks: &Asks,
         now: Timestamp,
         cost: u64,
         patience: Duration,
     ) -> Result<Ticket, Refused> {
-        let act = Reserve {
-            cost,
-            patience: patience.min(self.longest_booking()),
+        let (tables, lookup) = (&self.limiter.tables, self.ask_in_turn(now));
+        let tier = asks.tier.as_ref();
+        let booked = match &asks.held {
+            None => {
+                let patience = patience.min(self.longest_booking());
+                tables.reserve(&lookup, tier, &Reserve { cost, patience })
+            }
+            // An estimate is held from when it may be used: nobody knows how long before that others hold theirs.
+            Some(held) => {
+                let (patience, until) = (Duration::ZERO, held.until(now));
+                let taken = tables.hold(&lookup, tier, &Reserve { cost, patience }, until);
+                taken.inspect(|ticket| held.put(*ticket, until))
+            }
         };
-        let tables = &self.limiter.tables;
-        let booked = tables.reserve(&self.ask_in_turn(now), tier.as_ref(), &act);
         booked.map_err(|unbooked| match unbooked {
             Unbooked::TooFarAhead(decision) => Refused::TooFarAhead(decision),
             Unbooked::Refused(decision) => Refused::from_decision(decision),
@@ -401,8 +412,13 @@ where
         self.limiter.longest_wait
     }
 
-    fn give_back(&self, _tier: &Option<Tier>, now: Timestamp, ticket: &Ticket) {
-        self.limiter.tables.give_back(&self.ask(now), ticket);
+    fn give_back(&self, _asks: &Asks, now: Timestamp, ticket: &Ticket) {
+        let (tables, ask) = (&self.limiter.tables, self.ask(now));
+        match ticket {
+            Ticket::HeldEntry(id) => tables.settle(&ask, *id, 0),
+            Ticket::HeldShared(id) => tables.settle_shared(&ask, *id, 0),
+            ticket => tables.give_back(&ask, ticket),
+        }
     }
 
     fn shows(&self) -> Timestamp {
@@ -413,9 +429,9 @@ where
         self.limiter.tables.is_blocked(&self.ask(now))
     }
 
-    fn takes(&self, tier: &Option<Tier>, tokens: u128) -> Duration {
+    fn takes(&self, asks: &Asks, tokens: u128) -> Duration {
         let tables = &self.limiter.tables;
-        match tier {
+        match &asks.tier {
             Some(tier) => takes(tables.algorithm(), tier.rate(), tokens),
             None => tables.own_rate().map_or(Duration::ZERO, |rate| {
                 takes(tables.algorithm(), rate, tokens)
@@ -430,8 +446,11 @@ where
     Q: Eq + ToOwned<Owned = K> + ?Sized,
     C: Clock,
 {
-    fn terms(&self) -> Option<Tier> {
-        self.tier.cloned()
+    fn terms(&self) -> Asks {
+        Asks {
+            tier: self.tier.cloned(),
+            held: self.held.cloned(),
+        }
     }
 
     fn waiting(&self) -> &Waiting {

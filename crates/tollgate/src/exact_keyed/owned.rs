@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, LimitError, Timestamp};
 
+use super::awaited::Held;
 use super::{ExactKeyedLimiter, Key, NoSlot};
 use crate::acquire::Acquire;
 use crate::clock::{Clock, Monotonic};
@@ -35,6 +36,8 @@ pub struct OwnedKey<K, C: Clock = Monotonic> {
     key: K,
     hash: u64,
     tier: Option<Tier>,
+    /// Where what it waits for is put, if that is held.
+    pub(super) held: Option<Arc<Held>>,
 }
 
 impl<K, C: Clock> ExactKeyedLimiter<K, C> {
@@ -49,6 +52,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
             limiter: Arc::clone(self),
             key: key.to_owned(),
             tier: None,
+            held: None,
         }
     }
 }
@@ -61,6 +65,7 @@ impl<K: Eq + Clone, C: Clock> OwnedKey<K, C> {
             key: &self.key,
             hash: self.hash,
             tier: self.tier.as_ref(),
+            held: self.held.as_ref(),
         }
     }
 
@@ -196,6 +201,7 @@ impl<K: Clone, C: Clock> Clone for OwnedKey<K, C> {
             key: self.key.clone(),
             hash: self.hash,
             tier: self.tier.clone(),
+            held: self.held.clone(),
         }
     }
 }

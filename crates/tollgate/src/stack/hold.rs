@@ -202,6 +202,25 @@ impl Hold<'_> {
     }
 }
 
+impl<'a> Hold<'a> {
+    /// What one level holds already, until this time.
+    pub(crate) fn taken(
+        level: Level<'a>,
+        Terms { dropped, .. }: Terms,
+        taken: Option<(Taken, Timestamp)>,
+    ) -> Self {
+        let part = taken.map(|(taken, until)| Part {
+            level,
+            until,
+            dropped,
+            taken: Some(taken),
+        });
+        Self {
+            parts: part.into_iter().collect(),
+        }
+    }
+}
+
 impl Hold<'static> {
     /// The request runs, and what it holds is in one pass: its slots, and its estimates until
     /// [`Pass::settle`] tells what it did cost.

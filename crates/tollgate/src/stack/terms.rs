@@ -46,6 +46,10 @@ impl Terms {
         }
     }
 
+    pub(crate) const fn longest(self) -> Duration {
+        self.longest
+    }
+
     /// If it is dropped before its time is over, nothing was spent.
     pub const fn refund_on_drop(mut self) -> Self {
         self.dropped = Dropped::Refunded;

@@ -119,6 +119,28 @@ fn at_the_capacity_new_keys_share_one_limit() {
         .filter_map(|key| limiter.try_acquire(&key).ok())
         .collect();
     assert_eq!((flood.len(), limiter.len()), (2, 10));
+    // They are told that it isn't theirs, also if they wait for it; what never fits is theirs.
+    for refused in [
+        limiter.try_acquire(&5_000).map(drop),
+        limiter
+            .acquire(&5_000)
+            .timeout(Duration::ZERO)
+            .wait_blocking()
+            .map(drop),
+        limiter
+            .acquire(&5_000)
+            .timeout(Duration::from_millis(1))
+            .wait_blocking()
+            .map(drop),
+    ] {
+        let refused = refused.unwrap_err();
+        assert!(matches!(refused, NoPermit::TooManyKeys(_)), "{refused}");
+        assert_eq!(refused.occupancy().in_use, 2);
+    }
+    let never = limiter.key(&5_000).try_acquire_n(3).unwrap_err();
+    assert!(matches!(never, NoPermit::Never(_)), "{never}");
+    let own = limiter.key(&0).try_acquire_n(2).unwrap_err();
+    assert!(matches!(own, NoPermit::Full(_)), "{own}");
     assert_eq!(limiter.peek(&5_000).available(), 0);
     for key in 0..10 {
         assert!(limiter.try_acquire(&key).is_ok());

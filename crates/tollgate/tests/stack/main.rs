@@ -1,5 +1,6 @@
 //! Stacks of limits: all or none, lost races, holds, and threads.
 
+mod awaited;
 mod bound;
 mod holds;
 mod kinds;

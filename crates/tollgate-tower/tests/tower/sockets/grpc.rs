@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::net::TcpListener;
 use tollgate::Rate;
-use tollgate_tower::{AtOnce, Head, Limits, RateLimitLayer, keys};
+use tollgate_tower::{AtOnce, Guard, Head, Limits, RateLimitLayer, keys};
 use tonic::Code;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
@@ -67,5 +67,21 @@ async fn a_service_that_is_full_is_unavailable() {
     assert_eq!(status.code(), Code::Unavailable);
     drop(watch);
     until("a free slot", || limiter.is_empty()).await;
+    assert!(client.check(anything()).await.is_ok());
+}
+
+/// What is the service's mistake is an internal error to its clients, however they are told.
+#[tokio::test]
+async fn a_call_without_a_key_is_an_internal_error() {
+    let key = || keys::Header::new("x-api-key");
+    let (limits, _) = per_key(Rate::per_minute(2), key());
+    let mut client = serve(RateLimitLayer::new(limits)).await;
+    let status = client.check(anything()).await.expect_err("it has no key");
+    assert_eq!(status.code(), Code::Internal);
+    let message = "The server can't tell whose request this is: its log says why";
+    assert_eq!(status.message(), message);
+    // In shadow nothing comes of it.
+    let (limits, _) = per_key(Rate::per_minute(2), key());
+    let mut client = serve(RateLimitLayer::new(limits).with(Guard::shadow)).await;
     assert!(client.check(anything()).await.is_ok());
 }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::ws::{WebSocket, WebSocketUpgrade};
-use axum::response::IntoResponse;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use tollgate::Rate;
+use tollgate::{ConcurrencyLimiter, Rate};
 use tollgate_tower::{AtOnce, RateLimitLayer, keys};
 
 use super::{Http1, serve, until};
@@ -59,4 +60,36 @@ async fn a_handshake_is_a_request_and_what_comes_after_it_passes() {
     let mut second = Http1::to(&served).await;
     second.send(HANDSHAKE).await;
     assert_eq!(second.head().await.status, 429);
+}
+
+/// A permit that the handler moves along is held for as long as the connection lives, however that ends.
+#[tokio::test]
+async fn a_permit_of_the_handler_is_held_until_the_connection_ends() {
+    let limiter = Arc::new(ConcurrencyLimiter::new(1));
+    let sockets = Arc::clone(&limiter);
+    let upgrade = async move |upgrade: WebSocketUpgrade| -> Response {
+        let Ok(permit) = sockets.try_acquire_owned() else {
+            return StatusCode::SERVICE_UNAVAILABLE.into_response();
+        };
+        upgrade.on_upgrade(move |socket| async move {
+            echo(socket).await;
+            drop(permit);
+        })
+    };
+    let app = Router::new()
+        .route("/ws", get(upgrade))
+        .layer(RateLimitLayer::at_once(9, keys::Address::new()));
+    let served = serve(app).await;
+    for _ in 0..3 {
+        let mut client = Http1::to(&served).await;
+        client.send(HANDSHAKE).await;
+        assert_eq!(client.head().await.status, 101);
+        echoes(&mut client).await;
+        let mut second = Http1::to(&served).await;
+        second.send(HANDSHAKE).await;
+        assert_eq!(second.head().await.status, 503);
+        assert_eq!(limiter.available(), 0);
+        drop(client);
+        until("a free permit", || limiter.available() == 1).await;
+    }
 }

@@ -248,4 +248,16 @@ impl<L: Handle> PermitHome for KeySlot<L> {
     fn waiting_in_total(&self) -> Option<&Waiting> {
         Some(&self.limiter.keyed().waiting)
     }
+
+    /// What keys without an entry share isn't this one's: it may have nothing in flight at all.
+    fn refusal(&self, by_gate: NoPermit) -> NoPermit {
+        match by_gate {
+            NoPermit::Full(shared) | NoPermit::TooLate(shared) | NoPermit::QueueFull(shared)
+                if self.slot.is_none() =>
+            {
+                NoPermit::TooManyKeys(shared)
+            }
+            own => own,
+        }
+    }
 }

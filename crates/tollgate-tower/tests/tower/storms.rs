@@ -1,0 +1,247 @@
+//! Reloads, waits, drops and tables that fill up, all at once and by seed: nobody gets past a rule, and nothing stays behind.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
+use http::{Request, Response};
+use tollgate::clock::{Manual, Tokio};
+use tollgate::{KeyedConcurrency, Rate};
+use tollgate_engine::backend::Memory;
+use tollgate_engine::document::Format;
+use tollgate_engine::{Engine, Policy};
+use tollgate_tower::{AtOnce, ByPolicy, Guard, Head, Limits, RateLimitLayer, keys};
+use tower::ServiceExt;
+
+use crate::kit::{Task, app, ask, from, per_key, task};
+
+/// Numbers that look random, the same for each seed.
+struct Dice(u64);
+
+impl Dice {
+    fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    }
+
+    fn below(&mut self, most: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % most as u64).expect("a small number")
+    }
+}
+
+fn policy(text: &str) -> Policy {
+    let read = Policy::from_text(text, Format::Yaml);
+    read.expect("a policy").policy
+}
+
+const APPS: &str = "{name: apps, match: {header.x-app: '*'}, key: header.x-app, rate: 2/h}";
+const SLOTS: &str = "{name: slots, concurrency: 3, over: wait 2s}";
+
+/// The first asks for no header; all others limit apps, and each asks for something else beside.
+fn policies() -> [String; 5] {
+    let slow = "{name: slow, rate: 5/s burst 1, over: wait 3s}";
+    [
+        format!("limits: [{slow}, {SLOTS}]"),
+        format!("limits: [{slow}, {APPS}, {SLOTS}]"),
+        format!(
+            "limits: [{APPS}, {SLOTS}, {{name: b, match: {{header.x-b: '*'}}, key: header.x-b, rate: 9/s}}]"
+        ),
+        format!(
+            "limits: [{APPS}, {slow}, {{name: users, key: [user, ip], rate: 9/s, over: wait 1s}}]"
+        ),
+        format!(
+            "limits: [{slow}, {SLOTS}, {{name: apps, match: {{header.x-app: '*'}}, key: header.x-app, rate: 2/h, over: wait 9s}}]"
+        ),
+    ]
+}
+
+fn of_app(number: usize) -> Request<Body> {
+    let mut request = from("192.0.2.1", "/");
+    let name = number.to_string().parse().expect("a value");
+    request.headers_mut().insert("x-app", name);
+    request
+}
+
+#[tokio::test(start_paused = true)]
+async fn reloads_waits_and_drops_let_nobody_past_and_leave_nothing() {
+    let mut asked_again = 0;
+    for seed in 1..=60_u64 {
+        let memory = Memory::builder().clock(Tokio::new()).wall(Manual::new());
+        let engine = Engine::new(policy(&policies()[0]), memory.build());
+        let engine = Arc::new(engine.expect("a policy"));
+        let limits = match seed % 2 {
+            0 => ByPolicy::in_memory(Arc::clone(&engine)),
+            _ => ByPolicy::new(Arc::clone(&engine)),
+        };
+        let app = app(RateLimitLayer::new(limits));
+        let mut dice = Dice::new(seed);
+        let mut calls: Vec<(usize, Task<_>)> = Vec::new();
+        let mut open: Vec<Response<Body>> = Vec::new();
+        let mut passed: HashMap<usize, u32> = HashMap::new();
+        // All that comes before the first reload waits.
+        while calls.len() < 8 {
+            let number = dice.below(4);
+            let mut call = task(app.clone().oneshot(of_app(number)));
+            if call.poll_once().is_none() {
+                calls.push((number, call));
+            }
+        }
+        asked_again += engine.waiting();
+        for step in 0..120 {
+            match dice.below(8) {
+                _ if step == 0 => reload(&engine, &mut dice),
+                0 => reload(&engine, &mut dice),
+                1 | 2 if calls.len() < 40 => {
+                    let number = dice.below(4);
+                    calls.push((number, task(app.clone().oneshot(of_app(number)))));
+                }
+                3 if !calls.is_empty() => {
+                    let gone = dice.below(calls.len());
+                    drop(calls.remove(gone));
+                }
+                4 => open.clear(),
+                _ => {
+                    let millis = 1 + dice.below(400) as u64;
+                    tokio::time::sleep(Duration::from_millis(millis)).await;
+                }
+            }
+            calls.retain_mut(|(number, call)| match call.poll_once() {
+                None => true,
+                Some(answer) => {
+                    let answer = answer.unwrap_or_else(|never| match never {});
+                    if answer.status() == 200 {
+                        *passed.entry(*number).or_default() += 1;
+                        open.push(answer);
+                    }
+                    false
+                }
+            });
+        }
+        for (number, count) in passed {
+            assert!(count <= 2, "{count} of app {number}, seed {seed}");
+        }
+        drop((calls, open));
+        assert_eq!(engine.waiting(), 0, "seed {seed}");
+        engine
+            .reload(policy(&format!("limits: [{SLOTS}]")))
+            .expect("a policy");
+        let mut held = Vec::new();
+        for _ in 0..3 {
+            let answer = task(app.clone().oneshot(of_app(9))).poll_once();
+            held.push(answer.expect("a slot").expect("an answer"));
+        }
+        assert!(held.iter().all(|answer| answer.status() == 200), "{seed}");
+    }
+    assert!(asked_again > 400, "{asked_again} waited over a reload");
+}
+
+fn reload(engine: &Engine<Memory<Tokio, Manual>>, dice: &mut Dice) {
+    let text = &policies()[1 + dice.below(4)];
+    engine.reload(policy(text)).expect("a policy");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_table_that_fills_up_tells_each_what_is_so() {
+    let mut told: HashMap<u16, u32> = HashMap::new();
+    for seed in 1..=60_u64 {
+        let limiter = KeyedConcurrency::builder(1, 4).clock(Arc::new(Tokio::new()));
+        let limiter = Arc::new(limiter.build().expect("a limiter"));
+        let limits = AtOnce::by(Arc::clone(&limiter), keys::Address::new());
+        let layer = RateLimitLayer::new(limits.wait(Duration::from_secs(seed % 3)));
+        let app = app(layer);
+        let mut dice = Dice::new(seed);
+        let mut calls: Vec<(usize, Task<_>)> = Vec::new();
+        let mut open: Vec<(usize, Response<Body>)> = Vec::new();
+        for _ in 0..300 {
+            match dice.below(6) {
+                0..=2 => {
+                    let number = dice.below(12);
+                    let request = from(&format!("198.51.100.{number}"), "/");
+                    calls.push((number, task(app.clone().oneshot(request))));
+                }
+                3 if !open.is_empty() => drop(open.swap_remove(dice.below(open.len()))),
+                4 if !calls.is_empty() => drop(calls.swap_remove(dice.below(calls.len()))),
+                _ => tokio::time::sleep(Duration::from_millis(200)).await,
+            }
+            let under_way = calls.iter().map(|(number, _)| *number);
+            let under_way = under_way.chain(open.iter().map(|(number, _)| *number));
+            let under_way: Vec<_> = under_way.collect();
+            calls.retain_mut(|(number, call)| {
+                let Some(answer) = call.poll_once() else {
+                    return true;
+                };
+                let answer = answer.unwrap_or_else(|never| match never {});
+                *told.entry(answer.status().as_u16()).or_default() += 1;
+                if answer.status() == 429 {
+                    // Who is told that it has too much under way has something.
+                    let own = under_way.iter().filter(|one| *one == number).count();
+                    assert!(own >= 2, "seed {seed}");
+                } else if answer.status() == 200 {
+                    open.push((*number, answer));
+                }
+                false
+            });
+            let own = |number| open.iter().filter(|(one, _)| *one == number).count();
+            assert!((0..12).all(|number| own(number) <= 2), "seed {seed}");
+            // One more than there is room for: what all newcomers share.
+            assert!(open.len() <= 5, "{} at once, seed {seed}", open.len());
+        }
+        drop((calls, open));
+        assert!(limiter.is_empty() && limiter.waiters() == 0, "seed {seed}");
+        let answer = ask(&app, from("192.0.2.1", "/")).await;
+        assert_eq!(answer.status, 200, "seed {seed}");
+    }
+    let mut told: Vec<_> = told.into_iter().collect();
+    told.sort_unstable();
+    assert_eq!(told.len(), 3, "{told:?}");
+    let many = told.iter().all(|(_, times)| *times > 100);
+    assert!(many, "{told:?}");
+}
+
+/// What a call of gRPC, and another request, are told by a layer and by the same in shadow.
+async fn told<L: Limits<Head>>(guard: impl Fn() -> Guard<Head, L>) -> [(u16, Option<String>); 4] {
+    let mut answers = Vec::new();
+    for guard in [guard(), guard().shadow()] {
+        let app = Router::new()
+            .route("/", get(|| async { "hello" }))
+            .layer(RateLimitLayer::of(guard));
+        for content_type in ["application/grpc", "text/plain"] {
+            let mut request = from("192.0.2.1", "/");
+            let value = content_type.parse().expect("a value");
+            request.headers_mut().insert("content-type", value);
+            let answer = ask(&app, request).await;
+            let status = |line: &String| Some(line.strip_prefix("grpc-status: ")?.to_owned());
+            let status = answer.fields.iter().find_map(status);
+            answers.push((answer.status, status));
+        }
+    }
+    answers.try_into().expect("four")
+}
+
+#[tokio::test]
+async fn grpc_and_shadow_agree_on_what_is_refused() {
+    let passes = || (200, None);
+    let grpc = |code: &str| (200, Some(code.to_owned()));
+    let no_key = told(|| Guard::new(per_key(Rate::per_hour(1), keys::Bearer).0)).await;
+    assert_eq!(no_key, [grpc("13"), (500, None), passes(), passes()]);
+    let limits = || per_key(Rate::per_hour(1), keys::Address::new()).0;
+    let denied = told(|| Guard::new(limits()).deny(|_| true)).await;
+    assert_eq!(denied, [grpc("8"), (429, None), passes(), passes()]);
+    let none = told(|| Guard::new(AtOnce::new(0, keys::Everyone))).await;
+    assert_eq!(none, [grpc("8"), (429, None), passes(), passes()]);
+    let crowded = told(|| {
+        let limiter = KeyedConcurrency::builder(1, 1).build().expect("a limiter");
+        let limiter = Arc::new(limiter);
+        for other in 0..20 {
+            let other = limiter.key_owned(&[other, 0]).try_acquire();
+            std::mem::forget(other);
+        }
+        Guard::new(AtOnce::by(limiter, keys::Address::new()))
+    });
+    assert_eq!(crowded.await, [grpc("14"), (503, None), passes(), passes()]);
+}

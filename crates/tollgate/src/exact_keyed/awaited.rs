@@ -1,0 +1,158 @@
+//! Waiting for an estimate: a wait in line that holds what it gets, from the very turn on.
+//!
+//! Whoever passes is charged by whoever moves the line, which may be another thread, some time before it notices. What it gets
+//! has to be out from then on: if it were charged first and held when it wakes, what drains between would be given back as well.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate_core::Timestamp;
+
+use super::OwnedKey;
+use crate::acquire::Acquire;
+use crate::cell::Ticket;
+use crate::clock::Clock;
+use crate::stack::limit::Taken;
+use crate::stack::{Hold, Terms};
+use crate::sync::{Mutex, PoisonError};
+use crate::{Level, Refused, Tier};
+
+/// On which terms a key is asked, kept of each that waits.
+#[derive(Clone, Debug, Default)]
+pub struct Asks {
+    /// None stands for the limiter's own rate, or what its function says of the key.
+    pub(super) tier: Option<Tier>,
+    /// Where to put what is held; none if it is charged.
+    pub(super) held: Option<Arc<Held>>,
+}
+
+/// What one waiter holds since its turn came.
+#[derive(Debug)]
+pub(super) struct Held {
+    longest: Duration,
+    /// Locked under the lock of a line, or under none, and nothing is locked under it.
+    taken: Mutex<Option<(Ticket, Timestamp)>>,
+}
+
+impl Held {
+    /// How long what is taken at this time may be out.
+    pub(super) fn until(&self, now: Timestamp) -> Timestamp {
+        now + self.longest
+    }
+
+    pub(super) fn put(&self, ticket: Ticket, until: Timestamp) {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        *taken = Some((ticket, until));
+    }
+
+    fn take(&self) -> Option<(Ticket, Timestamp)> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.take()
+    }
+}
+
+impl<K, C> Acquire<OwnedKey<K, C>>
+where
+    K: Eq + Clone + Send + Sync + 'static,
+    C: Clock + 'static,
+{
+    /// Waits in the same line, and holds what it gets until it is known what was spent: as a
+    /// [`Stack::hold`](crate::Stack::hold) of an [estimate](Level::estimated) that waits for its turn. Dropping the future frees its
+    /// place, and gives back what it may hold already.
+    ///
+    /// A key that has no room in a full table doesn't wait.
+    ///
+    /// # Errors
+    /// [`Refused`] at once if it can never pass, not in time, or too many are waiting; later if its time is over, as nobody knows when
+    /// others settle what they hold.
+    #[cfg_attr(
+        feature = "tokio",
+        doc = r#"
+```
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate::{Algorithm, ExactKeyedLimiter, Rate, clock::Tokio};
+
+# #[tokio::main(flavor = "current_thread", start_paused = true)]
+# async fn main() -> Result<(), Box<dyn std::error::Error>> {
+let tokens = ExactKeyedLimiter::<String, _>::builder(Rate::per_minute(6_000).burst(5_000), 1_000)
+    .algorithm(Algorithm::TokenBucket)
+    .clock(Tokio::new())
+    .build()?;
+let acme = Arc::new(tokens).key_owned("acme");
+let minute = Duration::from_secs(60);
+let first = acme.acquire_n(4_000).hold(minute).await?;
+first.settle(3_000);
+// There are 2,000, so this one waits for 20 seconds.
+let second = acme.acquire_n(4_000).timeout(minute).hold(minute).await?;
+assert_eq!(acme.peek().remaining, 0);
+second.settle(1_500);
+assert_eq!(acme.peek().remaining, 2_500);
+# Ok(())
+# }
+```
+"#
+    )]
+    #[cfg(not(any(loom, shuttle)))]
+    pub async fn hold(self, terms: impl Into<Terms>) -> Result<Hold<'static>, Refused> {
+        let (acquire, awaited) = self.awaited(terms.into());
+        acquire.await?;
+        Ok(awaited.hold())
+    }
+
+    /// As [`hold`](Self::hold), but blocks the thread.
+    ///
+    /// # Errors
+    /// As `hold`.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::time::Duration;
+    /// use tollgate::{ExactKeyedLimiter, Rate};
+    ///
+    /// let tokens = Arc::new(ExactKeyedLimiter::<String>::new(Rate::per_hour(10), 1_000));
+    /// let acme = tokens.key_owned("acme");
+    /// let hold = acme.acquire_n(4).hold_blocking(Duration::from_secs(60))?;
+    /// hold.settle(1);
+    /// assert_eq!(acme.peek().remaining, 9);
+    /// # Ok::<(), tollgate::Refused>(())
+    /// ```
+    pub fn hold_blocking(self, terms: impl Into<Terms>) -> Result<Hold<'static>, Refused> {
+        let (acquire, awaited) = self.awaited(terms.into());
+        acquire.wait_blocking()?;
+        Ok(awaited.hold())
+    }
+
+    fn awaited(self, terms: Terms) -> (Self, Awaited) {
+        let held = Arc::new(Held {
+            longest: terms.longest(),
+            taken: Mutex::new(None),
+        });
+        let awaited = Awaited {
+            level: Level::estimated("", self.home().clone(), self.cost()),
+            terms,
+            held: Arc::clone(&held),
+        };
+        let acquire = self.with_home(|mut key| {
+            key.held = Some(held);
+            key
+        });
+        (acquire, awaited)
+    }
+}
+
+/// What a wait holds if it passes.
+struct Awaited {
+    level: Level<'static>,
+    terms: Terms,
+    held: Arc<Held>,
+}
+
+impl Awaited {
+    /// It passed: what it got was put there before anybody could see that it had.
+    fn hold(self) -> Hold<'static> {
+        let taken = self.held.take();
+        let taken = taken.map(|(ticket, until)| (Taken::Charge(ticket), until));
+        Hold::taken(self.level, self.terms, taken)
+    }
+}
