@@ -176,17 +176,23 @@ impl Address {
         {
             return false;
         }
-        UNSEARCHED.with(|unsearched| {
-            let left = unsearched.get();
-            unsearched.set(if left == 0 { ONE_OF } else { left } - 1);
-            left == 0 || left > ONE_OF
-        })
+        let left = UNSEARCHED.get();
+        let is_due = left == 0 || left > ONE_OF;
+        if !is_due {
+            UNSEARCHED.set(left - 1);
+        }
+        is_due
     }
 
     #[inline(never)]
     fn told(&self, request: &(impl Request + ?Sized)) -> Option<IpAddr> {
         let peer = request.peer().map(|peer| peer.ip());
         let lines = request.lines(self.trust.field().name());
+        // This one was searched, so the next is due later.
+        UNSEARCHED.set(match UNSEARCHED.get() {
+            0 => ONE_OF - 1,
+            left => left - 1,
+        });
         let client = self.trust.client(peer, lines);
         if client.told == Told::ByStranger {
             self.warn();

@@ -11,7 +11,7 @@ use tollgate_engine::backend::{Answer, Backend, Check};
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Policy};
 use tollgate_tower::{
-    Block, ByPolicy, Guard, Head, Missing, RateLimitLayer, Request as _, User, keys,
+    Answers, Block, ByPolicy, Guard, Head, Missing, RateLimitLayer, Request as _, User, keys,
 };
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -283,6 +283,31 @@ fn clones_of_an_address_warn_once() {
             assert_eq!(lines.len(), 1, "{lines:?}");
         });
     });
+}
+
+/// A proxy may be put before a service that has run for long, where requests are searched for its field now and then.
+#[test]
+fn a_proxy_that_comes_late_is_warned_of_as_well() {
+    for answers in [Answers::new(), Answers::new().dialects([])] {
+        let log = Log::new(Level::WARN);
+        tracing::subscriber::with_default(log.clone(), || {
+            run(async {
+                let (limits, _) = per_key(Rate::per_second(1_000_000), keys::Address::new());
+                let app = app(RateLimitLayer::new(limits).answers(answers));
+                for _ in 0..1_000 {
+                    ask(&app, from("192.0.2.1", "/")).await;
+                }
+                assert_eq!(log.take(), [] as [String; 0]);
+                for _ in 0..61 {
+                    let mut request = from("192.0.2.1", "/");
+                    let forged = "198.51.100.1".parse().expect("a value");
+                    request.headers_mut().insert("x-forwarded-for", forged);
+                    ask(&app, request).await;
+                }
+                assert_eq!(log.take().len(), 1);
+            });
+        });
+    }
 }
 
 /// A backend that can't be asked, with nothing to fall back on.
