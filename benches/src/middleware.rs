@@ -14,7 +14,7 @@ use tower_layer::Layer;
 
 mod calls;
 
-use calls::{Calls, Clients, Nothing, Refusals, Serve, allocations, on_two_threads};
+use calls::{Calls, Clients, Dropped, Drops, Nothing, Serve, allocations, on_two_threads};
 
 use crate::report::{Line, Report};
 use crate::runner::{Measure, Peer, ROUNDS, compare, median};
@@ -36,17 +36,18 @@ pub(crate) fn run(report: &mut Report) {
     let mut admitted = Calls::new(Clients::One, quiet().layer(Nothing::<false>));
     let mut typed = Calls::new(Clients::One, quiet().layer(Nothing::<true>));
     let mut with_fields = Calls::new(Clients::One, ours(plenty()).layer(Nothing::<true>));
-    let mut refused = Refusals::new(ours(nothing_left()).layer(Nothing::<false>));
+    let mut refused = Dropped::new(ours(nothing_left()).layer(Nothing::<false>));
 
     let governor = Calls::new(Clients::One, theirs(PLENTY).layer(Nothing::<false>));
     let mut peers = [Peer::new("tower_governor", governor).target(0.9)];
     compare(report, "admitted", &mut admitted, &mut peers);
 
-    let governor = Refusals::new(theirs(NOTHING_LEFT).layer(Nothing::<false>));
+    let governor = Dropped::new(theirs(NOTHING_LEFT).layer(Nothing::<false>));
     let mut peers = [Peer::new("tower_governor", governor).target(0.03)];
     compare(report, "refused", &mut refused, &mut peers);
 
-    let fields = Calls::new(Clients::One, ours(plenty()).layer(Nothing::<true>));
+    // Both drop their requests, as whoever has one last does.
+    let fields = Dropped::new(ours(plenty()).layer(Drops));
     let mut peers = [Peer::new("admitted-headers", fields).target(2.0)];
     compare(report, "refused-vs-admitted", &mut refused, &mut peers);
 
@@ -162,7 +163,7 @@ fn by_policy(report: &mut Report, bare: &mut Calls<Nothing<false>>) {
     let policy = Policy::from_text(&text, Format::Yaml).expect("a policy that is one");
     let engine = Engine::new(policy.policy, Memory::new()).expect("an engine in memory");
     let layer = RateLimitLayer::by_policy(engine).answers(Answers::new().dialects([]));
-    let mut ours = Calls::new(Clients::One, layer.layer(Nothing::<false>));
+    let mut ours = Calls::new(Clients::Known, layer.layer(Nothing::<false>));
     more(report, ("policy-3-of-100", "bare", POLICY), &mut ours, bare);
 }
 

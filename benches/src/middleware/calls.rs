@@ -1,4 +1,4 @@
-//! Requests, a service that does nothing but keep them for the next call, and the loops that are timed.
+//! Requests, a service that does nothing with them, and the loops that are timed.
 
 #![expect(
     unsafe_code,
@@ -8,7 +8,7 @@
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::convert::Infallible;
 use std::hint::black_box;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, forget};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -39,47 +39,47 @@ struct Ring {
     requests: UnsafeCell<[MaybeUninit<Request<()>>; ROUND]>,
     /// Whose turn it is.
     next: Cell<usize>,
-    /// Whether the requests are there, but for the one that is on its way.
     is_full: Cell<bool>,
 }
 
 thread_local! {
-    static RING: Ring = const {
-        Ring {
-            requests: UnsafeCell::new([const { MaybeUninit::uninit() }; ROUND]),
-            next: Cell::new(0),
-            is_full: Cell::new(false),
-        }
-    };
-    /// Requests that are ready to be sent, of services that don't give them back.
+    static RING: Ring = const { Ring::new() };
+    static KNOWN: Ring = const { Ring::new() };
+    /// Requests that are ready to be sent, of services that don't forget them.
     static READY: RefCell<Vec<Request<()>>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Ring {
-    fn fill(&self) {
-        if !self.is_full.replace(true) {
-            for number in 0..ROUND {
-                self.next.set(number);
-                self.put(Clients::request());
-            }
-            self.next.set(0);
+    const fn new() -> Self {
+        Self {
+            requests: UnsafeCell::new([const { MaybeUninit::uninit() }; ROUND]),
+            next: Cell::new(0),
+            is_full: Cell::new(false),
         }
+    }
+
+    fn fill(&self, clients: Clients) {
+        if self.is_full.replace(true) {
+            return;
+        }
+        for number in 0..ROUND {
+            // SAFETY: the place is one of the ring's, and nobody refers to what is in it.
+            unsafe { self.place(number).write(clients.request()) };
+        }
+    }
+
+    #[inline(always)]
+    fn place(&self, number: usize) -> *mut Request<()> {
+        let first = self.requests.get().cast::<Request<()>>();
+        first.wrapping_add(number % ROUND)
     }
 
     /// Where the request is whose turn it is.
     #[inline(always)]
-    fn place(&self) -> *mut Request<()> {
-        let first = self.requests.get().cast::<Request<()>>();
-        first.wrapping_add(self.next.get() % ROUND)
-    }
-
-    /// Puts a request there, for its next turn.
-    #[inline(always)]
-    fn put(&self, request: Request<()>) {
-        // SAFETY: the place is one of the ring's, nobody refers to what is in it, and it is empty: its request was taken for
-        // the call that this is the end of.
-        unsafe { self.place().write(request) };
-        self.next.set(self.next.get() + 1);
+    fn turn(&self) -> *mut Request<()> {
+        let number = self.next.get();
+        self.next.set(number + 1);
+        self.place(number)
     }
 }
 
@@ -88,18 +88,25 @@ impl Ring {
 pub(super) enum Clients {
     One,
     Many(u64),
+    /// One of whom it is known who it is, and of which tenant.
+    Known,
 }
 
 impl Clients {
     /// The next request, which is that of the client with this number.
     ///
     /// # Safety
-    /// The ring is full, and the request is put back into it before the next is asked for.
+    /// The ring is full, and the request is forgotten, as it is in the ring as well.
     #[inline(always)]
     unsafe fn next(self, number: u64) -> Request<()> {
-        let place = RING.with(Ring::place);
-        // SAFETY: the ring is full, as the caller promises, so there is a request, and it is taken once: the next who puts one
-        // there is the service that gets it.
+        let ring = if matches!(self, Self::Known) {
+            &KNOWN
+        } else {
+            &RING
+        };
+        let place = ring.with(Ring::turn);
+        // SAFETY: the ring is full, as the caller promises, so there is a request. Of the two that there are then, one is used and
+        // forgotten before the other is looked at again.
         let mut request = unsafe { place.read() };
         if let Self::Many(clients) = self {
             let known = request.extensions_mut().get_mut();
@@ -108,8 +115,18 @@ impl Clients {
         request
     }
 
+    /// Makes requests ready on this thread.
+    fn fill(self) {
+        let ring = if matches!(self, Self::Known) {
+            &KNOWN
+        } else {
+            &RING
+        };
+        ring.with(|ring| ring.fill(self));
+    }
+
     /// A request of the first client.
-    fn request() -> Request<()> {
+    fn request(self) -> Request<()> {
         let mut request = Request::get("/service-7/items")
             .header("host", "api.example.com")
             .header("user-agent", "bench/1")
@@ -118,8 +135,10 @@ impl Clients {
             .expect("a request that is one");
         let extensions = request.extensions_mut();
         extensions.insert(ConnectInfo(address(7)));
-        extensions.insert(User::from("ada"));
-        extensions.insert(Tenant::from("acme"));
+        if let Self::Known = self {
+            extensions.insert(User::from("ada"));
+            extensions.insert(Tenant::from("acme"));
+        }
         request
     }
 }
@@ -131,10 +150,30 @@ fn address(number: u64) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::new(10, 0, a, b), 40_000))
 }
 
-/// Answers with an empty body, and keeps the request for the next call. If it is typed, with a content type, as most answers
+/// Answers with an empty body, and forgets the request. If it is typed, with a content type, as most answers
 /// have: else the first field that a layer writes would pay for the table of them.
 #[derive(Clone, Copy)]
 pub(super) struct Nothing<const TYPED: bool>;
+
+/// The same with a content type, and drops the request, as those are that a layer refuses.
+#[derive(Clone, Copy)]
+pub(super) struct Drops;
+
+impl Service<Request<()>> for Drops {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Answering<true>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    #[inline]
+    fn call(&mut self, request: Request<()>) -> Answering<true> {
+        drop(request);
+        Answering
+    }
+}
 
 /// The answer, which is made when it is asked for, as handlers do.
 pub(super) struct Answering<const TYPED: bool>;
@@ -166,7 +205,7 @@ impl<const TYPED: bool> Service<Request<()>> for Nothing<TYPED> {
     fn call(&mut self, request: Request<()>) -> Answering<TYPED> {
         // Or else it would never have been moved.
         black_box(&request);
-        RING.with(|ring| ring.put(request));
+        forget(request);
         Answering
     }
 }
@@ -192,7 +231,7 @@ where
     }
 }
 
-/// A loop of calls on this thread, whose requests come back.
+/// A loop of calls on this thread, which all pass.
 pub(super) struct Calls<S> {
     clients: Clients,
     service: S,
@@ -205,10 +244,10 @@ impl<S: Serve> Calls<S> {
 
     #[inline]
     fn run(&mut self) {
-        RING.with(Ring::fill);
+        self.clients.fill();
         for number in 0..CALLS {
-            // SAFETY: the ring is full, and all that is timed like this lets requests through to `Nothing`, which puts them
-            // back.
+            // SAFETY: the ring is full, and all that is timed like this lets requests through to `Nothing`, which forgets
+            // them.
             let request = unsafe { self.clients.next(number) };
             self.service.serve(request);
         }
@@ -223,16 +262,13 @@ impl<S: Serve> Measure for Calls<S> {
     }
 }
 
-/// A loop of calls on this thread that are refused, whose requests are made ready before.
-pub(super) struct Refusals<S>(S);
+/// A loop of calls on this thread whose requests are made ready before, and dropped: by who refuses them, or by a service.
+pub(super) struct Dropped<S>(S);
 
-impl<S: Serve> Refusals<S> {
-    /// Of a service that lets one request through, and is asked for that here.
+impl<S: Serve> Dropped<S> {
+    /// Of a service that may let one request through before it refuses all others.
     pub(super) fn new(mut service: S) -> Self {
-        RING.with(Ring::fill);
-        // The first is the only one that gets through to `Nothing`, which has a place for it: it takes that of another.
-        // SAFETY: the ring is full, and this request is put back into it.
-        service.serve(unsafe { Clients::One.next(0) });
+        service.serve(Clients::One.request());
         Self(service)
     }
 
@@ -247,12 +283,12 @@ impl<S: Serve> Refusals<S> {
     fn fill() {
         READY.with_borrow_mut(|ready| {
             let missing = CALLS.saturating_sub(ready.len() as u64);
-            ready.extend((0..missing).map(|_| Clients::request()));
+            ready.extend((0..missing).map(|_| Clients::One.request()));
         });
     }
 }
 
-impl<S: Serve> Measure for Refusals<S> {
+impl<S: Serve> Measure for Dropped<S> {
     fn sample(&mut self) -> Sample {
         Self::fill();
         self.run();
@@ -283,11 +319,11 @@ pub(super) fn allocations<S: Serve>(calls: &mut Calls<S>) -> f64 {
 pub(super) fn on_two_threads<S: Serve>(crew: &Crew, clients: Clients, service: S) -> Together<'_> {
     let work = move |index: usize, calls: u64| {
         let mut service = service.clone();
-        RING.with(Ring::fill);
+        clients.fill();
         // Each thread goes round in an order of its own.
         let first = index as u64 * 500;
         for number in first..first + calls {
-            // SAFETY: the ring is full, and `Nothing` puts the request back.
+            // SAFETY: the ring is full, and `Nothing` forgets the request.
             let request = unsafe { clients.next(number) };
             service.serve(request);
         }

@@ -36,8 +36,7 @@ impl<B, H: Held> Body<B, H> {
         }
     }
 
-    pub(crate) fn of_refusal(bytes: Vec<u8>) -> Self {
-        let bytes = bytes.into();
+    pub(crate) fn of_refusal(bytes: Bytes) -> Self {
         Self {
             of: Of::Refusal { bytes },
             rest: None,

@@ -10,6 +10,7 @@ use actix_web::body::MessageBody;
 use actix_web::dev::{Service, ServiceRequest, ServiceResponse};
 use actix_web::http::StatusCode;
 use actix_web::http::header::{ACCESS_CONTROL_EXPOSE_HEADERS, HeaderMap, HeaderName, HeaderValue};
+use actix_web::web::Bytes;
 use actix_web::{Error, HttpMessage, HttpResponse, ResponseError};
 use tollgate_http::guard::{
     Admission, Asked, Failed, Fields, Guard, Held, Limits, Outdated, Refused, Reply, Ticket, Usage,
@@ -136,7 +137,7 @@ fn refusal<B: MessageBody, H: Held>(head: Head, refused: Refused) -> ServiceResp
 #[cold]
 fn failure<B: MessageBody, H: Held>(head: Head, failed: Failed) -> ServiceResponse<Body<B, H>> {
     let status = StatusCode::from_u16(failed.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = HttpResponse::with_body(status, Body::of_refusal(Vec::new()));
+    let mut response = HttpResponse::with_body(status, Body::of_refusal(Bytes::new()));
     write(failed.fields, response.headers_mut(), replace);
     head.into_request().into_response(response)
 }

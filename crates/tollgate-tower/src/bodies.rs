@@ -43,7 +43,7 @@ pub trait Bodies<O, H: Held>: sealed::Sealed + 'static {
     type Body;
 
     /// A refusal's.
-    fn refusal(bytes: Vec<u8>) -> Self::Body;
+    fn refusal(bytes: Bytes) -> Self::Body;
 
     /// An answer of which nothing is to be said.
     fn plain<E>(polled: Polled<O, E>) -> Polled<Self::Body, E>;
@@ -61,8 +61,8 @@ pub type Polled<B, E> = Poll<Result<Response<B>, E>>;
 impl<O: OpenBody, H: Held> Bodies<O, H> for SameBody {
     type Body = O;
 
-    fn refusal(bytes: Vec<u8>) -> O {
-        O::of(bytes.into())
+    fn refusal(bytes: Bytes) -> O {
+        O::of(bytes)
     }
 
     #[inline(always)]
@@ -85,7 +85,7 @@ impl<O: OpenBody, H: Held> Bodies<O, H> for SameBody {
 impl<O, H: Held> Bodies<O, H> for AnyBody {
     type Body = Body<O, H>;
 
-    fn refusal(bytes: Vec<u8>) -> Body<O, H> {
+    fn refusal(bytes: Bytes) -> Body<O, H> {
         Body::of_refusal(bytes)
     }
 
@@ -139,7 +139,7 @@ impl OpenBody for tonic::body::Body {
         if bytes.is_empty() {
             return Self::empty();
         }
-        Self::new(Body::<Self, ()>::of_refusal(bytes.into()))
+        Self::new(Body::<Self, ()>::of_refusal(bytes))
     }
 
     fn holding<H: Held>(self, rest: Rest<H>) -> Self {

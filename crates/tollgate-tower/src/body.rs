@@ -36,8 +36,8 @@ impl<B, H: Held> Body<B, H> {
         }
     }
 
-    pub(crate) fn of_refusal(bytes: Vec<u8>) -> Self {
-        let bytes = (!bytes.is_empty()).then(|| bytes.into());
+    pub(crate) fn of_refusal(bytes: Bytes) -> Self {
+        let bytes = (!bytes.is_empty()).then_some(bytes);
         Self {
             of: Of::Refusal { bytes },
             rest: None,

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use http::header::Entry;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use pin_project_lite::pin_project;
@@ -125,7 +126,7 @@ pub(crate) fn refusal<O, H: Held, M: Bodies<O, H>>(refused: Refused) -> Response
 /// The answer to a request of which nothing can be said.
 #[cold]
 pub(crate) fn failure<O, H: Held, M: Bodies<O, H>>(failed: Failed) -> Response<M::Body> {
-    let mut response = Response::new(M::refusal(Vec::new()));
+    let mut response = Response::new(M::refusal(Bytes::new()));
     *response.status_mut() =
         StatusCode::from_u16(failed.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     write(failed.fields, response.headers_mut(), replace);

@@ -1,6 +1,5 @@
 //! How those who asked are told: header fields, a status, a body.
 
-use std::cell::RefCell;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,8 +7,8 @@ use tollgate::{Clock, clock::Wall};
 
 use super::denial::Denial;
 use super::fields::{Fields, Written};
+use super::memo;
 use super::request::Request;
-use crate::fields::Sink;
 use crate::{Dialect, Kind, Refusal, Shown, fields, grpc};
 
 const PROBLEM_TYPE: Bytes = Bytes::from_static(Refusal::PROBLEM_TYPE.as_bytes());
@@ -56,7 +55,7 @@ pub struct Refused {
     /// Header fields.
     pub fields: Fields,
     /// The body, which may be empty.
-    pub body: Vec<u8>,
+    pub body: Bytes,
 }
 
 /// The answer to a request of which nothing can be said, ready to be sent. It has no body.
@@ -163,26 +162,35 @@ impl Answers {
             Some(shown) if !self.dialects.is_empty() => self.show(&shown, &mut fields),
             _ => self.show_names(&mut fields),
         }
-        if let Some(seconds) = retry_after {
-            fields.field("retry-after");
-            fields.number(seconds);
+        let memo::Texts { body, retry_after } =
+            memo::refusal(self.form, &refusal, || self.texts(&refusal));
+        if !retry_after.is_empty() {
+            fields.known("retry-after", retry_after);
         }
-        let body = match self.form {
-            Form::Problem => {
-                fields.known("content-type", PROBLEM_TYPE);
-                written(|body| refusal.problem_json(body))
-            }
-            Form::Plain => {
-                fields.known("content-type", JSON_TYPE);
-                written(|body| refusal.plain_json(body))
-            }
-            Form::Empty => Vec::new(),
-        };
+        match self.form {
+            Form::Problem => fields.known("content-type", PROBLEM_TYPE),
+            Form::Plain => fields.known("content-type", JSON_TYPE),
+            Form::Empty => {}
+        }
         Refused {
             kind: denial.kind,
             status: denial.kind.status(),
             fields: fields.into(),
             body,
+        }
+    }
+
+    fn texts(&self, refusal: &Refusal<'_>) -> memo::Texts {
+        let mut body = Vec::new();
+        match self.form {
+            Form::Problem => refusal.problem_json(&mut body),
+            Form::Plain => refusal.plain_json(&mut body),
+            Form::Empty => {}
+        }
+        let seconds = refusal.retry_after.map(|seconds| seconds.to_string());
+        memo::Texts {
+            body: body.into(),
+            retry_after: seconds.unwrap_or_default().into(),
         }
     }
 
@@ -201,18 +209,6 @@ impl Answers {
             fields.push("access-control-expose-headers", names);
         }
     }
-}
-
-/// A body of just the size that it needs, so that carriers can share it as it is. Each thread writes all of its own at one place.
-fn written(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
-    thread_local! {
-        static PLACE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-    }
-    PLACE.with_borrow_mut(|place| {
-        place.clear();
-        write(place);
-        place.as_slice().to_vec()
-    })
 }
 
 /// The answer to a request of which nothing can be said: 500 without a word, or what gRPC has in its place.
@@ -248,6 +244,6 @@ fn grpc_refused(refusal: &Refusal<'_>, denial: &Denial) -> Refused {
         kind: denial.kind,
         status: 200,
         fields: fields.into(),
-        body: Vec::new(),
+        body: Bytes::new(),
     }
 }

@@ -1,11 +1,13 @@
-//! What was written before, of limits that many answers show: `RateLimit-Policy` is the same in all of them.
+//! What was written before: `RateLimit-Policy` is the same in all answers that show a limit, and who floods a service is
+//! refused in the same words again and again.
 
 use std::cell::RefCell;
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::Shown;
+use super::answers::Form;
+use crate::{Kind, Refusal, Shown};
 
 /// So many limits are remembered by each thread. A power of two.
 const PLACES: usize = 64;
@@ -13,6 +15,24 @@ const PLACES: usize = 64;
 thread_local! {
     /// Of each thread its own, so that nobody waits for the count of who shares a text.
     static POLICIES: RefCell<[Option<Memo>; PLACES]> = const { RefCell::new([const { None }; PLACES]) };
+    static REFUSALS: RefCell<[Option<Words>; PLACES]> = const { RefCell::new([const { None }; PLACES]) };
+}
+
+/// The words of a refusal.
+struct Words {
+    form: Form,
+    kind: Kind,
+    limit: Box<str>,
+    retry_after: Option<u64>,
+    text: Texts,
+}
+
+/// What a refusal says that doesn't depend on who is refused.
+#[derive(Clone)]
+pub(super) struct Texts {
+    pub(super) body: Bytes,
+    /// The value of `Retry-After`.
+    pub(super) retry_after: Bytes,
 }
 
 struct Memo {
@@ -27,7 +47,7 @@ struct Memo {
 pub(super) fn policy(limit: &Shown<'_>, write: impl FnOnce() -> Bytes) -> Bytes {
     let find = |places: &RefCell<[Option<Memo>; PLACES]>| {
         let mut places = places.borrow_mut();
-        let place = &mut places[place_of(limit)];
+        let place = &mut places[place_of(limit.name, limit.quota)];
         match place {
             Some(memo) if memo.is_of(limit) => memo.text.clone(),
             _ => place.insert(Memo::new(limit, write())).text.clone(),
@@ -36,14 +56,54 @@ pub(super) fn policy(limit: &Shown<'_>, write: impl FnOnce() -> Bytes) -> Bytes 
     POLICIES.with(find)
 }
 
-/// Limits that share a place take turns.
+/// What is written of a refusal, by this function if it isn't remembered.
+pub(super) fn refusal(form: Form, refusal: &Refusal<'_>, write: impl FnOnce() -> Texts) -> Texts {
+    REFUSALS.with(|places| {
+        let seconds = refusal.retry_after.unwrap_or(u64::MAX);
+        let mut places = places.borrow_mut();
+        let place = &mut places[place_of(refusal.limit, seconds)];
+        match place {
+            Some(words) if words.are_of(form, refusal) => words.text.clone(),
+            _ => place
+                .insert(Words::new(form, refusal, write()))
+                .text
+                .clone(),
+        }
+    })
+}
+
+/// Where what is known of a limit is kept, with this number of its. Those that share a place take turns.
 #[inline]
-fn place_of(limit: &Shown<'_>) -> usize {
-    let name = limit.name.as_bytes();
+fn place_of(name: &str, number: u64) -> usize {
+    let name = name.as_bytes();
     let last = name.last().copied().unwrap_or_default();
     // Names of rules are often numbered, and differ at their end.
-    let mixed = limit.quota ^ (u64::from(last) << 3) ^ (name.len() as u64);
+    let mixed = number ^ (u64::from(last) << 3) ^ (name.len() as u64);
     (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % PLACES
+}
+
+impl Words {
+    #[cold]
+    fn new(form: Form, refusal: &Refusal<'_>, text: Texts) -> Self {
+        let &Refusal {
+            kind,
+            limit,
+            retry_after,
+        } = refusal;
+        Self {
+            form,
+            kind,
+            limit: limit.into(),
+            retry_after,
+            text,
+        }
+    }
+
+    #[inline]
+    fn are_of(&self, form: Form, refusal: &Refusal<'_>) -> bool {
+        let own = (self.form, self.kind, self.retry_after);
+        own == (form, refusal.kind, refusal.retry_after) && *self.limit == *refusal.limit
+    }
 }
 
 impl Memo {
@@ -92,6 +152,33 @@ mod tests {
                     .map(|(name, value)| (name, value.to_owned()))
                     .collect();
                 assert_eq!(found, plain, "{number} in round {round}");
+            }
+        }
+    }
+
+    #[test]
+    fn refusals_that_share_a_place_are_told_apart() {
+        let kinds = [Kind::Rate, Kind::Quota, Kind::TooLarge];
+        for round in 0..3 {
+            for number in 0..3 * PLACES as u64 {
+                for (kind, form) in kinds
+                    .into_iter()
+                    .zip([Form::Problem, Form::Plain, Form::Empty])
+                {
+                    let limit = format!("rule-{}", number % 50);
+                    let one = Refusal {
+                        kind,
+                        limit: &limit,
+                        retry_after: (kind != Kind::TooLarge).then_some(number % 70),
+                    };
+                    let write = || Texts {
+                        body: format!("{form:?} {one:?}").into(),
+                        retry_after: format!("{:?}", one.retry_after).into(),
+                    };
+                    let (found, fresh) = (refusal(form, &one, write), write());
+                    assert_eq!(found.body, fresh.body, "{number} in round {round}");
+                    assert_eq!(found.retry_after, fresh.retry_after);
+                }
             }
         }
     }

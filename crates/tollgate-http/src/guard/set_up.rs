@@ -201,7 +201,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     ///     let limits = PerKey::new(Rate::per_second(10), Address::new())?;
     ///     Ok(Guard::new(limits).on_refusal(|_request, denial, refused| {
     ///         refused.fields.set("content-type", "text/plain");
-    ///         refused.body = format!("too many requests: {}", denial.limit).into_bytes();
+    ///         refused.body = format!("too many requests: {}", denial.limit).into();
     ///     }))
     /// }
     /// ```

@@ -273,7 +273,7 @@ async fn a_handler_that_writes_nonsense_breaks_nothing() {
         refused.fields.push("x-b", "\u{1F6A7}");
         refused.fields.set("retry-after", "\0");
         refused.fields.push("X-Mixed", "Case");
-        refused.body = Vec::new();
+        refused.body = bytes::Bytes::new();
     });
     let app = app(RateLimitLayer::of(guard));
     assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 200);

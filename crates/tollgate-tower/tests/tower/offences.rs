@@ -116,7 +116,7 @@ async fn a_handler_says_what_is_answered() {
     let guard = guard.on_refusal(|head, denial, refused| {
         assert_eq!((denial.kind, &*denial.limit), (Kind::Rate, "requests"));
         refused.status = 420;
-        refused.body = format!("calm down, {}", head.path()).into_bytes();
+        refused.body = format!("calm down, {}", head.path()).into();
         refused.fields.set("content-type", "text/plain");
         refused.fields.push("x-mood", "calm");
         refused.fields.push("Not A Name", "isn't written");
