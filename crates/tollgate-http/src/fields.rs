@@ -202,10 +202,13 @@ pub(crate) trait Sink {
         self.text(json::digits(value, &mut [0; 20]));
     }
 
-    /// The field `RateLimit-Policy` of one limit, as the eighth draft has it.
-    fn policy(&mut self, limit: &Shown<'_>) {
+    /// The fields `RateLimit-Policy` and `RateLimit` of one limit, as the eighth draft has them.
+    fn draft8(&mut self, limit: &Shown<'_>) {
         self.field("ratelimit-policy");
         policy_item(self, limit);
+        self.field("ratelimit");
+        left_name(self, limit);
+        left_counts(self, limit);
     }
 }
 
@@ -249,15 +252,18 @@ pub(crate) fn write_to(
     for dialect in dialects {
         match dialect {
             Dialect::Draft8 => {
-                let each = || std::iter::once(first).chain(shown.clone());
                 if shown.clone().next().is_none() {
-                    out.policy(first);
-                } else {
-                    out.field("ratelimit-policy");
-                    list(out, each(), policy_item);
+                    out.draft8(first);
+                    continue;
                 }
+                let each = || std::iter::once(first).chain(shown.clone());
+                out.field("ratelimit-policy");
+                list(out, each(), policy_item);
                 out.field("ratelimit");
-                list(out, each(), left_item);
+                list(out, each(), |out, limit| {
+                    left_name(out, limit);
+                    left_counts(out, limit);
+                });
             }
             Dialect::Draft7 => {
                 out.field("ratelimit");
@@ -333,10 +339,15 @@ pub(crate) fn policy_item(out: &mut (impl Sink + ?Sized), limit: &Shown<'_>) {
     window(out, limit);
 }
 
-fn left_item(out: &mut impl Sink, limit: &Shown<'_>) {
+/// What an item of `RateLimit` begins with, whatever is left.
+pub(crate) fn left_name(out: &mut (impl Sink + ?Sized), limit: &Shown<'_>) {
     string(out, limit.name);
-    let (_, left, more) = counts(limit);
     out.text(";r=");
+}
+
+/// The rest of it.
+pub(crate) fn left_counts(out: &mut (impl Sink + ?Sized), limit: &Shown<'_>) {
+    let (_, left, more) = counts(limit);
     out.number(left);
     out.text(";t=");
     out.number(more);

@@ -174,13 +174,22 @@ impl Sink for Written {
     }
 
     #[inline]
-    fn policy(&mut self, limit: &Shown<'_>) {
-        let value = memo::policy(limit, || {
+    fn draft8(&mut self, limit: &Shown<'_>) {
+        let written = |write: fn(&mut Self, &Shown<'_>)| {
             let mut written = Self::default();
-            fields::policy_item(&mut written, limit);
+            write(&mut written, limit);
             written.value.take()
+        };
+        let texts = || memo::Same {
+            policy: written(fields::policy_item),
+            name: written(fields::left_name),
+        };
+        memo::same(limit, texts, |same| {
+            self.known("ratelimit-policy", same.policy.clone());
+            self.name = Some("ratelimit");
+            self.value.push(&same.name);
         });
-        self.known("ratelimit-policy", value);
+        fields::left_counts(self, limit);
     }
 }
 

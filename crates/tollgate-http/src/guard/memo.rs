@@ -39,21 +39,32 @@ struct Memo {
     name: Box<str>,
     quota: u64,
     window: Option<Duration>,
-    text: Bytes,
+    same: Same,
 }
 
-/// What is written of this limit's policy, by this function if it isn't remembered.
+/// What all answers say that show a limit.
+pub(super) struct Same {
+    /// The value of `RateLimit-Policy`.
+    pub(super) policy: Bytes,
+    /// What the value of `RateLimit` begins with.
+    pub(super) name: Bytes,
+}
+
+/// Takes what is written of this limit whatever is left, by the first function if it isn't remembered.
 #[inline]
-pub(super) fn policy(limit: &Shown<'_>, write: impl FnOnce() -> Bytes) -> Bytes {
-    let find = |places: &RefCell<[Option<Memo>; PLACES]>| {
+pub(super) fn same<T>(
+    limit: &Shown<'_>,
+    write: impl FnOnce() -> Same,
+    take: impl FnOnce(&Same) -> T,
+) -> T {
+    POLICIES.with(|places| {
         let mut places = places.borrow_mut();
         let place = &mut places[place_of(limit.name, limit.quota)];
         match place {
-            Some(memo) if memo.is_of(limit) => memo.text.clone(),
-            _ => place.insert(Memo::new(limit, write())).text.clone(),
+            Some(memo) if memo.is_of(limit) => take(&memo.same),
+            _ => take(&place.insert(Memo::new(limit, write())).same),
         }
-    };
-    POLICIES.with(find)
+    })
 }
 
 /// What is written of a refusal, by this function if it isn't remembered.
@@ -108,12 +119,12 @@ impl Words {
 
 impl Memo {
     #[cold]
-    fn new(limit: &Shown<'_>, text: Bytes) -> Self {
+    fn new(limit: &Shown<'_>, same: Same) -> Self {
         Self {
             name: limit.name.into(),
             quota: limit.quota,
             window: limit.window,
-            text,
+            same,
         }
     }
 
