@@ -134,9 +134,9 @@ impl<'a, C: Clock, T> Key<'a, C, T> {
     /// first, and then finds the key, waits for one while it does the other.
     ///
     /// ```
-    /// use tollgate::{Clock, KeyedLimiter, Rate};
+    /// use tollgate::{Clock, KeyedLimiter, Rate, clock::Manual};
     ///
-    /// let limiter = KeyedLimiter::new(Rate::per_hour(2), 100);
+    /// let limiter = KeyedLimiter::builder(Rate::per_hour(2), 100).clock(Manual::new()).build()?;
     /// let now = limiter.clock().now();
     /// let user = limiter.key("user");
     /// // A key that was never seen takes a closer look.
@@ -145,6 +145,7 @@ impl<'a, C: Clock, T> Key<'a, C, T> {
     /// assert!(user.check_at_a_glance(now, 1).is_some_and(|passed| passed.remaining == 0));
     /// // And so does one that may be refused.
     /// assert_eq!(user.check_at_a_glance(now, 1), None);
+    /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     #[inline(always)]
     pub fn check_at_a_glance(&self, now: Timestamp, cost: u64) -> Option<Decision> {
