@@ -9,6 +9,27 @@ use crate::facts::Facts;
 use crate::verdict::Verdict;
 
 /// On which conditions [`Engine::decide_on`] decides: by default as [`Engine::decide_async`] does.
+///
+/// ```
+/// use tollgate_engine::backend::Memory;
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::{Conditions, Engine, Facts, Policy};
+///
+/// let text = "limits: [{name: all, rate: 1/h, over: wait 2h}]";
+/// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, Memory::new())?;
+/// let decide = async || {
+///     let (facts, at_once) = (Facts::new(), Conditions::new().at_once());
+///     let first = engine.decide_on(at_once, &facts).await?.is_some_and(|verdict| verdict.passed().is_some());
+///     let second = engine.decide_on(at_once, &facts).await?.is_some_and(|verdict| verdict.passed().is_some());
+///     // The second would wait for an hour.
+///     assert_eq!((first, second), (true, false));
+///     Ok::<(), std::convert::Infallible>(())
+/// };
+/// # use std::{pin::pin, task::{Context, Poll, Waker}};
+/// # let done = pin!(decide()).poll(&mut Context::from_waker(Waker::noop()));
+/// # assert!(matches!(done, Poll::Ready(Ok(()))));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use = "conditions do nothing until something is decided on them"]
 pub struct Conditions<'a> {
