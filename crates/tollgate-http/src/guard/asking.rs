@@ -27,14 +27,6 @@ enum What<Q> {
     Tarpit(Box<Denial>, Stuck),
 }
 
-/// What becomes of a request that is over a limit.
-enum Over<Q> {
-    /// It passes: it is only said what would be.
-    Told,
-    Refused(Box<Denial>),
-    Later(Box<Later<Q>>),
-}
-
 /// Whom a refusal is noted of.
 #[derive(Clone, Copy, Debug, Default)]
 struct Offender {
@@ -77,7 +69,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         let offender = Offender::of(before, request);
         if let Some(denial) = listed(before, request, offender) {
             let block = None;
-            return self.refused(denial, None, Offender { block, ..offender });
+            return self.refuse(denial, None, Offender { block, ..offender });
         }
         let cost = before.cost.as_ref().map(|cost| cost(request));
         self.ask_limits(request, cost, offender)
@@ -95,7 +87,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
             may_wait: self.mode == Mode::Enforce,
         };
         match self.limits.ask(request, &terms) {
-            Asked::Now(Judged::Refused(denial)) => self.refused(denial, cost, offender),
+            Asked::Now(Judged::Refused(denial)) => self.refuse(denial, cost, offender),
             Asked::Now(judged) => Asked::Now(self.admission(judged)),
             Asked::Later(question) => Asked::Later(Box::new(Later {
                 cost,
@@ -135,9 +127,8 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
                     judged => return Ok(self.admission(judged)),
                 };
                 match self.refuse(denial, cost, offender) {
-                    Over::Told => return Ok(Admission::Passed(Ticket::free())),
-                    Over::Refused(denial) => return Ok(Admission::Refused(denial)),
-                    Over::Later(later) => match later.what {
+                    Asked::Now(admission) => return Ok(admission),
+                    Asked::Later(later) => match later.what {
                         What::Tarpit(denial, stuck) => (denial, stuck),
                         // A refusal asks nobody again.
                         What::Limits(_) => return Ok(Admission::Passed(Ticket::free())),
@@ -197,35 +188,20 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         }
     }
 
-    #[inline(always)]
-    fn refused(
-        &self,
-        denial: Box<Denial>,
-        cost: Option<u64>,
-        offender: Offender,
-    ) -> Asked<Admission<L::Held>, Box<Later<L::Question>>> {
-        match self.refuse(denial, cost, offender) {
-            Over::Told => Asked::Now(Admission::Passed(Ticket::free())),
-            Over::Refused(denial) => Asked::Now(Admission::Refused(denial)),
-            Over::Later(later) => Asked::Later(later),
-        }
-    }
-
     /// What becomes of one that is over a limit.
     #[cold]
-    #[inline(never)]
     fn refuse(
         &self,
         denial: Box<Denial>,
         cost: Option<u64>,
         offender: Offender,
-    ) -> Over<L::Question> {
+    ) -> Asked<Admission<L::Held>, Box<Later<L::Question>>> {
         self.log_refusal(&denial);
         if self.mode == Mode::Shadow {
-            return Over::Told;
+            return Asked::Now(Admission::Passed(Ticket::free()));
         }
         let Some(before) = &self.before else {
-            return Over::Refused(denial);
+            return Asked::Now(Admission::Refused(denial));
         };
         // What the server lacks is nobody's offence.
         let is_offence = !matches!(denial.kind, Kind::Shed | Kind::Unavailable);
@@ -239,13 +215,13 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         if let (Some(wait), Some(pit), Some(key)) = (told, &before.pit, offender.pit)
             && let Some(stuck) = pit.catch(key, wait)
         {
-            return Over::Later(Box::new(Later {
+            return Asked::Later(Box::new(Later {
                 cost,
                 offender,
                 what: What::Tarpit(denial, stuck),
             }));
         }
-        Over::Refused(denial)
+        Asked::Now(Admission::Refused(denial))
     }
 
     /// As sparingly as refusals: whoever can send such a request can send many.

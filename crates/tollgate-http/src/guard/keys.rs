@@ -241,7 +241,7 @@ impl<R: Request + ?Sized> KeyOf<R> for Address {
         R: 'r;
 
     fn key<'r>(&'r self, request: &'r R) -> Option<Network> {
-        self.told(request).map(|client| self.around(client))
+        self.client(request).map(|client| self.around(client))
     }
 
     #[inline(always)]

@@ -116,10 +116,7 @@ impl<K, C: Clock> PerKey<K, C> {
             let fields = self.told(&decision, terms.answers);
             return Asked::Now(Judged::Passed { held: (), fields });
         }
-        match self.over(key, terms, &decision) {
-            Ok(denial) => Asked::Now(Judged::Refused(denial)),
-            Err(waiting) => Asked::Later(waiting),
-        }
+        self.over(key, terms, &decision)
     }
 
     /// What the answer to a request that passed says.
@@ -130,23 +127,23 @@ impl<K, C: Clock> PerKey<K, C> {
 
     /// What becomes of one that is over the limit.
     #[cold]
-    #[inline(never)]
     fn over(
         &self,
         key: &impl Hash,
         terms: &Terms<'_>,
         decision: &Decision,
-    ) -> Result<Box<Denial>, Box<Waiting<C>>> {
+    ) -> Asked<Judged<()>, Box<Waiting<C>>> {
         let fingerprint = self.limiter.fingerprint(key);
         let waits = terms.may_wait && !self.wait.is_zero() && decision.retry_after <= self.wait;
         if waits && decision.outcome == Outcome::Denied {
-            return Err(Box::new(Waiting {
+            return Asked::Later(Box::new(Waiting {
                 key: self.limiter.key_owned(key),
                 cost: terms.cost(),
                 fingerprint,
             }));
         }
-        Ok(Box::new(self.denial(decision, fingerprint)))
+        let denial = self.denial(decision, fingerprint);
+        Asked::Now(Judged::Refused(Box::new(denial)))
     }
 
     fn denial(&self, decision: &Decision, fingerprint: u64) -> Denial {
@@ -186,7 +183,7 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<
     #[inline]
     fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<()>, Box<Waiting<C>>> {
         let now = self.limiter.clock().now();
-        if let Some(key) = self.key.glance(request).or_else(|| self.key.key(request)) {
+        if let Some(key) = self.key.key(request) {
             self.keyless.some_have_one();
             return self.decide(&key, now, terms);
         }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Request, Response};
-use http_body::Body as _;
 use http_body_util::{BodyExt, Full};
-use tollgate::Rate;
-use tollgate_tower::{AtOnce, RateLimitLayer, keys};
+use tollgate::clock::Manual;
+use tollgate::{KeyedConcurrency, Rate};
+use tollgate_http::guard::Fingerprint;
+use tollgate_tower::{AtOnce, PerKey, RateLimitLayer, keys};
 use tower::{Layer, Service, ServiceExt};
 
 use crate::kit::{from, per_key};
@@ -18,7 +19,7 @@ async fn hello(_: Request<axum::body::Body>) -> Result<Response<Full<Bytes>>, In
     Ok(Response::new(Full::from("hello")))
 }
 
-/// The same of one that can, with a frame that isn't there at once.
+/// The same of one that can.
 async fn boxed(
     request: Request<axum::body::Body>,
 ) -> Result<Response<axum::body::Body>, Infallible> {
@@ -34,81 +35,71 @@ where
     String::from_utf8(body.to_bytes().to_vec()).expect("text")
 }
 
-#[tokio::test]
-async fn a_body_of_any_type_is_put_into_one_that_can_be_a_refusal() {
-    let (limits, _clock) = per_key(Rate::per_hour(1), keys::Address::new());
-    let mut limited = RateLimitLayer::new(limits)
-        .any_body()
-        .layer(tower::service_fn(hello));
-    let passed = limited
-        .call(from("192.0.2.1", "/"))
-        .await
-        .expect("an answer");
+/// Asks a service that lets one request of a client through, whose answers have this type of body.
+async fn passes_once<S, B>(mut limited: S)
+where
+    S: Service<Request<axum::body::Body>, Response = Response<B>, Error = Infallible>,
+    B: http_body::Body<Data = Bytes>,
+    B::Error: std::fmt::Debug,
+{
+    let Ok(passed) = limited.call(from("192.0.2.1", "/")).await;
     assert_eq!(passed.status(), 200);
     assert_eq!(passed.body().size_hint().exact(), Some(5));
     assert_eq!(text(passed).await, "hello");
-    let refused = limited
-        .call(from("192.0.2.1", "/"))
-        .await
-        .expect("an answer");
+    let Ok(refused) = limited.call(from("192.0.2.1", "/")).await;
     assert_eq!(refused.status(), 429);
     assert!(text(refused).await.contains(r#""kind":"rate""#));
 }
 
-#[tokio::test]
-async fn a_body_of_any_type_keeps_a_slot_until_it_has_ended() {
-    let limits = AtOnce::new(1, keys::Address::new());
-    let limiter = Arc::clone(limits.limiter());
-    let layer = RateLimitLayer::new(limits).any_body();
-    let limited = layer.layer(tower::service_fn(hello));
+/// The same of one that has one slot for each client, and this limiter.
+async fn holds_one<S, B>(limited: S, limiter: &KeyedConcurrency<Fingerprint>)
+where
+    S: Service<Request<axum::body::Body>, Response = Response<B>, Error = Infallible> + Clone,
+    B: http_body::Body<Data = Bytes>,
+    B::Error: std::fmt::Debug,
+{
     let ask = || limited.clone().oneshot(from("192.0.2.1", "/"));
-    let first = ask().await.expect("an answer");
-    assert_eq!(ask().await.expect("an answer").status(), 429);
-    assert_eq!(text(first).await, "hello");
+    let Ok(held) = ask().await;
+    let Ok(refused) = ask().await;
+    assert_eq!(refused.status(), 429);
+    assert!(text(refused).await.contains(r#""kind":"concurrency""#));
+    let size = held.body().size_hint().exact();
+    assert_eq!((size, limiter.is_empty()), (Some(5), false));
+    assert_eq!(text(held).await, "hello");
+    assert!(limiter.is_empty());
+    let Ok(dropped) = ask().await;
+    assert!(!limiter.is_empty());
+    drop(dropped);
     assert!(limiter.is_empty());
 }
 
-/// Compiles only if the layer has the service's own type of answers, and answers with it for a request that is refused,
-/// waits, or holds a slot as well.
-fn same<S, A>(service: S) -> S
-where
-    S: Service<Request<axum::body::Body>, Response = Response<A>>,
-    A: tollgate_tower::OpenBody,
-{
-    service
+fn once() -> RateLimitLayer<PerKey<keys::Address, Arc<Manual>>> {
+    RateLimitLayer::new(per_key(Rate::per_hour(1), keys::Address::new()).0)
+}
+
+fn one_slot() -> (
+    RateLimitLayer<AtOnce<keys::Address>>,
+    Arc<KeyedConcurrency<Fingerprint>>,
+) {
+    let limits = AtOnce::new(1, keys::Address::new());
+    let limiter = Arc::clone(limits.limiter());
+    (RateLimitLayer::new(limits), limiter)
+}
+
+#[tokio::test]
+async fn a_body_of_any_type_is_put_into_one_that_can_be_a_refusal() {
+    passes_once(once().any_body().layer(tower::service_fn(hello))).await;
+    let (layer, limiter) = one_slot();
+    holds_one(layer.any_body().layer(tower::service_fn(hello)), &limiter).await;
 }
 
 #[tokio::test]
 async fn a_body_that_can_hold_any_stays_what_it_is() {
-    let (limits, _clock) = per_key(Rate::per_hour(1), keys::Address::new());
-    let mut limited = same(RateLimitLayer::new(limits).layer(tower::service_fn(boxed)));
-    let passed: Response<axum::body::Body> = limited
-        .call(from("192.0.2.1", "/"))
-        .await
-        .expect("an answer");
-    assert_eq!(passed.body().size_hint().exact(), Some(5));
-    assert_eq!(text(passed).await, "hello");
-    let refused = limited
-        .call(from("192.0.2.1", "/"))
-        .await
-        .expect("an answer");
-    assert_eq!(refused.status(), 429);
-    assert!(text(refused).await.contains(r#""kind":"rate""#));
-
-    let limits = AtOnce::new(1, keys::Address::new());
-    let limiter = Arc::clone(limits.limiter());
-    let limited = same(RateLimitLayer::new(limits).layer(tower::service_fn(boxed)));
-    let held = limited
-        .clone()
-        .oneshot(from("192.0.2.1", "/"))
-        .await
-        .expect("an answer");
-    assert_eq!(
-        (held.body().size_hint().exact(), limiter.is_empty()),
-        (Some(5), false)
-    );
-    assert_eq!(text(held).await, "hello");
-    assert!(limiter.is_empty());
+    let limited = once().layer(tower::service_fn(boxed));
+    passes_once::<_, axum::body::Body>(limited).await;
+    let (layer, limiter) = one_slot();
+    let limited = layer.layer(tower::service_fn(boxed));
+    holds_one::<_, axum::body::Body>(limited, &limiter).await;
 }
 
 #[tokio::test]
@@ -116,14 +107,7 @@ async fn the_body_of_tonic_stays_what_it_is() {
     let service = tower::service_fn(|request| async {
         Ok::<_, Infallible>(boxed(request).await?.map(tonic::body::Body::new))
     });
-    let limits = AtOnce::new(1, keys::Address::new());
-    let limiter = Arc::clone(limits.limiter());
-    let limited = same(RateLimitLayer::new(limits).layer(service));
-    let ask = || limited.clone().oneshot(from("192.0.2.1", "/"));
-    let held: Response<tonic::body::Body> = ask().await.expect("an answer");
-    let refused = ask().await.expect("an answer");
-    assert_eq!(refused.status(), 429);
-    assert!(text(refused).await.contains(r#""kind":"concurrency""#));
-    drop(held);
-    assert!(limiter.is_empty());
+    passes_once::<_, tonic::body::Body>(once().layer(service)).await;
+    let (layer, limiter) = one_slot();
+    holds_one::<_, tonic::body::Body>(layer.layer(service), &limiter).await;
 }
