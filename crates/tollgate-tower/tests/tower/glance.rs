@@ -1,6 +1,7 @@
 //! A request that passes at one look is decided, counted and answered as one that is asked about in full.
 
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +11,9 @@ use proptest::prelude::*;
 use tollgate::clock::Manual;
 use tollgate::{KeyedLimiter, Rate};
 use tollgate_tower::client::Trust;
-use tollgate_tower::{Answers, Dialect, Missing, PerKey, RateLimitLayer, keys};
+use tollgate_tower::{Answers, Block, Dialect, Guard, Head, Missing, PerKey, RateLimitLayer, keys};
 
-use crate::kit::{Answer, app, ask};
+use crate::kit::{Answer, app, ask, from, left, per_key};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -157,4 +158,51 @@ proptest! {
             Ok(())
         })?;
     }
+}
+
+/// Each has its say about a client that is known already, and so could pass at one look.
+#[tokio::test]
+async fn what_is_looked_at_before_limits_is_looked_at_for_known_clients_as_well() {
+    let known = |guard: Guard<Head, PerKey<keys::Address, Arc<Manual>>>| async {
+        let app = app(RateLimitLayer::of(guard));
+        assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 200);
+        app
+    };
+    let guard = || {
+        let (limits, clock) = per_key(Rate::per_hour(10), keys::Address::new());
+        (Guard::new(limits).clock(Arc::clone(&clock)), clock)
+    };
+    let is_other = |head: &Head| head.uri().path() == "/users/1";
+    // The first few hundred requests of a thread take a closer look, for a proxy that isn't trusted.
+    let first = app(RateLimitLayer::per_client(Rate::unlimited()));
+    for _ in 0..300 {
+        ask(&first, from("192.0.2.1", "/")).await;
+    }
+
+    let app = known(guard().0.exempt(is_other)).await;
+    assert_eq!(ask(&app, from("192.0.2.1", "/users/1")).await.status, 200);
+    assert_eq!(left(&ask(&app, from("192.0.2.1", "/")).await), 8);
+
+    let app = known(guard().0.deny(is_other)).await;
+    assert_ne!(ask(&app, from("192.0.2.1", "/users/1")).await.status, 200);
+
+    let app = known(
+        guard()
+            .0
+            .cost(move |head| if is_other(head) { 5 } else { 1 }),
+    )
+    .await;
+    assert_eq!(left(&ask(&app, from("192.0.2.1", "/users/1")).await), 4);
+
+    let (guard, clock) = guard();
+    let block = Block::after(NonZero::<u32>::MIN, Duration::from_secs(7_200));
+    let app = known(guard.block(block, keys::Address::new()).expect("a block")).await;
+    for _ in 0..10 {
+        ask(&app, from("192.0.2.1", "/")).await;
+    }
+    // The limit has room again, and the block isn't over.
+    clock.advance(Duration::from_secs(3_600));
+    assert_ne!(ask(&app, from("192.0.2.1", "/")).await.status, 200);
+    clock.advance(Duration::from_secs(3_700));
+    assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 200);
 }
