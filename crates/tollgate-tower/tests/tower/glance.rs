@@ -88,7 +88,7 @@ impl Played {
                 let network = keys::Address::new();
                 let mut request = Request::new(());
                 request.extensions_mut().insert(SocketAddr::new(*peer, 1));
-                let key = tollgate_tower::KeyOf::<tollgate_tower::Head>::key(&network, &request);
+                let key = KeyOf::<Head>::key(&network, &request);
                 let blocked = self.limiter.key(&key.expect("a key"));
                 let blocked = blocked.block_for(Duration::from_secs(1));
                 blocked.expect("room for it");
