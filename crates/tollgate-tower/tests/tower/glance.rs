@@ -11,7 +11,9 @@ use proptest::prelude::*;
 use tollgate::clock::Manual;
 use tollgate::{KeyedLimiter, Rate};
 use tollgate_tower::client::Trust;
-use tollgate_tower::{Answers, Block, Dialect, Guard, Head, Missing, PerKey, RateLimitLayer, keys};
+use tollgate_tower::{
+    Answers, Block, Dialect, Guard, Head, KeyOf, Missing, PerKey, RateLimitLayer, keys,
+};
 
 use crate::kit::{Answer, app, ask, from, left, per_key};
 
