@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::mem::{MaybeUninit, forget};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use axum::body::Body;
@@ -22,6 +22,7 @@ use tollgate_tower::{Tenant, User};
 use tower_service::Service;
 
 use crate::alloc;
+use crate::peers::Padded;
 use crate::runner::{Measure, Sample, as_f64};
 use crate::timing::{self, Stopwatch};
 use crate::two_threads::{Crew, Together};
@@ -315,16 +316,18 @@ pub(super) fn allocations<S: Serve>(calls: &mut Calls<S>) -> f64 {
     as_f64((alloc::calls() - before) as u64) / as_f64(CALLS)
 }
 
-/// The same loop on two threads at once, which share the layer.
+/// The same loop on two threads at once, which share the layer and all clients.
 pub(super) fn on_two_threads<S: Serve>(crew: &Crew, clients: Clients, service: S) -> Together<'_> {
+    // Each thread has a service of its own, as each connection has, and goes on where it was.
+    let threads = [0, 500].map(|first| Padded(Mutex::new((service.clone(), first))));
     let work = move |index: usize, calls: u64| {
-        let mut service = service.clone();
         clients.fill();
-        // Each thread goes round in an order of its own.
-        let first = index as u64 * 500;
-        for number in first..first + calls {
+        let mut thread = threads[index].0.lock().expect("nobody panics here");
+        let (service, next) = &mut *thread;
+        for _ in 0..calls {
             // SAFETY: the ring is full, and `Nothing` forgets the request.
-            let request = unsafe { clients.next(number) };
+            let request = unsafe { clients.next(*next) };
+            *next += 1;
             service.serve(request);
         }
         calls

@@ -38,7 +38,7 @@ mod tarpit;
 
 pub use after::{Counts, CountsIf, Reply, Settle, Usage, Used, ending_of};
 pub use answers::{Answers, Failed, Form, Refused};
-pub use asking::Later;
+pub use asking::{Arrived, Later};
 pub use at_once::{AtOnce, Slot, SlotWait};
 pub use block::Block;
 pub use by_policy::{ByPolicy, Question};
@@ -63,11 +63,10 @@ pub trait Limits<R: Request + ?Sized>: Send + Sync + 'static {
     /// What is asked of somebody who takes time to answer: all that is needed of a request.
     type Question: Send + 'static;
 
-    /// What the answer to a request of cost 1 says of the limit, if it is known at one look that it passes, and it holds nothing.
-    /// If not, nothing has happened, and it is [asked](Self::ask).
-    fn glance(&self, request: &R, answers: &Answers) -> Option<Fields> {
-        let _ = (request, answers);
-        None
+    /// What is found about a request at one look, on terms that name no cost. By default nothing.
+    fn glance(&self, request: &R, terms: &Terms<'_>) -> Look<Self::Held, Self::Question> {
+        let _ = (request, terms);
+        Look::Unclear
     }
 
     /// What is found about a request, or what has to be asked first.
@@ -117,6 +116,17 @@ pub enum Asked<A, Q> {
     Now(A),
     /// It takes time: this is to be asked.
     Later(Q),
+}
+
+/// What limits find at one look.
+#[derive(Debug)]
+pub enum Look<H, Q> {
+    /// It may go on, holds nothing, and its answer says this of the limit.
+    Passed(Fields),
+    /// It may not, or not yet: the same as comes of [asking](Limits::ask).
+    Over(Asked<Judged<H>, Q>),
+    /// Nothing is known and nothing has happened: it is asked about in full.
+    Unclear,
 }
 
 /// What limits find about a request.

@@ -125,6 +125,9 @@ fn keep<O: OpenBody, H: Held>(response: &mut Response<O>, rest: Rest<H>) {
 #[cfg(feature = "axum")]
 impl OpenBody for axum::body::Body {
     fn of(bytes: Bytes) -> Self {
+        if bytes.is_empty() {
+            return Self::empty();
+        }
         bytes.into()
     }
 

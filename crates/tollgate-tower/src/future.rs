@@ -76,7 +76,25 @@ where
     type Output = Result<Response<M::Body>, E>;
 
     #[inline]
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.as_mut().project().state.project() {
+            StateProjected::Plain { future } => M::plain(future.poll(context)),
+            _ => self.poll_closely(context),
+        }
+    }
+}
+
+impl<F, O, E, H: Held, M> ResponseFuture<F, M::Body, E, H, M>
+where
+    F: Future<Output = Result<Response<O>, E>>,
+    M: Bodies<O, H>,
+{
+    /// Apart, so that nothing is made ready for it where there is nothing to be said.
+    #[inline(never)]
+    fn poll_closely(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Response<M::Body>, E>> {
         match self.project().state.project() {
             StateProjected::Plain { future } => M::plain(future.poll(context)),
             StateProjected::Ticketed { future, ticket } => {

@@ -12,8 +12,8 @@ use tollgate::{Clock, Rate};
 use tollgate_engine::Engine;
 use tollgate_engine::backend::Memory;
 use tollgate_http::guard::{
-    Admission, Answers, Asked, AtOnce, ByPolicy, Counts, ExactPerKey, Guard, Held, KeyOf, Limits,
-    Outdated, PerKey, Ticket, Usage, keys,
+    Admission, Answers, Arrived, Asked, AtOnce, ByPolicy, Counts, ExactPerKey, Guard, Held, KeyOf,
+    Limits, Outdated, PerKey, Ticket, Usage, keys,
 };
 use tower_layer::Layer;
 use tower_service::Service;
@@ -280,8 +280,9 @@ where
 
     #[inline]
     fn call(&mut self, request: Request<I>) -> Self::Future {
-        let Some(fields) = self.guard.glance(&request) else {
-            return self.call_closely(request);
+        let fields = match self.guard.glance(&request) {
+            Ok(fields) => fields,
+            Err(asked) => return self.call_closely(request, asked),
         };
         let answer = self.inner.call(request);
         if fields.is_empty() {
@@ -297,6 +298,7 @@ impl<S, L: Limits<Head>, M> RateLimit<S, L, M> {
     fn call_closely<I, O>(
         &mut self,
         mut request: Request<I>,
+        asked: Arrived<L::Held, L::Question>,
     ) -> ResponseFuture<S::Future, M::Body, S::Error, L::Held, M>
     where
         S: Service<Request<I>, Response = Response<O>> + Clone + Send + 'static,
@@ -304,7 +306,7 @@ impl<S, L: Limits<Head>, M> RateLimit<S, L, M> {
         M: Bodies<O, L::Held>,
         I: Send + 'static,
     {
-        match self.guard.ask(&request) {
+        match asked {
             Asked::Now(Admission::Passed(ticket)) if ticket.is_blank() => {
                 ResponseFuture::plain(self.inner.call(request))
             }

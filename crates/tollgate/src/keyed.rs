@@ -17,6 +17,7 @@ mod back;
 mod builder;
 mod cache_line;
 pub(crate) mod counters;
+mod glance;
 pub(crate) mod hasher;
 mod intervals;
 mod key;
@@ -36,6 +37,7 @@ mod together;
 mod word;
 
 pub use builder::{Builder, Settings};
+pub use glance::Glance;
 pub use key::Key;
 pub(crate) use level::KeyParts;
 pub use operator::{ActiveKey, NoSlot, Stats};

@@ -11,7 +11,7 @@ use super::hooks::{self, Came};
 use super::request::Request;
 use super::set_up::{Before, Guard, Mode};
 use super::tarpit::Stuck;
-use super::{Admission, Asked, Judged, Limits, Mistake, Outdated, Terms, Ticket};
+use super::{Admission, Asked, Judged, Limits, Look, Mistake, Outdated, Terms, Ticket};
 use crate::{Kind, retry_after};
 
 /// What has to be asked, or waited for, before it is known what becomes of a request.
@@ -20,6 +20,9 @@ pub struct Later<Q> {
     offender: Offender,
     what: What<Q>,
 }
+
+/// What came of asking a guard.
+pub type Arrived<H, Q> = Asked<Admission<H>, Box<Later<Q>>>;
 
 enum What<Q> {
     Limits(Q),
@@ -35,22 +38,28 @@ struct Offender {
 }
 
 impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
-    /// What the answer to a request says of the limit, if it is known at one look that it passes, and nothing else is to be done
-    /// for it. If not, nothing has happened, and it is [asked](Self::ask).
+    /// What the answer to a request says of the limit, if it passes and nothing else is to be done for it.
     ///
-    /// Carriers ask this first: no request is moved in memory for it, which asking in full takes longer for than deciding.
+    /// Carriers begin with this: for most requests it takes one look, for which none is moved in memory, and moving one takes
+    /// longer than deciding.
+    ///
+    /// # Errors
+    /// What came of [asking](Self::ask).
     #[inline(always)]
-    pub fn glance(&self, request: &R) -> Option<Fields> {
+    pub fn glance(&self, request: &R) -> Result<Fields, Arrived<L::Held, L::Question>> {
         let is_simple = self.before.is_none() && self.after.is_none() && !hooks::are_heard();
-        if is_simple {
-            self.limits.glance(request, &self.answers)
-        } else {
-            None
+        if !is_simple {
+            return Err(self.ask(request));
+        }
+        match self.limits.glance(request, &self.terms(None)) {
+            Look::Passed(fields) => Ok(fields),
+            Look::Over(asked) => Err(self.found(asked, None, Offender::default())),
+            Look::Unclear => Err(self.ask(request)),
         }
     }
 
     /// What becomes of a request, or what has to be asked first.
-    pub fn ask(&self, request: &R) -> Asked<Admission<L::Held>, Box<Later<L::Question>>> {
+    pub fn ask(&self, request: &R) -> Arrived<L::Held, L::Question> {
         match &self.before {
             None => self.ask_limits(request, None, Offender::default()),
             Some(before) => self.ask_after(before, request),
@@ -58,11 +67,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     }
 
     /// The same after all that is looked at before limits are asked.
-    fn ask_after(
-        &self,
-        before: &Before<R>,
-        request: &R,
-    ) -> Asked<Admission<L::Held>, Box<Later<L::Question>>> {
+    fn ask_after(&self, before: &Before<R>, request: &R) -> Arrived<L::Held, L::Question> {
         if before.exempt.iter().any(|is_exempt| is_exempt(request)) {
             return Asked::Now(Admission::Passed(Ticket::free()));
         }
@@ -80,13 +85,28 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         request: &R,
         cost: Option<u64>,
         offender: Offender,
-    ) -> Asked<Admission<L::Held>, Box<Later<L::Question>>> {
-        let terms = Terms {
+    ) -> Arrived<L::Held, L::Question> {
+        let asked = self.limits.ask(request, &self.terms(cost));
+        self.found(asked, cost, offender)
+    }
+
+    #[inline(always)]
+    const fn terms(&self, cost: Option<u64>) -> Terms<'_> {
+        Terms {
             cost,
             answers: &self.answers,
-            may_wait: self.mode == Mode::Enforce,
-        };
-        match self.limits.ask(request, &terms) {
+            may_wait: matches!(self.mode, Mode::Enforce),
+        }
+    }
+
+    /// What becomes of a request of which limits say this.
+    fn found(
+        &self,
+        asked: Asked<Judged<L::Held>, L::Question>,
+        cost: Option<u64>,
+        offender: Offender,
+    ) -> Arrived<L::Held, L::Question> {
+        match asked {
             Asked::Now(Judged::Refused(denial)) => self.refuse(denial, cost, offender),
             Asked::Now(judged) => Asked::Now(self.admission(judged)),
             Asked::Later(question) => Asked::Later(Box::new(Later {
@@ -116,11 +136,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         let (denial, stuck) = match what {
             What::Tarpit(denial, stuck) => (denial, stuck),
             What::Limits(question) => {
-                let terms = Terms {
-                    cost,
-                    answers: &self.answers,
-                    may_wait: self.mode == Mode::Enforce,
-                };
+                let terms = self.terms(cost);
                 let denial = match self.limits.answer(question, &terms).await {
                     Judged::Refused(denial) => denial,
                     Judged::Outdated => return Err(Outdated),
@@ -195,7 +211,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         denial: Box<Denial>,
         cost: Option<u64>,
         offender: Offender,
-    ) -> Asked<Admission<L::Held>, Box<Later<L::Question>>> {
+    ) -> Arrived<L::Held, L::Question> {
         self.log_refusal(&denial);
         if self.mode == Mode::Shadow {
             return Asked::Now(Admission::Passed(Ticket::free()));

@@ -15,7 +15,7 @@ use super::hooks;
 use super::keys::KeyOf;
 use super::missing::{Instead, Keyless, Missing};
 use super::request::Request;
-use super::{Asked, Judged, Limits, Terms};
+use super::{Asked, Judged, Limits, Look, Terms};
 use crate::{Kind, Shown};
 
 /// Keys that are sure of a place, unless told otherwise: 25 MB at most.
@@ -110,13 +110,17 @@ impl<K, C: Clock> PerKey<K, C> {
         now: Timestamp,
         terms: &Terms<'_>,
     ) -> Asked<Judged<()>, Box<Waiting<C>>> {
-        let decision = self.limiter.key(key).check_at(now, terms.cost());
-        hooks::passed_or_not(&self.name, || self.limiter.fingerprint(key), &decision);
+        let one = self.limiter.key(key);
+        let decision = one.check_at(now, terms.cost());
+        hooks::passed_or_not(&self.name, || one.fingerprint(), &decision);
         if decision.is_allowed() {
             let fields = self.told(&decision, terms.answers);
             return Asked::Now(Judged::Passed { held: (), fields });
         }
-        self.over(key, terms, &decision)
+        if self.waits(&decision, terms.may_wait) {
+            return self.line_up(key, terms.cost());
+        }
+        self.over(one.fingerprint(), &decision)
     }
 
     /// What the answer to a request that passed says.
@@ -125,23 +129,26 @@ impl<K, C: Clock> PerKey<K, C> {
         answers.passed(|| Some(Shown::of_bucket(&self.name, decision, self.limiter.rate())))
     }
 
-    /// What becomes of one that is over the limit.
+    /// Whether one that is over the limit waits for its turn.
+    #[inline]
+    fn waits(&self, decision: &Decision, may_wait: bool) -> bool {
+        let is_soon = !self.wait.is_zero() && decision.retry_after <= self.wait;
+        may_wait && is_soon && decision.outcome == Outcome::Denied
+    }
+
     #[cold]
-    fn over(
-        &self,
-        key: &impl Hash,
-        terms: &Terms<'_>,
-        decision: &Decision,
-    ) -> Asked<Judged<()>, Box<Waiting<C>>> {
-        let fingerprint = self.limiter.fingerprint(key);
-        let waits = terms.may_wait && !self.wait.is_zero() && decision.retry_after <= self.wait;
-        if waits && decision.outcome == Outcome::Denied {
-            return Asked::Later(Box::new(Waiting {
-                key: self.limiter.key_owned(key),
-                cost: terms.cost(),
-                fingerprint,
-            }));
-        }
+    #[inline(never)]
+    fn line_up(&self, key: &impl Hash, cost: u64) -> Asked<Judged<()>, Box<Waiting<C>>> {
+        Asked::Later(Box::new(Waiting {
+            fingerprint: self.limiter.fingerprint(key),
+            key: self.limiter.key_owned(key),
+            cost,
+        }))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn over(&self, fingerprint: u64, decision: &Decision) -> Asked<Judged<()>, Box<Waiting<C>>> {
         let denial = self.denial(decision, fingerprint);
         Asked::Now(Judged::Refused(Box::new(denial)))
     }
@@ -168,16 +175,32 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<
     type Question = Box<Waiting<C>>;
 
     #[inline(always)]
-    fn glance(&self, request: &R, answers: &Answers) -> Option<Fields> {
+    fn glance(&self, request: &R, terms: &Terms<'_>) -> Look<(), Box<Waiting<C>>> {
         // First, as it takes its time, in which the key is found.
         let now = self.limiter.clock().now();
-        let key = self.key.glance(request)?;
+        let Some(key) = self.key.glance(request) else {
+            return Look::Unclear;
+        };
         self.keyless.some_have_one();
-        let decision = self.limiter.key(&key).check_at_a_glance(now, 1)?;
-        if answers.are_silent() {
-            return Some(Fields::new());
+        let (one, cost) = (self.limiter.key(&key), terms.cost());
+        let Some(glance) = one.check_at_a_glance(now, cost) else {
+            return Look::Unclear;
+        };
+        if glance.is_allowed() {
+            return Look::Passed(if terms.answers.are_silent() {
+                Fields::new()
+            } else {
+                self.told(&glance.decision(), terms.answers)
+            });
         }
-        Some(self.told(&decision, answers))
+        let decision = glance.decision();
+        if self.waits(&decision, terms.may_wait)
+            // Once more, so that the key needn't be kept for this.
+            && let Some(key) = self.key.glance(request)
+        {
+            return Look::Over(self.line_up(&key, cost));
+        }
+        Look::Over(self.over(one.fingerprint(), &decision))
     }
 
     #[inline]

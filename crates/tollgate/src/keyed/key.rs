@@ -3,9 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use tollgate_core::{Decision, Gcra, LimitError, Outcome, Pace, Timestamp};
+use tollgate_core::{Decision, Gcra, LimitError, Pace, Timestamp};
 
-use super::intervals::Tag;
+use super::glance::Glance;
+use super::intervals::{KEY_BITS, Tag};
 use super::pace::InForce;
 use super::rated::Rated;
 use super::{KeyedLimiter, NoSlot, OneRate};
@@ -37,6 +38,12 @@ pub struct Key<'a, C: Clock = Monotonic, T = OneRate> {
 }
 
 impl<'a, C: Clock, T> Key<'a, C, T> {
+    /// What tells this key from others, as [`KeyedLimiter::fingerprint`].
+    #[inline]
+    pub const fn fingerprint(&self) -> u64 {
+        self.fingerprint & KEY_BITS
+    }
+
     /// The same key under another limit: a plan, or an override.
     ///
     /// It may be another with each call: what the key has spent stays spent, in tokens. So in
@@ -127,8 +134,8 @@ impl<'a, C: Clock, T> Key<'a, C, T> {
         self.check_at(self.limiter.clock.now(), cost)
     }
 
-    /// Decides a request of this cost at a time on the limiter's clock, if it is known at one look that it passes. If not, nothing
-    /// is charged or counted: ask again then, by one of the other verbs, which may still say that it passes.
+    /// Decides a request of this cost at a time on the limiter's clock, if it is known at one look what becomes of it. If not,
+    /// nothing is charged or counted: ask by one of the other verbs then.
     ///
     /// This is for those who have little to say to a request that passes, and more to one that doesn't. Who reads the clock
     /// first, and then finds the key, waits for one while it does the other.
@@ -140,23 +147,21 @@ impl<'a, C: Clock, T> Key<'a, C, T> {
     /// let now = limiter.clock().now();
     /// let user = limiter.key("user");
     /// // A key that was never seen takes a closer look.
-    /// assert_eq!(user.check_at_a_glance(now, 1), None);
+    /// assert!(user.check_at_a_glance(now, 1).is_none());
     /// assert!(user.check().is_allowed());
-    /// assert!(user.check_at_a_glance(now, 1).is_some_and(|passed| passed.remaining == 0));
-    /// // And so does one that may be refused.
-    /// assert_eq!(user.check_at_a_glance(now, 1), None);
+    /// let passed = user.check_at_a_glance(now, 1).expect("a key that was seen");
+    /// assert!(passed.is_allowed() && passed.decision().remaining == 0);
+    /// assert!(user.check_at_a_glance(now, 1).is_some_and(|refused| !refused.is_allowed()));
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     #[inline(always)]
-    pub fn check_at_a_glance(&self, now: Timestamp, cost: u64) -> Option<Decision> {
+    pub fn check_at_a_glance(&self, now: Timestamp, cost: u64) -> Option<Glance<'a, C, T>> {
         let (limiter, rated) = (self.limiter, self.rated());
         let moment = limiter.table.since_anchor(now);
         if limiter.lines.is_marked(self.fingerprint) {
             return None;
         }
-        let word = rated.pass(moment, cost)?;
-        limiter.counters.count(true);
-        Some(rated.left(Outcome::Allowed, Duration::ZERO, word, moment.now))
+        rated.decide(limiter.table.place(self.fingerprint), moment, cost)
     }
 
     /// Decides a request of this cost at a time on the limiter's clock.

@@ -8,6 +8,7 @@ use tollgate_core::{Decision, Outcome, Pace, Tat, Timestamp, units};
 use super::KeyedLimiter;
 use super::anchor::Moment;
 use super::back::SLACK;
+use super::glance::Glance;
 use super::pace::InForce;
 use super::shard::{Answer, Need};
 use super::slot::ChargeRequest;
@@ -61,19 +62,32 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     /// Decides a request of a key that may be here.
     #[inline(always)]
     pub(super) fn check_in(&self, place: Candidates<'_>, moment: Moment, cost: u64) -> Decision {
-        let ask = self.ask(moment, cost, 0);
-        let slot = place.guess(ask.fingerprint);
-        match place.shard.try_pass(slot, &ask) {
-            Some((true, word)) => {
-                self.limiter.counters.count(true);
-                self.left(Outcome::Allowed, Duration::ZERO, word, moment.now)
-            }
-            Some((false, word)) => {
-                let judged = word.judge(ask.pace, moment.now, cost);
-                self.decided(&judged, cost)
-            }
+        match self.decide(place, moment, cost) {
+            Some(glance) => glance.decision(),
             None => self.check_slowly(moment, cost),
         }
+    }
+
+    /// Decides a request of a key that may be here, if that takes no closer look, and counts it.
+    #[inline(always)]
+    pub(super) fn decide(
+        &self,
+        place: Candidates<'_>,
+        moment: Moment,
+        cost: u64,
+    ) -> Option<Glance<'a, C, T>> {
+        let ask = self.ask(moment, cost, 0);
+        let (allowed, word) = place.shard.try_pass(place.guess(ask.fingerprint), &ask)?;
+        if allowed || cost > 0 {
+            self.limiter.counters.count(allowed);
+        }
+        Some(Glance {
+            rated: *self,
+            allowed,
+            word,
+            moment,
+            cost,
+        })
     }
 
     /// Charges a cost that passes now, if that takes no closer look: the key's word then.
