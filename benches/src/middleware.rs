@@ -177,7 +177,4 @@ fn two_threads(report: &mut Report) {
     let governor = both(&crew, theirs(PLENTY).layer(Nothing::<false>));
     let mut peers = [Peer::new("tower_governor", governor).target(0.6)];
     compare(report, "two-threads", &mut ours, &mut peers);
-    let bare = both(&crew, Nothing::<false>);
-    let mut peers = [Peer::new("bare", bare)];
-    compare(report, "two-threads", &mut ours, &mut peers);
 }

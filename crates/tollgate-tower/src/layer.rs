@@ -278,7 +278,7 @@ where
         self.inner.poll_ready(context)
     }
 
-    #[inline]
+    #[inline(always)]
     fn call(&mut self, request: Request<I>) -> Self::Future {
         let fields = match self.guard.glance(&request) {
             Ok(fields) => fields,

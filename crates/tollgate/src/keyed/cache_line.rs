@@ -25,16 +25,17 @@ pub(crate) struct CacheLine(pub(crate) [Slot; SLOTS]);
 pub(crate) fn select([first, second]: [&CacheLine; 2], fingerprint: u64) -> &Slot {
     // Acquire: whoever sees a key here also sees that its slot was busy before.
     let here = |slot: &Slot| slot.fingerprint.load(Ordering::Acquire) == fingerprint;
-    let mut place = 0;
-    // By number, as adapters of iterators aren't always compiled in place.
+    // By number, as adapters of iterators aren't always compiled in place, and each line by itself: neither waits for the other.
+    let (mut near, mut far) = (0, SLOTS);
     for number in 1..SLOTS {
-        place = select_unpredictable(here(&first.0[number]), number, place);
+        near = select_unpredictable(here(&first.0[number]), number, near);
     }
     for number in 0..SLOTS {
-        place = select_unpredictable(here(&second.0[number]), SLOTS + number, place);
+        far = select_unpredictable(here(&second.0[number]), number, far);
     }
-    let line = select_unpredictable(place < SLOTS, first, second);
-    &line.0[place % SLOTS]
+    let is_far = far < SLOTS;
+    let line = select_unpredictable(is_far, second, first);
+    &line.0[select_unpredictable(is_far, far, near) % SLOTS]
 }
 
 impl CacheLine {
