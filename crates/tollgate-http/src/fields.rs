@@ -118,7 +118,7 @@ pub fn time_of(rate: Rate, tokens: u64) -> Option<Duration> {
 }
 
 /// Whole seconds, rounded up; as many as a field can say of a time that never comes.
-const fn secs(time: Duration) -> u64 {
+pub(crate) const fn secs(time: Duration) -> u64 {
     let up = time
         .as_secs()
         .saturating_add((time.subsec_nanos() > 0) as u64);
@@ -207,8 +207,7 @@ pub(crate) trait Sink {
         self.field("ratelimit-policy");
         policy_item(self, limit);
         self.field("ratelimit");
-        left_name(self, limit);
-        left_counts(self, limit);
+        left_item(self, limit);
     }
 }
 
@@ -260,10 +259,7 @@ pub(crate) fn write_to(
                 out.field("ratelimit-policy");
                 list(out, each(), policy_item);
                 out.field("ratelimit");
-                list(out, each(), |out, limit| {
-                    left_name(out, limit);
-                    left_counts(out, limit);
-                });
+                list(out, each(), left_item);
             }
             Dialect::Draft7 => {
                 out.field("ratelimit");
@@ -339,7 +335,13 @@ pub(crate) fn policy_item(out: &mut (impl Sink + ?Sized), limit: &Shown<'_>) {
     window(out, limit);
 }
 
-/// What an item of `RateLimit` begins with, whatever is left.
+/// An item of `RateLimit`.
+pub(crate) fn left_item(out: &mut (impl Sink + ?Sized), limit: &Shown<'_>) {
+    left_name(out, limit);
+    left_counts(out, limit);
+}
+
+/// What it begins with, whatever is left.
 pub(crate) fn left_name(out: &mut (impl Sink + ?Sized), limit: &Shown<'_>) {
     string(out, limit.name);
     out.text(";r=");

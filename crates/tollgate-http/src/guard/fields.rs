@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::memo;
 use crate::Shown;
-use crate::fields::{self, Sink};
+use crate::fields::{self, Sink, secs};
 use crate::json::digit_bytes;
 
 /// Most values fit here while they are being written.
@@ -184,6 +184,16 @@ impl Sink for Written {
             policy: written(fields::policy_item),
             name: written(fields::left_name),
         };
+        if limit.remaining == 0 {
+            memo::same(limit, texts, |same| {
+                self.known("ratelimit-policy", same.policy.clone());
+            });
+            let value = memo::empty(limit.name, secs(limit.more_after), || {
+                written(fields::left_item)
+            });
+            self.known("ratelimit", value);
+            return;
+        }
         memo::same(limit, texts, |same| {
             self.known("ratelimit-policy", same.policy.clone());
             self.name = Some("ratelimit");

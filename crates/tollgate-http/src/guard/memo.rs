@@ -16,6 +16,14 @@ thread_local! {
     /// Of each thread its own, so that nobody waits for the count of who shares a text.
     static POLICIES: RefCell<[Option<Memo>; PLACES]> = const { RefCell::new([const { None }; PLACES]) };
     static REFUSALS: RefCell<[Option<Words>; PLACES]> = const { RefCell::new([const { None }; PLACES]) };
+    static EMPTY: RefCell<[Option<Empty>; PLACES]> = const { RefCell::new([const { None }; PLACES]) };
+}
+
+/// What `RateLimit` says of a limit of which nothing is left for so many seconds.
+struct Empty {
+    name: Box<str>,
+    seconds: u64,
+    value: Bytes,
 }
 
 /// The words of a refusal.
@@ -83,6 +91,22 @@ pub(super) fn refusal(form: Form, refusal: &Refusal<'_>, write: impl FnOnce() ->
     })
 }
 
+/// The value of `RateLimit` while nothing is left of the limit with this name for so many seconds, by this function if it isn't
+/// remembered.
+pub(super) fn empty(name: &str, seconds: u64, write: impl FnOnce() -> Bytes) -> Bytes {
+    EMPTY.with(|places| {
+        let mut places = places.borrow_mut();
+        let place = &mut places[place_of(name, seconds)];
+        match place {
+            Some(empty) if empty.seconds == seconds && *empty.name == *name => empty.value.clone(),
+            _ => place
+                .insert(Empty::new(name, seconds, write()))
+                .value
+                .clone(),
+        }
+    })
+}
+
 /// Where what is known of a limit is kept, with this number of its. Those that share a place take turns.
 #[inline]
 fn place_of(name: &str, number: u64) -> usize {
@@ -91,6 +115,17 @@ fn place_of(name: &str, number: u64) -> usize {
     // Names of rules are often numbered, and differ at their end.
     let mixed = number ^ (u64::from(last) << 3) ^ (name.len() as u64);
     (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % PLACES
+}
+
+impl Empty {
+    #[cold]
+    fn new(name: &str, seconds: u64, value: Bytes) -> Self {
+        Self {
+            name: name.into(),
+            seconds,
+            value,
+        }
+    }
 }
 
 impl Words {
@@ -148,8 +183,10 @@ mod tests {
             for number in 0..3 * PLACES as u64 {
                 let name = format!("rule-{}", number % 100);
                 let window = Duration::from_secs(1 + number % 2);
+                // With something left, and with nothing for more times than there are places.
+                let full = Duration::from_secs(number % 150);
                 let decision =
-                    Decision::new(Outcome::Allowed, number, 0, Duration::ZERO, Duration::ZERO);
+                    Decision::new(Outcome::Allowed, number, round % 2, Duration::ZERO, full);
                 let shown = Shown::of(&name, &decision).window(window);
                 let mut written = super::super::fields::Written::default();
                 crate::fields::write_to(&[Dialect::Draft8], &[shown], 0, &mut written);

@@ -25,17 +25,16 @@ pub(crate) struct CacheLine(pub(crate) [Slot; SLOTS]);
 pub(crate) fn select([first, second]: [&CacheLine; 2], fingerprint: u64) -> &Slot {
     // Acquire: whoever sees a key here also sees that its slot was busy before.
     let here = |slot: &Slot| slot.fingerprint.load(Ordering::Acquire) == fingerprint;
-    // By number, as adapters of iterators aren't always compiled in place, and each line by itself: neither waits for the other.
-    let (mut near, mut far) = (0, SLOTS);
+    let mut place = 0;
+    // By number, as adapters of iterators aren't always compiled in place.
     for number in 1..SLOTS {
-        near = select_unpredictable(here(&first.0[number]), number, near);
+        place = select_unpredictable(here(&first.0[number]), number, place);
     }
     for number in 0..SLOTS {
-        far = select_unpredictable(here(&second.0[number]), number, far);
+        place = select_unpredictable(here(&second.0[number]), SLOTS + number, place);
     }
-    let is_far = far < SLOTS;
-    let line = select_unpredictable(is_far, second, first);
-    &line.0[select_unpredictable(is_far, far, near) % SLOTS]
+    let line = select_unpredictable(place < SLOTS, first, second);
+    &line.0[place % SLOTS]
 }
 
 impl CacheLine {
