@@ -2,7 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZero;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use axum::Router;
@@ -25,6 +27,8 @@ enum Step {
     /// The rate changes to so many a second.
     Rate(u64),
     Block(IpAddr),
+    /// One of those that wait goes away.
+    Leave(usize),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +36,9 @@ struct Setting {
     is_loud: bool,
     missing: Missing,
     trusts: bool,
+    /// How long a request may wait for its turn.
+    wait: Duration,
+    is_shadow: bool,
 }
 
 /// The layer on a clock of its own, and with `in_full` one in which a predicate has a say, so that nothing is known at one look.
@@ -39,7 +46,12 @@ struct Played {
     app: Router,
     limiter: Arc<KeyedLimiter<Arc<Manual>>>,
     clock: Arc<Manual>,
+    asked: usize,
+    /// Those that wait for their turn, by their numbers.
+    waiting: Vec<(usize, Asked)>,
 }
+
+type Asked = Pin<Box<dyn Future<Output = Answer>>>;
 
 impl Played {
     fn new(setting: Setting, is_in_full: bool) -> Self {
@@ -51,23 +63,30 @@ impl Played {
         if setting.trusts {
             key = key.behind(Trust::proxies(["10.0.0.0/8".parse().expect("a network")]));
         }
-        let limits = PerKey::by(Arc::clone(&limiter), key).missing(setting.missing);
+        let limits = PerKey::by(Arc::clone(&limiter), key)
+            .missing(setting.missing)
+            .wait(setting.wait);
         let mut layer = RateLimitLayer::new(limits);
+        if setting.is_shadow {
+            layer = layer.with(Guard::shadow);
+        }
         if !setting.is_loud {
             layer = layer.answers(Answers::new().dialects([] as [Dialect; 0]));
         }
         if is_in_full {
             layer = layer.exempt(|_| false);
         }
-        let app = app(layer);
         Self {
-            app,
+            app: app(layer),
             limiter,
             clock,
+            asked: 0,
+            waiting: Vec::new(),
         }
     }
 
-    async fn play(&self, step: &Step) -> Option<Answer> {
+    /// Who is answered then, and what.
+    fn play(&mut self, step: &Step) -> Vec<(usize, Answer)> {
         match step {
             Step::Ask(peer, hops) => {
                 let mut request = Request::new(axum::body::Body::empty());
@@ -79,7 +98,10 @@ impl Played {
                     let extensions = request.extensions_mut();
                     extensions.insert(SocketAddr::new(*peer, 1));
                 }
-                return Some(ask(&self.app, request).await);
+                let app = self.app.clone();
+                let asked = Box::pin(async move { ask(&app, request).await });
+                self.waiting.push((self.asked, asked));
+                self.asked += 1;
             }
             Step::Pass(time) => self.clock.advance(*time),
             Step::Rate(count) => {
@@ -95,8 +117,22 @@ impl Played {
                 let blocked = blocked.block_for(Duration::from_secs(1));
                 blocked.expect("room for it");
             }
+            Step::Leave(which) if !self.waiting.is_empty() => {
+                drop(self.waiting.remove(which % self.waiting.len()));
+            }
+            Step::Leave(_) => {}
         }
-        None
+        let mut context = Context::from_waker(Waker::noop());
+        let mut answers = Vec::new();
+        self.waiting
+            .retain_mut(|(number, asked)| match asked.as_mut().poll(&mut context) {
+                Poll::Ready(answer) => {
+                    answers.push((*number, answer));
+                    false
+                }
+                Poll::Pending => true,
+            });
+        answers
     }
 }
 
@@ -121,6 +157,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (0..900u64).prop_map(|millis| Step::Pass(Duration::from_millis(millis))),
         1 => (1..20u64).prop_map(Step::Rate),
         1 => peer().prop_map(Step::Block),
+        1 => any::<usize>().prop_map(Step::Leave),
     ]
 }
 
@@ -130,11 +167,17 @@ fn setting() -> impl Strategy<Value = Setting> {
         Just(Missing::Peer),
         Just(Missing::Pass)
     ];
-    (any::<bool>(), missing, any::<bool>()).prop_map(|(is_loud, missing, trusts)| Setting {
-        is_loud,
-        missing,
-        trusts,
-    })
+    let wait = prop_oneof![3 => Just(0), 1 => 1..3_000u64].prop_map(Duration::from_millis);
+    let shadow = prop_oneof![3 => Just(false), 1 => Just(true)];
+    (any::<bool>(), missing, any::<bool>(), wait, shadow).prop_map(
+        |(is_loud, missing, trusts, wait, is_shadow)| Setting {
+            is_loud,
+            missing,
+            trusts,
+            wait,
+            is_shadow,
+        },
+    )
 }
 
 proptest! {
@@ -145,16 +188,18 @@ proptest! {
         setting in setting(),
         steps in proptest::collection::vec(step(), 1..60),
     ) {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().start_paused(true).build().expect("a runtime");
         runtime.block_on(async {
-            let (glance, full) = (Played::new(setting, false), Played::new(setting, true));
+            let mut glance = Played::new(setting, false);
+            let mut full = Played::new(setting, true);
             for (number, step) in steps.iter().enumerate() {
-                let (one, other) = (glance.play(step).await, full.play(step).await);
+                let (one, other) = (glance.play(step), full.play(step));
                 prop_assert_eq!(one, other, "step {} of {:?}", number, &steps);
             }
             let counts = |played: &Played| {
                 let stats = played.limiter.stats();
-                (stats.allowed, stats.denied)
+                (stats.allowed, stats.denied, played.waiting.len())
             };
             prop_assert_eq!(counts(&glance), counts(&full));
             Ok(())
