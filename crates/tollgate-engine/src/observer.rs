@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::Decision;
 
 use crate::limits::RequestKey;
-use crate::policy::Mode;
+use crate::policy::{Mode, OnStoreFailure};
 use crate::verdict::{Cause, Reason};
 
 /// Is told of every verdict, on the thread that decides, once it is given to
@@ -95,6 +95,8 @@ pub struct Event<'a> {
     pub enforced_percent: u8,
     /// What was decided: for a rule in shadow, what it would have been.
     pub decision: Decision,
+    /// What decided if a store couldn't be asked; none if it was, or there is none.
+    pub fallback: Option<OnStoreFailure>,
     /// Whether it passed, and the limit is as far used as the policy calls near.
     pub near_limit: bool,
     /// How long the whole decision took; zero for one who [wants](Observer::wants) refusals alone.

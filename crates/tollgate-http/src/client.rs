@@ -186,6 +186,7 @@ impl Trust {
 
     /// Whether what anybody tells is believed.
     #[inline(always)]
+    #[cfg(feature = "guard")]
     pub(crate) const fn believes_some(&self) -> bool {
         !matches!(self.whom, Whom::Nobody)
     }

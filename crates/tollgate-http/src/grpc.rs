@@ -12,6 +12,7 @@ pub const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
 /// What `grpc-status` says.
 const RESOURCE_EXHAUSTED: u64 = 8;
+#[cfg(feature = "guard")]
 const INTERNAL: &str = "13";
 const UNAVAILABLE: u64 = 14;
 
@@ -99,6 +100,7 @@ pub fn write(
 }
 
 /// Writes the fields of a call that failed by a mistake of the server: `INTERNAL`, and what its caller may know.
+#[cfg(feature = "guard")]
 pub(crate) fn write_failure(message: &str, mut field: impl FnMut(&'static str, &str)) {
     field("grpc-status", INTERNAL);
     field("grpc-message", message);

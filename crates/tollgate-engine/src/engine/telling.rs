@@ -58,6 +58,7 @@ fn tell(observer: &dyn Observer, verdict: &Findings<'_>, took: Duration) {
             mode: verdict.mode(),
             enforced_percent: verdict.enforced_percent(),
             decision: said.decision,
+            fallback: verdict.fallback(),
             near_limit: verdict.is_near_limit(),
             took,
         });
@@ -76,6 +77,7 @@ fn tell(observer: &dyn Observer, verdict: &Findings<'_>, took: Duration) {
             mode: Mode::Shadow,
             enforced_percent: refusal.enforced_percent,
             decision: refusal.decision,
+            fallback: None,
             near_limit: false,
             took,
         });

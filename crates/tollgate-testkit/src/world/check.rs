@@ -197,7 +197,16 @@ impl<'a> Case<'a> {
                     "a denial by a store that was never reached: {told:?}"
                 ));
             }
-            if told.fallback == Some(OnStoreFailure::Closed) && told.allowed {
+            let is_closed = told.fallback == Some(OnStoreFailure::Closed);
+            if told
+                .status
+                .is_some_and(|status| (status == 503) != is_closed)
+            {
+                return Err(format!(
+                    "a failure that looks like a denial, or the other way round: {told:?}"
+                ));
+            }
+            if is_closed && told.allowed {
                 return Err(format!("it passed without a store, closed: {told:?}"));
             }
             let bursts = self.setting().rules.iter().flat_map(Rule::amounts);

@@ -14,6 +14,7 @@ use tollgate_engine::{Engine, Policy};
 use tollgate_redis::simulation::{CallOff, Connecting, World};
 use tollgate_redis::{Redis, RedisLimiter};
 
+use super::guard::{Guard, Seen};
 use super::network::{EPOCH, Universe};
 use super::story::Setting;
 use crate::traffic::Random;
@@ -137,6 +138,8 @@ impl fmt::Debug for Life {
 pub(super) struct Node {
     pub(super) life: Arc<Life>,
     pub(super) engine: Arc<Engine<Redis>>,
+    /// The middleware before it, if requests come through that.
+    pub(super) guard: Option<Arc<Guard>>,
     /// Of the policy in force.
     pub(super) version: Arc<AtomicUsize>,
 }
@@ -169,8 +172,18 @@ impl Node {
             .expect("a runtime");
         let policy = policy(&setting.policy(version));
         let engine = Engine::new(policy, redis).expect("a policy");
+        let engine = engine.with_seed(life.random());
+        let (engine, guard) = if setting.is_guarded {
+            let seen = Seen::default();
+            let engine = Arc::new(engine.with_observer(seen.clone()));
+            let guard = Guard::new(&engine, seen);
+            (engine, Some(Arc::new(guard)))
+        } else {
+            (Arc::new(engine), None)
+        };
         Self {
-            engine: Arc::new(engine.with_seed(life.random())),
+            engine,
+            guard,
             life,
             version: Arc::new(AtomicUsize::new(version)),
         }

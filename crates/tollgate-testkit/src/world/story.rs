@@ -171,7 +171,9 @@ impl Story {
     /// The story of a seed.
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let setting = Setting::new(&mut random);
+        let mut setting = Setting::new(&mut random);
+        // By luck of its own, so that all else of a story is the same with the middleware and without.
+        setting.is_guarded = Random::new(seed ^ 0x0067_7561_7264).below(3) == 0;
         let mut events = Vec::new();
         let length = setting.length(&mut random);
         let demand = traffic::Demand::new(&setting, length, &mut random);

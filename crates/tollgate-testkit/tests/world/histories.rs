@@ -2,10 +2,11 @@
 //!
 //! `TOLLGATE_SEEDS=7..8` plays these and no others; a failing seed says so and prints its shortest history.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use tollgate_testkit::redis::Server;
-use tollgate_testkit::world::{Call, Story, play, replay, try_seed};
+use tollgate_testkit::world::{Call, Ends, Event, Story, play, replay, try_seed};
 
 use super::is_soak;
 
@@ -73,6 +74,41 @@ fn a_seed_plays_the_same_each_time() {
         }
         assert!(one == other, "seed {seed}: something else");
     }
+}
+
+/// Through the middleware and without it: the same requests, the same luck, the same answers.
+#[test]
+fn the_middleware_passes_on_what_the_engine_says() {
+    let (mut passed, mut statuses) = (0, BTreeMap::<u16, usize>::new());
+    for seed in 0..100 {
+        let mut story = Story::new(seed);
+        for (_, event) in &mut story.events {
+            // Nobody can tell the middleware that a request never ran.
+            if let Event::Ask(request) = event
+                && request.ends == Ends::Cancelled
+            {
+                request.ends = Ends::Unsaid;
+            }
+        }
+        let mut answers = [false, true].map(|is_guarded| {
+            story.setting.is_guarded = is_guarded;
+            play(&story).answers
+        });
+        for told in &mut answers[1] {
+            match told.status.take() {
+                Some(status) => *statuses.entry(status).or_default() += 1,
+                None => passed += 1,
+            }
+        }
+        let [one, other] = &answers;
+        let differs = one.iter().zip(other).find(|(one, other)| one != other);
+        assert_eq!(differs, None, "seed {seed}");
+        assert_eq!(one.len(), other.len(), "seed {seed}");
+    }
+    // All kinds of them.
+    let seen: Vec<_> = statuses.keys().copied().collect();
+    assert_eq!(seen, [429, 503], "{statuses:?}");
+    assert!(passed > 1_000, "{passed}");
 }
 
 #[test]

@@ -24,6 +24,7 @@ fn setting(rules: Vec<Rule>) -> Setting {
         slot_life: 1_000,
         remembers: false,
         learns: false,
+        is_guarded: false,
         troubles: Vec::new(),
     }
 }

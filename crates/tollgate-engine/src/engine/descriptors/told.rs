@@ -81,6 +81,7 @@ impl<B: Backend> Engine<B> {
                 mode,
                 enforced_percent: percent_of(mode),
                 decision: BLOCKED,
+                fallback: None,
                 near_limit: false,
                 took: started.map_or(Duration::ZERO, |started| self.backend.now() - started),
             });
@@ -173,6 +174,7 @@ impl Request<'_, '_> {
                 mode,
                 enforced_percent: percent_of(mode),
                 decision,
+                fallback: decided.fallbacks[number],
                 near_limit: is_near(&decision, rules.near_limit_percent),
                 took,
             });
@@ -185,6 +187,7 @@ impl Request<'_, '_> {
                 mode: rules.mode,
                 enforced_percent: percent_of(rules.mode),
                 decision: Decision::UNLIMITED,
+                fallback: None,
                 near_limit: false,
                 took,
             });

@@ -5,14 +5,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tollgate_core::Outcome;
-use tollgate_engine::verdict::{Cause, Permits, Verdict};
+use tollgate_engine::verdict::Permits;
 use tollgate_engine::{Engine, Facts};
+use tollgate_http::guard::MoreFacts;
 use tollgate_redis::Redis;
 
 use super::{Record, Told, Unanswered};
+use crate::world::guard::{Answer, Guard, Passed, Said, rule_of};
 use crate::world::network::Universe;
 use crate::world::node::Node;
 use crate::world::story::{Ends, Request};
+
+/// What a request holds that passed.
+enum Held {
+    Permits(Permits),
+    Ticket(Passed),
+}
 
 /// A request on its way.
 pub(super) struct Asking {
@@ -22,18 +30,23 @@ pub(super) struct Asking {
     universe: Arc<Universe>,
     record: Arc<Mutex<Record>>,
     engine: Arc<Engine<Redis>>,
+    guard: Option<Arc<Guard>>,
     version: Arc<AtomicUsize>,
     returned: Option<usize>,
 }
 
 impl Asking {
     pub(super) fn new(
-        ask: Request,
+        mut ask: Request,
         life: usize,
         node: &Node,
         universe: &Arc<Universe>,
         record: &Arc<Mutex<Record>>,
     ) -> Self {
+        if node.guard.is_some() && ask.ends == Ends::Cancelled {
+            // Nobody can say so to the middleware.
+            ask.ends = Ends::Unsaid;
+        }
         Self {
             ask,
             life,
@@ -41,6 +54,7 @@ impl Asking {
             universe: Arc::clone(universe),
             record: Arc::clone(record),
             engine: Arc::clone(&node.engine),
+            guard: node.guard.clone(),
             version: Arc::clone(&node.version),
             returned: None,
         }
@@ -71,12 +85,20 @@ impl Asking {
         // Of the policy that the engine takes up now.
         let version = self.version.load(Ordering::Relaxed);
         let (who, cost) = (self.ask.who.to_string(), self.ask.cost.to_string());
-        let facts = Facts::new()
-            .with("key", &who)
-            .with("cost", &cost)
-            .with("all", "all");
-        let verdict = self.decide(&facts).await?;
-        let told = self.told(&verdict, version);
+        let facts = [("key", &*who), ("cost", &*cost), ("all", "all")];
+        let answer = match &self.guard {
+            None => self.decide(facts).await?,
+            Some(guard) => {
+                let facts = facts.iter();
+                let facts = facts.fold(MoreFacts::default(), |more, (name, value)| {
+                    more.with(name, value)
+                });
+                let Answer { said, came } = self.in_time(guard.ask(facts)).await?;
+                (said, came.map(Held::Ticket).map_err(Some))
+            }
+        };
+        let (said, came) = answer;
+        let told = self.told(said, &came, version);
         let number = self.note(|record| {
             let mut waiting = record.unanswered.iter();
             if let Some(place) = waiting.position(|other| *other == unanswered) {
@@ -85,8 +107,8 @@ impl Asking {
             record.answers.push(told);
             record.answers.len() - 1
         });
-        if let Some(passed) = verdict.passed() {
-            self.go_on(passed.into_permits()).await;
+        if let Ok(held) = came {
+            self.go_on(held).await;
             let ended_at = self.universe.now();
             self.note(|record| record.answers[number].ended_at = Some(ended_at));
             return None;
@@ -97,27 +119,35 @@ impl Asking {
     }
 
     /// What the engine says; nothing if the request is dropped before it does.
-    async fn decide<'f>(&self, facts: &'f Facts<'f>) -> Option<Verdict<'f>> {
-        let deciding = self.engine.decide_async(facts);
-        let verdict = match self.ask.patience {
-            None => deciding.await,
+    async fn decide(&self, facts: [(&str, &str); 3]) -> Option<(Said, Result<Held, Option<u16>>)> {
+        let facts: Facts<'_> = facts.into_iter().collect();
+        let verdict = match self.in_time(self.engine.decide_async(&facts)).await? {
+            Ok(verdict) => verdict,
+            Err(never) => match never {},
+        };
+        let said = Said {
+            rule: rule_of(&verdict.cause()),
+            decision: *verdict.decision(),
+            fallback: verdict.fallback(),
+        };
+        let passed = verdict.passed();
+        let came = passed.map(|passed| Held::Permits(passed.into_permits()));
+        Some((said, came.ok_or(None)))
+    }
+
+    /// What comes of this in the time that the request has; nothing if it is dropped before.
+    async fn in_time<T>(&self, asking: impl Future<Output = T>) -> Option<T> {
+        match self.ask.patience {
+            None => Some(asking.await),
             Some(micros) => {
                 let patience = Duration::from_micros(micros);
-                tokio::time::timeout(patience, deciding).await.ok()?
+                tokio::time::timeout(patience, asking).await.ok()
             }
-        };
-        match verdict {
-            Ok(verdict) => Some(verdict),
-            Err(never) => match never {},
         }
     }
 
-    /// What is noted of a verdict by this version of the policy.
-    fn told(&self, verdict: &Verdict<'_>, version: usize) -> Told {
-        let rule = match verdict.cause() {
-            Cause::Rule(name) | Cause::StoreFailure(name) => name[1..].parse().ok(),
-            _ => None,
-        };
+    /// What is noted of an answer by this version of the policy.
+    fn told(&self, said: Said, came: &Result<Held, Option<u16>>, version: usize) -> Told {
         Told {
             ask: self.ask,
             life: self.life,
@@ -125,22 +155,29 @@ impl Asking {
             at: self.universe.now(),
             version,
             last_version: self.version.load(Ordering::Relaxed),
-            allowed: verdict.refused().is_none(),
-            fallback: verdict.fallback(),
-            decision: *verdict.decision(),
-            rule,
+            allowed: came.is_ok(),
+            fallback: said.fallback,
+            decision: said.decision,
+            rule: said.rule,
+            status: came.as_ref().err().copied().flatten(),
             ended_at: None,
             returned: self.returned,
         }
     }
 
     /// Runs for a while and gives back what it holds.
-    async fn go_on(&self, mut permits: Permits) {
-        tokio::time::sleep(Duration::from_micros(self.ask.runs)).await;
-        match self.ask.ends {
-            Ends::Cost(cost) => permits.settle(cost),
-            Ends::Unsaid => drop(permits),
-            Ends::Cancelled => permits.cancel(),
+    async fn go_on(&self, held: Held) {
+        let time = Duration::from_micros(self.ask.runs);
+        match held {
+            Held::Ticket(passed) => passed.run(time, self.ask.ends).await,
+            Held::Permits(mut permits) => {
+                tokio::time::sleep(time).await;
+                match self.ask.ends {
+                    Ends::Cost(cost) => permits.settle(cost),
+                    Ends::Unsaid => drop(permits),
+                    Ends::Cancelled => permits.cancel(),
+                }
+            }
         }
     }
 

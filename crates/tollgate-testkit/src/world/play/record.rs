@@ -60,6 +60,8 @@ pub struct Told {
     pub decision: Decision,
     /// Which rule that was, if one did.
     pub rule: Option<usize>,
+    /// The status of the middleware's refusal; none if it passed, or there is no middleware.
+    pub status: Option<u16>,
     /// When it gave back what it held; none if its node died before.
     pub ended_at: Option<u64>,
     /// It came back at the time that it had been told: of the answer with this number.

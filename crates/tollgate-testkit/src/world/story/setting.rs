@@ -34,6 +34,8 @@ pub struct Setting {
     pub remembers: bool,
     /// Whether they learn how many they are, instead of being told.
     pub learns: bool,
+    /// Whether requests come through the middleware, and not to the engine itself.
+    pub is_guarded: bool,
     /// What goes wrong.
     pub troubles: Vec<Trouble>,
 }
@@ -92,6 +94,7 @@ impl Setting {
             slot_life: 1_000 + random.below(3_000),
             remembers: random.below(2) == 0,
             learns: random.below(3) == 0,
+            is_guarded: false,
             troubles,
         }
     }
@@ -157,6 +160,7 @@ impl fmt::Display for Setting {
             slot_life,
             remembers,
             learns,
+            is_guarded,
             troubles,
             ..
         } = self;
@@ -168,7 +172,10 @@ impl fmt::Display for Setting {
             f,
             "leases {lease_life:?} ms of 1/{lease_part}, slots {slot_life} ms, "
         )?;
-        writeln!(f, "remembers {remembers}, learns {learns}, {troubles:?}")?;
+        writeln!(
+            f,
+            "remembers {remembers}, learns {learns}, guarded {is_guarded}, {troubles:?}"
+        )?;
         for version in 0..self.versions {
             write!(f, "version {version}, {}", self.policy(version))?;
         }
