@@ -32,7 +32,7 @@
 //! * `axum_websockets`: so many websockets at once for each client, for as long as they live.
 //! * `axum_tiers`: a user from a token, tiers, and limits for anonymous ones before that.
 //! * `tonic_per_method`: a limit for each method of gRPC.
-//! * `login_protection`: only wrong passwords count, and many at once get no further.
+//! * `login_protection`: only failures count, and many at once get no further.
 //! * `llm_budget_http`: an estimate is held while an answer is sent, and settled after it.
 //! * `policy_and_redis`: two instances share the limits of one policy file, and go on when the store is gone.
 //! * `reqwest_client`: a client that slows down before it is refused.

@@ -81,7 +81,9 @@ impl<C: Clock + 'static, W: Clock + 'static> RateLimit<ByPolicy<Memory<C, W>>> {
 }
 
 impl<K: KeyOf<Head>> RateLimit<ExactPerKey<K>> {
-    /// Each key may fail so often: only answers that are [failures](Counts::Failures) count, as those to wrong passwords.
+    /// Each key may fail so often: only answers that are [failures](Counts::Failures) count, which are those from 400 on: wrong
+    /// passwords, but also 404 and 500. So put it on the route of the login alone, and if only some statuses are to count, say so
+    /// by [`Counts::By`] on an [`ExactPerKey`]. What answers a wrong password with 200 or a redirect isn't counted.
     /// Until it is answered each request holds its place, so ten thousand at once get no further than one by one.
     ///
     /// # Panics

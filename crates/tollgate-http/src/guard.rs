@@ -179,7 +179,7 @@ impl fmt::Display for Mistake {
             Self::NoKey => {
                 "a request has no key to be limited by: put the layer that finds it before this one. If it is an address, let \
                  the server tell it: axum does with into_make_service_with_connect_info::<SocketAddr>() and the feature \
-                 \"axum\" of tollgate-tower"
+                 \"axum\" of tollgate-tower; elsewhere put a SocketAddr into the request's extensions"
             }
         })
     }

@@ -16,8 +16,8 @@ use crate::future::replied;
 /// That of axum is one (feature `axum`), and that of tonic (feature `tonic`).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be the body of a refusal",
-    note = "for services of axum or tonic, turn on the feature of that name of tollgate-tower",
-    note = "for others call `any_body()` on the layer: answers have a body of tollgate's then, around the service's own"
+    note = "axum's and tonic's own bodies can, with the feature of that name of tollgate-tower",
+    note = "for others, also where a layer inside has changed the body, call `any_body()` on the layer: answers have a body of tollgate's then, around that one"
 )]
 pub trait OpenBody: http_body::Body<Data = Bytes> + Sized {
     /// A body of these bytes.

@@ -45,6 +45,13 @@ impl<B, H: Held> Body<B, H> {
     }
 }
 
+/// The service's empty one, for layers outside that answer without the service, as those of CORS and timeouts do.
+impl<B: Default, H: Held> Default for Body<B, H> {
+    fn default() -> Self {
+        Self::of_service(B::default(), None)
+    }
+}
+
 impl<B: http_body::Body<Data = Bytes>, H: Held> http_body::Body for Body<B, H> {
     type Data = Bytes;
     type Error = B::Error;

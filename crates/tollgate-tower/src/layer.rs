@@ -93,7 +93,9 @@ impl<C: Clock + 'static, W: Clock + 'static> RateLimitLayer<ByPolicy<Memory<C, W
 }
 
 impl<K: KeyOf<Head>> RateLimitLayer<ExactPerKey<K>> {
-    /// Each key may fail so often: only answers that are [failures](Counts::Failures) count, as those to wrong passwords.
+    /// Each key may fail so often: only answers that are [failures](Counts::Failures) count, which are those from 400 on: wrong
+    /// passwords, but also 404 and 500. So put it on the route of the login alone, and if only some statuses are to count, say so
+    /// by [`Counts::By`] on an [`ExactPerKey`]. What answers a wrong password with 200 or a redirect isn't counted.
     /// Until it is answered each request holds its place, so ten thousand at once get no further than one by one.
     ///
     /// ```
@@ -150,18 +152,23 @@ impl<L: Limits<Head>> RateLimitLayer<L> {
     /// [`OpenBody`](crate::OpenBody)): answers have a [`Body`](crate::Body) then, around the service's own.
     ///
     /// ```
+    /// use std::net::SocketAddr;
     /// use http_body_util::Full;
     /// use tollgate::Rate;
     /// use tollgate_tower::RateLimitLayer;
     /// use tower::{Layer, ServiceExt};
     ///
-    /// # async fn ask() -> Result<(), std::convert::Infallible> {
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let hello = tower::service_fn(|_: http::Request<()>| async {
     ///     Ok::<_, std::convert::Infallible>(http::Response::new(Full::new(bytes::Bytes::from("hello"))))
     /// });
     /// let limited = RateLimitLayer::per_client(Rate::per_second(10)).any_body().layer(hello);
-    /// let answer = limited.oneshot(http::Request::new(())).await?;
-    /// # let _ = answer;
+    /// let mut request = http::Request::new(());
+    /// // What axum does by itself: who connects.
+    /// request.extensions_mut().insert("127.0.0.1:1".parse::<SocketAddr>()?);
+    /// let answer = limited.oneshot(request).await?;
+    /// assert_eq!(answer.status(), 200);
     /// # Ok(())
     /// # }
     /// ```

@@ -241,7 +241,8 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
 }
 
 impl<R: Request + ?Sized, L: Limits<R> + Settles> Guard<R, L> {
-    /// Only these answers count. Until the answer is there its request holds its cost.
+    /// Only these answers count. Until the answer is there its request holds its cost. This is for limits that
+    /// [settle](Settles): an [`ExactPerKey`](super::ExactPerKey) or a policy, and not a [`PerKey`](super::PerKey).
     #[must_use]
     pub fn count(mut self, counts: Counts) -> Self {
         let after = self.after.as_deref().cloned().unwrap_or_default();
@@ -249,7 +250,8 @@ impl<R: Request + ?Sized, L: Limits<R> + Settles> Guard<R, L> {
         self
     }
 
-    /// What a request costs is known when it was answered: until then its cost is an estimate.
+    /// What a request costs is known when it was answered: until then its cost is an estimate. This is for limits that
+    /// [settle](Settles): an [`ExactPerKey`](super::ExactPerKey) or a policy, and not a [`PerKey`](super::PerKey).
     #[must_use]
     pub fn settle(mut self, settle: Settle) -> Self {
         let after = self.after.as_deref().cloned().unwrap_or_default();

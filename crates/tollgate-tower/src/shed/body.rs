@@ -45,6 +45,16 @@ impl<B, H: PermitHome> ShedBody<B, H> {
     }
 }
 
+/// The service's empty one, for layers outside that answer without the service, as those of CORS and timeouts do.
+impl<B: Default, H: PermitHome> Default for ShedBody<B, H> {
+    fn default() -> Self {
+        let (body, permit) = (B::default(), None);
+        Self {
+            of: Of::Service { body, permit },
+        }
+    }
+}
+
 impl<B: http_body::Body<Data = Bytes>, H: PermitHome> http_body::Body for ShedBody<B, H> {
     type Data = Bytes;
     type Error = B::Error;

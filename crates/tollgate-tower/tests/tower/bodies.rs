@@ -7,9 +7,9 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use tollgate::clock::Manual;
-use tollgate::{KeyedConcurrency, Rate};
+use tollgate::{ConcurrencyLimiter, KeyedConcurrency, Rate};
 use tollgate_http::guard::Fingerprint;
-use tollgate_tower::{AtOnce, PerKey, RateLimitLayer, keys};
+use tollgate_tower::{AtOnce, PerKey, RateLimitLayer, ShedLayer, keys};
 use tower::{Layer, Service, ServiceExt};
 
 use crate::kit::{from, per_key};
@@ -110,4 +110,18 @@ async fn the_body_of_tonic_stays_what_it_is() {
     passes_once::<_, tonic::body::Body>(once().layer(service)).await;
     let (layer, limiter) = one_slot();
     holds_one::<_, tonic::body::Body>(layer.layer(service), &limiter).await;
+}
+
+/// As a layer of CORS or a timeout does, which needs a body when the service wasn't asked.
+#[tokio::test]
+async fn layers_outside_can_answer_with_an_empty_body() {
+    fn instead<R, B: Default>(_: &impl Service<R, Response = Response<B>>) -> Response<B> {
+        Response::new(B::default())
+    }
+    let limited = RateLimitLayer::per_client(Rate::per_hour(1)).any_body();
+    let limited = limited.layer(tower::service_fn(hello));
+    assert_eq!(text(instead(&limited)).await, "");
+    let shed = ShedLayer::by(Arc::new(ConcurrencyLimiter::new(1)));
+    let shed = shed.layer(tower::service_fn(hello));
+    assert_eq!(text(instead(&shed)).await, "");
 }
