@@ -40,7 +40,8 @@ pub trait KeyOf<R: Request + ?Sized>: Send + Sync + 'static {
     /// The key; none if the request has none.
     fn key<'r>(&'r self, request: &'r R) -> Option<Self::Key<'r>>;
 
-    /// The key, if it is found at one look; none if it takes a closer one, by [`key`](Self::key).
+    /// The key, if it is found at one look; none if it takes a closer one, by [`key`](Self::key). So a request may be asked for
+    /// its key twice.
     #[inline(always)]
     fn glance<'r>(&'r self, request: &'r R) -> Option<Self::Key<'r>> {
         self.key(request)
@@ -444,6 +445,11 @@ where
     fn key<'r>(&'r self, request: &'r R) -> Option<K> {
         (self.0)(request)
     }
+
+    /// None: the function is called once for each request, as it may take long, or say another thing the second time.
+    fn glance<'r>(&'r self, _: &'r R) -> Option<K> {
+        None
+    }
 }
 
 macro_rules! together {
@@ -456,6 +462,13 @@ macro_rules! together {
                 #[expect(non_snake_case, reason = "named as their types are")]
                 let ($($name,)*) = self;
                 Some(($($name.key(request)?,)*))
+            }
+
+            #[inline(always)]
+            fn glance<'r>(&'r self, request: &'r R) -> Option<Self::Key<'r>> {
+                #[expect(non_snake_case, reason = "named as their types are")]
+                let ($($name,)*) = self;
+                Some(($($name.glance(request)?,)*))
             }
 
             fn is_everyone(&self) -> bool {

@@ -62,22 +62,24 @@ pub(super) struct Same {
 #[inline]
 pub(super) fn same<T>(
     limit: &Shown<'_>,
-    write: impl FnOnce() -> Same,
-    take: impl FnOnce(&Same) -> T,
+    write: impl Fn() -> Same,
+    mut take: impl FnMut(&Same) -> T,
 ) -> T {
-    POLICIES.with(|places| {
+    let taken = POLICIES.try_with(|places| {
         let mut places = places.borrow_mut();
         let place = &mut places[place_of(limit.name, limit.quota)];
         match place {
             Some(memo) if memo.is_of(limit) => take(&memo.same),
             _ => take(&place.insert(Memo::new(limit, write())).same),
         }
-    })
+    });
+    // A thread that ends remembers nothing, and may still have something to answer.
+    taken.unwrap_or_else(|_| take(&write()))
 }
 
 /// What is written of a refusal, by this function if it isn't remembered.
-pub(super) fn refusal(form: Form, refusal: &Refusal<'_>, write: impl FnOnce() -> Texts) -> Texts {
-    REFUSALS.with(|places| {
+pub(super) fn refusal(form: Form, refusal: &Refusal<'_>, write: impl Fn() -> Texts) -> Texts {
+    let texts = REFUSALS.try_with(|places| {
         let seconds = refusal.retry_after.unwrap_or(u64::MAX);
         let mut places = places.borrow_mut();
         let place = &mut places[place_of(refusal.limit, seconds)];
@@ -88,13 +90,14 @@ pub(super) fn refusal(form: Form, refusal: &Refusal<'_>, write: impl FnOnce() ->
                 .text
                 .clone(),
         }
-    })
+    });
+    texts.unwrap_or_else(|_| write())
 }
 
 /// The value of `RateLimit` while nothing is left of the limit with this name for so many seconds, by this function if it isn't
 /// remembered.
-pub(super) fn empty(name: &str, seconds: u64, write: impl FnOnce() -> Bytes) -> Bytes {
-    EMPTY.with(|places| {
+pub(super) fn empty(name: &str, seconds: u64, write: impl Fn() -> Bytes) -> Bytes {
+    let value = EMPTY.try_with(|places| {
         let mut places = places.borrow_mut();
         let place = &mut places[place_of(name, seconds)];
         match place {
@@ -104,7 +107,8 @@ pub(super) fn empty(name: &str, seconds: u64, write: impl FnOnce() -> Bytes) -> 
                 .value
                 .clone(),
         }
-    })
+    });
+    value.unwrap_or_else(|_| write())
 }
 
 /// Where what is known of a limit is kept, with this number of its. Those that share a place take turns.

@@ -195,8 +195,8 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<
         }
         let decision = glance.decision();
         if self.waits(&decision, terms.may_wait)
-            // Once more, so that the key needn't be kept for this.
-            && let Some(key) = self.key.glance(request)
+            // Once more, so that the key needn't be kept for this; in full, as a second look may tell less than the first.
+            && let Some(key) = self.key.key(request)
         {
             return Look::Over(self.line_up(&key, cost));
         }

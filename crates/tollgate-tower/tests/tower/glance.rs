@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZero;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -252,4 +253,42 @@ async fn what_is_looked_at_before_limits_is_looked_at_for_known_clients_as_well(
     assert_ne!(ask(&app, from("192.0.2.1", "/")).await.status, 200);
     clock.advance(Duration::from_secs(3_700));
     assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 200);
+}
+
+/// A function that finds a key may take long, or say another thing the second time.
+#[tokio::test]
+async fn a_function_that_finds_a_key_is_called_once_a_request() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&calls);
+    let own = keys::by(move |head: &Head| {
+        count.fetch_add(1, Ordering::Relaxed);
+        Some(head.uri().path().to_owned())
+    });
+    let (limits, clock) = per_key(Rate::per_second(2), (keys::Address::new(), own));
+    let app = app(RateLimitLayer::new(limits.wait(Duration::from_millis(600))));
+    let statuses = async |path: &'static str| {
+        let mut asked = Vec::new();
+        for _ in 0..4 {
+            let mut one = Box::pin(ask(&app, from("192.0.2.1", path)));
+            let mut context = Context::from_waker(Waker::noop());
+            asked.push(match one.as_mut().poll(&mut context) {
+                Poll::Ready(answer) => answer.status,
+                // It waits; the next one would have to wait for too long.
+                Poll::Pending => 0,
+            });
+        }
+        asked
+    };
+    // New, known, waiting or refused: in the end all of them are known.
+    for round in 1..200 {
+        let before = calls.swap(0, Ordering::Relaxed);
+        assert!(round == 1 || before == 8, "{before} calls in round {round}");
+        let (one, other) = (statuses("/").await, statuses("/users/1").await);
+        assert_eq!(
+            (&one[..3], one == other),
+            (&[200, 200, 0][..], true),
+            "{one:?}"
+        );
+        clock.advance(Duration::from_secs(2));
+    }
 }

@@ -16,6 +16,8 @@ mod hostile;
 mod kit;
 mod mixes;
 mod offences;
+mod one_look;
+mod one_look_crowd;
 mod overload;
 mod pace;
 mod points;

@@ -1,6 +1,7 @@
 //! Reloads, waits, drops and tables that fill up, all at once and by seed: nobody gets past a rule, and nothing stays behind.
 
 use std::collections::HashMap;
+use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use tollgate::{KeyedConcurrency, Rate};
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Policy};
-use tollgate_tower::{AtOnce, ByPolicy, Guard, Head, Limits, RateLimitLayer, keys};
+use tollgate_tower::{AtOnce, Block, ByPolicy, Guard, Head, Limits, RateLimitLayer, Tarpit, keys};
 use tower::ServiceExt;
 
 use crate::kit::{Task, app, ask, from, per_key, task};
@@ -244,4 +245,77 @@ async fn grpc_and_shadow_agree_on_what_is_refused() {
         Guard::new(AtOnce::by(limiter, keys::Address::new()))
     });
     assert_eq!(crowded.await, [grpc("14"), (503, None), passes(), passes()]);
+}
+
+/// Who waits for its turn, or for its refusal, or is asked about anew, frees its place wherever it goes away.
+#[tokio::test(start_paused = true)]
+async fn tarpits_blocks_and_reloads_leave_no_place_taken() {
+    let mut told: HashMap<(u16, bool), u32> = HashMap::new();
+    for seed in 1..=60_u64 {
+        let memory = Memory::builder().clock(Tokio::new()).wall(Manual::new());
+        let engine = Engine::new(policy(&policies()[0]), memory.build());
+        let engine = Arc::new(engine.expect("a policy"));
+        let guard = Guard::new(ByPolicy::new(Arc::clone(&engine))).clock(Arc::new(Tokio::new()));
+        let many = NonZero::new(6).expect("more than zero");
+        let block = Block::after(many, Duration::from_secs(5));
+        let guard = guard.block(block, keys::Address::new()).expect("a block");
+        let guard = guard.tarpit(Tarpit::new(Duration::from_secs(1), 2), keys::Address::new());
+        let app = app(RateLimitLayer::of(guard));
+        let of = |client: usize, number: usize| {
+            let mut request = of_app(number);
+            *request.extensions_mut() =
+                from(&format!("192.0.2.{client}"), "/").extensions().clone();
+            task(app.clone().oneshot(request))
+        };
+        let mut dice = Dice::new(seed);
+        let (mut calls, mut open) = (Vec::new(), Vec::new());
+        for _ in 0..200 {
+            match dice.below(8) {
+                0 => reload(&engine, &mut dice),
+                1..=4 if calls.len() < 40 => calls.push(of(dice.below(4), dice.below(3))),
+                5 if !calls.is_empty() => drop(calls.swap_remove(dice.below(calls.len()))),
+                6 => open.clear(),
+                _ => tokio::time::sleep(Duration::from_millis(1 + dice.below(300) as u64)).await,
+            }
+            calls.retain_mut(|call: &mut Task<_>| {
+                let Some(answer) = call.poll_once() else {
+                    return true;
+                };
+                let answer = answer.unwrap_or_else(|never| match never {});
+                let shows_limit = answer.headers().contains_key("ratelimit");
+                let told = told.entry((answer.status().as_u16(), shows_limit));
+                *told.or_default() += 1;
+                open.push(answer);
+                false
+            });
+        }
+        drop((calls, open));
+        assert_eq!(engine.waiting(), 0, "seed {seed}");
+        let one_an_hour = "limits: [{name: one, key: ip, rate: 1/h}]";
+        engine.reload(policy(one_an_hour)).expect("a policy");
+        // Both places are free: of three who come too early two wait.
+        let clients = [11, 12, 13].map(|client| {
+            let statuses = [of(client, 9).poll_once(), of(client, 9).poll_once()];
+            let statuses = statuses.map(|answer| {
+                answer
+                    .expect("at once")
+                    .expect("an answer")
+                    .status()
+                    .as_u16()
+            });
+            assert_eq!(statuses, [200, 429], "seed {seed}");
+            let mut early = of(client, 9);
+            let is_stuck = early.poll_once().is_none();
+            (early, is_stuck)
+        });
+        assert_eq!(
+            clients.map(|(_, is_stuck)| is_stuck),
+            [true, true, false],
+            "seed {seed}"
+        );
+    }
+    // The last of these was blocked.
+    for case in [(200, true), (429, true), (429, false)] {
+        assert!(told.contains_key(&case), "{told:?}");
+    }
 }
