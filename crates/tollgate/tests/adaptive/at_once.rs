@@ -10,6 +10,9 @@ use tollgate::clock::Manual;
 
 type Limiter = ConcurrencyLimiter<Manual>;
 
+/// What happens on another thread.
+type Meanwhile = Box<dyn FnOnce() + Send>;
+
 fn law(max: f64, from: f64) -> Box<dyn Law> {
     Box::new(Aimd::new(Bounds::new(1.0, max).unwrap()).initial(from))
 }
@@ -45,7 +48,7 @@ struct Between {
     bounds: Bounds,
     limit: f64,
     says: Vec<f64>,
-    during: Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>,
+    during: Arc<Mutex<Option<Meanwhile>>>,
 }
 
 impl Law for Between {
@@ -74,7 +77,7 @@ impl Law for Between {
 #[test]
 fn a_limit_that_changed_meanwhile_is_put_right_also_if_the_law_says_what_it_was_before() {
     let clock = Manual::new();
-    let during: Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>> = Arc::default();
+    let during: Arc<Mutex<Option<Meanwhile>>> = Arc::default();
     let controller = Controller::new(Between {
         bounds: Bounds::new(1.0, 200.0).unwrap(),
         limit: 20.0,
