@@ -234,13 +234,13 @@ impl<B: Backend> Engine<B> {
         let checks = group.checks.as_slice().iter().zip(group.askers.as_slice());
         let lines = checks.enumerate().filter_map(|(number, (check, asker))| {
             let demand = rules.applied[*asker as usize].demand(check, gathered.now);
-            let behind = self.turns.behind(&demand, now)?;
+            let behind = self.turns.behind_any(&demand, now)?;
             Some((number, behind))
         });
         let gates = gathered
             .gates_in(Mode::Enforce)
             .filter_map(|(number, gate)| {
-                let behind = self.turns.behind(&Demand::of(&gate.check()), now)?;
+                let behind = self.turns.behind_any(&gate.demand(), now)?;
                 Some((number, behind))
             });
         let lines = lines.chain(gates);
@@ -291,7 +291,7 @@ impl<B: Backend> Engine<B> {
         let decider = answer.decider.filter(|_| can_wait)?;
         if let Some(gate) = gathered.gate(decider) {
             let rule = &rules.applied[gate.met.number as usize];
-            return Some((Demand::of(&gate.check()), rule.waits?));
+            return Some((gate.demand(), rule.waits?));
         }
         let (check, asker) = asked().nth(decider)?;
         let rule = &rules.applied[*asker as usize];

@@ -4,6 +4,7 @@
 //! that has no place, and left again if the backend refuses.
 
 use std::fmt;
+use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tollgate::adaptive::{Bounds, Controller, Law, LawError};
@@ -148,6 +149,15 @@ impl Overload {
             Criticality::Sheddable => Some(sheddable),
             Criticality::Default => Some(default),
             Criticality::Critical => None,
+        }
+    }
+
+    /// The class that may use this limit, which is one of the parts, or all there is.
+    pub(in crate::engine) fn class_of(&self, limit: &Limit) -> Criticality {
+        match &self.slots {
+            Some([sheddable, _]) if ptr::eq(sheddable, limit) => Criticality::Sheddable,
+            Some([_, default]) if ptr::eq(default, limit) => Criticality::Default,
+            _ => Criticality::Critical,
         }
     }
 

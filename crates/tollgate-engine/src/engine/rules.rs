@@ -125,7 +125,7 @@ impl Applied {
 
     /// What a request that one of its checks refused asks for in line.
     pub(crate) fn demand(&self, check: &Check<'_>, now: Option<Timestamp>) -> Demand {
-        let demand = Demand::of(check);
+        let demand = Demand::of(check).of_class(self.class_of(check.limit));
         let own = self.limits.as_slice().first();
         match (own, self.warm.as_ref().zip(now)) {
             (Some(own), Some((warm, now))) if is_gate(check.limit) => {

@@ -11,6 +11,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
+use tollgate::shed::Criticality;
 use tollgate::{Algorithm, Decision, Outcome, Timestamp};
 
 use crate::limits::{Check, LimitKind};
@@ -26,16 +27,24 @@ const GRACE: Duration = Duration::from_millis(100);
 /// least.
 pub(super) const SOON: Duration = Duration::from_millis(10);
 
-/// Whose line: a limit, and the key that it is for.
+/// Whose line: a limit, the key that it is for, and how critical those are who stand there.
+///
+/// Who may use all of the slots isn't held up by who waits until less of them is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Spot {
     limit: u64,
     fingerprint: [u64; 2],
+    class: Criticality,
 }
 
 impl Spot {
+    /// Where all may use all of it.
     pub(crate) const fn new(limit: u64, fingerprint: [u64; 2]) -> Self {
-        Self { limit, fingerprint }
+        Self {
+            limit,
+            fingerprint,
+            class: Criticality::Critical,
+        }
     }
 
     pub(crate) fn of(check: &Check<'_>) -> Self {
@@ -77,6 +86,12 @@ impl Demand {
             pace,
             until: None,
         }
+    }
+
+    /// The same demand of a request that is so critical.
+    pub(crate) fn of_class(self, class: Criticality) -> Self {
+        let spot = Spot { class, ..self.spot };
+        Self { spot, ..self }
     }
 
     /// The same demand of a gate that stands until then beside this limit, in whose line it waits: that goes on when
@@ -280,6 +295,15 @@ impl Turns {
         said.filter(|said| demand.cost <= said.limit)
     }
 
+    /// What a newcomer would be told at the end of the longest line that it may not pass: its own, and those of requests that
+    /// are more critical.
+    pub(crate) fn behind_any(&self, demand: &Demand, now: Timestamp) -> Option<Decision> {
+        let classes = Criticality::ALL.into_iter();
+        let classes = classes.filter(|class| *class >= demand.spot.class);
+        let lines = classes.filter_map(|class| self.behind(&demand.of_class(class), now));
+        lines.max_by_key(|said| said.retry_after)
+    }
+
     /// Stands at the end of a line, unless too many wait.
     pub(crate) fn join(&self, demand: Demand, coming: Coming, most: usize) -> Option<Standing<'_>> {
         let waiting = self
@@ -317,16 +341,21 @@ impl Turns {
         })
     }
 
-    /// Something that was held may be free: the first of a line asks at once.
+    /// Something that was held may be free: the first of a line asks at once, whatever its class, and the most critical
+    /// first.
     pub(crate) fn poke(&self, spot: Spot) {
         self.pokes.fetch_add(1, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) == 0 {
             return;
         }
+        // Lines of all classes have the same lock.
         let mut shard = self.shard(spot);
-        let woken = shard.get_mut(&spot).and_then(Line::poke);
+        let woken = Criticality::ALL.map(|class| {
+            let line = shard.get_mut(&Spot { class, ..spot });
+            line.and_then(Line::poke)
+        });
         drop(shard);
-        woken.into_iter().for_each(Waker::wake);
+        woken.into_iter().rev().flatten().for_each(Waker::wake);
     }
 
     /// All may be different: the first of each line asks at once.

@@ -8,6 +8,7 @@ mod estimates;
 mod lines;
 mod peek;
 mod shed;
+mod shed_lines;
 mod tasks;
 mod waits;
 

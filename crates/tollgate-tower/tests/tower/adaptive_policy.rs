@@ -69,6 +69,12 @@ async fn a_place_is_held_until_the_body_has_ended_and_what_is_too_much_is_shed()
     let refused = ask(&app, from("192.0.2.1", "/200")).await;
     assert_eq!(refused.status, 503);
     assert!(refused.body.contains(r#""kind":"shed""#), "{refused:?}");
+    // Nobody knows when a place comes back, and nobody is to come again at once.
+    assert!(
+        refused.fields.contains(&"retry-after: 1".to_owned()),
+        "{refused:?}"
+    );
+    assert!(refused.body.contains(r#""retry_after":1"#), "{refused:?}");
     let mut critical = from("192.0.2.1", "/200");
     let class = http::HeaderValue::from_static("critical");
     critical.headers_mut().insert("x-class", class);

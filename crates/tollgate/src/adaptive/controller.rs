@@ -295,6 +295,10 @@ impl<L: Law> PermitObserver for Controller<L> {
         let limit = whole(limit);
         (limit != ended.limit).then_some(limit)
     }
+
+    fn limit(&self) -> Option<u32> {
+        Some(whole(Self::limit(self)))
+    }
 }
 
 /// So many at once, and one at least: a limit of none would never learn anything again.

@@ -44,6 +44,9 @@ const FAR: f64 = 0.6;
 const DAMPED: f64 = 0.5;
 /// But for one by less than this part, which is chance.
 const CHANCE: f64 = 0.03;
+/// The part of calls that are dropped follows each by this part, and below the second one drops say nothing about load: three
+/// in a row do, and one of a hundred never does by itself.
+const LOST: (f64, f64) = (0.02, 0.05);
 
 /// Keeps as many in flight as the servers work on, three quarters as many more, and one: the default law.
 ///
@@ -61,7 +64,8 @@ const CHANCE: f64 = 0.03;
 /// probes. Once all have given way, each of them measures `q`, whatever it believed before.
 ///
 /// A limit that falls by much is looked at soon: calls may have become slower without any queue.
-/// Drops halve the limit, once for all calls that began before.
+/// Drops halve the limit, once for all calls that began before, if they are more than one call of twenty of late, as three in a row
+/// are. Fewer change nothing: a backend that fails one call of a hundred, whatever its load, would be left with the least limit for ever.
 ///
 /// With fewer servers than instances there is a queue even if each of them sends one call at a time, so none can know
 /// what a call takes without one. Such a limit belongs in front of the servers.
@@ -102,6 +106,8 @@ pub struct Little {
     /// So many more probes because calls may have become slower; 0 if nothing says so.
     looks: u8,
     probing: Option<Probe>,
+    /// The part of calls that were dropped of late.
+    lost: f64,
     chance: Chance,
 }
 
@@ -170,6 +176,7 @@ impl Little {
             found: 0.0,
             looks: 0,
             probing: None,
+            lost: 0.0,
             chance: Chance::new(0),
         }
     }
@@ -399,7 +406,12 @@ impl Law for Little {
             self.since = self.since.min(sample.ended());
             return None;
         }
-        if sample.is_dropped() {
+        let is_dropped = sample.is_dropped();
+        self.lost += (f64::from(u8::from(is_dropped)) - self.lost) * LOST.0;
+        if is_dropped && self.lost < LOST.1 {
+            return None;
+        }
+        if is_dropped {
             let before = self.limit;
             self.probing = None;
             self.set(before * STEP.1, sample.ended());

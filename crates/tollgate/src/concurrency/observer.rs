@@ -63,10 +63,22 @@ pub struct Ended {
 pub trait PermitObserver: Send + Sync {
     /// A permit ended. The answer is the limit to go on with, or `None` to keep it.
     fn ended(&self, ended: &Ended) -> Option<u32>;
+
+    /// The limit as it is to be now; `None`, as without this method, if it is known only when a permit ends.
+    ///
+    /// It is asked once a limit has changed, until that is the answer: of two permits that end at once, or one that ends while
+    /// somebody sets the limit, the earlier answer may be put in force last.
+    fn limit(&self) -> Option<u32> {
+        None
+    }
 }
 
 impl<T: PermitObserver + ?Sized> PermitObserver for Arc<T> {
     fn ended(&self, ended: &Ended) -> Option<u32> {
         (**self).ended(ended)
+    }
+
+    fn limit(&self) -> Option<u32> {
+        (**self).limit()
     }
 }

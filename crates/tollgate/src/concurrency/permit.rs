@@ -4,9 +4,10 @@ use std::fmt;
 
 use tollgate_core::Timestamp;
 
+use super::gate::Gate;
 use super::home::PermitHome;
 use super::stats::Count;
-use super::{Ended, Ending, NoPermit};
+use super::{Ended, Ending, NoPermit, PermitObserver};
 
 /// A share of a limit, given back when this is dropped.
 ///
@@ -227,17 +228,28 @@ impl<H: PermitHome> Permit<H> {
             return;
         };
         let gate = self.home.gate();
-        let limit = observer.ended(&Ended {
+        let limit = gate.limit();
+        let answer = observer.ended(&Ended {
             ending,
             weight: self.weight(),
             in_flight: self.in_flight(),
-            limit: gate.limit(),
+            limit,
             started: self.started,
             latency: self.home.now() - self.started,
         });
-        if let Some(limit) = limit {
-            gate.set_limit(limit);
+        if answer.is_some() || gate.limit() != limit {
+            put(gate, observer, answer);
         }
+    }
+}
+
+/// Puts a limit in force, and looks again: of two that change at once the earlier may come last.
+#[cold]
+fn put(gate: &Gate, observer: &dyn PermitObserver, answer: Option<u32>) {
+    let mut next = answer.or_else(|| observer.limit());
+    while let Some(limit) = next {
+        gate.set_limit(limit);
+        next = observer.limit().filter(|now| *now != limit);
     }
 }
 

@@ -5,6 +5,7 @@
     reason = "these are tests: what can't be had fails them"
 )]
 
+mod at_once;
 mod signals;
 #[cfg(feature = "simulation")]
 mod table;

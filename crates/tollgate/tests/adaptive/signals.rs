@@ -118,6 +118,35 @@ fn the_default_law_learns_that_calls_became_forty_times_slower() {
     assert!(law.limit() >= 8.0, "{law:?}");
 }
 
+/// Calls that are dropped now and then, whatever the load is, don't take the limit to its least; an outage does.
+#[test]
+fn the_default_law_bears_one_drop_of_a_hundred_and_falls_when_all_are_dropped() {
+    let mut law = Little::new(Bounds::new(1.0, 100.0).unwrap());
+    let mut running = std::collections::VecDeque::new();
+    let (mut now, mut random) = (Timestamp::ZERO, 0x2545_f491_4f6c_dd1d_u64);
+    let mut lowest = f64::INFINITY;
+    for number in 0..60_000 {
+        while running.len() < 100 && f64::from(u32::try_from(running.len()).unwrap()) < law.limit()
+        {
+            running.push_back((now, u32::try_from(running.len()).unwrap() + 1));
+        }
+        // All of them are served at once, in 10 ms each.
+        let (started, in_flight) = running.pop_front().unwrap();
+        now = now.max(started + Duration::from_millis(10));
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let sample = Sample::new(now - started, in_flight).at(started);
+        let is_dropped = random.is_multiple_of(100) || number >= 59_000;
+        law.observe(&if is_dropped { sample.dropped() } else { sample });
+        if (5_000..59_000).contains(&number) {
+            lowest = lowest.min(law.limit());
+        }
+    }
+    assert!(lowest >= 8.0, "{lowest}");
+    assert!(law.limit() < 1.5, "{law:?}");
+}
+
 #[test]
 fn times_of_nothing_change_nothing() {
     for named in NamedLaw::ALL {

@@ -9,6 +9,7 @@ use crate::backend::Backend;
 use crate::engine::Engine;
 use crate::engine::gather::{Gathered, Group, Met};
 use crate::engine::rules::Rules;
+use crate::engine::turns::Demand;
 use crate::limits::{Answer, Check, LimitKind};
 use crate::policy::Mode;
 use crate::verdict::{By, Said, Shadowed};
@@ -28,6 +29,11 @@ impl<'a> GateCheck<'a> {
     /// It as a question, to stand in line for it.
     pub(crate) fn check(&self) -> Check<'a> {
         self.adapting.check()
+    }
+
+    /// What the request asks for in line.
+    pub(crate) fn demand(&self) -> Demand {
+        Demand::of(&self.check()).of_class(self.class)
     }
 
     /// What the request would be told by it alone.

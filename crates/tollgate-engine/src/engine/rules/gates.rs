@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tollgate::shed::Criticality;
+
 use super::{Applied, Draft, PolicyError, Rules, of};
 use crate::backend::Backend;
 use crate::engine::overload::{self, Adapting, Overload};
@@ -18,6 +20,12 @@ impl Applied {
     pub(crate) fn sheds(&self, limit: u64) -> bool {
         let overload = self.overload.as_ref();
         overload.is_some_and(|overload| overload.sheds(limit))
+    }
+
+    /// How critical a request is that asks for this limit, by the part of the slots that it may use.
+    pub(super) fn class_of(&self, limit: &Limit) -> Criticality {
+        let overload = self.overload.as_ref();
+        overload.map_or(Criticality::Critical, |overload| overload.class_of(limit))
     }
 
     /// Whether a backend's answer isn't all there is to it.
