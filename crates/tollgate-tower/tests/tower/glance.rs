@@ -12,7 +12,7 @@ use axum::Router;
 use http::Request;
 use proptest::prelude::*;
 use tollgate::clock::Manual;
-use tollgate::{KeyedLimiter, Rate};
+use tollgate::{Clock, KeyedLimiter, Rate, Timestamp};
 use tollgate_tower::client::Trust;
 use tollgate_tower::{
     Answers, Block, Dialect, Guard, Head, KeyOf, Missing, PerKey, RateLimitLayer, keys,
@@ -25,11 +25,22 @@ enum Step {
     /// A request of this peer, with these hops.
     Ask(Option<IpAddr>, Option<&'static str>),
     Pass(Duration),
-    /// The rate changes to so many a second.
-    Rate(u64),
-    Block(IpAddr),
+    /// The clock is set back, if there is one client: with several, what is known then depends on a seed.
+    Back(Duration),
+    /// The rate changes to so many a second, and so many at once.
+    Rate(u64, u64),
+    /// An operator does something to a client.
+    Act(IpAddr, Act),
     /// One of those that wait goes away.
     Leave(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Block,
+    Forget,
+    Refund,
+    Penalize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +51,8 @@ struct Setting {
     /// How long a request may wait for its turn.
     wait: Duration,
     is_shadow: bool,
+    /// Whether all requests are of one client.
+    is_alone: bool,
 }
 
 /// The layer on a clock of its own, and with `in_full` one in which a predicate has a say, so that nothing is known at one look.
@@ -47,6 +60,7 @@ struct Played {
     app: Router,
     limiter: Arc<KeyedLimiter<Arc<Manual>>>,
     clock: Arc<Manual>,
+    is_alone: bool,
     asked: usize,
     /// Those that wait for their turn, by their numbers.
     waiting: Vec<(usize, Asked)>,
@@ -56,10 +70,10 @@ type Asked = Pin<Box<dyn Future<Output = Answer>>>;
 
 impl Played {
     fn new(setting: Setting, is_in_full: bool) -> Self {
-        let clock = Arc::new(Manual::new());
+        let clock = Arc::new(Manual::starting_at(Timestamp::from_secs(10_000_000)));
         let limiter = KeyedLimiter::builder(Rate::per_second(2).burst(3), 64);
-        let limiter = limiter.clock(Arc::clone(&clock)).build().expect("a rate");
-        let limiter = Arc::new(limiter);
+        let limiter = limiter.clock(Arc::clone(&clock)).max_waiters(3).build();
+        let limiter = Arc::new(limiter.expect("a rate"));
         let mut key = keys::Address::new();
         if setting.trusts {
             key = key.behind(Trust::proxies(["10.0.0.0/8".parse().expect("a network")]));
@@ -81,6 +95,7 @@ impl Played {
             app: app(layer),
             limiter,
             clock,
+            is_alone: setting.is_alone,
             asked: 0,
             waiting: Vec::new(),
         }
@@ -88,16 +103,20 @@ impl Played {
 
     /// Who is answered then, and what.
     fn play(&mut self, step: &Step) -> Vec<(usize, Answer)> {
+        let only = |peer: IpAddr| {
+            let alone = IpAddr::from([192, 0, 2, 1]);
+            if self.is_alone { alone } else { peer }
+        };
         match step {
             Step::Ask(peer, hops) => {
                 let mut request = Request::new(axum::body::Body::empty());
-                if let Some(hops) = hops {
+                if let Some(hops) = hops.filter(|_| !self.is_alone) {
                     let hops = http::HeaderValue::from_static(hops);
                     request.headers_mut().insert("x-forwarded-for", hops);
                 }
-                if let Some(peer) = peer {
+                if let Some(peer) = peer.map(only) {
                     let extensions = request.extensions_mut();
-                    extensions.insert(SocketAddr::new(*peer, 1));
+                    extensions.insert(SocketAddr::new(peer, 1));
                 }
                 let app = self.app.clone();
                 let asked = Box::pin(async move { ask(&app, request).await });
@@ -105,18 +124,30 @@ impl Played {
                 self.asked += 1;
             }
             Step::Pass(time) => self.clock.advance(*time),
-            Step::Rate(count) => {
-                let rate = Rate::per_second(*count).burst(3);
+            Step::Back(time) if self.is_alone => {
+                let back = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+                let now = self.clock.now().as_nanos();
+                self.clock
+                    .set(Timestamp::from_nanos(now.saturating_sub(back)));
+            }
+            Step::Back(_) => {}
+            Step::Rate(count, burst) => {
+                let rate = Rate::per_second(*count).burst(*burst);
                 self.limiter.set_rate(rate).expect("a rate");
             }
-            Step::Block(peer) => {
+            Step::Act(peer, act) => {
                 let network = keys::Address::new();
                 let mut request = Request::new(());
-                request.extensions_mut().insert(SocketAddr::new(*peer, 1));
+                let peer = SocketAddr::new(only(*peer), 1);
+                request.extensions_mut().insert(peer);
                 let key = KeyOf::<Head>::key(&network, &request);
-                let blocked = self.limiter.key(&key.expect("a key"));
-                let blocked = blocked.block_for(Duration::from_secs(1));
-                blocked.expect("room for it");
+                let client = self.limiter.key(&key.expect("a key"));
+                match act {
+                    Act::Block => client.block_for(Duration::from_secs(1)).expect("room"),
+                    Act::Forget => client.reset(),
+                    Act::Refund => client.refund(1),
+                    Act::Penalize => client.penalize(2).expect("room"),
+                }
             }
             Step::Leave(which) if !self.waiting.is_empty() => {
                 drop(self.waiting.remove(which % self.waiting.len()));
@@ -153,12 +184,20 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Some("198.51.100.7")),
         1 => Just(Some("198.51.100.7, 10.0.0.9")),
     ];
+    let act = prop_oneof![
+        Just(Act::Block),
+        Just(Act::Forget),
+        Just(Act::Refund),
+        Just(Act::Penalize)
+    ];
     prop_oneof![
         20 => (proptest::option::weighted(0.9, peer()), hops).prop_map(|(peer, hops)| Step::Ask(peer, hops)),
         4 => (0..900u64).prop_map(|millis| Step::Pass(Duration::from_millis(millis))),
-        1 => (1..20u64).prop_map(Step::Rate),
-        1 => peer().prop_map(Step::Block),
-        1 => any::<usize>().prop_map(Step::Leave),
+        1 => prop_oneof![0..2_000u64, Just(3 * 86_400_000)].prop_map(|millis| Step::Back(Duration::from_millis(millis))),
+        1 => Just(Step::Pass(Duration::from_secs(400 * 86_400))),
+        1 => (1..20u64, 1..5u64).prop_map(|(count, burst)| Step::Rate(count, burst)),
+        2 => (peer(), act).prop_map(|(peer, act)| Step::Act(peer, act)),
+        2 => any::<usize>().prop_map(Step::Leave),
     ]
 }
 
@@ -170,13 +209,15 @@ fn setting() -> impl Strategy<Value = Setting> {
     ];
     let wait = prop_oneof![3 => Just(0), 1 => 1..3_000u64].prop_map(Duration::from_millis);
     let shadow = prop_oneof![3 => Just(false), 1 => Just(true)];
-    (any::<bool>(), missing, any::<bool>(), wait, shadow).prop_map(
-        |(is_loud, missing, trusts, wait, is_shadow)| Setting {
+    let (is_loud, trusts, is_alone) = (any::<bool>(), any::<bool>(), any::<bool>());
+    (is_loud, missing, trusts, wait, shadow, is_alone).prop_map(
+        |(is_loud, missing, trusts, wait, is_shadow, is_alone)| Setting {
             is_loud,
             missing,
             trusts,
             wait,
             is_shadow,
+            is_alone,
         },
     )
 }
@@ -187,22 +228,22 @@ proptest! {
     #[test]
     fn one_look_and_a_closer_one_answer_alike(
         setting in setting(),
-        steps in proptest::collection::vec(step(), 1..60),
+        steps in proptest::collection::vec(step(), 1..80),
     ) {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_time().start_paused(true).build().expect("a runtime");
         runtime.block_on(async {
             let mut glance = Played::new(setting, false);
             let mut full = Played::new(setting, true);
+            let counts = |played: &Played| {
+                let stats = played.limiter.stats();
+                (stats.allowed, stats.denied, played.waiting.len(), played.limiter.waiters())
+            };
             for (number, step) in steps.iter().enumerate() {
                 let (one, other) = (glance.play(step), full.play(step));
                 prop_assert_eq!(one, other, "step {} of {:?}", number, &steps);
+                prop_assert_eq!(counts(&glance), counts(&full), "step {} of {:?}", number, &steps);
             }
-            let counts = |played: &Played| {
-                let stats = played.limiter.stats();
-                (stats.allowed, stats.denied, played.waiting.len())
-            };
-            prop_assert_eq!(counts(&glance), counts(&full));
             Ok(())
         })?;
     }
