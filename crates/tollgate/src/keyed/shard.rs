@@ -248,14 +248,16 @@ impl Shard {
     ) -> bool {
         let mut structure = self.lock();
         let asked = ask.renewed().now();
-        if self.update_any_locked(ask, |found| Some(change(found, asked))) {
+        let new = self.foreign(KeyWord::NEW, ask.tag);
+        if self.begin_anew(ask, asked, || change(new, asked))
+            || self.update_any_locked(ask, |found| Some(change(found, asked)))
+        {
             return true;
         }
         let now = self.raise_high_water(asked);
         let Some(slot) = self.claim(&mut structure, ask.fingerprint, units::of(now), need) else {
             return false;
         };
-        let new = self.foreign(KeyWord::NEW, ask.tag);
         self.intervals.note(ask.tag);
         publish(slot, ask.fingerprint, change(new, asked));
         self.grow(&mut structure);

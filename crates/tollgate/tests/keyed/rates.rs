@@ -83,6 +83,29 @@ fn operators_change_what_a_key_owes_by_whichever_rate_it_counts() {
     assert_eq!(seen, [limiter.fingerprint("key")]);
 }
 
+/// Whether its slot is still there can't be known, so it may make no difference.
+#[test]
+fn a_key_that_owes_nothing_is_penalized_as_one_never_seen() {
+    for is_seen in [true, false] {
+        for is_blocked in [true, false] {
+            let (limiter, clock) = limiter(Rate::per_second(2).burst(3), 10);
+            if is_seen {
+                assert!(limiter.allow("key"));
+            }
+            if is_seen && is_blocked {
+                limiter.key("key").block_for(SECOND / 4).unwrap();
+            }
+            clock.advance(SECOND + Duration::from_millis(1));
+            limiter.set_rate(Rate::per_second(3).burst(1)).unwrap();
+            limiter.key("key").penalize(2).unwrap();
+            let told = limiter.key("key").peek();
+            assert_eq!(told.remaining, 0);
+            clock.advance(Duration::from_millis(334));
+            assert!(limiter.allow("key"), "seen {is_seen}, blocked {is_blocked}");
+        }
+    }
+}
+
 #[test]
 fn what_is_booked_at_one_rate_is_given_back_while_the_key_counts_by_it() {
     let (limiter, _) = limiter(Rate::per_hour(10), 10);

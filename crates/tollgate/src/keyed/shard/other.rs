@@ -1,6 +1,8 @@
 //! A key that is asked at another interval than its word counts by. What it owes stays owed. The word is moved
 //! to the new interval if that lets the request pass, or if that refuses it but is faster.
 
+use tollgate_core::{Timestamp, units};
+
 use super::super::cache_line::Slot;
 use super::super::intervals::Tag;
 use super::super::slot::{ChargeRequest, is_free, passes, publish, swap};
@@ -63,6 +65,25 @@ impl Shard {
                 carry(slot, word, ask, judged.before);
             }
         }
+    }
+
+    /// Lets a key count by the interval that asks, with this word, if it counts by another and owes nothing by that: it is as one
+    /// never seen then, whose slot another key might have taken. No if it isn't so. The caller holds the lock.
+    pub(super) fn begin_anew(
+        &self,
+        ask: &ChargeRequest<'_>,
+        now: Timestamp,
+        word: impl FnOnce() -> KeyWord,
+    ) -> bool {
+        let Some((slot, _)) = self.find_at_other(ask) else {
+            return false;
+        };
+        let before = KeyWord(slot.word.load(Ordering::Acquire));
+        if before.0 == BUSY || before.idle_at() > units::of(now) {
+            return false;
+        }
+        self.intervals.note(ask.tag);
+        carry(slot, before, ask, word())
     }
 
     pub(super) fn foreign(&self, word: KeyWord, tag: Tag) -> Foreign {
