@@ -13,8 +13,7 @@ use actix_web::http::header::{ACCESS_CONTROL_EXPOSE_HEADERS, HeaderMap, HeaderNa
 use actix_web::web::Bytes;
 use actix_web::{Error, HttpMessage, HttpResponse, ResponseError};
 use tollgate_http::guard::{
-    Admission, Asked, Failed, Fields, Guard, Held, Limits, Outdated, Refused, Reply, Ticket, Usage,
-    Used,
+    Admission, Failed, Fields, Guard, Held, Limits, Refused, Reply, Ticket, Usage, Used,
 };
 
 use crate::body::Body;
@@ -51,20 +50,10 @@ where
 
     fn call(&self, request: ServiceRequest) -> Self::Future {
         let head = Head::new(request);
-        let mut asked = self.guard.ask(&head);
+        let asked = self.guard.ask(&head);
         let (inner, guard) = (Rc::clone(&self.inner), Arc::clone(&self.guard));
         Box::pin(async move {
-            let admission = loop {
-                let answered = match asked {
-                    Asked::Now(admission) => break admission,
-                    Asked::Later(later) => guard.answer(later).await,
-                };
-                asked = match answered {
-                    Ok(admission) => break admission,
-                    Err(Outdated) => guard.ask(&head),
-                };
-            };
-            let mut ticket = match admission {
+            let mut ticket = match guard.admission_of(&head, asked).await {
                 Admission::Passed(ticket) => ticket,
                 Admission::Refused(denial) => {
                     let refused = guard.tell(&head, &denial);

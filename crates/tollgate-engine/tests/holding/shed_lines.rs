@@ -10,16 +10,18 @@ use tollgate_engine::verdict::Permits;
 use super::tasks::Tasks;
 use super::{TestEngine, engine};
 
-const BOTH: [&str; 2] = ["10", "{adaptive: aimd, min: 10, max: 10}"];
-
 fn of(class: &'static str) -> Facts<'static> {
     Facts::new().with("priority", class)
 }
 
-fn waiting(slots: &str, clock: &Manual) -> TestEngine {
-    let text =
-        format!("limits: [{{name: api, over: wait 5s, concurrency: {slots}, shed: priority}}]");
-    engine(&text, clock)
+/// Plays a test on plain slots and on those that adapt.
+fn on_both(test: impl Fn(&str, &TestEngine, &Manual)) {
+    for slots in ["10", "{adaptive: aimd, min: 10, max: 10}"] {
+        let clock = Manual::new();
+        let text =
+            format!("limits: [{{name: api, over: wait 5s, concurrency: {slots}, shed: priority}}]");
+        test(slots, &engine(&text, &clock), &clock);
+    }
 }
 
 /// So many of a class that run.
@@ -37,34 +39,30 @@ async fn ask(engine: &TestEngine, class: &'static str) -> Option<Permits> {
 
 #[test]
 fn a_critical_request_passes_sheddable_ones_that_wait_for_a_part_that_is_used_up() {
-    for slots in BOTH {
-        let clock = Manual::new();
-        let engine = waiting(slots, &clock);
-        let held = run(&engine, "sheddable", 10);
+    on_both(|slots, engine, _| {
+        let held = run(engine, "sheddable", 10);
         assert_eq!(held.len(), 7, "{slots}");
         let mut tasks = Tasks::new();
-        tasks.start(0, ask(&engine, "sheddable"));
+        tasks.start(0, ask(engine, "sheddable"));
         assert_eq!(engine.waiting(), 1);
         // Three slots are free for it.
-        tasks.start(1, ask(&engine, "critical"));
+        tasks.start(1, ask(engine, "critical"));
         let done = tasks.take_done();
         assert_eq!(done.len(), 1, "{slots}");
         assert!(done[0].1.is_some());
-        assert_eq!(run(&engine, "default", 10).len(), 1, "{slots}");
-        assert_eq!(run(&engine, "sheddable", 1).len(), 0, "{slots}");
-    }
+        assert_eq!(run(engine, "default", 10).len(), 1, "{slots}");
+        assert_eq!(run(engine, "sheddable", 1).len(), 0, "{slots}");
+    });
 }
 
 #[test]
 fn what_comes_back_is_offered_to_the_most_critical_first() {
-    for slots in BOTH {
-        let clock = Manual::new();
-        let engine = waiting(slots, &clock);
-        let mut held = run(&engine, "critical", 10);
+    on_both(|slots, engine, _| {
+        let mut held = run(engine, "critical", 10);
         assert_eq!(held.len(), 10);
         let mut tasks = Tasks::new();
         for (name, class) in ["sheddable", "default", "critical"].into_iter().enumerate() {
-            tasks.start(name, ask(&engine, class));
+            tasks.start(name, ask(engine, class));
         }
         assert_eq!(engine.waiting(), 3);
         let mut order = Vec::new();
@@ -84,36 +82,32 @@ fn what_comes_back_is_offered_to_the_most_critical_first() {
             "{slots}"
         );
         assert_eq!(engine.waiting(), 0);
-    }
+    });
 }
 
 #[test]
 fn who_waits_is_not_passed_by_newcomers_that_matter_less() {
-    for slots in BOTH {
-        let clock = Manual::new();
-        let engine = waiting(slots, &clock);
-        let held = run(&engine, "critical", 10);
+    on_both(|slots, engine, _| {
+        let held = run(engine, "critical", 10);
         let mut tasks = Tasks::new();
-        tasks.start(0, ask(&engine, "critical"));
+        tasks.start(0, ask(engine, "critical"));
         assert_eq!(engine.waiting(), 1);
         drop(held);
         // It is woken, but has not run yet.
-        assert!(run(&engine, "sheddable", 1).is_empty(), "{slots}");
-        assert!(run(&engine, "critical", 1).is_empty(), "{slots}");
+        assert!(run(engine, "sheddable", 1).is_empty(), "{slots}");
+        assert!(run(engine, "critical", 1).is_empty(), "{slots}");
         tasks.run();
         assert!(tasks.take_done()[0].1.is_some());
-        assert_eq!(run(&engine, "sheddable", 1).len(), 1, "{slots}");
-    }
+        assert_eq!(run(engine, "sheddable", 1).len(), 1, "{slots}");
+    });
 }
 
 #[test]
 fn a_sheddable_one_that_waits_is_refused_in_time_and_told_of_its_own_line() {
-    for slots in BOTH {
-        let clock = Manual::new();
-        let engine = waiting(slots, &clock);
-        let held = run(&engine, "sheddable", 10);
+    on_both(|slots, engine, clock| {
+        let held = run(engine, "sheddable", 10);
         let mut tasks = Tasks::new();
-        tasks.start(0, ask(&engine, "sheddable"));
+        tasks.start(0, ask(engine, "sheddable"));
         for _ in 0..600 {
             clock.advance(Duration::from_millis(10));
             tasks.run();
@@ -122,5 +116,5 @@ fn a_sheddable_one_that_waits_is_refused_in_time_and_told_of_its_own_line() {
         assert!(matches!(done.as_slice(), [(0, None)]), "{slots}");
         assert_eq!(engine.waiting(), 0);
         drop(held);
-    }
+    });
 }

@@ -158,6 +158,28 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         Ok(Admission::Refused(denial))
     }
 
+    /// What becomes of a request of which this came of asking, in time: it is asked about again if the limits have changed. For
+    /// carriers whose futures may borrow a request; where they have to be `Send` and its body isn't `Sync`, they can't.
+    pub async fn admission_of(
+        &self,
+        request: &R,
+        mut asked: Arrived<L::Held, L::Question>,
+    ) -> Admission<L::Held>
+    where
+        R: 'static,
+    {
+        loop {
+            let answered = match asked {
+                Asked::Now(admission) => return admission,
+                Asked::Later(later) => self.answer(later).await,
+            };
+            asked = match answered {
+                Ok(admission) => return admission,
+                Err(Outdated) => self.ask(request),
+            };
+        }
+    }
+
     /// The answer to a request that was refused.
     pub fn tell(&self, request: &R, denial: &Denial) -> Refused {
         let told = match (&self.spread, retry_after(&denial.decision)) {

@@ -11,9 +11,7 @@ use tollgate_engine::Engine;
 use tollgate_engine::observer::{Event, Observer};
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_engine::verdict::{Cause, Permits};
-use tollgate_http::guard::{
-    self, Admission, Asked, ByPolicy, MoreFacts, Outdated, Reply, Settle, Ticket,
-};
+use tollgate_http::guard::{self, Admission, ByPolicy, MoreFacts, Reply, Settle, Ticket};
 use tollgate_redis::Redis;
 
 use super::story::Ends;
@@ -68,17 +66,8 @@ impl Guard {
     /// If it is no answer of the engine.
     pub(super) async fn ask(&self, facts: MoreFacts) -> Answer {
         let ask = Ask(facts);
-        let mut asked = self.guard.ask(&ask);
-        let admission = loop {
-            let answered = match asked {
-                Asked::Now(admission) => break admission,
-                Asked::Later(later) => self.guard.answer(later).await,
-            };
-            asked = match answered {
-                Ok(admission) => break admission,
-                Err(Outdated) => self.guard.ask(&ask),
-            };
-        };
+        let asked = self.guard.ask(&ask);
+        let admission = self.guard.admission_of(&ask, asked).await;
         let said = self.seen.take().expect("the engine has just said so");
         let came = match admission {
             Admission::Passed(ticket) => Ok(Passed(ticket)),

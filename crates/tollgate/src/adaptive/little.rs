@@ -408,10 +408,10 @@ impl Law for Little {
         }
         let is_dropped = sample.is_dropped();
         self.lost += (f64::from(u8::from(is_dropped)) - self.lost) * LOST.0;
-        if is_dropped && self.lost < LOST.1 {
-            return None;
-        }
         if is_dropped {
+            if self.lost < LOST.1 {
+                return None;
+            }
             let before = self.limit;
             self.probing = None;
             self.set(before * STEP.1, sample.ended());

@@ -75,6 +75,9 @@ impl Shard {
         now: Timestamp,
         word: impl FnOnce() -> KeyWord,
     ) -> bool {
+        if self.find(ask.fingerprint).is_some() {
+            return false;
+        }
         let Some((slot, _)) = self.find_at_other(ask) else {
             return false;
         };
