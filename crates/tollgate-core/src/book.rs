@@ -19,7 +19,7 @@ use crate::{Arithmetic, Booked, Decision, Ledger, Timestamp, Unbooked};
 /// let booked = book.reserve(now, 1, Duration::MAX).expect("the next window has room");
 /// assert_eq!(booked.at(), Timestamp::from_secs(1));
 /// book.give_back(now, &booked);
-/// assert_eq!(book.decide(now, 1).retry_after, Duration::from_secs(1));
+/// assert_eq!(book.decide(now, 1).wait(), Duration::from_secs(1));
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -108,6 +108,24 @@ impl<A: Arithmetic> Book<A> {
         self.ledger.give_back(&self.limit, now, booked);
     }
 
+    /// Takes back a booking as if it had never been made, if it is the latest; false, and nothing changes, if it isn't.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use tollgate_core::{Arithmetic, Book, Rate, Timestamp, TokenBucket};
+    ///
+    /// let mut book = Book::new(TokenBucket::new(Rate::per_second(1).burst(1))?);
+    /// let now = Timestamp::ZERO;
+    /// let booked: Vec<_> = (0..3).map(|_| book.reserve(now, 1, Duration::MAX).expect("in order")).collect();
+    /// assert!(!book.unbook(now, &booked[1]));
+    /// assert!(book.unbook(now, &booked[2]) && book.unbook(now, &booked[1]));
+    /// assert_eq!(book.look(now, 1).wait(), Duration::from_secs(1));
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub fn unbook(&mut self, now: Timestamp, booked: &Booked) -> bool {
+        self.ledger.unbook(&self.limit, now, booked)
+    }
+
     /// Gives back `tokens` without a booking, at most what was spent.
     ///
     /// ```
@@ -121,6 +139,26 @@ impl<A: Arithmetic> Book<A> {
     /// ```
     pub fn gift(&mut self, now: Timestamp, tokens: u64) {
         self.ledger.gift(&self.limit, now, tokens);
+    }
+
+    /// The limit that the state is counted by, which may be older than the one in force, and the state.
+    ///
+    /// ```
+    /// use tollgate_core::{Arithmetic, Book, Rate, SlidingLog, Timestamp};
+    ///
+    /// let mut book = Book::new(SlidingLog::new(Rate::per_hour(1))?);
+    /// let (ahead, now) = (Timestamp::from_secs(100_000_000), Timestamp::from_secs(1));
+    /// assert!(book.allow(ahead, 1));
+    /// book.replace(ahead, SlidingLog::new(Rate::unlimited())?);
+    /// // The clock is set back: what was counted follows it, though nothing counts now.
+    /// let (counted_by, ledger) = book.counted_mut();
+    /// ledger.set_back(counted_by, ahead, now);
+    /// book.replace(now, SlidingLog::new(Rate::per_hour(1))?);
+    /// assert_eq!(book.look(now, 1).wait().as_secs(), 3_600);
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub const fn counted_mut(&mut self) -> (&A, &mut Ledger<A>) {
+        (&self.counted_by, &mut self.ledger)
     }
 
     /// The limit, and the state that is kept under it.

@@ -29,7 +29,7 @@ pub enum Outcome {
 /// assert_eq!(decision.reset_after, Duration::from_millis(400));
 ///
 /// let refused = limit.decide(&mut state, Timestamp::ZERO, 2);
-/// assert_eq!(refused.retry_after, Duration::from_millis(100));
+/// assert_eq!(refused.retry_after, Some(Duration::from_millis(100)));
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -43,30 +43,59 @@ pub struct Decision {
     pub limit: u64,
     /// The largest cost that would pass now, after this decision.
     pub remaining: u64,
-    /// How long until the same cost would pass, if nobody else takes it:
-    /// zero when allowed, [`Duration::MAX`] when never. Also zero when the limit is on requests at once: nobody
-    /// knows when one of those ends.
-    pub retry_after: Duration,
+    /// How long until the same cost would pass, if nobody else takes it: zero when allowed, none when never. Also zero
+    /// for a concurrency limit: nobody knows when one of the requests in flight finishes.
+    pub retry_after: Option<Duration>,
     /// How long until the limit is as if never used, if nobody uses it.
     pub reset_after: Duration,
 }
 
 impl Decision {
-    /// Builds an answer; holders of state use this, callers read it.
+    /// Builds an answer; holders of state use this, callers read it. A wait of [`Duration::MAX`] means never.
     pub const fn new(
         outcome: Outcome,
         limit: u64,
         remaining: u64,
-        retry_after: Duration,
+        wait: Duration,
         reset_after: Duration,
     ) -> Self {
         Self {
             outcome,
             limit,
             remaining,
-            retry_after,
+            retry_after: finite(wait),
             reset_after,
         }
+    }
+
+    /// [`retry_after`](Self::retry_after) as a number to compare by: [`Duration::MAX`] when never.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use tollgate_core::{Decision, Outcome};
+    ///
+    /// let never = Decision::new(Outcome::Never, 5, 5, Duration::MAX, Duration::ZERO);
+    /// assert_eq!((never.retry_after, never.wait()), (None, Duration::MAX));
+    /// ```
+    pub const fn wait(&self) -> Duration {
+        match self.retry_after {
+            Some(wait) => wait,
+            None => Duration::MAX,
+        }
+    }
+
+    /// Puts another wait in place of [`retry_after`](Self::retry_after); [`Duration::MAX`] means never.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use tollgate_core::Decision;
+    ///
+    /// let mut decision = Decision::UNLIMITED;
+    /// decision.set_wait(Duration::from_secs(2));
+    /// assert_eq!(decision.retry_after, Some(Duration::from_secs(2)));
+    /// ```
+    pub const fn set_wait(&mut self, wait: Duration) {
+        self.retry_after = finite(wait);
     }
 
     /// The answer of a limit that limits nothing.
@@ -103,7 +132,7 @@ impl Decision {
     pub const fn retry_after_secs(&self) -> Option<u64> {
         match self.outcome {
             Outcome::Never => None,
-            _ => secs(self.retry_after),
+            _ => secs(self.wait()),
         }
     }
 
@@ -119,6 +148,14 @@ impl Decision {
     /// ```
     pub const fn reset_after_secs(&self) -> Option<u64> {
         secs(self.reset_after)
+    }
+}
+
+/// A wait that ends; none for [`Duration::MAX`].
+const fn finite(wait: Duration) -> Option<Duration> {
+    match wait {
+        Duration::MAX => None,
+        _ => Some(wait),
     }
 }
 
@@ -155,17 +192,6 @@ impl fmt::Debug for Decision {
     }
 }
 
-/// For people: in logs and on terminals.
-///
-/// ```
-/// use tollgate_core::{Arithmetic, Decision, Gcra, Rate, Timestamp};
-///
-/// let (limit, mut state) = (Gcra::new(Rate::per_minute(1))?, Default::default());
-/// let said = [(); 2].map(|()| limit.decide(&mut state, Timestamp::ZERO, 1).to_string());
-/// assert_eq!(said, ["allowed, 0 of 1 left", "denied, retry after 60s"]);
-/// assert_eq!(Decision::UNLIMITED.to_string(), "allowed, unlimited");
-/// # Ok::<(), tollgate_core::LimitError>(())
-/// ```
 /// A wait as people read it: up to the next millisecond, if it is that long.
 fn rounded(wait: Duration) -> Duration {
     const MILLI: u32 = 1_000_000;
@@ -177,12 +203,23 @@ fn rounded(wait: Duration) -> Duration {
     wait.saturating_add(Duration::from_nanos(u64::from(more)))
 }
 
+/// For people: in logs and on terminals.
+///
+/// ```
+/// use tollgate_core::{Arithmetic, Decision, Gcra, Rate, Timestamp};
+///
+/// let (limit, mut state) = (Gcra::new(Rate::per_minute(1))?, Default::default());
+/// let said = [(); 2].map(|()| limit.decide(&mut state, Timestamp::ZERO, 1).to_string());
+/// assert_eq!(said, ["allowed, 0 of 1 left", "denied, retry after 60s"]);
+/// assert_eq!(Decision::UNLIMITED.to_string(), "allowed, unlimited");
+/// # Ok::<(), tollgate_core::LimitError>(())
+/// ```
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             limit, remaining, ..
         } = self;
-        match (self.outcome, self.retry_after) {
+        match (self.outcome, self.wait()) {
             (Outcome::Allowed, _) if self.is_unlimited() => f.write_str("allowed, unlimited"),
             (Outcome::Allowed, _) => write!(f, "allowed, {remaining} of {limit} left"),
             (Outcome::Denied, Duration::MAX) => f.write_str("denied, and it never passes"),

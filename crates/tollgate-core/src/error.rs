@@ -22,6 +22,11 @@ use crate::Rate;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LimitError {
+    /// A positive count in a period of zero, or of less than a nanosecond.
+    NoPeriod {
+        /// The rate that was asked for.
+        rate: Rate,
+    },
     /// Outside 10⁻¹⁵ to 3·10¹⁰ per second, what the exact form takes.
     OutOfRange {
         /// The rate that was asked for.
@@ -81,6 +86,10 @@ pub enum LimitError {
 impl fmt::Display for LimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NoPeriod { rate } => write!(
+                f,
+                "rate \"{rate}\" has a period of zero: give it a period, or use \"unlimited\" if no limit is meant"
+            ),
             Self::OutOfRange { rate } => write!(
                 f,
                 "rate \"{rate}\" can't be represented: a limit takes 1 per 10^15 s up to \

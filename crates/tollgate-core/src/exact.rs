@@ -76,6 +76,9 @@ pub(crate) fn check_range(rate: Rate) -> Result<(), LimitError> {
     let Some((count, period)) = rate.finite() else {
         return Ok(());
     };
+    if period == 0 {
+        return Err(LimitError::NoPeriod { rate });
+    }
     let count = u128::from(count);
     let too_slow = count
         .checked_mul(SLOWEST_NANOS_PER_TOKEN)

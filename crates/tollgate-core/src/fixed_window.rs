@@ -20,7 +20,7 @@ use crate::{Arithmetic, LimitError, Rate, Timestamp};
 /// let mut window = Default::default();
 /// let at = Timestamp::from_secs;
 /// assert!(limit.decide(&mut window, at(59), 2).is_allowed());
-/// assert_eq!(limit.decide(&mut window, at(59), 1).retry_after, Duration::from_secs(1));
+/// assert_eq!(limit.decide(&mut window, at(59), 1).wait(), Duration::from_secs(1));
 /// assert!(limit.decide(&mut window, at(60), 2).is_allowed());
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
@@ -308,6 +308,9 @@ impl Span {
     pub(crate) fn new(rate: Rate) -> Result<Self, LimitError> {
         let period = rate.period().unwrap_or(Duration::from_secs(1));
         let nanos = duration_nanos(period);
+        if nanos == 0 {
+            return Err(LimitError::NoPeriod { rate });
+        }
         if nanos > LONGEST_NANOS {
             return Err(LimitError::WindowOutOfRange { rate });
         }
@@ -368,7 +371,7 @@ mod tests {
         let mut window = Window::default();
         assert!(limit.decide(&mut window, at(200), 1).is_allowed());
         let refused = limit.decide(&mut window, at(299), 1);
-        assert_eq!(refused.retry_after, Duration::from_millis(1));
+        assert_eq!(refused.wait(), Duration::from_millis(1));
         assert_eq!(refused.reset_after, Duration::from_millis(1));
         // [300, 1300) is one window: it admits one, not one before and one after 1000.
         assert!(limit.decide(&mut window, at(300), 1).is_allowed());

@@ -184,7 +184,7 @@ impl<A: Arithmetic> Ledger<A> {
         let booked = self.reserve(limit, now, cost, Duration::ZERO);
         booked.map_err(|unbooked| {
             let decision = unbooked.decision();
-            let in_time = decision.retry_after <= patience;
+            let in_time = decision.wait() <= patience;
             if decision.outcome == Outcome::Denied && in_time {
                 return Unbooked::TooFarAhead(decision);
             }
@@ -211,6 +211,15 @@ impl<A: Arithmetic> Ledger<A> {
             Since::Others
         };
         limit.give_back(&mut self.state, now, &booked.charge, since);
+    }
+
+    /// Takes back a booking as if it had never been made, if it is the latest; false, and nothing changes, if it isn't.
+    pub fn unbook(&mut self, limit: &A, now: Timestamp, booked: &Booked) -> bool {
+        let is_latest = booked.version == self.version;
+        if is_latest {
+            self.give_back(limit, now, booked);
+        }
+        is_latest
     }
 
     /// Gives back `tokens` without a booking, at most what was spent.

@@ -42,15 +42,24 @@ enum Pace {
 impl Rate {
     /// `count` in each `period`, all of them at once if need be.
     ///
-    /// A count of 0 is [`zero`](Self::zero). A positive count in no time is
-    /// [`unlimited`](Self::unlimited).
+    /// A count of 0 is [`zero`](Self::zero). A period of zero, which is also what a shorter time than a nanosecond
+    /// rounds to, is a rate that no limiter takes: [`LimitError::NoPeriod`](crate::LimitError::NoPeriod). Say
+    /// [`unlimited`](Self::unlimited) where no limit is meant.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use tollgate_core::{Arithmetic, Gcra, Rate};
+    ///
+    /// let error = Gcra::new(Rate::new(100, Duration::ZERO)).unwrap_err();
+    /// assert_eq!(
+    ///     error.to_string(),
+    ///     "rate \"100 per 0s\" has a period of zero: give it a period, or use \"unlimited\" if no limit is meant"
+    /// );
+    /// ```
     pub const fn new(count: u64, period: Duration) -> Self {
-        let pace = if count == 0 {
-            Pace::Zero
-        } else if period.is_zero() {
-            return Self::unlimited();
-        } else {
-            Pace::Finite { count, period }
+        let pace = match count {
+            0 => Pace::Zero,
+            _ => Pace::Finite { count, period },
         };
         Self { pace, burst: count }
     }
@@ -243,6 +252,9 @@ const UNITS: [(&str, u128); 7] = [
 ];
 
 fn write_period(f: &mut fmt::Formatter<'_>, nanos: u128) -> fmt::Result {
+    if nanos == 0 {
+        return f.write_str(" per 0s");
+    }
     for (unit, length) in UNITS {
         if nanos == length {
             return write!(f, "/{unit}");
@@ -257,6 +269,10 @@ fn write_period(f: &mut fmt::Formatter<'_>, nanos: u128) -> fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        Align, Arithmetic, FixedWindow, Gcra, LeakyBucket, LimitError, SlidingCounter, SlidingLog,
+        TokenBucket,
+    };
     use alloc::string::ToString;
 
     #[test]
@@ -284,10 +300,6 @@ mod tests {
 
     #[test]
     fn no_limit_is_a_word_wherever_it_is_shown() {
-        use crate::{
-            Align, Arithmetic, FixedWindow, Gcra, LeakyBucket, SlidingCounter, SlidingLog,
-            TokenBucket,
-        };
         use alloc::format;
         let rate = Rate::unlimited();
         let gcra = Gcra::new(rate).unwrap();
@@ -314,9 +326,27 @@ mod tests {
     }
 
     #[test]
-    fn zero_count_and_zero_period_are_the_two_extremes() {
+    fn a_count_of_zero_is_the_zero_rate_whatever_the_period() {
         assert_eq!(Rate::per_second(0), Rate::zero());
-        assert_eq!(Rate::every(Duration::ZERO), Rate::unlimited());
         assert_eq!(Rate::new(0, Duration::ZERO), Rate::zero());
+    }
+
+    #[test]
+    fn no_algorithm_takes_a_period_of_zero_for_no_limit() {
+        let rounded = Duration::from_micros(1) / 5_000;
+        for rate in [
+            Rate::every(Duration::ZERO),
+            Rate::every(rounded).burst(3),
+            Rate::new(100, Duration::ZERO),
+        ] {
+            assert!(!rate.is_unlimited());
+            let error = LimitError::NoPeriod { rate };
+            assert_eq!(Gcra::new(rate).err(), Some(error));
+            assert_eq!(TokenBucket::new(rate).err(), Some(error));
+            assert_eq!(LeakyBucket::new(rate).err(), Some(error));
+            assert_eq!(FixedWindow::new(rate).err(), Some(error));
+            assert_eq!(SlidingLog::new(rate).err(), Some(error));
+            assert_eq!(SlidingCounter::new(rate).err(), Some(error));
+        }
     }
 }

@@ -102,7 +102,7 @@ fn a_booking_further_ahead_than_a_faster_limit_is_empty_is_forgotten() {
     let _ = ledger.decide(&slow, now, 1);
     ledger.reserve(&slow, now, 1, Duration::MAX).unwrap();
     ledger.keep_spent(&slow, &fast, now);
-    let wait = |ledger: &Ledger<_>| ledger.clone().decide(&fast, now, 1).retry_after;
+    let wait = |ledger: &Ledger<_>| ledger.clone().decide(&fast, now, 1).wait();
     assert_eq!(wait(&ledger), Duration::from_secs(3_591));
     ledger.forget_bookings(&fast, now);
     // One of the five of this second is spent, and nothing else holds it back.
