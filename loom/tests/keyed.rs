@@ -194,7 +194,7 @@ fn a_block_holds_whatever_is_charged_meanwhile() {
         );
         assert!(passed <= 2);
         assert_eq!(passes(&table, 0), 0);
-        assert_eq!(table.key(&0).peek().retry_after, HOUR);
+        assert_eq!(table.key(&0).peek().wait(), HOUR);
     });
 }
 
@@ -209,7 +209,7 @@ fn the_longer_of_two_blocks_holds() {
                 |table| u64::from(table.key(&0).block_for(2 * HOUR).is_ok()),
             ],
         );
-        assert_eq!(table.key(&0).peek().retry_after, 2 * HOUR);
+        assert_eq!(table.key(&0).peek().wait(), 2 * HOUR);
     });
 }
 
@@ -226,7 +226,7 @@ fn a_key_that_is_blocked_at_the_moment_of_an_eviction_stays_blocked() {
             ],
         );
         assert_eq!((passed, table.stats().evicted), (1, 1));
-        assert_eq!(table.key(&0).peek().retry_after, HOUR);
+        assert_eq!(table.key(&0).peek().wait(), HOUR);
     });
 }
 

@@ -6,10 +6,11 @@ use std::time::Duration;
 use tollgate_core::Timestamp;
 
 use crate::Refused;
+use crate::cell::Ticket;
 use crate::home::Home;
 use crate::home::sealed::Home as _;
-use crate::line::Post;
-use crate::line::Standing;
+use crate::line::single::Entered;
+use crate::line::{Post, Standing};
 use crate::patience::Patience;
 use crate::sync::{AtomicUsize, Ordering};
 
@@ -17,6 +18,8 @@ use crate::sync::{AtomicUsize, Ordering};
 mod future;
 mod jitter;
 
+#[cfg(not(any(loom, shuttle)))]
+use crate::{Reservation, line::Await};
 #[cfg(not(any(loom, shuttle)))]
 pub use future::Acquiring;
 
@@ -41,9 +44,9 @@ pub use future::Acquiring;
 ///     let mut waiting = pin!(limiter.acquire().into_future());
 ///     let mut context = Context::from_waker(Waker::noop());
 ///     assert!(waiting.as_mut().poll(&mut context).is_pending());
-///     assert_eq!(limiter.check().retry_after, Duration::from_millis(200), "behind it");
+///     assert_eq!(limiter.check().wait(), Duration::from_millis(200), "behind it");
 /// }
-/// assert_eq!(limiter.check().retry_after, Duration::from_millis(100), "it is gone");
+/// assert_eq!(limiter.check().wait(), Duration::from_millis(100), "it is gone");
 /// ```
 ///
 /// It can be awaited on any executor. Inside a tokio runtime (feature `tokio`) a wait ends on tokio's
@@ -90,7 +93,7 @@ pub struct Acquire<H: Home> {
 
 /// Where a wait stands after it was started.
 enum Started<H: Home> {
-    Passed,
+    Passed(Ticket),
     Waiting(Standing<H>),
 }
 
@@ -155,9 +158,9 @@ impl<H: Home> Acquire<H> {
     pub fn wait_blocking(self) -> Result<Duration, Refused> {
         let arrived = self.arrival();
         match self.start(arrived)? {
-            Started::Passed => Ok(Duration::ZERO),
+            Started::Passed(_) => Ok(Duration::ZERO),
             Started::Waiting(standing) => {
-                let (at, _) = standing.wait_blocking()?;
+                let at = standing.wait_blocking()?.at;
                 if !self.jitter.is_zero() {
                     let limit = self.home.limit();
                     limit.clock().park_until(spread(at, self.jitter));
@@ -173,13 +176,27 @@ impl<H: Home> Acquire<H> {
     #[doc(hidden)]
     pub fn wait_for_looks(self, looks: usize) -> Option<Result<(), Refused>> {
         match self.start(self.arrival()) {
-            Ok(Started::Passed) => Some(Ok(())),
+            Ok(Started::Passed(_)) => Some(Ok(())),
             Ok(Started::Waiting(standing)) => {
                 let result = standing.wait_for_looks(looks)?;
                 Some(result.map(|_| ()))
             }
             Err(refused) => Some(Err(refused)),
         }
+    }
+
+    /// Waits for its turn, and gets what it was charged as a reservation whose time has come: it can be cancelled.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) async fn reserved(self) -> Result<Reservation<H>, Refused> {
+        let arrived = self.arrival();
+        let ticket = match self.start(arrived)? {
+            Started::Passed(ticket) => ticket,
+            Started::Waiting(standing) => {
+                let ticket = Await::new(standing).await?.ticket;
+                ticket.unwrap_or(Ticket::Free(arrived))
+            }
+        };
+        Ok(Reservation::new(self.home, ticket))
     }
 
     fn arrival(&self) -> Timestamp {
@@ -194,9 +211,11 @@ impl<H: Home> Acquire<H> {
         }
         // Most callers pass at once, and those never count as waiting.
         let refused = match limit.book_in_turn(now, self.cost, Duration::ZERO) {
-            Ok(_) => return Ok(Started::Passed),
+            Ok(ticket) => return Ok(Started::Passed(ticket)),
             Err(Refused::TooLate(decision))
-                if deadline.is_none_or(|deadline| now + decision.retry_after <= deadline) =>
+                if deadline.is_none_or(|deadline| {
+                    now + decision.wait() <= deadline || limit.may_pass_by(now, self.cost, deadline)
+                }) =>
             {
                 decision
             }
@@ -206,8 +225,8 @@ impl<H: Home> Acquire<H> {
             return Err(Refused::QueueFull(refused));
         };
         Ok(match limit.enter(now, self.cost, deadline)? {
-            None => Started::Passed,
-            Some(id) => {
+            Entered::Passed(ticket) => Started::Passed(ticket),
+            Entered::Waiting(id) => {
                 place.keep();
                 Started::Waiting(Standing::new(self.home.clone(), id))
             }

@@ -14,6 +14,7 @@ mod event;
 pub(crate) mod window;
 mod word;
 
+pub(crate) use call::NotMade;
 pub use call::{Call, Open};
 pub use circuit::{Admission, Circuit, Entry};
 pub use event::{BreakerEvent, Force, State, Trip};
@@ -45,7 +46,8 @@ pub struct Thresholds {
     pub span: Span,
     /// If there were so many at least: 20 unless said otherwise.
     pub min_calls: u32,
-    /// Or once it was called for so long without an answer, however few the calls: never unless said otherwise.
+    /// Or once it was called for so long without an answer, however few the calls, whether they failed or were given up by
+    /// their callers: never unless said otherwise.
     pub silent_for: Duration,
     /// It lets no call through for so long: a second at first, unless said otherwise, and twice as long each time that
     /// its probes fail.
@@ -166,8 +168,8 @@ impl Breaker {
 }
 
 impl<C: Clock> Breaker<C> {
-    /// Lets a call through, or says for how long there is none. Tell the [`Call`] how it ended; one that is just
-    /// dropped says nothing, and if it was a probe the next call is one.
+    /// Lets a call through, or says for how long there is none. Tell the [`Call`] how it ended. One that is just dropped is no
+    /// failure, but counts as one without an answer; if it was a probe, the circuit stays open for as long again.
     ///
     /// # Errors
     /// [`Open`]: nothing was called.
@@ -177,10 +179,10 @@ impl<C: Clock> Breaker<C> {
         match self.circuit.enter(now) {
             Admission::Pass(entry) => Ok(Call::new(self, entry, now)),
             Admission::Probe(entry) => {
-                // First, so that a listener that panics gives the probe up.
-                let call = Call::new(self, entry, now);
+                // First, so that a listener that panics gives the probe up: nothing was called.
+                let probe = NotMade(Some(Call::new(self, entry, now)));
                 self.tell_of(BreakerEvent::Probing);
-                Ok(call)
+                probe.made().ok_or(Open { wait: None })
             }
             Admission::Refused { wait } => Err(Open { wait }),
         }
@@ -225,6 +227,14 @@ impl<C: Clock> Breaker<C> {
             Failed::Yes => self.circuit.fails(entry, now),
         };
         if let Some(event) = happened {
+            self.tell_of(event);
+        }
+    }
+
+    /// A call was dropped, and nobody knows what came of it.
+    #[cold]
+    fn dropped(&self, entry: Entry) {
+        if let Some(event) = self.circuit.dropped(entry, self.clock.now()) {
             self.tell_of(event);
         }
     }

@@ -38,6 +38,8 @@ pub enum Ticket {
         at: Timestamp,
         birth: u64,
     },
+    /// A reservation that was made behind waiters: their line keeps what was booked.
+    InLine { number: u64, at: Timestamp },
 }
 
 impl Ticket {
@@ -46,18 +48,22 @@ impl Ticket {
             Self::Free(at) => *at,
             Self::Charged(charge) => charge.at(),
             Self::Booked(booked) => booked.at(),
-            Self::Entry { at, .. } => *at,
+            Self::Entry { at, .. } | Self::InLine { at, .. } => *at,
             // Held now, to be used now.
             Self::Held(_) | Self::HeldEntry(_) | Self::HeldShared(_) => Timestamp::ZERO,
         }
     }
 
-    /// How much was taken; 0 for holds, which keep their own count.
+    /// How much was taken; 0 for holds and for what a line keeps, which have their own count.
     pub(crate) fn cost(&self) -> u64 {
         match self {
             Self::Charged(charge) => charge.cost(),
             Self::Booked(booked) | Self::Entry { booked, .. } => booked.cost(),
-            Self::Free(_) | Self::Held(_) | Self::HeldEntry(_) | Self::HeldShared(_) => 0,
+            Self::Free(_)
+            | Self::Held(_)
+            | Self::HeldEntry(_)
+            | Self::HeldShared(_)
+            | Self::InLine { .. } => 0,
         }
     }
 }
@@ -179,6 +185,11 @@ impl Cell {
 
     pub(crate) fn give_back(&self, now: Timestamp, ticket: &Ticket) {
         each!(self, cell => cell.give_back(now, ticket));
+    }
+
+    /// Takes back the latest charge as if it had never been made; false if it isn't the latest.
+    pub(crate) fn unbook(&self, now: Timestamp, ticket: &Ticket) -> bool {
+        each!(self, cell => cell.unbook(now, ticket))
     }
 
     /// How long a waiter with so much cost before it has to wait at least, counted from when the first of that

@@ -75,7 +75,7 @@ use tables::Tables;
 /// assert!(limiter.allow("user:42"));
 /// clock.advance(Duration::from_secs(20));
 /// assert!(limiter.allow("user:42"));
-/// assert_eq!(limiter.check("user:42").retry_after, Duration::from_secs(40));
+/// assert_eq!(limiter.check("user:42").wait(), Duration::from_secs(40));
 /// assert!(limiter.allow("user:43"));
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
@@ -273,8 +273,10 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
             }
         }
         // Those who are due by now pass as before, and the others by what it is then.
-        self.lines
-            .visit_all(|hash, own: &K, state| state.waits.advance(&at(self, (own, hash)), now));
+        self.lines.visit_all(|hash, own: &K, state| {
+            state.waits.advance(&at(self, (own, hash)), now);
+            state.waits.unbook_all(&at(self, (own, hash)), now);
+        });
         self.tables.set_rate(now, rate)?;
         self.lines
             .visit_all(|hash, own: &K, state| state.waits.changed(&at(self, (own, hash)), now));

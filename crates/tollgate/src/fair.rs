@@ -124,7 +124,7 @@ impl<C: Clock> FairLimiter<C> {
     ///
     /// let limiter = FairLimiter::builder(Rate::per_second(10)).clock(Manual::new()).build()?;
     /// assert_eq!(limiter.check_n("ada", 9).remaining, 1);
-    /// assert_eq!(limiter.check_n("bob", 3).retry_after, Duration::from_millis(200));
+    /// assert_eq!(limiter.check_n("bob", 3).wait(), Duration::from_millis(200));
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     pub fn check_n<K: Hash + ?Sized>(&self, client: &K, cost: u64) -> Decision {
@@ -148,7 +148,7 @@ impl<C: Clock> FairLimiter<C> {
     /// let patience = Duration::from_millis(400);
     /// let refused = limiter.acquire_n("ada", 5).timeout(patience).wait_blocking().unwrap_err();
     /// assert!(matches!(refused, Refused::TooLate(_)));
-    /// assert_eq!(refused.decision().retry_after, Duration::from_millis(500));
+    /// assert_eq!(refused.decision().wait(), Duration::from_millis(500));
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     pub fn acquire_n<K: Hash + ?Sized>(&self, client: &K, cost: u64) -> Turn<'_, Fair, C> {

@@ -123,6 +123,13 @@ impl<B> Holds<B> {
         id
     }
 
+    /// Prolongs a hold until then; none if it was over already.
+    pub(crate) fn prolong(&mut self, id: HoldId, until: Timestamp) -> Option<HoldId> {
+        let Part { cost, booked } = self.open.remove(&id)?;
+        self.out -= u128::from(cost);
+        Some(self.open(booked, cost, until))
+    }
+
     /// Ends a hold: what it took. Nothing if it was over already.
     pub(crate) fn close(&mut self, id: HoldId) -> Option<(u64, B)> {
         let Part { cost, booked } = self.open.remove(&id)?;

@@ -19,9 +19,7 @@ pub(crate) mod sealed {
     use crate::acquire::Waiting;
     use crate::cell::Ticket;
     use crate::line::meter::Meter;
-    use crate::line::places::Id;
-    use crate::line::queue::Entered;
-    use crate::line::single::Single;
+    use crate::line::single::{Entered, Single};
     use crate::line::{Post, Stands, State};
     use crate::sync::{Ordering, fence};
 
@@ -112,15 +110,25 @@ pub(crate) mod sealed {
             let behind = self.visit_if_any(|state| {
                 state.waits.advance(self, now);
                 self.keep_out(&mut state.waits, now);
-                let told = state.waits.behind(self, &terms, now, cost)?;
+                let told = match state.waits.behind(self, &terms, now, cost) {
+                    Some(told) => told,
+                    // What is booked behind a reservation that the line keeps, the line keeps too.
+                    None if !state.waits.is_free() && !patience.is_zero() => self.see(now, cost),
+                    None => return None,
+                };
                 if told.outcome == Outcome::Never {
                     return Some(Err(Refused::Never(told)));
                 }
-                if told.retry_after > patience.min(self.longest_booking()) {
+                if told.wait() > patience.min(self.longest_booking()) {
                     return Some(Err(Refused::TooLate(told)));
                 }
-                let booked = state.waits.book_all(self, now);
-                Some(booked.and_then(|()| self.book(&terms, now, cost, patience)))
+                if cost == 0 {
+                    return Some(Ok(Ticket::Free(now + told.wait())));
+                }
+                if patience.is_zero() {
+                    return None;
+                }
+                Some(state.waits.reserve(self, &terms, now, cost))
             });
             behind
                 .flatten()
@@ -134,7 +142,7 @@ pub(crate) mod sealed {
             booked.map_err(|refused| match refused {
                 Refused::TooLate(decision) if self.is_blocked(now) => Refused::Blocked(decision),
                 // It isn't for how far ahead it would be: there is no room for the state of a new key.
-                Refused::TooLate(decision) if decision.retry_after <= self.longest_booking() => {
+                Refused::TooLate(decision) if decision.wait() <= self.longest_booking() => {
                     Refused::QueueFull(decision)
                 }
                 Refused::TooLate(decision) => Refused::TooFarAhead(decision),
@@ -144,7 +152,39 @@ pub(crate) mod sealed {
 
         /// Gives back what nobody else relies on; that may let a waiter pass.
         fn give_back_in_turn(&self, now: Timestamp, ticket: &Ticket) {
+            if let Ticket::InLine { number, at } = *ticket {
+                self.visit_if_any(|state| {
+                    state.waits.advance(self, now);
+                    state.waits.cancel(self, now, (number, at));
+                });
+                return;
+            }
             self.improve(now, || self.give_back(&self.terms(), now, ticket));
+        }
+
+        /// A reservation isn't cancelled any more.
+        fn end_in_turn(&self, number: u64, at: Timestamp) {
+            self.visit_if_any(|state| state.waits.end_reservation((number, at)));
+        }
+
+        /// Forgets what was spent and booked, so that waiters pass by what there is then.
+        fn reset_in_turn(&self, now: Timestamp, reset: impl Fn()) {
+            self.improve(now, reset);
+            self.visit_if_any(|state| {
+                state.waits.forget_bookings();
+                state.waits.improved(self);
+            });
+        }
+
+        /// Whether one that comes now to wait might pass by this time, by what was booked and nobody needs any more.
+        #[cold]
+        fn may_pass_by(&self, now: Timestamp, cost: u64, deadline: Timestamp) -> bool {
+            let visited = self.visit_if_any(|state| {
+                let (waits, terms) = (&mut state.waits, self.terms());
+                waits.advance(self, now);
+                waits.may_pass_by(self, &terms, (now, cost), deadline)
+            });
+            visited.unwrap_or(false)
         }
 
         /// Makes a change that may let waiters pass sooner.
@@ -171,14 +211,10 @@ pub(crate) mod sealed {
             now: Timestamp,
             cost: u64,
             deadline: Option<Timestamp>,
-        ) -> Result<Option<Id>, Refused> {
-            let entered = self.visit(None, |state| {
+        ) -> Result<Entered, Refused> {
+            self.visit(None, |state| {
                 let terms = self.terms();
                 state.waits.enter(self, terms, (now, cost), deadline)
-            })?;
-            Ok(match entered {
-                Entered::Passed => None,
-                Entered::Waiting(id) => Some(id),
             })
         }
     }

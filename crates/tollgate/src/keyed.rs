@@ -85,7 +85,7 @@ use word::{Judged, KeyWord};
 ///     .build()?;
 /// assert!(limiter.allow("user:42") && limiter.allow("user:42"));
 /// let decision = limiter.check("user:42");
-/// assert_eq!(decision.retry_after, Duration::from_millis(500));
+/// assert_eq!(decision.wait(), Duration::from_millis(500));
 /// assert!(limiter.allow(&Ipv4Addr::LOCALHOST));
 /// assert!(limiter.allow(&("tenant", "/route")));
 /// # Ok::<(), tollgate::LimitError>(())
@@ -246,8 +246,10 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
             is_own: true,
         };
         // Those who are due by now pass as before, and the others by what it is then.
-        self.lines
-            .visit_all(|fingerprint, (), state| state.waits.advance(&key(fingerprint), now));
+        self.lines.visit_all(|fingerprint, (), state| {
+            state.waits.advance(&key(fingerprint), now);
+            state.waits.unbook_all(&key(fingerprint), now);
+        });
         self.pace.set(rate, self.table.intervals())?;
         self.lines
             .visit_all(|fingerprint, (), state| state.waits.changed(&key(fingerprint), now));

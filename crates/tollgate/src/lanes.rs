@@ -177,7 +177,7 @@ impl<'a, C: Clock> Lane<'a, C> {
     /// // The other lane is full, so all that comes in is there to be borrowed: 10 a second.
     /// let refused = b.acquire().timeout(Duration::from_millis(99)).wait_blocking().unwrap_err();
     /// assert!(matches!(refused, Refused::TooLate(_)));
-    /// assert_eq!(refused.decision().retry_after, Duration::from_millis(100));
+    /// assert_eq!(refused.decision().wait(), Duration::from_millis(100));
     /// # Ok::<(), tollgate::lanes::LanesError>(())
     /// ```
     pub fn acquire_n(&self, cost: u64) -> Turn<'a, Shares, C> {

@@ -59,6 +59,7 @@ pub mod keyed;
 pub mod lanes;
 pub mod limiter;
 mod line;
+mod missing_key;
 mod patience;
 #[cfg(not(any(loom, shuttle)))]
 pub mod protect;
@@ -91,6 +92,7 @@ pub use fair::FairLimiter;
 pub use keyed::KeyedLimiter;
 pub use lanes::Lanes;
 pub use limiter::{Algorithm, Limiter};
+pub use missing_key::OnMissingKey;
 #[cfg(feature = "quota")]
 pub use quota::{Quota, QuotaLimiter};
 pub use refused::Refused;
@@ -100,7 +102,7 @@ pub use tier::Tier;
 #[cfg(feature = "quota")]
 pub use tiers::Tiers;
 pub use tollgate_core as core;
-pub use tollgate_core::{Decision, LimitError, Outcome, Rate, Timestamp};
+pub use tollgate_core::{Decision, DenyReason, LimitError, Outcome, Rate, Timestamp};
 pub use tree::Tree;
 
 /// What only models of the crate's own protocols see.

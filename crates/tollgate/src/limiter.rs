@@ -340,6 +340,7 @@ impl<C: Clock> Limiter<C> {
         // A waiter that comes meanwhile must not miss the change, whether its mark is seen here or not.
         self.visit(None, |state| {
             state.waits.advance(&self, now);
+            state.waits.unbook_all(&self, now);
             let changed = change();
             state.waits.changed(&self, now);
             changed
@@ -403,6 +404,10 @@ impl<C: Clock> Meter for &Limiter<C> {
 
     fn give_back(&self, (): &(), now: Timestamp, ticket: &Ticket) {
         self.cell.give_back(now, ticket);
+    }
+
+    fn unbook(&self, (): &(), now: Timestamp, ticket: &Ticket) -> bool {
+        self.cell.unbook(now, ticket)
     }
 
     fn shows(&self) -> Timestamp {

@@ -25,6 +25,7 @@ pub(crate) mod single;
 mod turn;
 
 use crate::Refused;
+use crate::cell::Ticket;
 use crate::clock::Clock;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 #[cfg(not(any(loom, shuttle)))]
@@ -52,6 +53,12 @@ pub trait Waits {
     /// The result for this waiter, if it needn't wait any more: when its turn came, or why it was refused. Its
     /// place is free then.
     fn collect(&mut self, id: Id) -> Option<Result<Timestamp, Refused>>;
+
+    /// What this waiter was charged, if it passed and can give that back.
+    fn charged(&self, id: Id) -> Option<Ticket> {
+        let _ = id;
+        None
+    }
 
     /// When this waiter came.
     fn arrived(&self, id: Id) -> Option<Timestamp>;
@@ -125,10 +132,19 @@ impl Default for Seat {
     }
 }
 
+/// A waiter whose turn came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passed {
+    /// When its turn came.
+    pub(crate) at: Timestamp,
+    pub(crate) waited: Duration,
+    /// What it was charged, if it can give that back.
+    pub(crate) ticket: Option<Ticket>,
+}
+
 /// How a wait stands.
 pub(crate) enum Progress {
-    /// When its turn came, and how long it has waited.
-    Done(Result<(Timestamp, Duration), Refused>),
+    Done(Result<Passed, Refused>),
     /// Until it is woken, or until this time if it keeps the time or has a deadline.
     Waiting(Option<Timestamp>),
 }
@@ -254,11 +270,13 @@ impl<S: Stands> Standing<S> {
             let now = post.clock().now();
             post.advance(&mut state.waits, now);
             let arrived = state.waits.arrived(id).unwrap_or(now);
+            let ticket = state.waits.charged(id);
             if let Some(result) = state.waits.collect(id) {
                 state.forget(id);
                 *place = None;
                 post.gone();
-                return Progress::Done(result.map(|at| (at, now - arrived)));
+                let waited = now - arrived;
+                return Progress::Done(result.map(|at| Passed { at, waited, ticket }));
             }
             let until = state.waits.look_again(now, id);
             state.remember(id, waker, until);
@@ -269,10 +287,7 @@ impl<S: Stands> Standing<S> {
     /// Blocks the thread, but gives up after looking this many times, as a dropped future would. For the model
     /// checker.
     #[cfg(any(loom, shuttle))]
-    pub(crate) fn wait_for_looks(
-        mut self,
-        looks: usize,
-    ) -> Option<Result<(Timestamp, Duration), Refused>> {
+    pub(crate) fn wait_for_looks(mut self, looks: usize) -> Option<Result<Passed, Refused>> {
         let waker = crate::patience::waker_of_this_thread();
         for left in (0..looks).rev() {
             match self.look(&waker) {
@@ -288,7 +303,7 @@ impl<S: Stands> Standing<S> {
     }
 
     /// Blocks the thread until it needn't wait any longer.
-    pub(crate) fn wait_blocking(mut self) -> Result<(Timestamp, Duration), Refused> {
+    pub(crate) fn wait_blocking(mut self) -> Result<Passed, Refused> {
         let waker = crate::patience::waker_of_this_thread();
         loop {
             match self.look(&waker) {

@@ -97,8 +97,8 @@ const CLAIMS: usize = 8;
 /// let limiter = QuotaLimiter::builder(Quota::per_day(100), 1_000_000).clock(clock.clone()).build()?;
 /// assert!(limiter.check_n("tenant", 100).is_allowed());
 /// let refused = limiter.check("tenant");
-/// assert_eq!(refused.retry_after, Duration::from_secs(12 * 3_600));
-/// clock.advance(refused.retry_after);
+/// assert_eq!(refused.wait(), Duration::from_secs(12 * 3_600));
+/// clock.advance(refused.wait());
 /// assert!(limiter.check("tenant").is_allowed());
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```

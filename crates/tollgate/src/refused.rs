@@ -17,7 +17,7 @@ use tollgate_core::{Decision, Outcome};
 /// let patience = Duration::from_millis(500);
 /// let refused = limiter.acquire().timeout(patience).wait_blocking().unwrap_err();
 /// assert!(matches!(refused, Refused::TooLate(_)));
-/// assert_eq!(refused.decision().retry_after, Duration::from_secs(1));
+/// assert_eq!(refused.decision().wait(), Duration::from_secs(1));
 /// assert_eq!(
 ///     refused.to_string(),
 ///     "rate limit: the wait of 1s is longer than the deadline allows"
@@ -71,34 +71,34 @@ impl fmt::Display for Refused {
                 "rate limit: the cost is above the {} that can pass at once, so it never will",
                 decision.limit
             ),
-            Self::TooLate(decision) if decision.retry_after == Duration::ZERO => {
+            Self::TooLate(decision) if decision.wait() == Duration::ZERO => {
                 f.write_str("rate limit: the deadline has passed already")
             }
             Self::TooLate(decision) => write!(
                 f,
                 "rate limit: the wait of {:?} is longer than the deadline allows",
-                decision.retry_after
+                decision.wait()
             ),
             Self::TooFarAhead(decision) => write!(
                 f,
                 "rate limit: the wait of {:?} is longer than a reservation may be made ahead; use `acquire`, \
                  which waits as long as it takes",
-                decision.retry_after
+                decision.wait()
             ),
             Self::Blocked(decision) => write!(
                 f,
                 "rate limit: the key is blocked; retry after {:?}",
-                decision.retry_after
+                decision.wait()
             ),
             Self::QueueFull(decision) => write!(
                 f,
                 "rate limit: too many are waiting already; retry after {:?}",
-                decision.retry_after
+                decision.wait()
             ),
             Self::Shed(decision) => write!(
                 f,
                 "rate limit: shed from a line that stood for too long; retry after {:?}",
-                decision.retry_after
+                decision.wait()
             ),
         }
     }

@@ -21,9 +21,10 @@ use crate::line::Post;
 /// its time is still ahead: a slot whose time has come counts as used, so dropping a handle after looking at its delay
 /// is no way around the limit.
 ///
-/// It is made behind waiters: they are charged first, at the times that they expect then, and from then on they count
-/// as reservations. Where reservations are often cancelled, wait with `acquire` instead: a reservation doesn't move up
-/// when one before it is cancelled.
+/// It is made behind waiters: their turns are booked first. Cancelling it takes those bookings back, up to the last
+/// reservation that is still wanted; if there is one behind it, the first waiter that its tokens suffice for takes its
+/// time, or else the next reservation. A reservation itself keeps its time: it doesn't move up when one before it is
+/// cancelled, or when the rate is raised, as waiters do.
 ///
 /// ```
 /// use std::time::Duration;
@@ -132,7 +133,9 @@ impl<H: Home> Reservation<H> {
 
     /// The slot's time has come and it is used: from now on nothing is given back.
     pub(crate) fn mark_used(&mut self) {
-        self.ticket = None;
+        if let Some(Ticket::InLine { number, at }) = self.ticket.take() {
+            self.home.limit().end_in_turn(number, at);
+        }
     }
 
     fn give_back(&mut self, now: Timestamp) {
@@ -148,6 +151,8 @@ impl<H: Home> Drop for Reservation<H> {
             let now = self.home.limit().now();
             if now < self.at {
                 self.give_back(now);
+            } else {
+                self.mark_used();
             }
         }
     }

@@ -5,6 +5,7 @@ use tollgate_core::{Decision, Timestamp};
 // Not loom's: no decision reads a count.
 use std::sync::atomic::{AtomicU64, Ordering};
 
+mod estimate;
 mod hold;
 mod level;
 pub(crate) mod limit;
@@ -12,10 +13,11 @@ mod pass;
 mod terms;
 mod verdict;
 
+pub use estimate::{Expire, Settled, Settlement, TimedEstimate};
 pub use hold::Hold;
 pub use level::{AnyLimit, Level, Settles};
+pub use pass::Pass;
 pub(crate) use pass::{AnyPermit, Slot};
-pub use pass::{Pass, Settled};
 pub use terms::Terms;
 pub use verdict::{Kind, Passed, Refusal, StackVerdict};
 

@@ -35,6 +35,11 @@ impl Latest {
         self.reach = self.reach.max(limit.lasts().saturating_add(SLACK));
     }
 
+    /// The latest time that anything was asked to be charged at.
+    pub(crate) const fn at(&self) -> Timestamp {
+        self.at
+    }
+
     /// How far behind a time may be and still count as out of order.
     pub(crate) fn reach(&self) -> Duration {
         self.reach

@@ -73,7 +73,7 @@ impl<H: Home> Future for Acquiring<H> {
                     let started = acquire.start(arrived);
                     this.stage.set(Stage::Done);
                     match started? {
-                        Started::Passed => return Poll::Ready(Ok(Duration::ZERO)),
+                        Started::Passed(_) => return Poll::Ready(Ok(Duration::ZERO)),
                         Started::Waiting(standing) => this.stage.set(Stage::Waiting {
                             wait: Await::new(standing),
                             jitter,
@@ -90,7 +90,7 @@ impl<H: Home> Future for Acquiring<H> {
                     let home = wait.as_ref().at().clone();
                     let (jitter, arrived) = (*jitter, *arrived);
                     this.stage.set(Stage::Done);
-                    let (at, _) = turn?;
+                    let at = turn?.at;
                     if jitter.is_zero() {
                         return Poll::Ready(Ok(home.limit().now() - arrived));
                     }

@@ -1,5 +1,7 @@
 //! Chance from a seed: the same numbers in every run, for laws that probe and for simulations.
 
+use std::hash::{BuildHasher, RandomState};
+
 /// A generator of numbers that look random (SplitMix64), of one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chance(u64);
@@ -22,6 +24,11 @@ impl Chance {
     pub(crate) fn part(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
+}
+
+/// A seed that differs between processes of a fleet, whenever and wherever they start, and within one.
+pub(crate) fn random_seed() -> u64 {
+    RandomState::new().hash_one(0)
 }
 
 /// The bits of a word, each of which depends on all of it.

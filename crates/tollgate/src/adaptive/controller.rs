@@ -128,7 +128,8 @@ impl<L> Controller<L> {
         self.with_law(|law| law.bounds().clamp(law.limit()))
     }
 
-    /// Goes on from this limit, as an operator orders.
+    /// Goes on from this limit, as an operator orders. A limiter follows with the next sample, or with
+    /// [`put_in_force`](Self::put_in_force) or [`put_rate_in_force`](Self::put_rate_in_force).
     pub fn set_limit<S>(&self, limit: f64)
     where
         L: Law<S>,
@@ -182,8 +183,8 @@ impl<L> Controller<L> {
         let Ok(()) = put;
     }
 
-    /// As [`observe`](Self::observe); a change becomes the limiter's rate at once, a second. The burst stays
-    /// as it is.
+    /// As [`observe`](Self::observe); the law's limit becomes the limiter's rate at once, a second, whoever changed it. The
+    /// burst stays as it is.
     ///
     /// A rate has nothing in flight: samples for it have `u32::MAX`, so that the law takes it to be in use.
     ///
@@ -198,12 +199,39 @@ impl<L> Controller<L> {
         L: Law<S>,
     {
         let change = self.observe(sample);
-        if let Some(change) = change {
-            self.put(change.to, |to| {
-                limiter.set_rate(per_second(to, limiter.rate()))
-            })?;
-        }
+        self.put_rate_in_force(limiter)?;
         Ok(change)
+    }
+
+    /// Makes the law's limit the rate of a limiter, a second, if it isn't that already. The burst stays as it is. For when it
+    /// was [set](Self::set_limit), or the [law](Self::set_law) was; otherwise the next sample does so.
+    ///
+    /// # Errors
+    /// If the limiter can't have such a rate; then it keeps the one that it has.
+    ///
+    /// ```
+    /// use tollgate::adaptive::{Aimd, Bounds, Controller, Sample};
+    /// use tollgate::{Limiter, Rate};
+    ///
+    /// let limiter = Limiter::new(Rate::per_second(5_000));
+    /// let controller = Controller::new(Aimd::new(Bounds::new(10.0, 5_000.0)?).initial(5_000.0));
+    /// controller.set_limit::<Sample>(100.0);
+    /// controller.put_rate_in_force::<Sample, _>(&limiter)?;
+    /// assert_eq!(limiter.rate().to_string(), "100000 per 1000s burst 5000");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn put_rate_in_force<S, C: Clock>(&self, limiter: &Limiter<C>) -> Result<(), LimitError>
+    where
+        L: Law<S>,
+    {
+        self.put(self.limit(), |to| {
+            let before = limiter.rate();
+            let rate = per_second(to, before);
+            if is_as_fast(&rate, &before) {
+                return Ok(());
+            }
+            limiter.set_rate(rate)
+        })
     }
 
     /// As [`observe`](Self::observe); a change becomes the limiter's limit at once. For laws that learn from a
@@ -320,6 +348,17 @@ pub(super) fn whole(limit: f64) -> u32 {
 fn per_second(limit: f64, before: Rate) -> Rate {
     let count = (limit * 1_000.0).round() as u64;
     Rate::new(count.max(1), Duration::from_secs(1_000)).burst(before.burst_size())
+}
+
+/// Whether two rates let as many pass in any time, but for their bursts.
+fn is_as_fast(one: &Rate, other: &Rate) -> bool {
+    let (Some(ones), Some(others)) = (one.period(), other.period()) else {
+        return false;
+    };
+    let passes =
+        |rate: &Rate, period: Duration| u128::from(rate.count()).checked_mul(period.as_nanos());
+    let passed = passes(one, others);
+    passed.is_some() && passed == passes(other, ones)
 }
 
 impl<L> Clone for Controller<L> {

@@ -5,6 +5,10 @@ use tollgate_core::Timestamp;
 use super::chance::Chance;
 use super::{Bounds, Law, LawError, Reason, Sample};
 
+mod window;
+
+use window::Window;
+
 /// The most that a limit grows, and the least that it falls to, from one window to the next.
 const STEP: (f64, f64) = (2.0, 0.5);
 /// A probe has this part of the limit, and if that isn't few enough, this part of that, and so on.
@@ -23,16 +27,31 @@ const SAME: f64 = 0.1;
 const DRAINED: f64 = 0.7;
 /// The quiet latency grows by no more than this factor from one probe to the next.
 const RISES: f64 = 1.1;
-/// Or by this one while calls are suspected to have become slower.
-const RISES_SOON: f64 = 1.25;
 /// And becomes so many times what it was if it can't be told who fills the queue.
 const LESS: f64 = 0.95;
 /// A quiet latency that falls by more than this part was far off, and is looked at again soon.
 const WAS_WRONG: f64 = 0.2;
 /// A limit that has fallen to less than this part of what the last probe left: calls may just have become slower.
 const FELL: f64 = 0.5;
+/// Or by this one while calls are suspected to have become slower.
+const RISES_SOON: f64 = 1.25;
 /// That is looked at until so many probes didn't confirm it, as long as calls take longer than the quiet latency by this part.
 const LOOKS: (u8, f64) = (3, 0.3);
+/// A window whose calls take more than so many times the usual, and are slower by more than so many deviations of its mean, is
+/// no chance: calls became slower at once, or servers are gone.
+const JUMP: (f64, f64) = (1.5, 3.0);
+/// That is looked into if the limit would fall to less than this part.
+const FALLS: f64 = 0.7;
+/// With fewer in flight than this part of the limit, the limit isn't what holds calls back, and needn't fall.
+const BINDS: f64 = 0.75;
+/// A second window of few is as quick as the first, up to this part: nobody gives way any more.
+const SETTLED: f64 = 0.15;
+/// A window that has so many samples, and as many as the limit, is over after so many nanoseconds.
+const BOUND: (f64, u64) = (10.0, 1_000_000_000);
+/// How much calls differ without a queue is a mean over about so many of them.
+const MEMORY: f64 = 1_000.0;
+/// A window has up to so many times the samples where calls differ much.
+const VARIED: f64 = 8.0;
 /// Soon is after so many windows.
 const SOON: u32 = 2;
 /// How fast the usual latency follows the windows' means.
@@ -63,7 +82,12 @@ const LOST: (f64, f64) = (0.02, 0.05);
 /// Several instances therefore probe together: one that sees calls become quicker, and doesn't know why, joins whoever
 /// probes. Once all have given way, each of them measures `q`, whatever it believed before.
 ///
-/// A limit that falls by much is looked at soon: calls may have become slower without any queue.
+/// Calls that become much slower all at once are no reason to fall: either servers are gone, or each call takes longer. The
+/// law probes at once, and so does every other instance, as all see it. If calls stay slow with few of them, they are slower
+/// and there is no queue: `q` is what they take now, and the limit is what it was before, or more.
+/// How far chance may mislead is taken from how much calls differ without a queue; where they differ much,
+/// windows have up to eight times the samples. A window is over after a second if it has ten samples and as many as the limit.
+///
 /// Drops halve the limit, once for all calls that began before, if they are more than one call of twenty of late, as three in a row
 /// are. Fewer change nothing: a backend that fails one call of a hundred, whatever its load, would be left with the least limit for ever.
 ///
@@ -105,15 +129,29 @@ pub struct Little {
     found: f64,
     /// So many more probes because calls may have become slower; 0 if nothing says so.
     looks: u8,
+    /// The squared ratio of deviation to mean of calls without a queue.
+    spread: f64,
+    /// When the window began.
+    began: Timestamp,
     probing: Option<Probe>,
     /// The part of calls that were dropped of late.
     lost: f64,
     chance: Chance,
 }
 
+/// Why a probe is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// It is time for one.
+    Schedule,
+    /// Calls became much slower at once, which all who share the servers see.
+    Jump,
+}
+
 /// A probe that is on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Probe {
+    cause: Cause,
     /// The window before it.
     before: Window,
     /// The limit before it.
@@ -122,39 +160,20 @@ struct Probe {
     above: f64,
     /// How often the limit was halved.
     depth: u32,
+    /// What the window before took at the same limit; 0 if there was none.
+    first: f64,
 }
 
-/// Sums over the calls of a window.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Window {
-    count: f64,
-    sum: f64,
-    squares: f64,
-    in_flight: f64,
-}
-
-impl Window {
-    #[inline]
-    fn add(&mut self, sample: &Sample) {
-        let rtt = sample.nanos();
-        self.count += 1.0;
-        self.sum += rtt;
-        self.squares += rtt * rtt;
-        self.in_flight += f64::from(sample.in_flight);
-    }
-
-    fn mean(&self) -> f64 {
-        self.sum / self.count
-    }
-
-    fn mean_in_flight(&self) -> f64 {
-        self.in_flight / self.count
-    }
-
-    /// The variance of the mean.
-    fn doubt(&self) -> f64 {
-        let mean = self.mean();
-        (self.squares / self.count - mean * mean).max(0.0) / self.count
+impl Probe {
+    fn new(cause: Cause, before: Window, limit: f64, above: f64) -> Self {
+        Self {
+            cause,
+            before,
+            limit,
+            above,
+            depth: 0,
+            first: 0.0,
+        }
     }
 }
 
@@ -175,6 +194,8 @@ impl Little {
             until_probe: SOON,
             found: 0.0,
             looks: 0,
+            spread: 1.0,
+            began: Timestamp::ZERO,
             probing: None,
             lost: 0.0,
             chance: Chance::new(0),
@@ -201,7 +222,8 @@ impl Little {
         Ok(self)
     }
 
-    /// A window has so many samples, and twice the limit at least: 100 unless said otherwise.
+    /// A window has so many samples, and twice the limit at least: 100 unless said otherwise. Where calls differ much it has up to
+    /// eight times as many; after a second it is over with fewer.
     #[must_use]
     pub fn samples(mut self, least: u32) -> Self {
         self.samples = f64::from(least.max(2));
@@ -230,6 +252,7 @@ impl Little {
     fn set(&mut self, limit: f64, now: Timestamp) {
         self.limit = self.bounds.clamp(limit);
         self.since = now;
+        self.began = now;
         self.window = Window::default();
     }
 
@@ -238,12 +261,17 @@ impl Little {
     fn turn(&mut self, now: Timestamp) -> Option<Reason> {
         let window = std::mem::take(&mut self.window);
         let mean = window.mean();
+        self.began = now;
         if self.quiet == 0.0 {
             self.quiet = mean;
         }
         if let Some(probe) = self.probing.take() {
-            return Some(self.probed(&probe, &window, now));
+            return self.probed(&probe, &window, now);
         }
+        let deviation = self.deviation(&window);
+        let slower = mean - self.usual;
+        let jumps =
+            self.usual > 0.0 && slower > (self.usual * (JUMP.0 - 1.0)).max(JUMP.1 * deviation);
         let dips = mean < self.usual * (1.0 - DIP);
         if dips && f64::from(self.until_probe) < JOINS * f64::from(self.probe_every) {
             self.until_probe = 1;
@@ -252,33 +280,33 @@ impl Little {
         } else {
             self.usual += (mean - self.usual) * FOLLOWS;
         }
-        self.quiet = self.quiet.min(mean + 2.0 * window.doubt().sqrt());
+        self.quiet = self.quiet.min(mean + 2.0 * deviation);
         let in_flight = window.mean_in_flight();
         if in_flight * 2.0 < self.limit {
             // The limit isn't what holds calls back: there is nothing to learn about it, and no queue.
             return None;
         }
+        let wanted = self.wanted(self.worked_on(&window));
+        if in_flight < BINDS * self.limit.floor() && wanted < self.limit {
+            return None;
+        }
+        if jumps && wanted < self.limit * FALLS {
+            let above = mean;
+            self.usual = mean;
+            return Some(self.probe(Probe::new(Cause::Jump, window, self.limit, above), now));
+        }
         self.until_probe = self.until_probe.saturating_sub(1);
         if self.until_probe == 0 {
             self.schedule();
-            let (limit, above) = (self.limit, self.usual);
-            return Some(self.probe(
-                Probe {
-                    before: window,
-                    limit,
-                    above,
-                    depth: 0,
-                },
-                now,
-            ));
+            let probe = Probe::new(Cause::Schedule, window, self.limit, self.usual);
+            return Some(self.probe(probe, now));
         }
-        self.adjust(in_flight * (self.quiet / mean).min(1.0), now)
+        self.adjust(wanted, now)
     }
 
-    /// Goes towards the limit for so many that are worked on.
-    fn adjust(&mut self, worked_on: f64, now: Timestamp) -> Option<Reason> {
+    /// Goes towards this limit.
+    fn adjust(&mut self, wanted: f64, now: Timestamp) -> Option<Reason> {
         let before = self.limit;
-        let wanted = self.wanted(worked_on);
         let wanted = wanted.clamp(before * STEP.1, before * STEP.0);
         if (wanted - before).abs() < CHANCE * before {
             return None;
@@ -297,6 +325,18 @@ impl Little {
         })
     }
 
+    /// How many of those in flight are worked on.
+    fn worked_on(&self, window: &Window) -> f64 {
+        window.mean_in_flight() * (self.quiet / window.mean()).min(1.0)
+    }
+
+    /// By how much the mean of a window may be off, in nanoseconds. A window may have had none of the rare slow calls, so it is
+    /// no less than what is known of calls without a queue.
+    fn deviation(&self, window: &Window) -> f64 {
+        let known = self.spread * self.quiet * self.quiet / window.count;
+        window.doubt().max(known).sqrt()
+    }
+
     fn wanted(&self, worked_on: f64) -> f64 {
         self.gain * worked_on + self.room
     }
@@ -312,32 +352,44 @@ impl Little {
     }
 
     /// A window of a probe is over.
-    fn probed(&mut self, probe: &Probe, window: &Window, now: Timestamp) -> Reason {
+    fn probed(&mut self, probe: &Probe, window: &Window, now: Timestamp) -> Option<Reason> {
         let mean = window.mean();
         if mean < probe.above * (1.0 - DEEPER) && self.limit > self.bounds.min() {
-            return self.probe(
+            return Some(self.probe(
                 Probe {
                     above: mean,
+                    first: 0.0,
                     ..*probe
                 },
                 now,
-            );
+            ));
+        }
+        let is_jump = probe.cause == Cause::Jump;
+        if is_jump && (probe.first == 0.0 || mean < probe.first * (1.0 - SETTLED)) {
+            // Others have seen the jump too, and may give way only now.
+            self.probing = Some(Probe {
+                first: mean,
+                ..*probe
+            });
+            return None;
         }
         if probe.limit < self.bounds.min() + 1.0 {
             // There is nothing to lose where it can't fall: the quiet latency may rise until it is what calls take.
             self.looks = self.looks.max(2);
         }
-        self.learn(mean);
+        let spread = window.doubt() * window.count / (mean * mean);
+        self.spread += (spread - self.spread) * window.count / (window.count + MEMORY);
+        self.learn(mean, probe.cause);
         let Probe { before, limit, .. } = probe;
-        let worked_on = before.mean_in_flight() * (self.quiet / before.mean()).min(1.0);
+        let worked_on = self.worked_on(before);
         // Down at once, as a probe is sure of what it found.
         self.set(self.wanted(worked_on).min(limit * STEP.0), now);
         self.found = self.limit;
-        Reason::Room
+        Some(Reason::Room)
     }
 
     /// What the mean latency of a probe says about the quiet one.
-    fn learn(&mut self, is: f64) {
+    fn learn(&mut self, is: f64, cause: Cause) {
         let (quiet, part) = (self.quiet, is / self.usual);
         let looks = std::mem::take(&mut self.looks);
         if is <= quiet {
@@ -347,6 +399,13 @@ impl Little {
                 self.until_probe = SOON;
             }
             self.quiet += (is - quiet) * if is_far { 1.0 } else { DAMPED };
+            return;
+        }
+        if cause == Cause::Jump {
+            // All who share the servers have seen it and given way, so there is no queue: calls are slower.
+            self.quiet = is;
+            self.until_probe = SOON;
+            self.usual = 0.0;
             return;
         }
         if part < DRAINED {
@@ -377,12 +436,15 @@ impl Little {
     }
 
     /// Whether the window has as many samples as it needs.
-    fn is_over(&self) -> bool {
+    fn is_over(&self, now: Timestamp) -> bool {
         let least = match &self.probing {
             None | Some(Probe { depth: 1, .. }) => self.samples,
             Some(_) => self.samples * DEEP,
         };
-        self.window.count >= least.max(2.0 * self.limit)
+        let needs = (least * self.spread.clamp(1.0, VARIED)).max(2.0 * self.limit);
+        let count = self.window.count;
+        let is_late = now.nanos_since(self.began) >= BOUND.1;
+        count >= needs || (is_late && count >= BOUND.0.max(self.limit))
     }
 }
 
@@ -418,7 +480,7 @@ impl Law for Little {
             return (self.limit < before).then_some(Reason::Dropped);
         }
         self.window.add(sample);
-        if self.is_over() {
+        if self.is_over(sample.ended()) {
             self.turn(sample.ended())
         } else {
             None

@@ -76,6 +76,15 @@ pub enum Service {
         /// The standard deviation, as a multiple of it.
         deviation: f64,
     },
+    /// One or the other: most calls are quick, some are slow.
+    Bimodal {
+        /// How long a quick one takes.
+        quick: Duration,
+        /// How long a slow one takes.
+        slow: Duration,
+        /// Which part of calls is slow.
+        part: f64,
+    },
 }
 
 impl Service {
@@ -92,6 +101,9 @@ impl Service {
                     * (std::f64::consts::TAU * chance.part()).cos();
                 nanos(mean) * (middle + sigma * normal).exp()
             }
+            Self::Bimodal { quick, slow, part } => {
+                nanos(if chance.part() < part { slow } else { quick })
+            }
         }
     }
 
@@ -103,6 +115,13 @@ impl Service {
             Self::Lognormal { mean, deviation } => {
                 let (middle, sigma) = spread(deviation);
                 mean.mul_f64((middle + 2.326_347_874 * sigma).exp())
+            }
+            Self::Bimodal { quick, slow, part } => {
+                if part > 0.01 {
+                    slow
+                } else {
+                    quick
+                }
             }
         }
     }
@@ -166,7 +185,7 @@ impl Scenario {
     pub fn best_fixed(&self, seed: u64) -> Vec<(u32, f64)> {
         let mut best = vec![(0, 0.0); self.phases.len()];
         // Finer than the steps of what they do.
-        for limit in [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128] {
+        for limit in [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 200] {
             if limit > 1 && limit > 4 * self.most_servers() {
                 break;
             }

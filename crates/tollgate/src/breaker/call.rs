@@ -8,7 +8,8 @@ use tollgate_core::Timestamp;
 use super::{Breaker, Entry, Failed};
 use crate::clock::Clock;
 
-/// A call that a breaker let through. Say how it ended; dropped, it says nothing.
+/// A call that a breaker let through. Say how it ended. Dropped, as when its caller waited no longer, it is no failure; but
+/// what never answers is [silent](super::Thresholds::silent_for), and a probe that is dropped keeps the circuit open.
 ///
 /// ```
 /// use tollgate::breaker::{Breaker, Thresholds};
@@ -23,7 +24,7 @@ use crate::clock::Clock;
 /// }
 /// # Ok::<(), tollgate::breaker::Open>(())
 /// ```
-#[must_use = "a call that is dropped says nothing"]
+#[must_use = "a call that is dropped counts as one without an answer"]
 pub struct Call<'a, C: Clock> {
     breaker: &'a Breaker<C>,
     entry: Entry,
@@ -56,15 +57,36 @@ impl<'a, C: Clock> Call<'a, C> {
         self.breaker.record(self.entry, self.started, Failed::Yes);
     }
 
-    /// It ended in a way that says nothing about what was called, as when this is just dropped.
-    pub fn ignored(self) {}
+    /// It ended in a way that says nothing about what was called, or wasn't made at all: if it was a probe, the next call is one.
+    pub fn ignored(mut self) {
+        self.is_told = true;
+        self.breaker.circuit.gives_up(self.entry);
+    }
 }
 
 impl<C: Clock> Drop for Call<'_, C> {
     #[inline]
     fn drop(&mut self) {
         if !self.is_told {
-            self.breaker.circuit.gives_up(self.entry);
+            self.breaker.dropped(self.entry);
+        }
+    }
+}
+
+/// A call that was let through and isn't made yet: if it never is, that says nothing.
+pub(crate) struct NotMade<'a, C: Clock>(pub(crate) Option<Call<'a, C>>);
+
+impl<'a, C: Clock> NotMade<'a, C> {
+    /// It is made now.
+    pub(crate) fn made(mut self) -> Option<Call<'a, C>> {
+        self.0.take()
+    }
+}
+
+impl<C: Clock> Drop for NotMade<'_, C> {
+    fn drop(&mut self) {
+        if let Some(call) = self.0.take() {
+            call.ignored();
         }
     }
 }

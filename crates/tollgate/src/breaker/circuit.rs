@@ -41,6 +41,8 @@ pub struct Circuit {
     /// How often in a row it was opened.
     in_a_row: AtomicU32,
     trips: AtomicU64,
+    /// When it closed after it had been open; 0 if it never did.
+    closed_at: AtomicU64,
 }
 
 /// What a circuit says to a call.
@@ -63,14 +65,15 @@ pub struct Entry(Right);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Right {
-    Call,
+    /// Of a call that began then; the end of time if that isn't known.
+    Call(Timestamp),
     Probe(Turn),
 }
 
 impl Entry {
     /// Of a call that didn't ask the circuit: what comes of it counts, but it is no probe.
     pub const fn beside() -> Self {
-        Self(Right::Call)
+        Self(Right::Call(Timestamp::MAX))
     }
 }
 
@@ -88,6 +91,7 @@ impl Circuit {
             silent_latest: AtomicU64::new(0),
             in_a_row: AtomicU32::new(0),
             trips: AtomicU64::new(0),
+            closed_at: AtomicU64::new(0),
         }
     }
 
@@ -116,7 +120,7 @@ impl Circuit {
     #[inline]
     pub fn enter(&self, now: Timestamp) -> Admission {
         if self.word.is_closed() {
-            return Admission::Pass(Entry(Right::Call));
+            return Admission::Pass(Entry(Right::Call(now)));
         }
         self.ask(now)
     }
@@ -130,7 +134,7 @@ impl Circuit {
             longest: self.longest(),
         };
         match self.word.ask(asking) {
-            Asked::Passes => Admission::Pass(Entry(Right::Call)),
+            Asked::Passes => Admission::Pass(Entry(Right::Call(now))),
             Asked::Probes(turn) => Admission::Probe(Entry(Right::Probe(turn))),
             Asked::Waits(until) => Admission::Refused {
                 // In whole milliseconds, as the word's time is a little less than what was asked for.
@@ -145,6 +149,9 @@ impl Circuit {
     /// A call was answered after so long.
     #[inline]
     pub fn answered(&self, entry: Entry, now: Timestamp, took: Duration) -> Option<BreakerEvent> {
+        if self.is_from_before(entry, now) {
+            return None;
+        }
         let is_slow = took > self.terms.slow_after;
         let kind = if is_slow { Kind::Slow } else { Kind::Fine };
         self.window.count(now, kind);
@@ -152,14 +159,17 @@ impl Circuit {
             self.silent_since.store(0, Ordering::Relaxed);
         }
         match entry.0 {
-            Right::Call if is_slow => self.judge(now, None),
-            Right::Call => None,
+            Right::Call(_) if is_slow => self.judge(now, None),
+            Right::Call(_) => None,
             // A slow answer isn't what a probe is to find.
             Right::Probe(turn) if is_slow && self.terms.slow_percent <= 100 => {
                 self.reopens(turn, now)
             }
             Right::Probe(turn) => match self.word.succeeds(turn, self.terms.probes) {
-                Ended::Closed => Some(self.begin_anew()),
+                Ended::Closed => {
+                    self.closed_at.store(now.as_nanos(), Ordering::Relaxed);
+                    Some(self.begin_anew())
+                }
                 Ended::Nothing => None,
             },
         }
@@ -168,6 +178,9 @@ impl Circuit {
     /// A call failed.
     #[cold]
     pub fn fails(&self, entry: Entry, now: Timestamp) -> Option<BreakerEvent> {
+        if self.is_from_before(entry, now) {
+            return None;
+        }
         self.window.count(now, Kind::Failed);
         if let Right::Probe(turn) = entry.0 {
             return self.reopens(turn, now);
@@ -178,6 +191,45 @@ impl Circuit {
         }
         let silent = self.is_silent(now).then_some(Trip::Silent);
         self.judge(now, silent)
+    }
+
+    /// A call was dropped before anything came of it, as when its caller waited no longer. Nobody knows whether it would have
+    /// been answered, so it is no failure; but what never answers is [silent](Thresholds::silent_for), and a probe that
+    /// isn't answered finds nothing out: the circuit stays open for as long again.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::Timestamp;
+    /// use tollgate::breaker::{Admission, Circuit, State, Thresholds};
+    ///
+    /// let circuit = Circuit::new(Thresholds { silent_for: Duration::from_secs(2), ..Thresholds::default() });
+    /// for millis in (0..=2_000).step_by(100) {
+    ///     let now = Timestamp::from_millis(10_000 + millis);
+    ///     let Admission::Pass(entry) = circuit.enter(now) else { break };
+    ///     circuit.dropped(entry, now);
+    /// }
+    /// assert_eq!(circuit.state(Timestamp::from_secs(12)), State::Open);
+    /// ```
+    #[cold]
+    pub fn dropped(&self, entry: Entry, now: Timestamp) -> Option<BreakerEvent> {
+        match entry.0 {
+            Right::Probe(turn) => {
+                let stays = self.stays_open();
+                let reopens = self.word.reopens(turn, now + stays);
+                let why = Trip::Probe;
+                reopens.then_some(BreakerEvent::Opened { stays, why })
+            }
+            Right::Call(_) if self.is_from_before(entry, now) || !self.is_closed() => None,
+            Right::Call(_) if self.is_silent(now) => self.judge(now, Some(Trip::Silent)),
+            Right::Call(_) => None,
+        }
+    }
+
+    /// Whether a call began before the circuit closed again: what comes of it is news of the outage that is over.
+    fn is_from_before(&self, entry: Entry, now: Timestamp) -> bool {
+        let closed_at = Timestamp::from_nanos(self.closed_at.load(Ordering::Relaxed));
+        // A clock that was set back since says nothing.
+        matches!(entry.0, Right::Call(begun) if begun < closed_at && closed_at <= now)
     }
 
     /// A call ended in a way that says nothing: if it was a probe, the next one is.

@@ -108,6 +108,14 @@ impl Locked {
         }
     }
 
+    pub(crate) fn unbook(&self, now: Timestamp, ticket: &Ticket) -> bool {
+        match ticket {
+            Ticket::Booked(booked) => each!(self, slot => slot.at(now).unbook(now, booked)),
+            Ticket::Free(_) => true,
+            _ => false,
+        }
+    }
+
     pub(crate) fn takes(&self, tokens: u128) -> Duration {
         if self.mode() == Switch::Bypass {
             return Duration::ZERO;
@@ -213,7 +221,8 @@ impl<A: tollgate_core::Arithmetic> Slot<A> {
 
     #[cold]
     fn set_back(&mut self, from: Timestamp, to: Timestamp) {
-        let (limit, ledger) = self.book.parts_mut();
+        // By what it is counted by, also while a limit is in force that counts nothing.
+        let (limit, ledger) = self.book.counted_mut();
         self.holds.shift(ledger, limit, (from, to));
         ledger.set_back(limit, from, to);
     }
@@ -278,7 +287,9 @@ impl<A: tollgate_core::Arithmetic> Slot<A> {
     }
 
     fn replace(&mut self, now: Timestamp, limit: A) {
-        self.asked_at(now).replace(now, limit);
+        // As of the latest time, if the clock is a little behind that: what it went back isn't something that was spent.
+        self.asked_at(now);
+        self.book.replace(self.latest.at().max(now), limit);
         self.latest.keep(&limit);
     }
 

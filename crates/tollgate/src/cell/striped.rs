@@ -112,6 +112,10 @@ impl Striped {
         self.shared.give_back(now, ticket);
     }
 
+    pub(crate) fn unbook(&self, now: Timestamp, ticket: &Ticket) -> bool {
+        self.shared.unbook(now, ticket)
+    }
+
     pub(crate) fn takes(&self, tokens: u128) -> Duration {
         self.shared.takes(tokens)
     }

@@ -164,7 +164,7 @@ impl Word {
     fn told_early(&self, mut decision: Decision, now: Timestamp) -> Decision {
         let early = self.anchor() - now;
         if decision.outcome == Outcome::Denied {
-            decision.retry_after += early;
+            decision.set_wait(decision.wait().saturating_add(early));
         }
         if !decision.reset_after.is_zero() {
             decision.reset_after += early;
@@ -241,6 +241,22 @@ impl Word {
             // A lost race means that somebody built on it: nothing more to do.
             self.take_back(tat.to_word(), returned.to_word());
         }
+    }
+
+    /// Takes back a charge as if it had never been made: only while the TAT is still what the charge left, and all of
+    /// it lies ahead.
+    pub(crate) fn unbook(&self, now: Timestamp, ticket: &Ticket) -> bool {
+        let charge = match ticket {
+            Ticket::Charged(charge) => charge,
+            Ticket::Free(_) => return true,
+            _ => return false,
+        };
+        let View { tat, now, .. } = self.view(now);
+        if tat.to_word() <= self.sealed.load(Ordering::Relaxed) {
+            return false;
+        }
+        let undone = Pace::undone(tat, now, charge);
+        undone.is_some_and(|undone| self.take_back(tat.to_word(), undone.to_word()))
     }
 
     /// How long so many tokens take.

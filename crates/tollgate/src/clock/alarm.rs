@@ -81,7 +81,12 @@ impl Alarm {
             let is_armed = *this.at == Some(at);
             match this.timer.as_mut().project() {
                 TimerProjection::Runtime { mut sleeping } if is_armed => {
-                    ready!(sleeping.as_mut().poll(context));
+                    if ready!(sleeping.as_mut().poll(context)).is_err() {
+                        // The runtime that it is polled in has ended, so the thread keeps the time.
+                        let entry = Entry::new(left, context.waker());
+                        this.timer.set(Timer::Thread { entry });
+                        return Poll::Pending;
+                    }
                     assert!(
                         clock.now() >= at || !sleeping.is_virtual(),
                         "tokio's time is paused, but this limiter's clock isn't tokio's: make the limiter \

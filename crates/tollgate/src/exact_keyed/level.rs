@@ -85,4 +85,19 @@ where
             _ => {}
         }
     }
+
+    fn prolong(&self, taken: &mut Taken, until: Timestamp) {
+        let ask = self.ask(self.limiter.clock.now());
+        let tables = &self.limiter.tables;
+        match taken {
+            Taken::Charge(Ticket::HeldEntry(id)) => tables.prolong(&ask, id, until),
+            Taken::Charge(Ticket::HeldShared(id)) => tables.prolong_shared(&ask, id, until),
+            _ => {}
+        }
+    }
+
+    fn charge_late(&self, now: Timestamp, cost: u64) {
+        let ask = self.ask(now);
+        self.limiter.tables.penalize(&ask, self.tier, cost);
+    }
 }

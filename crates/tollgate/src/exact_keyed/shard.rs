@@ -229,7 +229,10 @@ impl<K, A: Kept> Shard<K, A> {
         T: Act<A>,
     {
         if let Some((blocked, birth)) = self.blocked(slot, ask.now, under, act.looks()) {
-            return Answer::Given(act.refused(blocked), birth);
+            let told = act.retold(act.refused(blocked), |cost, blocked| {
+                self.told_behind_a_block(slot, ask.now, cost, blocked)
+            });
+            return Answer::Given(told, birth);
         }
         let at = (ask.now, self.out(slot));
         let Some(entry) = self.entries.get_mut(slot) else {
@@ -366,6 +369,24 @@ impl<K, A: Kept> Shard<K, A> {
         if let Some(entry) = self.entries.remove(slot) {
             self.index.remove(entry.tag, slot);
         }
+    }
+
+    /// What a cost is told that has to wait for what the key owes beyond its block, too.
+    fn told_behind_a_block(
+        &self,
+        slot: u32,
+        now: Timestamp,
+        cost: u64,
+        mut blocked: Decision,
+    ) -> Decision {
+        if let Some(entry) = self.entries.get(slot) {
+            let (limit, ends) = (entry.tier.as_deref(), self.until(entry));
+            let then = entry.ledger.look(limit.unwrap_or(&self.limit), ends, cost);
+            if then.outcome == Outcome::Denied {
+                blocked.set_wait((ends - now).saturating_add(then.wait()));
+            }
+        }
+        blocked
     }
 
     /// What a blocked key is told, and its birth; nothing if it isn't blocked at `now`. A look, which may be at

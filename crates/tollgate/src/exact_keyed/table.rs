@@ -245,6 +245,25 @@ impl<K, A: Kept> Table<K, A> {
         }
     }
 
+    /// Takes back the latest charge of a key as if it had never been made; false if it isn't the latest.
+    pub(super) fn unbook<Q>(&self, ask: &Lookup<'_, Q>, ticket: &Ticket) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let (booked, birth) = match ticket {
+            Ticket::Entry { booked, birth, .. } => (booked, *birth),
+            Ticket::Free(_) => return true,
+            _ => return false,
+        };
+        match birth {
+            NOBODY => true,
+            // Other keys share this bucket, and what they book isn't in this key's line.
+            SHARED => false,
+            birth => self.shard(ask.hash).unbook(&self.local(ask), booked, birth),
+        }
+    }
+
     pub(super) fn reset<Q>(&self, ask: &Lookup<'_, Q>)
     where
         K: Borrow<Q>,

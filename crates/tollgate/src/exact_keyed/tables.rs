@@ -249,6 +249,23 @@ impl<K> Tables<K> {
         each!(self, table => table.settle(ask, id, spent));
     }
 
+    pub(super) fn prolong<Q>(&self, ask: &Lookup<'_, Q>, id: &mut HoldId, until: Timestamp)
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        each!(self, table => table.prolong(ask, id, until));
+    }
+
+    pub(super) fn prolong_shared<Q: ?Sized>(
+        &self,
+        ask: &Lookup<'_, Q>,
+        id: &mut HoldId,
+        until: Timestamp,
+    ) {
+        each!(self, table => table.prolong_shared(ask, id, until));
+    }
+
     pub(super) fn settle_shared<Q: ?Sized>(&self, ask: &Lookup<'_, Q>, id: HoldId, spent: u64) {
         each!(self, table => table.settle_shared(ask, id, spent));
     }
@@ -259,6 +276,14 @@ impl<K> Tables<K> {
         Q: Eq + ?Sized,
     {
         each!(self, table => table.give_back(ask, ticket));
+    }
+
+    pub(super) fn unbook<Q>(&self, ask: &Lookup<'_, Q>, ticket: &Ticket) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        each!(self, table => table.unbook(ask, ticket))
     }
 
     pub(super) fn reset<Q>(&self, ask: &Lookup<'_, Q>)

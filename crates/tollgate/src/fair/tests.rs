@@ -188,7 +188,7 @@ fn lines_are_bounded_for_each_client_and_in_total() {
             match sim.enter(Arrival::new(number, client)) {
                 Ok(_) => {}
                 Err(Refused::QueueFull(decision)) => {
-                    assert!(decision.retry_after > Duration::ZERO);
+                    assert!(decision.wait() > Duration::ZERO);
                     refusals += 1;
                 }
                 Err(other) => panic!("{other}"),
@@ -296,7 +296,7 @@ fn one_who_is_told_that_it_passes_in_time_does() {
             }
             Err(Refused::TooLate(decision)) => {
                 refused += 1;
-                let expected = at_millis(0) + decision.retry_after;
+                let expected = at_millis(0) + decision.wait();
                 assert!(expected >= really, "said {expected}, was {really}");
                 // Within what the others' requests don't divide into: less than one each.
                 let slack = Duration::from_millis(10 * 8 * 5);

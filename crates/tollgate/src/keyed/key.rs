@@ -68,7 +68,7 @@ impl<'a, C: Clock, T> Key<'a, C, T> {
     /// let gold = Tier::new(Algorithm::Gcra, Rate::per_second(10).burst(5))?;
     /// // Six of the ten have to be paid back before one fits a bucket of five: not an hour.
     /// let refused = limiter.key("tenant").at(&gold)?.check();
-    /// assert_eq!(refused.retry_after, Duration::from_millis(600));
+    /// assert_eq!(refused.wait(), Duration::from_millis(600));
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     #[inline]

@@ -195,7 +195,7 @@ impl<C: Clock, T> Rated<'_, C, T> {
         let time = limiter.clock.now();
         let now = limiter.table.since_anchor(time);
         let shard = limiter.table.shard(self.fingerprint);
-        self.improve(time, || shard.reset(&self.ask(now, 0, 0)));
+        self.reset_in_turn(time, || shard.reset(&self.ask(now, 0, 0)));
     }
 
     /// Refuses the key everything for this long.

@@ -332,6 +332,21 @@ impl<C: Clock, T> Meter for Rated<'_, C, T> {
         });
     }
 
+    fn unbook(&self, terms: &Self::Terms, now: Timestamp, ticket: &Ticket) -> bool {
+        let Ticket::Charged(charge) = ticket else {
+            return matches!(ticket, Ticket::Free(_));
+        };
+        let now = self.limiter.table.since_anchor(now);
+        let shard = self.limiter.table.shard(self.fingerprint);
+        let is_undone = std::cell::Cell::new(false);
+        shard.update(&self.on(terms).ask(now, 0, 0), |word, now| {
+            let undone = Pace::undone(Tat::from_word(word.0), now, charge);
+            is_undone.set(undone.is_some());
+            undone.map(|tat| KeyWord(tat.to_word()))
+        });
+        is_undone.get()
+    }
+
     fn shows(&self) -> Timestamp {
         self.limiter.clock.now()
     }

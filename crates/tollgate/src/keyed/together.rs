@@ -119,7 +119,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
             let told = key.rated().behind(now, *cost)?;
             (!told.is_allowed()).then_some((number, told))
         });
-        let (number, decision) = behind.max_by_key(|(_, told)| told.retry_after)?;
+        let (number, decision) = behind.max_by_key(|(_, told)| told.wait())?;
         self.counters.count(false);
         Some(Together {
             decider: Some(number),
@@ -136,7 +136,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         for (number, (key, cost)) in keys.iter().enumerate() {
             let key = key.rated();
             let decision = key.report(&key.ask_for(local, *cost), 0);
-            let graver = |other: &(usize, Decision)| decision.retry_after > other.1.retry_after;
+            let graver = |other: &(usize, Decision)| decision.wait() > other.1.wait();
             if !decision.is_allowed() && worst.as_ref().is_none_or(graver) {
                 worst = Some((number, decision));
             }

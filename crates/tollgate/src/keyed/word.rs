@@ -124,6 +124,16 @@ impl KeyWord {
         units::from_nanos(((self.0 & LAST_NANO) + owed).min(LAST_NANO))
     }
 
+    /// How long a cost waits for the end of a block, and then for what the key owes beyond it.
+    #[cold]
+    #[inline(never)]
+    fn wait_of_a_block(self, pace: Pace, now: u64, cost: u64) -> u64 {
+        let ends = Timestamp::from_nanos(self.0 & LAST_NANO);
+        let owed = Tat::from_word(self.idle_at());
+        let behind = pace.plan(owed, ends, cost).map_or(0, |(_, wait)| wait);
+        (self.until() - now).saturating_add(behind)
+    }
+
     /// Decides a cost under this pace.
     #[inline(always)]
     pub(crate) fn judge(self, pace: Pace, now: Timestamp, cost: u64) -> Judged {
@@ -139,7 +149,11 @@ impl KeyWord {
         let local = units::of(now);
         let key = self.at(local);
         if key.is_blocked() {
-            return judged(Outcome::Denied, self, self.until() - local);
+            return judged(
+                Outcome::Denied,
+                self,
+                self.wait_of_a_block(pace, local, cost),
+            );
         }
         match pace.plan(Tat::from_word(key.0), now, cost) {
             // A TAT that reaches into the flag is years ahead, further than anybody waits: it reads as a

@@ -230,7 +230,7 @@ proptest! {
         let (mut first, now, lane, cost) = fresh();
         let decision = first.check(now, &lane, cost);
         if decision.outcome == Outcome::Denied {
-            let at = now + decision.retry_after;
+            let at = now + decision.wait();
             let (mut early, ..) = fresh();
             let before = Timestamp::from_nanos(at.as_nanos() - 1);
             prop_assert!(!early.allow(before, &lane, cost));
@@ -277,7 +277,7 @@ proptest! {
                 prop_assert!(at <= deadline);
             }
             Err(Refused::TooLate(decision)) => {
-                let told = Timestamp::ZERO + decision.retry_after;
+                let told = Timestamp::ZERO + decision.wait();
                 prop_assert!(told >= really, "told {told}, was {really}");
                 // Its own share alone, or a line with all other lanes full: no worse than that.
                 prop_assert!(told <= really.plus_nanos(SECOND), "told {told}, was {really}");

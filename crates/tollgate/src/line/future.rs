@@ -7,10 +7,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
-use tollgate_core::Timestamp;
 
 use super::queue::Discipline;
-use super::{Line, Post, Progress, Standing, Stands, Turn};
+use super::{Line, Passed, Post, Progress, Standing, Stands, Turn};
 use crate::Refused;
 use crate::clock::Clock;
 use crate::clock::alarm::Alarm;
@@ -39,7 +38,7 @@ impl<S: Stands> Await<S> {
 }
 
 impl<S: Stands> Future for Await<S> {
-    type Output = Result<(Timestamp, Duration), Refused>;
+    type Output = Result<Passed, Refused>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
@@ -112,7 +111,7 @@ impl<D: Discipline, C: Clock> Future for Turning<'_, D, C> {
                 StageProjection::Waiting { wait } => {
                     let result = ready!(wait.poll(context));
                     this.stage.set(Stage::Done);
-                    return Poll::Ready(result.map(|(_, waited)| waited));
+                    return Poll::Ready(result.map(|passed| passed.waited));
                 }
             }
         }

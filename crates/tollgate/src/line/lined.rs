@@ -62,11 +62,7 @@ impl<T: Clone + fmt::Debug> Lined<T> {
         let result = change(&mut state);
         let woken = state.settle(present);
         state.rest();
-        let waited_for = if state.waits.is_empty() {
-            0
-        } else {
-            WAITED_FOR
-        };
+        let waited_for = if state.waits.is_free() { 0 } else { WAITED_FOR };
         self.mark
             .store(waited_for | held(&state.waits), Ordering::Relaxed);
         drop(state);

@@ -33,6 +33,15 @@ pub trait Meter {
     /// Gives back what nobody else relies on.
     fn give_back(&self, terms: &Self::Terms, now: Timestamp, ticket: &Ticket);
 
+    /// Takes back a charge as if it had never been made. False, and nothing changes, if that isn't possible any more:
+    /// something was charged, given back or changed since.
+    fn unbook(&self, terms: &Self::Terms, now: Timestamp, ticket: &Ticket) -> bool;
+
+    /// Whether a waiter on these terms can be charged ahead of its turn.
+    fn books_ahead(&self, _terms: &Self::Terms) -> bool {
+        true
+    }
+
     /// What the clock shows.
     fn shows(&self) -> Timestamp;
 

@@ -92,16 +92,7 @@ impl<K, T: Clone + fmt::Debug> KeyLines<K, T> {
         let state = &mut lines[place].state;
         let result = change(state);
         let woken = state.settle(present);
-        let gone = state.waits.is_clean().then(|| lines.swap_remove(place));
-        if gone.is_some() {
-            self.marks[index(hash)].fetch_sub(1, Ordering::Relaxed);
-            if lines.is_empty() {
-                shard.remove(&hash);
-            }
-            if shard.is_empty() && shard.capacity() > KEPT {
-                *shard = Shard::default();
-            }
-        }
+        let gone = self.remove_if_clean(&mut shard, hash, place);
         drop(shard);
         // The key's type is the caller's, so it is dropped under no lock.
         drop(gone);
@@ -120,13 +111,39 @@ impl<K, T: Clone + fmt::Debug> KeyLines<K, T> {
         }
         let mut shard = self.lock(index(hash));
         let lines = shard.get_mut(&hash)?;
-        let line = lines.iter_mut().find(|line| is_same(&line.key))?;
-        let result = change(&mut line.state);
-        let woken = line.state.settle(None);
-        // A place is still taken: its waiter, which may have passed without having noticed, will come.
+        let place = lines.iter().position(|line| is_same(&line.key))?;
+        let state = &mut lines[place].state;
+        let result = change(state);
+        let woken = state.settle(None);
+        // If a place is still taken, its waiter, which may have passed without having noticed, will come; if not, the
+        // line was there for a reservation that has just ended.
+        let gone = self.remove_if_clean(&mut shard, hash, place);
         drop(shard);
+        drop(gone);
         woken.wake();
         Some(result)
+    }
+
+    /// A key has a line only while somebody waits for it, or may cancel what was reserved behind waiters.
+    fn remove_if_clean(
+        &self,
+        shard: &mut Shard<K, T>,
+        hash: u64,
+        place: usize,
+    ) -> Option<KeyLine<K, T>> {
+        let lines = shard.get_mut(&hash)?;
+        if !lines[place].state.waits.is_clean() {
+            return None;
+        }
+        let gone = lines.swap_remove(place);
+        self.marks[index(hash)].fetch_sub(1, Ordering::Relaxed);
+        if lines.is_empty() {
+            shard.remove(&hash);
+        }
+        if shard.is_empty() && shard.capacity() > KEPT {
+            *shard = Shard::default();
+        }
+        Some(gone)
     }
 
     /// Changes every line. One that is made meanwhile sees what was changed before.

@@ -73,11 +73,6 @@ impl Fifo {
         self.first
     }
 
-    /// Who is last.
-    pub(super) const fn last(&self) -> Option<Id> {
-        self.last
-    }
-
     /// How many stand in it.
     pub(crate) const fn len(&self) -> usize {
         self.len
@@ -86,11 +81,6 @@ impl Fifo {
     /// What they ask for in sum.
     pub(crate) const fn cost(&self) -> u128 {
         self.cost
-    }
-
-    /// This much of the sum was charged ahead.
-    pub(super) fn charged_ahead(&mut self, cost: u64) {
-        self.cost -= u128::from(cost);
     }
 
     /// This much of the sum isn't charged ahead any more.
@@ -109,14 +99,6 @@ impl<R, X> LinePlace<R, X> {
     pub(super) const fn next(&self) -> Option<Id> {
         match self.stage {
             Stage::Queued { after, .. } => after,
-            _ => None,
-        }
-    }
-
-    /// Who stands before it.
-    pub(super) const fn previous(&self) -> Option<Id> {
-        match self.stage {
-            Stage::Queued { before, .. } => before,
             _ => None,
         }
     }

@@ -11,15 +11,16 @@ use std::time::Duration;
 use tollgate_core::{Decision, Outcome, Timestamp};
 
 mod behind;
+mod bookings;
 mod set_back;
 
 use super::meter::{Meter, charge};
 use super::places::{Fifo, Id, LinePlace, Places, Stage};
-use super::queue::Entered;
 use super::{Rest, Waits};
 use crate::Refused;
 use crate::cell::Ticket;
 use crate::steps::SLACK;
+use bookings::Bookings;
 
 /// How long after its expected turn a waiter looks again if those before it took longer.
 const BACKSTOP: Duration = Duration::from_millis(1);
@@ -32,8 +33,10 @@ pub struct Single<T> {
     deadlines: BTreeSet<(Timestamp, Id)>,
     /// The latest visit or turn: no waiter passes at an earlier time, unless the clock was set back.
     seen: Timestamp,
-    /// When the first in line passes, as of the latest look.
+    /// When the next waiter passes, as of the latest look.
     due: Timestamp,
+    /// What is booked ahead, because reservations were made behind waiters. Rare, and large.
+    bookings: Option<Box<Bookings<T>>>,
     /// When the first in line may ask again, if it was refused at its turn.
     refused_until: Timestamp,
     /// The latest newcomer found no room in the table for its key.
@@ -50,8 +53,17 @@ struct Waiter<T> {
     terms: T,
     /// When it was told that it would pass: it looks then, whatever happens to those before it.
     told: Timestamp,
-    /// What it was charged: when it passed, or ahead of its turn, because a reservation was made behind it.
+    /// What it was charged: when it passed, or ahead of its turn, because the table has no room for its key.
     charged: Option<Ticket>,
+}
+
+/// What became of a request that may wait.
+#[derive(Debug)]
+pub enum Entered {
+    /// It passed immediately, and was charged this.
+    Passed(Ticket),
+    /// It stands in line.
+    Waiting(Id),
 }
 
 impl<T: Clone + fmt::Debug> Single<T> {
@@ -62,6 +74,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
             deadlines: BTreeSet::new(),
             seen: Timestamp::ZERO,
             due: Timestamp::MAX,
+            bookings: None,
             refused_until: Timestamp::ZERO,
             lacks_room: false,
             is_held: false,
@@ -74,9 +87,14 @@ impl<T: Clone + fmt::Debug> Single<T> {
         self.line.len() == 0
     }
 
-    /// There is no waiter, and none that has passed without having noticed.
+    /// There is no waiter, none that has passed without having noticed, and no reservation that was made behind one.
     pub(crate) const fn is_clean(&self) -> bool {
-        self.places.used() == 0
+        self.places.used() == 0 && self.bookings.is_none()
+    }
+
+    /// Nobody waits, and no reservation is ahead that was made behind a waiter.
+    pub(crate) const fn is_free(&self) -> bool {
+        self.is_empty() && self.bookings.is_none()
     }
 
     /// Lets every waiter pass whose turn has come by `now`, in order, each as of its own time, and drops those
@@ -90,6 +108,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
             self.look_at_first(meter);
         }
         self.seen_at(meter, now);
+        self.retire(meter, now);
     }
 
     /// From now on no waiter passes at an earlier time.
@@ -124,6 +143,10 @@ impl<T: Clone + fmt::Debug> Single<T> {
         if self.due > now {
             return false;
         }
+        if self.next_booking() == Some(self.due) {
+            self.pass_booked(meter, now);
+            return true;
+        }
         let (terms, cost) = (place.extra.terms.clone(), place.cost);
         let charged = match place.extra.charged {
             Some(ticket) => Ok((ticket, self.due)),
@@ -147,7 +170,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
             // A check that began earlier took the tokens, or there is no room for a new key.
             Err(refused) => {
                 self.seen = self.seen.max(now);
-                let wait = refused.decision().retry_after.max(BACKSTOP);
+                let wait = refused.decision().wait().max(BACKSTOP);
                 self.refused_until = now + wait;
                 self.look_at_first(meter);
                 false
@@ -161,9 +184,9 @@ impl<T: Clone + fmt::Debug> Single<T> {
         self.look_at_first(meter);
     }
 
-    /// When the first in line passes.
+    /// When the next waiter passes: by what is booked, or else the first in line by what is left.
     fn look_at_first<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M) {
-        self.due = match self.first_place() {
+        let first = match self.first_place() {
             None => Timestamp::MAX,
             Some((_, place)) => match &place.extra.charged {
                 Some(ticket) => ticket.at(),
@@ -173,11 +196,15 @@ impl<T: Clone + fmt::Debug> Single<T> {
                     let due = match decision.outcome {
                         // One that never passes goes at once.
                         Outcome::Allowed | Outcome::Never => from,
-                        Outcome::Denied => from + decision.retry_after,
+                        Outcome::Denied => from + decision.wait(),
                     };
                     due.max(self.refused_until)
                 }
             },
+        };
+        self.due = match self.next_booking() {
+            Some(booked) if !self.is_empty() => first.min(booked),
+            _ => first,
         };
     }
 
@@ -197,7 +224,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         self.advance(meter, now);
         if self.is_empty() {
             match meter.book(&terms, now, cost, Duration::ZERO) {
-                Ok(_) => return Ok(Entered::Passed),
+                Ok(ticket) => return Ok(Entered::Passed(ticket)),
                 Err(Refused::TooLate(decision)) if meter.is_blocked(now) => {
                     return Err(Refused::Blocked(decision));
                 }
@@ -214,7 +241,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         if self.lacks_room {
             return self.enter_booked(meter, terms, (now, cost), deadline);
         }
-        let told = self.place_at_the_end(meter, &terms, now, cost);
+        let told = self.turn_at_the_end(meter, &terms, now, cost);
         if deadline.is_some_and(|deadline| deadline < told) {
             return Err(Refused::TooLate(self.refusal(meter, &terms, now, told)));
         }
@@ -239,7 +266,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         let ticket = match meter.book(&terms, now, cost, patience) {
             Ok(ticket) => ticket,
             // It wasn't refused for its deadline.
-            Err(Refused::TooLate(decision)) if decision.retry_after <= patience => {
+            Err(Refused::TooLate(decision)) if decision.wait() <= patience => {
                 return Err(Refused::QueueFull(decision));
             }
             Err(Refused::TooFarAhead(decision)) => return Err(Refused::QueueFull(decision)),
@@ -299,49 +326,14 @@ impl<T: Clone + fmt::Debug> Single<T> {
         {
             meter.give_back(&place.extra.terms, now, &ticket);
         }
+        self.unbook_behind(meter, now);
         self.look_at_first(meter);
     }
 
-    /// Charges all waiters ahead of their turns, at the times that they expect now, because a reservation is
-    /// made behind them.
-    pub(crate) fn book_all<M: Meter<Terms = T> + ?Sized>(
-        &mut self,
-        meter: &M,
-        now: Timestamp,
-    ) -> Result<(), Refused> {
-        let mut next = self.first_uncharged();
-        let mut booked = Ok(());
-        while let Some(place) = next.and_then(|id| self.places.get_mut(id)) {
-            match meter.book(&place.extra.terms, now, place.cost, Duration::MAX) {
-                Ok(ticket) => place.extra.charged = Some(ticket),
-                Err(refused) => {
-                    booked = Err(refused);
-                    break;
-                }
-            }
-            self.line.charged_ahead(mem::take(&mut place.cost));
-            next = place.next();
-        }
-        self.look_at_first(meter);
-        booked
-    }
-
-    /// The first waiter that isn't charged ahead; neither are those behind it.
-    fn first_uncharged(&self) -> Option<Id> {
-        let mut first = None;
-        let mut id = self.line.last()?;
-        while let Some(place) = self.places.get(id).filter(|it| it.extra.charged.is_none()) {
-            first = Some(id);
-            id = match place.previous() {
-                Some(before) => before,
-                None => break,
-            };
-        }
-        first
-    }
-
-    /// The limit has changed: waiters that can never pass any more are refused.
+    /// The limit has changed: waiters that can never pass any more are refused. What was booked before, and not
+    /// [taken back](Self::unbook_all), was booked at another rate: nobody passes by it.
     pub(crate) fn changed<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+        self.forget_bookings();
         let mut next = self.line.first();
         while let Some((id, place)) = next.and_then(|id| Some((id, self.places.get(id)?))) {
             next = place.next();
@@ -368,6 +360,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
             meter.give_back(&waiter.terms, now, &ticket);
         }
         self.finish(id, Stage::Refused(Box::new(refused)));
+        self.unbook_behind(meter, now);
     }
 
     /// Takes a waiter out of the line and notes its result.
@@ -428,6 +421,10 @@ impl<T: Clone + fmt::Debug> Waits for Single<T> {
 
     fn collect(&mut self, id: Id) -> Option<Result<Timestamp, Refused>> {
         self.places.collect(id)
+    }
+
+    fn charged(&self, id: Id) -> Option<Ticket> {
+        self.places.get(id)?.extra.charged
     }
 
     fn arrived(&self, id: Id) -> Option<Timestamp> {

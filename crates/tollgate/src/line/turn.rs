@@ -90,7 +90,7 @@ impl<'a, D: Discipline, C: Clock> Turn<'a, D, C> {
         let Some(standing) = self.start()? else {
             return Ok(Duration::ZERO);
         };
-        standing.wait_blocking().map(|(_, waited)| waited)
+        standing.wait_blocking().map(|passed| passed.waited)
     }
 
     /// As [`wait_blocking`](Self::wait_blocking), but gives up after looking this many times, as a dropped
@@ -104,7 +104,7 @@ impl<'a, D: Discipline, C: Clock> Turn<'a, D, C> {
             Err(refused) => return Some(Err(refused)),
         };
         let result = standing.wait_for_looks(looks)?;
-        Some(result.map(|(_, waited)| waited))
+        Some(result.map(|passed| passed.waited))
     }
 
     /// Passes at once, takes a place in line, or says why it can do neither.

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tollgate_core::Rate;
 
-use crate::breaker::{Breaker, Call, Open};
-use crate::clock::{Clock, Monotonic, sleep_until};
+use crate::breaker::{Breaker, Call, NotMade, Open};
+use crate::clock::{Clock, Monotonic};
 use crate::concurrency::{Ending, NoPermit, Permit};
 use crate::{ConcurrencyLimiter, Limiter, Refused, Reservation};
 
@@ -69,7 +69,7 @@ pub enum CallError<E> {
 }
 
 /// A call that may be made now: it holds its slot until it ends or is dropped.
-#[must_use = "a call that is dropped says nothing, and gives back its slot"]
+#[must_use = "a call that is dropped counts as one without an answer, and gives back its slot"]
 pub struct Entered<'a, C: Clock> {
     call: Option<Call<'a, C>>,
     permit: Option<Permit<&'a ConcurrencyLimiter<C>>>,
@@ -132,31 +132,18 @@ impl<C: Clock> Protected<C> {
     /// # Errors
     /// [`NotCalled`]: nothing is charged and nothing held.
     pub async fn enter(&self) -> Result<Entered<'_, C>, NotCalled> {
-        let mut call = self.ask_breaker()?;
+        let mut call = NotMade(self.ask_breaker()?);
         let (mut token, mut has_waited) = (Token(None), false);
         if let Some(rate) = self.rate.as_deref() {
-            let slot = rate.reserve(1).map_err(NotCalled::Rate)?;
-            if slot.delay() > self.patience {
-                // Before it is cancelled: what is short then is when this one's turn would have been.
-                let said = rate.peek();
-                slot.cancel();
-                return Err(NotCalled::Rate(Refused::TooFarAhead(said)));
-            }
-            let (clock, at) = (rate.clock(), slot.act_at());
-            token.0 = Some(slot);
-            if clock.now() < at {
-                has_waited = true;
-                sleep_until(clock, at).await;
-            }
+            // In the line, as everybody who waits: a reservation that is made to learn its delay, and cancelled, would
+            // move waiters about.
+            let turn = rate.acquire().timeout(self.patience).reserved();
+            let turn = noting_waits(turn, &mut has_waited).await;
+            token.0 = Some(turn.map_err(NotCalled::Rate)?);
         }
         let permit = match self.bulkhead.as_deref() {
             Some(bulkhead) => {
-                let mut acquiring = pin!(bulkhead.acquire().into_future());
-                let permit = poll_fn(|context| {
-                    let permit = acquiring.as_mut().poll(context);
-                    has_waited |= permit.is_pending();
-                    permit
-                });
+                let permit = noting_waits(bulkhead.acquire().into_future(), &mut has_waited);
                 Some(permit.await.map_err(NotCalled::Full)?)
             }
             None => None,
@@ -164,12 +151,15 @@ impl<C: Clock> Protected<C> {
         if has_waited {
             // The circuit may have opened meanwhile, and a wait here isn't the backend's slowness.
             drop(call);
-            call = self.ask_breaker()?;
+            call = NotMade(self.ask_breaker()?);
         }
         if let Some(slot) = token.0.take() {
             slot.keep();
         }
-        Ok(Entered { call, permit })
+        Ok(Entered {
+            call: call.made(),
+            permit,
+        })
     }
 
     fn ask_breaker(&self) -> Result<Option<Call<'_, C>>, NotCalled> {
@@ -196,6 +186,17 @@ impl<C: Clock> Protected<C> {
     pub fn limit(&self) -> Option<Rate> {
         self.rate.as_deref().map(Limiter::rate)
     }
+}
+
+/// Awaits this, and notes whether that took any time.
+async fn noting_waits<F: Future>(future: F, has_waited: &mut bool) -> F::Output {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        let polled = future.as_mut().poll(context);
+        *has_waited |= polled.is_pending();
+        polled
+    })
+    .await
 }
 
 impl<C: Clock> Default for Protected<C> {

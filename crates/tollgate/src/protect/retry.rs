@@ -10,7 +10,7 @@ use tollgate_core::Rate;
 
 use super::Budget;
 use super::budget::Taken;
-use crate::adaptive::chance::Chance;
+use crate::adaptive::chance::{Chance, random_seed};
 use crate::clock::{Clock, Monotonic, sleep_until};
 
 /// How often a call is tried, and how long is waited in between: three times, at most 1 s and then 2 s, by chance.
@@ -199,21 +199,19 @@ pub struct Retry<C: Clock = Monotonic> {
 impl Retry {
     /// Waits so in between, on the default clock.
     pub fn new(backoff: Backoff) -> Self {
-        let clock = Monotonic::new();
-        let seed = clock.now().as_nanos();
-        Self::with_clock(backoff, clock).seed(seed)
+        Self::with_clock(backoff, Monotonic::new())
     }
 }
 
 impl<C: Clock> Retry<C> {
-    /// Waits so in between, on this clock, by chance from a fixed seed.
-    pub const fn with_clock(backoff: Backoff, clock: C) -> Self {
+    /// Waits so in between, on this clock.
+    pub fn with_clock(backoff: Backoff, clock: C) -> Self {
         Self {
             backoff,
             budget: None,
             within: None,
             clock,
-            seed: AtomicU64::new(0),
+            seed: AtomicU64::new(random_seed()),
         }
     }
 
@@ -231,7 +229,8 @@ impl<C: Clock> Retry<C> {
         self
     }
 
-    /// Waits by chance from this seed.
+    /// Waits by chance from this seed, the same in each run. Unless this is given, each process has its own, so that a fleet
+    /// that failed together doesn't come back together.
     #[must_use]
     pub fn seed(self, seed: u64) -> Self {
         self.seed.store(seed, Ordering::Relaxed);

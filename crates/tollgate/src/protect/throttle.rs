@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
-use crate::adaptive::chance::Chance;
+use crate::adaptive::chance::{Chance, random_seed};
 use crate::breaker::Span;
 use crate::breaker::window::{Kind, Window};
 use crate::clock::{Clock, Monotonic};
@@ -79,9 +79,24 @@ impl<C: Clock> Throttle<C> {
         Self {
             times: if times >= 1.0 { times } else { 1.0 },
             window: Window::new(Span::Time(Duration::from_secs(120))),
-            chance: AtomicU64::new(0),
+            chance: AtomicU64::new(random_seed()),
             clock,
         }
+    }
+
+    /// Draws by chance from this seed, the same in each run. Unless this is given, each process has its own, so that a fleet
+    /// doesn't hold back and send the same calls at the same time.
+    ///
+    /// ```
+    /// use tollgate::protect::Throttle;
+    ///
+    /// let throttle = Throttle::new(2.0).seed(7);
+    /// assert!(throttle.try_call().is_ok());
+    /// ```
+    #[must_use]
+    pub fn seed(self, seed: u64) -> Self {
+        self.chance.store(seed, Ordering::Relaxed);
+        self
     }
 
     /// Whether a call may be sent.

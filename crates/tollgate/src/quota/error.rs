@@ -12,6 +12,11 @@ pub enum QuotaError {
     UnknownZone(String),
     /// No month has this day.
     NoSuchDay(u8),
+    /// A rolling period of zero.
+    NoPeriod {
+        /// The count that was asked for.
+        count: u64,
+    },
     /// What was asked for makes no sense with this quota's period.
     NotApplicable {
         /// The quota that was to be changed.
@@ -38,6 +43,10 @@ impl fmt::Display for QuotaError {
                 "unknown time zone {name:?}; use a name of the IANA database, such as Europe/Zurich"
             ),
             Self::NoSuchDay(day) => write!(f, "no month has a day {day}; use 1 to 31"),
+            Self::NoPeriod { count } => write!(
+                f,
+                "a quota of {count} has a period of zero: give it a period, or use \"unlimited\" if no limit is meant"
+            ),
             Self::NotApplicable { quota, what } => write!(f, "{quota} can't have {what}"),
             Self::Parse {
                 text,

@@ -28,7 +28,7 @@ pub(super) fn parse(text: &str) -> Result<Quota, QuotaError> {
         if !scan.word("any") {
             return Err(scan.error("\"any\" and a length, as in 10000 in any 30d"));
         }
-        let quota = Quota::rolling(count, scan.length()?);
+        let quota = Quota::rolling(count, scan.length()?)?;
         scan.end("nothing after the length")?;
         return Ok(quota);
     }

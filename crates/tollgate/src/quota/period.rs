@@ -68,7 +68,7 @@ impl Weekday {
 /// assert_eq!("500/month on 31".parse(), Ok(Quota::per_month(500).on_day(31)?));
 /// assert_eq!("7/week from sunday".parse(), Ok(Quota::per_week(7).starting(Weekday::Sunday)?));
 ///
-/// let rolling = Quota::rolling(1_000_000, Duration::from_secs(30 * 86_400));
+/// let rolling = Quota::rolling(1_000_000, Duration::from_secs(30 * 86_400))?;
 /// assert_eq!(rolling.to_string(), "1000000 in any 30d");
 /// # Ok::<(), QuotaError>(())
 /// ```
@@ -186,11 +186,26 @@ impl Quota {
         Self::calendar(count, Unit::Month(Anchor::Day(1)))
     }
 
-    /// `count` in any span of this length. No length at all is [`unlimited`](Self::unlimited).
-    pub fn rolling(count: u64, period: Duration) -> Self {
+    /// `count` in any span of this length.
+    ///
+    /// # Errors
+    ///
+    /// If the period is zero. Say [`unlimited`](Self::unlimited) where no limit is meant.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::quota::Quota;
+    ///
+    /// let error = Quota::rolling(5, Duration::ZERO).unwrap_err();
+    /// assert_eq!(
+    ///     error.to_string(),
+    ///     "a quota of 5 has a period of zero: give it a period, or use \"unlimited\" if no limit is meant"
+    /// );
+    /// ```
+    pub fn rolling(count: u64, period: Duration) -> Result<Self, QuotaError> {
         match u64::try_from(period.as_nanos()).unwrap_or(u64::MAX) {
-            0 => Self::unlimited(),
-            nanos => Self::of(count, Kind::Rolling { nanos }),
+            0 => Err(QuotaError::NoPeriod { count }),
+            nanos => Ok(Self::of(count, Kind::Rolling { nanos })),
         }
     }
 
@@ -297,8 +312,9 @@ impl Quota {
     /// use tollgate::Quota;
     ///
     /// let day = Duration::from_secs(86_400);
-    /// assert_eq!(Quota::rolling(1_000, day).rolling_period(), Some(day));
+    /// assert_eq!(Quota::rolling(1_000, day)?.rolling_period(), Some(day));
     /// assert_eq!(Quota::per_day(1_000).rolling_period(), None);
+    /// # Ok::<(), tollgate::quota::QuotaError>(())
     /// ```
     pub fn rolling_period(&self) -> Option<Duration> {
         match self.kind()? {

@@ -108,7 +108,7 @@ impl QuotaRefused {
 
 impl fmt::Display for QuotaRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let wait = Rounded(self.decision().retry_after);
+        let wait = Rounded(self.decision().wait());
         match self {
             Self::UsedUp { quota, decision } if decision.remaining == 0 => {
                 write!(f, "quota: {quota} is used up; resets in {wait}")

@@ -176,7 +176,7 @@ impl Table {
         }
         match self.try_charge(ask, unsaved) {
             Charged::Refused(Refusal::NoRoom, mut decision, quota) => {
-                decision.retry_after = Timestamp::from_nanos(next) - ask.now;
+                decision.set_wait(Timestamp::from_nanos(next) - ask.now);
                 Charged::Refused(Refusal::NoRoom, decision, quota)
             }
             charged => charged,

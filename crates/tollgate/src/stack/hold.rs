@@ -1,18 +1,23 @@
 //! Reserve, then settle: a request whose cost is known only afterwards.
 
+use std::time::Duration;
+
 use tollgate_core::Timestamp;
 
 use super::limit::{Seen, Taken};
 use super::terms::{Dropped, Terms};
-use super::{Level, Pass, Position, Refusal, Settled, Stack, Worst, take_all};
+use super::{
+    Expire, Level, Pass, Position, Refusal, Settled, Settlement, Stack, TimedEstimate, Worst,
+    take_all,
+};
 use crate::concurrency::Ending;
 
 /// What a request holds of all its limits until its real cost is known.
 ///
 /// [`settle`](Self::settle) says what was spent: levels that were [estimated](Level::estimated) get the rest back, or
 /// owe what was underestimated, up to a full bucket; levels with a plain cost keep it. What dropping a hold means is
-/// chosen when it is made, by its [`Terms`]: by default the whole estimate is charged. So it is for a hold that is
-/// settled after its time.
+/// chosen when it is made, by its [`Terms`]: by default the whole estimate is charged. So it is at the end of its time, and
+/// what is settled later is charged as far as it is more: nothing comes back then.
 ///
 /// What is held doesn't drain: however long a hold lives, what it gives back was not given to anybody else
 /// meanwhile, and the limit's bound holds in every span of time. What is charged in the end is what was spent,
@@ -88,9 +93,12 @@ pub struct Hold<'a> {
 #[derive(Debug)]
 struct Part<'a> {
     level: Level<'a>,
+    longest: Duration,
     until: Timestamp,
     dropped: Dropped,
     taken: Option<Taken>,
+    /// What stays charged of an estimate that has ended before the request said what it cost.
+    ended: Option<u64>,
 }
 
 /// How a hold ends.
@@ -107,9 +115,23 @@ enum End {
 }
 
 impl Hold<'_> {
-    /// The request is done and cost so much, at the levels that were given an estimate.
-    pub fn settle(mut self, spent: u64) {
-        self.finish(End::Settled(spent));
+    /// The request is done and cost so much, at the levels that were given an estimate; and whether that is said in time.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{ExactKeyedLimiter, Level, Rate, Stack, clock::Manual, stack::Settlement};
+    ///
+    /// let clock = Manual::new();
+    /// let tokens = ExactKeyedLimiter::builder(Rate::per_day(10_000), 1_000).clock(clock.clone()).build()?;
+    /// let acme = tokens.key("acme");
+    /// let hold = Stack::new().hold(&[Level::estimated("tokens", &acme, 200)], Duration::from_secs(60)).expect("room");
+    /// clock.advance(Duration::from_secs(60));
+    /// assert_eq!(hold.settle(9_000), Settlement::Late); // It is charged: 200 are, so 8,800 more.
+    /// assert!(tokens.key("acme").peek().remaining <= 1_001);
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn settle(mut self, spent: u64) -> Settlement {
+        self.finish(End::Settled(spent))
     }
 
     /// The request passes at the costs that are held: nothing is settled later. The slots among them are
@@ -130,7 +152,7 @@ impl Hold<'_> {
     /// ```
     pub fn keep(mut self) -> Pass {
         let pass = self.slots();
-        self.finish(End::Charged(Ending::Success));
+        let _ = self.finish(End::Charged(Ending::Success));
         pass
     }
 
@@ -161,43 +183,74 @@ impl Hold<'_> {
     /// assert_eq!(limiter.peek().remaining, 9);
     /// ```
     pub fn cancel(mut self) {
-        self.finish(End::Cancelled);
+        let _ = self.finish(End::Cancelled);
     }
 
     /// In the reverse of the order of charging, so that what was charged last comes back first.
-    fn finish(&mut self, end: End) {
-        let mut seen = Seen::default();
-        for Part {
-            level,
-            until,
-            dropped,
-            taken,
-        } in &mut self.parts
-        {
-            let end = match (end, &dropped) {
-                (End::Dropped, Dropped::Charged) => End::Charged(Ending::Ignored),
-                (End::Dropped, Dropped::Refunded) => End::Cancelled,
-                (end, _) => end,
-            };
-            match taken.take() {
-                None => {}
-                // It is held for as long as the request runs, and has no estimate that could be over.
-                Some(Taken::Slot(permit)) => match end {
-                    End::Settled(_) => permit.end(Ending::Success),
-                    End::Charged(ending) => permit.end(ending),
-                    End::Cancelled | End::Dropped => permit.cancel(),
-                },
-                Some(taken) => {
-                    let now = level.limit.now(&mut seen);
-                    let spent = match end {
-                        _ if now >= *until => level.held(),
-                        End::Settled(spent) if level.estimated => spent,
-                        End::Settled(_) | End::Charged(_) => level.held(),
-                        End::Cancelled | End::Dropped => 0,
-                    };
-                    level.limit.settle(now, taken, spent);
-                }
+    fn finish(&mut self, end: End) -> Settlement {
+        let (mut seen, mut said) = (Seen::default(), Settlement::InTime);
+        for part in &mut self.parts {
+            let now = part.level.limit.now(&mut seen);
+            said = said.max(part.finish(now, end));
+        }
+        said
+    }
+}
+
+impl Part<'_> {
+    fn finish(&mut self, now: Timestamp, end: End) -> Settlement {
+        let end = match (end, &self.dropped) {
+            (End::Dropped, Dropped::Charged) => End::Charged(Ending::Ignored),
+            (End::Dropped, Dropped::Refunded | Dropped::AlwaysRefunded) => End::Cancelled,
+            (end, _) => end,
+        };
+        let limit = &self.level.limit;
+        let is_over = now >= self.until && self.dropped != Dropped::AlwaysRefunded;
+        match self.taken.take() {
+            // It is held for as long as the request runs, and has no estimate that could be over.
+            Some(Taken::Slot(permit)) => match end {
+                End::Settled(_) => permit.end(Ending::Success),
+                End::Charged(ending) => permit.end(ending),
+                End::Cancelled | End::Dropped => permit.cancel(),
+            },
+            Some(taken) if is_over => {
+                limit.settle(now, taken, self.level.held());
+                self.ended = Some(self.level.held());
             }
+            Some(taken) => {
+                let spent = match end {
+                    End::Settled(spent) if self.level.estimated => spent,
+                    End::Settled(_) | End::Charged(_) => self.level.held(),
+                    End::Cancelled | End::Dropped => 0,
+                };
+                limit.settle(now, taken, spent);
+                let is_late = matches!(end, End::Settled(_)) && now >= self.until;
+                return Settlement::of(is_late && self.level.estimated);
+            }
+            None => {}
+        }
+        let (Some(charged), End::Settled(spent)) = (self.ended.take(), end) else {
+            return Settlement::InTime;
+        };
+        if !self.level.estimated {
+            return Settlement::InTime;
+        }
+        if spent > charged {
+            limit.charge_late(now, spent - charged);
+        }
+        Settlement::Late
+    }
+
+    /// Ends it as its terms say of one that nobody settles. What the request cost may still be said.
+    fn expire(&mut self, now: Timestamp) {
+        let charged = match self.dropped {
+            Dropped::Refunded if now < self.until => 0,
+            Dropped::Charged | Dropped::Refunded => self.level.held(),
+            Dropped::AlwaysRefunded => 0,
+        };
+        if let Some(taken) = self.taken.take() {
+            self.level.limit.settle(now, taken, charged);
+            self.ended = Some(charged);
         }
     }
 }
@@ -206,14 +259,16 @@ impl<'a> Hold<'a> {
     /// What one level holds already, until this time.
     pub(crate) fn taken(
         level: Level<'a>,
-        Terms { dropped, .. }: Terms,
+        Terms { dropped, longest }: Terms,
         taken: Option<(Taken, Timestamp)>,
     ) -> Self {
         let part = taken.map(|(taken, until)| Part {
             level,
+            longest,
             until,
             dropped,
             taken: Some(taken),
+            ended: None,
         });
         Self {
             parts: part.into_iter().collect(),
@@ -245,20 +300,59 @@ impl Hold<'static> {
     /// ```
     pub fn into_pass(mut self) -> Pass {
         let mut pass = self.slots();
-        pass.hold_estimate(move |settled| match settled {
-            Settled::Spent(spent) => self.settle(spent),
-            // Its slots are in the pass already.
-            Settled::Charged => drop(self.keep()),
-            Settled::Cancelled => self.cancel(),
-            Settled::Unsaid => drop(self),
-        });
+        if !self.parts.iter().all(|part| part.taken.is_none()) {
+            pass.hold_timed_estimate(self);
+        }
         pass
+    }
+}
+
+impl TimedEstimate for Hold<'static> {
+    fn settle(&mut self, settled: Settled) -> Settlement {
+        self.finish(match settled {
+            Settled::Spent(spent) => End::Settled(spent),
+            Settled::Charged => End::Charged(Ending::Success),
+            Settled::Cancelled => End::Cancelled,
+            Settled::Unsaid => End::Dropped,
+        })
+    }
+
+    fn time_left(&self) -> Option<Duration> {
+        let mut seen = Seen::default();
+        let held = self.parts.iter().filter(|part| part.taken.is_some());
+        held.map(|part| part.until - part.level.limit.now(&mut seen))
+            .min()
+    }
+
+    fn expire(&mut self, which: Expire) {
+        let mut seen = Seen::default();
+        for part in &mut self.parts {
+            let now = part.level.limit.now(&mut seen);
+            if which == Expire::All || now >= part.until {
+                part.expire(now);
+            }
+        }
+    }
+
+    fn renew(&mut self) {
+        let mut seen = Seen::default();
+        for part in &mut self.parts {
+            let now = part.level.limit.now(&mut seen);
+            if let Some(taken) = &mut part.taken
+                && now < part.until
+            {
+                part.until = now + part.longest;
+                if part.dropped != Dropped::AlwaysRefunded {
+                    part.level.limit.prolong(taken, part.until);
+                }
+            }
+        }
     }
 }
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
-        self.finish(End::Dropped);
+        let _ = self.finish(End::Dropped);
     }
 }
 
@@ -286,16 +380,23 @@ impl Stack {
         }
         let mut parts = Vec::with_capacity(levels.len());
         let take = |level: &Level<'a>, now: Timestamp| {
-            let until = now + own(level).longest;
+            let Terms { longest, dropped } = own(level);
+            let until = match dropped {
+                Dropped::Charged | Dropped::Refunded => now + longest,
+                // Whoever holds it gives it back: the limit itself would count it as spent.
+                Dropped::AlwaysRefunded => Timestamp::MAX,
+            };
             level.limit.hold(now, level.held(), until)
         };
         let keep = &mut |level: &Level<'a>, now: Timestamp, taken| {
             let Terms { longest, dropped } = own(level);
             parts.push(Part {
                 level: level.clone(),
+                longest,
                 until: now + longest,
                 dropped,
                 taken: Some(taken),
+                ended: None,
             });
         };
         match take_all(levels, Position::first(levels), &mut seen, &take, keep) {

@@ -302,6 +302,32 @@ impl<'a> AnyLimit<'a> {
     pub(super) fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
         each!(self, settle(now, taken, spent));
     }
+
+    pub(super) fn prolong(&self, taken: &mut Taken, until: Timestamp) {
+        match &self.0 {
+            Inner::Key(limit) | Inner::Shared(limit) | Inner::Slots(limit) => {
+                limit.prolong(taken, until)
+            }
+            // These keep no track of estimates.
+            Inner::KeyParts { .. } | Inner::OwnedKeyParts { .. } => {}
+            Inner::Owned(limit) => limit.prolong(taken, until),
+        }
+    }
+
+    pub(super) fn charge_late(&self, now: Timestamp, cost: u64) {
+        match &self.0 {
+            Inner::Key(limit) | Inner::Shared(limit) | Inner::Slots(limit) => {
+                limit.charge_late(now, cost)
+            }
+            Inner::KeyParts { limiter, key } => {
+                let _ = limiter.take(key, now, cost.min(limiter.look(key, now, 0).remaining));
+            }
+            Inner::OwnedKeyParts { limiter, key } => {
+                let _ = limiter.take(key, now, cost.min(limiter.look(key, now, 0).remaining));
+            }
+            Inner::Owned(limit) => limit.charge_late(now, cost),
+        }
+    }
 }
 
 impl fmt::Debug for AnyLimit<'_> {

@@ -80,6 +80,17 @@ pub(crate) trait Limit: fmt::Debug + Sync {
             self.put_back(now, taken);
         }
     }
+
+    /// Prolongs what was taken as an estimate, until then. A limit that doesn't end estimates by itself has nothing to do.
+    fn prolong(&self, taken: &mut Taken, until: Timestamp) {
+        let _ = (taken, until);
+    }
+
+    /// Charges what a request cost whose estimate has ended: as a debt, or as far as there is room.
+    fn charge_late(&self, now: Timestamp, cost: u64) {
+        let room = self.look(now, 0).remaining;
+        let _ = self.take(now, cost.min(room));
+    }
 }
 
 /// A key that shares its limiter; every call goes to the key that borrows it.
@@ -126,6 +137,14 @@ impl<S: Shares> Limit for S {
 
     fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
         self.borrowed().settle(now, taken, spent);
+    }
+
+    fn prolong(&self, taken: &mut Taken, until: Timestamp) {
+        self.borrowed().prolong(taken, until);
+    }
+
+    fn charge_late(&self, now: Timestamp, cost: u64) {
+        self.borrowed().charge_late(now, cost);
     }
 }
 

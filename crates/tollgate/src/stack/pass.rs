@@ -1,7 +1,9 @@
 //! What a request that passed a stack holds while it runs.
 
 use std::fmt;
+use std::time::Duration;
 
+use super::estimate::{Estimate, Expire, Settled, Settlement, Timed, TimedEstimate};
 use super::limit::Taken;
 use crate::clock::Clock;
 use crate::concurrency::{Ending, OwnedPermit, Permit, SharedHome};
@@ -92,8 +94,14 @@ impl Pass {
     /// assert_eq!(used.load(Ordering::Relaxed), 1_500);
     /// ```
     pub fn hold_estimate(&mut self, end: impl FnOnce(Settled) + Send + Sync + 'static) {
-        let estimate = AnyPermit::Keyed(Box::new(Estimate(Some(end))));
+        let estimate = AnyPermit::Keyed(Box::new(Estimate::new(end)));
         self.keep(Taken::Slot(estimate));
+    }
+
+    /// The same for an estimate whose time ends, and of which it may be said later what it cost.
+    pub fn hold_timed_estimate(&mut self, estimate: impl TimedEstimate + 'static) {
+        let timed = AnyPermit::Keyed(Box::new(Timed::new(estimate)));
+        self.keep(Taken::Slot(timed));
     }
 
     /// Also holds this permit, which ends as this does.
@@ -135,14 +143,59 @@ impl Pass {
         }
     }
 
-    /// The request cost so much. Its slots are held on; estimates are settled, once: what is said later is too
-    /// late.
-    pub fn settle(&mut self, spent: u64) {
-        for permit in self.first.iter_mut().chain(&mut self.more) {
-            if let AnyPermit::Keyed(permit) = permit {
-                permit.settle(spent);
+    /// The request cost so much. Its slots are held on; estimates are settled, once: what is said again is too late. If the
+    /// time of an estimate is over, what the request cost beyond what is still charged is charged, and nothing comes back.
+    pub fn settle(&mut self, spent: u64) -> Settlement {
+        let mut said = Settlement::InTime;
+        for permit in self.keyed() {
+            said = said.max(permit.settle(spent));
+        }
+        said
+    }
+
+    /// How long it takes until the time of an estimate is over that nobody has settled; none if there is none.
+    pub fn time_left(&self) -> Option<Duration> {
+        let all = self.first.iter().chain(&self.more);
+        let left = all.filter_map(|permit| match permit {
+            AnyPermit::Keyed(permit) => permit.time_left(),
+            AnyPermit::Shared(_) => None,
+        });
+        left.min()
+    }
+
+    /// Ends estimates as ones that nobody settles: charged, or given back, as their terms say. What they did cost may still
+    /// be [said](Self::settle).
+    pub fn expire(&mut self, which: Expire) {
+        self.keyed().for_each(|permit| permit.expire(which));
+    }
+
+    /// The time of estimates that aren't over begins anew.
+    pub fn renew(&mut self) {
+        self.keyed().for_each(|permit| permit.renew());
+    }
+
+    /// The request is over, and nobody says what it cost: slots end ignored, and estimates [as ones that nobody
+    /// settles](Self::expire). What they did cost may still be [said](Self::settle).
+    pub fn end_unsettled(mut self) -> Self {
+        self.expire(Expire::All);
+        let mut rest = Self::default();
+        for permit in self.first.into_iter().chain(self.more) {
+            match permit {
+                AnyPermit::Keyed(permit) if permit.may_be_settled() => {
+                    rest.keep(Taken::Slot(AnyPermit::Keyed(permit)));
+                }
+                permit => permit.end(Ending::Ignored),
             }
         }
+        rest
+    }
+
+    fn keyed(&mut self) -> impl Iterator<Item = &mut Box<dyn Slot + Send>> {
+        let all = self.first.iter_mut().chain(&mut self.more);
+        all.filter_map(|permit| match permit {
+            AnyPermit::Keyed(permit) => Some(permit),
+            AnyPermit::Shared(_) => None,
+        })
     }
 
     /// The request cost what its estimates are, whatever dropping this would mean. Its slots are held on; what is said
@@ -229,27 +282,6 @@ impl Pass {
     }
 }
 
-/// How an estimate ended.
-///
-/// ```
-/// use tollgate::stack::{Pass, Settled};
-///
-/// let mut pass = Pass::default();
-/// pass.hold_estimate(|settled| assert_eq!(settled, Settled::Unsaid));
-/// drop(pass); // The client has hung up, say.
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Settled {
-    /// The request cost so much.
-    Spent(u64),
-    /// It cost what was estimated.
-    Charged,
-    /// It ended, and nobody said what it cost.
-    Unsaid,
-    /// It never ran.
-    Cancelled,
-}
-
 /// A permit of any limiter.
 pub(crate) enum AnyPermit {
     Shared(Permit<SharedHome>),
@@ -283,41 +315,6 @@ impl<F: FnOnce(Ending)> Drop for Held<F> {
     }
 }
 
-/// An estimate that is held elsewhere, and what to call when it ends.
-struct Estimate<F: FnOnce(Settled)>(Option<F>);
-
-impl<F: FnOnce(Settled)> Estimate<F> {
-    fn call(&mut self, settled: Settled) {
-        if let Some(end) = self.0.take() {
-            end(settled);
-        }
-    }
-}
-
-impl<F: FnOnce(Settled) + Send + Sync> Slot for Estimate<F> {
-    fn end(mut self: Box<Self>, _: Ending) {
-        self.call(Settled::Unsaid);
-    }
-
-    fn cancel(mut self: Box<Self>) {
-        self.call(Settled::Cancelled);
-    }
-
-    fn settle(&mut self, spent: u64) {
-        self.call(Settled::Spent(spent));
-    }
-
-    fn charge(&mut self) {
-        self.call(Settled::Charged);
-    }
-}
-
-impl<F: FnOnce(Settled)> Drop for Estimate<F> {
-    fn drop(&mut self) {
-        self.call(Settled::Unsaid);
-    }
-}
-
 /// A permit of a key, whatever its limiter.
 pub(crate) trait Slot: Send + Sync {
     fn end(self: Box<Self>, ending: Ending);
@@ -329,12 +326,31 @@ pub(crate) trait Slot: Send + Sync {
     }
 
     /// The request cost so much, which concerns estimates alone.
-    fn settle(&mut self, spent: u64) {
+    fn settle(&mut self, spent: u64) -> Settlement {
         let _ = spent;
+        Settlement::InTime
     }
 
     /// And that it cost what was estimated.
     fn charge(&mut self) {}
+
+    /// How long the time of an estimate still is.
+    fn time_left(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Ends an estimate as one that nobody settles.
+    fn expire(&mut self, which: Expire) {
+        let _ = which;
+    }
+
+    /// The time of an estimate begins anew.
+    fn renew(&mut self) {}
+
+    /// Whether it is an estimate that may still be settled.
+    fn may_be_settled(&self) -> bool {
+        false
+    }
 }
 
 impl AnyPermit {

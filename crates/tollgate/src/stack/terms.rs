@@ -34,11 +34,15 @@ pub struct Terms {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dropped {
     Charged,
+    /// Nothing was spent, if its time isn't over.
     Refunded,
+    /// Nothing was spent.
+    AlwaysRefunded,
 }
 
 impl Terms {
-    /// It may be settled for so long; after that all of it counts as spent. If it is dropped before, too.
+    /// It may be settled for so long; after that all of it counts as spent, and if it is dropped before, too. What is
+    /// settled later is charged as far as it is more.
     pub const fn within(longest: Duration) -> Self {
         Self {
             longest,
@@ -53,6 +57,26 @@ impl Terms {
     /// If it is dropped before its time is over, nothing was spent.
     pub const fn refund_on_drop(mut self) -> Self {
         self.dropped = Dropped::Refunded;
+        self
+    }
+
+    /// Nothing was spent if it is dropped, or at the end of its time, once somebody [ends](super::Pass::expire) it then; what
+    /// is settled later is charged. Until it ends it is held.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Level, Limiter, Rate, Stack, clock::Manual, stack::Terms};
+    ///
+    /// let clock = Manual::new();
+    /// let limiter = Limiter::with_clock(Rate::per_day(1_000), clock.clone());
+    /// let terms = Terms::within(Duration::from_secs(60)).refund_unsettled();
+    /// let hold = Stack::new().hold(&[Level::estimated("tokens", &limiter, 400)], terms).expect("room");
+    /// clock.advance(Duration::from_secs(61));
+    /// drop(hold);
+    /// assert_eq!(limiter.peek().remaining, 1_000);
+    /// ```
+    pub const fn refund_unsettled(mut self) -> Self {
+        self.dropped = Dropped::AlwaysRefunded;
         self
     }
 }

@@ -92,9 +92,9 @@ impl fmt::Display for Refusal<'_> {
             (_, Kind::Quota) => write!(
                 f,
                 "{remaining} of {limit} left; retry after {:?}",
-                decision.retry_after
+                decision.wait()
             ),
-            (_, Kind::Rate) => write!(f, "retry after {:?}", decision.retry_after),
+            (_, Kind::Rate) => write!(f, "retry after {:?}", decision.wait()),
         }
     }
 }
@@ -253,7 +253,7 @@ impl<'a> Worst<'a> {
 fn graver(one: &Decision, other: &Decision) -> bool {
     let wait = |decision: &Decision| match decision.outcome {
         Outcome::Never => Duration::MAX,
-        _ => decision.retry_after,
+        _ => decision.wait(),
     };
     wait(one) > wait(other)
 }

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use tollgate::ConcurrencyLimiter;
 use tollgate::adaptive::{Aimd, Bounds, Controller, Law, Reason, Sample};
 use tollgate::clock::Manual;
+use tollgate::{ConcurrencyLimiter, Rate};
 
 type Limiter = ConcurrencyLimiter<Manual>;
 
@@ -93,4 +93,22 @@ fn a_limit_that_changed_meanwhile_is_put_right_also_if_the_law_says_what_it_was_
     *during.lock().unwrap() = Some(Box::new(move || other.set_limit(30)));
     permit.success();
     assert_eq!((controller.limit(), limiter.peek().limit), (20.0, 20));
+}
+
+#[test]
+fn a_limit_that_an_operator_orders_is_put_in_force_for_rates() {
+    let limiter = tollgate::Limiter::with_clock(Rate::per_second(5_000), Manual::new());
+    let law = Aimd::new(Bounds::new(10.0, 5_000.0).unwrap()).initial(5_000.0);
+    let controller = Controller::new(law);
+    let answered = Sample::new(Duration::from_millis(1), 0);
+    controller.steer_rate(&limiter, &answered).unwrap();
+    assert_eq!(limiter.rate(), Rate::per_second(5_000), "it is the same");
+    controller.set_limit::<Sample>(100.0);
+    controller.put_rate_in_force::<Sample, _>(&limiter).unwrap();
+    let ordered = "100000 per 1000s burst 5000";
+    assert_eq!(limiter.rate().to_string(), ordered);
+    // And by the next sample, whoever forgets that.
+    controller.set_limit::<Sample>(50.0);
+    controller.steer_rate(&limiter, &answered).unwrap();
+    assert_eq!(limiter.rate().to_string(), "50000 per 1000s burst 5000");
 }

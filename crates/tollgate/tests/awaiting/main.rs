@@ -3,6 +3,7 @@
 mod holder;
 mod leaving;
 mod model;
+mod reserving;
 mod set_back;
 
 use std::future::{Future, IntoFuture};

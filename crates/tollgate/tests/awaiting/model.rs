@@ -13,171 +13,12 @@ use tollgate::{
 };
 use tollgate_testkit::traffic::Random;
 
+mod oracle;
+
+use oracle::{Expected, Fate, Oracle, Waiter};
+
 use super::Polled;
 use super::holder::{ALGORITHMS, Holder};
-
-/// One who waits, as the oracle knows it.
-struct Waiter<'a, H: Holder + 'a> {
-    number: u64,
-    cost: u64,
-    arrived: Timestamp,
-    deadline: Option<Timestamp>,
-    /// Charged ahead, because somebody reserved behind it.
-    booked: Option<Reservation<H::Home<'a>>>,
-}
-
-/// What became of one who waited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
-    Passed,
-    Late,
-    Never,
-}
-
-/// The line as a list, with a limiter that nobody waits for.
-struct Oracle<'a, H: Holder> {
-    alone: &'a H,
-    line: Vec<Waiter<'a, H>>,
-    seen: Timestamp,
-    /// What became of those who haven't noticed.
-    fates: BTreeMap<u64, Fate>,
-    /// What those of them were charged who passed.
-    charged: Vec<(u64, Reservation<H::Home<'a>>)>,
-    /// How many were charged, and left without having noticed.
-    returned: u64,
-}
-
-impl<'a, H: Holder> Oracle<'a, H> {
-    /// When the first passes.
-    fn due(&self) -> Option<(Timestamp, Outcome)> {
-        let first = self.line.first()?;
-        if let Some(booked) = &first.booked {
-            return Some((booked.act_at(), Outcome::Allowed));
-        }
-        // A look charges nothing, and a denial writes nothing.
-        let mut at = self.seen.max(first.arrived);
-        loop {
-            let decision = look(self.alone, at, first.cost);
-            match decision.outcome {
-                Outcome::Allowed => return Some((at, Outcome::Allowed)),
-                Outcome::Never => return Some((at, Outcome::Never)),
-                Outcome::Denied => at += decision.retry_after,
-            }
-        }
-    }
-
-    /// Everything that happens to those in line until `now`.
-    fn advance(&mut self, now: Timestamp) {
-        while let Some((due, outcome)) = self.due() {
-            let over = |waiter: &Waiter<'a, H>| waiter.deadline.filter(|deadline| *deadline < now);
-            let late = self.line.iter().enumerate();
-            let late =
-                late.filter_map(|(place, waiter)| Some((over(waiter)?, waiter.number, place)));
-            if let Some((deadline, number, place)) = late.min()
-                && deadline < due
-            {
-                give_back(self.line.remove(place).booked, now);
-                self.fates.insert(number, Fate::Late);
-                // Those behind it move up then, not before.
-                self.seen = self.seen.max(deadline.plus_nanos(1));
-                continue;
-            }
-            if due > now {
-                break;
-            }
-            let first = self.line.remove(0);
-            if outcome == Outcome::Never {
-                self.fates.insert(first.number, Fate::Never);
-                continue;
-            }
-            self.seen = self.seen.max(due);
-            let slot = first.booked;
-            let slot = slot.unwrap_or_else(|| {
-                let slot = self.alone.reserve_at(due, first.cost);
-                slot.expect("its turn has come")
-            });
-            assert_eq!(slot.act_at(), due);
-            self.charged.push((first.number, slot));
-            self.fates.insert(first.number, Fate::Passed);
-        }
-        self.seen = self.seen.max(now);
-    }
-
-    /// One goes. Those who were due before pass; it was charged nothing, unless it had passed without noticing
-    /// or was charged ahead: that comes back as far as nothing was built on it, as a reservation does.
-    fn leave(&mut self, now: Timestamp, number: u64) {
-        self.advance(Timestamp::from_nanos(now.as_nanos() - 1));
-        self.seen = self.seen.max(now);
-        let charged = self.charged.iter().position(|(whose, _)| *whose == number);
-        if let Some(place) = charged {
-            give_back(Some(self.charged.remove(place).1), now);
-            self.returned += 1;
-        }
-        if let Some(place) = self.line.iter().position(|waiter| waiter.number == number) {
-            give_back(self.line.remove(place).booked, now);
-        }
-        self.fates.remove(&number);
-    }
-
-    /// One is told what became of it.
-    fn notice(&mut self, number: u64) -> Option<Fate> {
-        // Its time has come, so that it counts as used.
-        self.charged.retain(|(whose, _)| *whose != number);
-        self.fates.remove(&number)
-    }
-
-    /// Whether one that comes now passes.
-    fn passes(&mut self, now: Timestamp, cost: u64) -> bool {
-        self.advance(now);
-        self.line.is_empty() && self.alone.check_at(now, cost).is_allowed()
-    }
-
-    /// Books behind all of them, who are charged ahead for that.
-    fn reserve(&mut self, now: Timestamp, cost: u64) -> Option<Reservation<H::Home<'a>>> {
-        self.advance(now);
-        if look(self.alone, now, cost).outcome == Outcome::Never {
-            return None;
-        }
-        for waiter in self
-            .line
-            .iter_mut()
-            .filter(|waiter| waiter.booked.is_none())
-        {
-            waiter.booked = Some(self.alone.reserve_at(now, waiter.cost).ok()?);
-        }
-        self.alone.reserve_at(now, cost).ok()
-    }
-
-    fn set_rate(&mut self, now: Timestamp, rate: Rate) {
-        self.advance(now);
-        self.alone.set_rate(rate);
-        let fates = &mut self.fates;
-        self.line.retain(|waiter| {
-            // Who is charged already passes.
-            let stays = waiter.booked.is_some() || waiter.cost <= rate.burst_size();
-            if !stays {
-                fates.insert(waiter.number, Fate::Never);
-            }
-            stays
-        });
-    }
-}
-
-fn give_back<H: Home>(slot: Option<Reservation<H>>, now: Timestamp) {
-    if let Some(slot) = slot {
-        slot.cancel_at(now);
-    }
-}
-
-/// A denial charges nothing; what is allowed is looked at by what is left.
-fn look<H: Holder>(alone: &H, at: Timestamp, cost: u64) -> Decision {
-    let peek = alone.check_at(at, 0);
-    if cost <= peek.remaining || cost == 0 {
-        peek
-    } else {
-        alone.check_at(at, cost)
-    }
-}
 
 struct Waiting<'a, H: Holder + 'a> {
     number: u64,
@@ -206,7 +47,7 @@ struct Play<'a, H: Holder> {
     clock: &'a Manual,
     random: Random,
     waiting: Vec<Waiting<'a, H>>,
-    reserved: Vec<[Reservation<H::Home<'a>>; 2]>,
+    reserved: Vec<(Reservation<H::Home<'a>>, Expected<'a, H>)>,
     numbers: u64,
     now: Timestamp,
     rate: RateOf,
@@ -225,10 +66,13 @@ impl<'a, H: Holder> Play<'a, H> {
         let oracle = Oracle {
             alone,
             line: Vec::new(),
+            booked: Vec::new(),
+            past: Vec::new(),
             seen: Timestamp::ZERO,
             fates: BTreeMap::new(),
             charged: Vec::new(),
             returned: 0,
+            numbers: 0,
         };
         Self {
             subject,
@@ -270,7 +114,6 @@ impl<'a, H: Holder> Play<'a, H> {
                     cost,
                     arrived: now,
                     deadline: timeout.map(|timeout| now + timeout),
-                    booked: None,
                 });
                 self.waiting.push(Waiting {
                     number,
@@ -310,20 +153,22 @@ impl<'a, H: Holder> Play<'a, H> {
         match (slot, expected) {
             (Ok(slot), Some(expected)) => {
                 assert_eq!(slot.act_at(), expected.act_at(), "{}", self.why);
-                self.reserved.push([slot, expected]);
+                self.reserved.push((slot, expected));
             }
             (Err(_), None) => {}
-            (slot, expected) => panic!("{}: {slot:?}, not {expected:?}", self.why),
+            (slot, expected) => {
+                let expected = expected.map(|it| it.act_at());
+                panic!("{}: {slot:?}, not {expected:?}", self.why)
+            }
         }
     }
 
     fn cancel(&mut self) {
         let which = self.any_of(self.reserved.len());
-        let pair = self.reserved.remove(which);
+        let (slot, expected) = self.reserved.remove(which);
         self.oracle.advance(self.now);
-        for slot in pair {
-            slot.cancel_at(self.now);
-        }
+        slot.cancel_at(self.now);
+        self.oracle.cancel(self.now, expected);
     }
 
     fn set_rate(&mut self) {
@@ -369,8 +214,10 @@ impl<'a, H: Holder> Play<'a, H> {
         while !self.waiting.is_empty() {
             self.leave();
         }
-        for slot in self.reserved.into_iter().flatten() {
+        for (slot, expected) in self.reserved {
+            self.oracle.advance(self.now);
             slot.cancel_at(self.now);
+            self.oracle.cancel(self.now, expected);
         }
         let left = self.subject.check_at(self.now, 0);
         let expected = self.oracle.alone.check_at(self.now, 0);

@@ -57,7 +57,7 @@ fn waits_after<H: Holder>(holder: &H, clock: &Manual, name: &str) {
     spend(holder, clock);
     let mut wait = Polled::new(holder.acquire(1));
     assert!(wait.poll().is_none());
-    let told = holder.check_at(clock.now(), 1).retry_after;
+    let told = holder.check_at(clock.now(), 1).wait();
     assert!(told <= 2 * SECOND, "{name}: {told:?}");
     clock.advance(2 * SECOND);
     assert_eq!(
@@ -85,7 +85,7 @@ fn waits_meanwhile<H: Holder>(holder: &H, clock: &Manual, name: &str, reserves: 
     for wait in &mut waiting {
         assert!(matches!(wait.poll(), Some(Ok(_))), "{name} {reserves}");
     }
-    let told = holder.check_at(clock.now(), 1).retry_after;
+    let told = holder.check_at(clock.now(), 1).wait();
     assert!(told <= 2 * SECOND, "{name} {reserves}: {told:?}");
     drop(slot);
 }
@@ -205,11 +205,11 @@ fn looks_that_come_true<H: Holder>(make: impl Fn(&Manual) -> H, name: &str, is_e
     for after in (0..40).map(|step| (2 * step + 1) * SECOND / 40) {
         let (told, then) = (said(after), found(after));
         let why = format!("{name} after {after:?}: {told:?}, then {then:?}");
-        assert_eq!(told.is_allowed(), told.retry_after.is_zero(), "{why}");
+        assert_eq!(told.is_allowed(), told.wait().is_zero(), "{why}");
         if is_exact {
             assert_eq!(told.is_allowed(), then.is_allowed(), "{why}");
             assert_eq!(told.remaining, then.remaining, "{why}");
-            assert!(found(after + told.retry_after).is_allowed(), "{why}");
+            assert!(found(after + told.wait()).is_allowed(), "{why}");
         }
     }
 }

@@ -100,7 +100,7 @@ fn a_listener_that_panics_keeps_no_probe() {
 }
 
 #[test]
-fn a_call_that_panics_while_it_probes_leaves_its_place() {
+fn a_call_that_panics_while_it_probes_keeps_the_circuit_open_as_long_again() {
     let clock = Manual::new();
     let breaker = Breaker::builder(Thresholds {
         min_calls: 1,
@@ -114,6 +114,8 @@ fn a_call_that_panics_while_it_probes_leaves_its_place() {
         panic!("the call's own");
     }));
     assert!(panicked.is_err());
+    assert_eq!(breaker.try_call().unwrap_err().wait, Some(SECOND));
+    clock.advance(SECOND);
     breaker.try_call().unwrap().success();
     assert_eq!(breaker.state(), State::Closed);
 }
@@ -172,5 +174,84 @@ fn times_at_the_end_of_the_clock_overflow_nothing() {
         );
         circuit.closes();
         assert_eq!(circuit.state(end), State::Closed);
+    }
+}
+
+#[test]
+fn what_never_answers_is_silent_when_callers_give_up() {
+    let clock = Manual::new();
+    let terms = Thresholds {
+        silent_for: Duration::from_secs(1),
+        ..Thresholds::default()
+    };
+    let breaker = Breaker::builder(terms).clock(clock.clone()).build();
+    let mut calls = 0;
+    for _ in 0..300 {
+        // Each waits for 10 ms, and then its caller drops it.
+        if let Ok(call) = breaker.try_call() {
+            calls += 1;
+            clock.advance(Duration::from_millis(10));
+            drop(call);
+        } else {
+            clock.advance(Duration::from_millis(10));
+        }
+    }
+    // A second of calls, and then a probe after each time that it was open: 1 s, and 1 s again.
+    assert_eq!((breaker.state(), calls), (State::Open, 102));
+    // One answer between them is enough.
+    breaker.force(Force::No);
+    for turn in 0..300 {
+        let call = breaker.try_call().unwrap();
+        clock.advance(Duration::from_millis(10));
+        match turn % 50 {
+            0 => call.success(),
+            _ => drop(call),
+        }
+    }
+}
+
+#[test]
+fn calls_from_before_an_outage_say_nothing_after_it() {
+    let clock = Manual::new();
+    let breaker = Breaker::builder(Thresholds::default()).clock(clock.clone());
+    let breaker = breaker.build();
+    let before: Vec<_> = (0..100).map(|_| breaker.try_call().unwrap()).collect();
+    let mut before = before.into_iter();
+    for call in before.by_ref().take(20) {
+        call.failure();
+    }
+    assert_eq!(breaker.state(), State::Open);
+    clock.advance(Duration::from_secs(1));
+    breaker.try_call().unwrap().success();
+    assert_eq!(breaker.state(), State::Closed);
+    for call in before {
+        call.failure();
+    }
+    assert_eq!(breaker.state(), State::Closed);
+    for _ in 0..20 {
+        breaker.try_call().unwrap().failure();
+    }
+    assert_eq!(breaker.state(), State::Open, "these are new");
+}
+
+#[test]
+fn probes_that_are_dropped_reach_a_dead_backend_seldom() {
+    let clock = Manual::new();
+    let breaker = Breaker::builder(Thresholds::default()).clock(clock.clone());
+    let breaker = breaker.build();
+    for _ in 0..20 {
+        breaker.try_call().unwrap().failure();
+    }
+    clock.advance(Duration::from_secs(1));
+    let mut reached = 0;
+    for _ in 0..1_000 {
+        reached += u32::from(breaker.try_call().map(drop).is_ok());
+        clock.advance(Duration::from_millis(10));
+    }
+    assert_eq!(reached, 10, "one a second");
+    // What wasn't called costs nothing.
+    clock.advance(Duration::from_secs(1));
+    for _ in 0..10 {
+        breaker.try_call().unwrap().ignored();
     }
 }

@@ -148,3 +148,22 @@ fn the_function_is_asked_again_when_an_idle_key_comes_back() {
     clock.advance(Duration::from_secs(2));
     assert!(limiter.key(&7).allow_n(10));
 }
+
+#[test]
+fn a_blocked_key_is_told_when_it_passes() {
+    for algorithm in EVERY_ALGORITHM {
+        let clock = start();
+        let table = table(algorithm, &clock);
+        while table.allow(&1) {}
+        let block = Duration::from_millis(10);
+        table.key(&1).block_for(block).expect("there is room");
+        let told = table.check(&1).wait();
+        assert!(told > block, "{algorithm:?}: {told:?}");
+        clock.advance(told - Duration::from_nanos(1));
+        assert!(!table.allow(&1), "{algorithm:?}");
+        clock.advance(Duration::from_nanos(1));
+        assert!(table.allow(&1), "{algorithm:?}");
+        table.key(&2).block_for(block).expect("there is room");
+        assert_eq!(table.check(&2).wait(), block, "{algorithm:?}");
+    }
+}

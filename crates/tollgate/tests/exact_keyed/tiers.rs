@@ -62,12 +62,7 @@ fn an_upgraded_key_carries_over_one_empty_bucket_at_most() {
         let booked = limiter.key("user").reserve(1).map(std::mem::forget);
         // What is full again at the new rate after a second has at most that to wait, or two where a
         // window's estimate fades over the next.
-        let wait = limiter
-            .key("user")
-            .at(&gold)
-            .unwrap()
-            .check_n(10)
-            .retry_after;
+        let wait = limiter.key("user").at(&gold).unwrap().check_n(10).wait();
         let windows = if algorithm == Algorithm::SlidingCounter {
             2
         } else {
@@ -152,7 +147,7 @@ fn a_block_is_independent_of_the_rate() {
             .unwrap();
         let decision = limiter.key("user").at(&gold).unwrap().check_n(1);
         assert_eq!(decision.outcome, Outcome::Denied);
-        assert_eq!(decision.retry_after, Duration::from_secs(60));
+        assert_eq!(decision.wait(), Duration::from_secs(60));
         limiter.clock().advance(Duration::from_secs(60));
         assert!(
             limiter.key("user").at(&gold).unwrap().allow_n(1_000),
@@ -204,7 +199,7 @@ fn the_function_is_asked_once_for_each_key_that_is_there() {
         assert_eq!(limiter.key(&70).at(&more).unwrap().check().limit, 500);
         let refused = limiter.check(&70);
         assert_eq!((refused.limit, refused.is_allowed()), (20, false));
-        limiter.clock().advance(refused.retry_after);
+        limiter.clock().advance(refused.wait());
         assert!(limiter.allow(&70), "{algorithm:?}");
         assert_eq!(limiter.check(&70).limit, 20);
         assert_eq!(asked.load(Ordering::Relaxed), 102, "{algorithm:?}");

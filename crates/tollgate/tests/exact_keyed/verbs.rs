@@ -120,7 +120,7 @@ fn blocked_keys_stay_blocked_under_a_flood() {
             }
             let decision = limiter.check(&10);
             assert_eq!(decision.outcome, Outcome::Denied);
-            assert_eq!(decision.retry_after, Duration::from_secs(10));
+            assert_eq!(decision.wait(), Duration::from_secs(10));
             assert!(limiter.allow(&0));
             limiter.clock().advance(Duration::from_secs(20));
             assert!((0..20).all(|key| limiter.allow(&key)));

@@ -178,7 +178,7 @@ fn holds(sort: Sort, rates: &[Rate], steps: &[Visit]) -> Result<(), TestCaseErro
             continue;
         };
         if step.waits && !rate.is_zero() {
-            clock.advance(refused.retry_after);
+            clock.advance(refused.wait());
             let later = table.check(limit, step.cost);
             prop_assert!(later.is_allowed(), "{step:?}: {refused:?}, then {later:?}");
             asked.push(Asked {

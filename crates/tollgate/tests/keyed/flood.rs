@@ -83,7 +83,7 @@ impl Flood {
         assert!(now < self.blocked_until);
         for number in 0..BLOCKED {
             let decision = self.limiter.check(&key("blocked", number));
-            assert_eq!(decision.retry_after, self.blocked_until - now);
+            assert_eq!(decision.wait(), self.blocked_until - now);
         }
         for number in 0..LIMITED {
             let left = self.limiter.key(&key("limited", number)).peek().remaining;

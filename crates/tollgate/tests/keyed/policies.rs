@@ -18,7 +18,7 @@ fn by_default_keys_without_a_slot_share_one_bucket() {
     assert_eq!(passed, 2);
     let decision = limiter.check("another");
     assert_eq!(decision.outcome, Outcome::Denied);
-    assert_eq!(decision.retry_after, HOUR / 3);
+    assert_eq!(decision.wait(), HOUR / 3);
     clock.advance(HOUR / 3);
     assert!(limiter.allow("another"));
     assert_eq!(limiter.stats().evicted, 0);
@@ -52,7 +52,7 @@ fn new_keys_can_be_denied() {
     for key in 1_000..1_100 {
         let decision = limiter.check(&key);
         assert_eq!(decision.outcome, Outcome::Denied);
-        assert_eq!(decision.retry_after, Duration::from_millis(500));
+        assert_eq!(decision.wait(), Duration::from_millis(500));
         assert!(!limiter.allow(&key));
         // There is nothing that a wait could be charged to.
         assert!(matches!(
@@ -116,7 +116,7 @@ fn a_blocked_key_is_never_evicted() {
         clock.advance(Duration::from_millis(100));
         let _ = limiter.allow(&("made up", key));
         let decision = limiter.check(&("blocked", key % 100));
-        assert_eq!(decision.retry_after, end - clock.now(), "{key}");
+        assert_eq!(decision.wait(), end - clock.now(), "{key}");
     }
     assert!(limiter.stats().evicted > 0);
 }
@@ -145,11 +145,29 @@ fn a_part_of_the_table_is_kept_for_blocks() {
     for key in 0..10 {
         limiter.key(&("blocked", key)).block_for(HOUR).unwrap();
     }
-    assert!((0..10).all(|key| limiter.key(&("blocked", key)).peek().retry_after == HOUR));
+    assert!((0..10).all(|key| limiter.key(&("blocked", key)).peek().wait() == HOUR));
     // It ends too, and then blocking says so.
     let refused = (10..200).find_map(|key| limiter.key(&("blocked", key)).block_for(HOUR).err());
     assert_eq!(refused.unwrap().to_string(), text);
     // A key that is there can always be blocked.
     limiter.key(&0u64).block_for(HOUR).unwrap();
-    assert_eq!(limiter.key(&0u64).peek().retry_after, HOUR);
+    assert_eq!(limiter.key(&0u64).peek().wait(), HOUR);
+}
+
+#[test]
+fn a_blocked_key_is_told_when_it_passes() {
+    let (limiter, clock) = with_policy(Rate::per_second(1).burst(20), 10, AtCap::default());
+    assert!(limiter.key("ada").allow_n(20));
+    let block = Duration::from_secs(2);
+    limiter.key("ada").block_for(block).unwrap();
+    // What it owes beyond the block counts, at most doubled.
+    let told = limiter.check("ada").wait();
+    assert!(told > block && told < Duration::from_secs(20), "{told:?}");
+    clock.advance(told - Duration::from_nanos(1));
+    assert!(!limiter.allow("ada"));
+    clock.advance(Duration::from_nanos(1));
+    assert!(limiter.allow("ada"));
+    // One that owes nothing then is told the end of its block.
+    limiter.key("bob").block_for(block).unwrap();
+    assert_eq!(limiter.check("bob").wait(), block);
 }

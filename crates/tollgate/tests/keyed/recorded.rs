@@ -60,7 +60,7 @@ fn every_answer_is_the_one_that_governor_gave() {
                 Outcome::Allowed => assert_eq!(op.remaining, Some(decision.remaining), "{place}"),
                 Outcome::Denied => {
                     let wait = op.wait_ns.map(Duration::from_nanos);
-                    assert_eq!(wait, Some(decision.retry_after), "{place}");
+                    assert_eq!(wait, Some(decision.wait()), "{place}");
                 }
                 Outcome::Never => {
                     assert_eq!(op.insufficient_capacity, Some(decision.limit), "{place}");

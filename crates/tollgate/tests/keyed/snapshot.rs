@@ -114,7 +114,7 @@ fn the_time_since_the_snapshot_counts() {
         .unwrap();
     assert!((0..11u64).all(|key| restored.key(&key).peek().remaining == 10));
     assert!(restored.allow("half an hour"));
-    let wait = restored.check("blocked").retry_after;
+    let wait = restored.check("blocked").wait();
     assert!(wait <= Duration::from_secs(82_800), "{wait:?}");
     assert!(wait > Duration::from_secs(82_000), "{wait:?}");
     assert_eq!(restored.len(), 2);

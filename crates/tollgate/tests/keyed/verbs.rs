@@ -73,7 +73,7 @@ fn a_fine_takes_tokens_at_most_until_the_key_is_empty() {
     limiter.key("new").penalize(4).unwrap();
     assert_eq!(limiter.key("new").peek().remaining, 6);
     limiter.key("new").penalize(u64::MAX).unwrap();
-    assert_eq!(limiter.check("new").retry_after, SECOND / 10);
+    assert_eq!(limiter.check("new").wait(), SECOND / 10);
     clock.advance(SECOND);
     assert_eq!(limiter.key("new").peek().remaining, 10);
     limiter.key("nothing").penalize(0).unwrap();
@@ -82,11 +82,11 @@ fn a_fine_takes_tokens_at_most_until_the_key_is_empty() {
     limiter.key("booked").reserve(10).unwrap().keep();
     limiter.key("booked").reserve(10).unwrap().keep();
     limiter.key("booked").penalize(5).unwrap();
-    assert_eq!(limiter.check("booked").retry_after, SECOND + SECOND / 10);
+    assert_eq!(limiter.check("booked").wait(), SECOND + SECOND / 10);
     // A block isn't changed by a fine; one that is over is.
     limiter.key("blocked").block_for(SECOND).unwrap();
     limiter.key("blocked").penalize(10).unwrap();
-    assert_eq!(limiter.check("blocked").retry_after, SECOND);
+    assert_eq!(limiter.check("blocked").wait(), SECOND);
     clock.advance(SECOND);
     limiter.key("blocked").penalize(9).unwrap();
     assert_eq!(limiter.key("blocked").peek().remaining, 1);
@@ -100,7 +100,7 @@ fn a_block_refuses_everything_until_it_is_over_and_is_never_shortened() {
     let decision = limiter.check("key");
     assert_eq!(decision.outcome, Outcome::Denied);
     assert_eq!((decision.remaining, decision.limit), (0, 1_000));
-    assert_eq!(decision.retry_after, 2 * SECOND);
+    assert_eq!(decision.wait(), 2 * SECOND);
     assert_eq!(decision.reset_after, 2 * SECOND);
     assert_eq!(limiter.key("key").peek().outcome, Outcome::Denied);
     clock.advance(2 * SECOND - Duration::from_nanos(1));
@@ -174,8 +174,8 @@ fn a_reservation_by_key_is_given_back_by_cancelling_or_dropping_it_early() {
     let again = limiter.key("key").reserve(1).unwrap();
     assert_eq!(again.delay(), SECOND / 10);
     drop(again);
-    assert_eq!(limiter.key("key").peek().retry_after, Duration::ZERO);
-    assert_eq!(limiter.check("key").retry_after, SECOND / 10);
+    assert_eq!(limiter.key("key").peek().wait(), Duration::ZERO);
+    assert_eq!(limiter.check("key").wait(), SECOND / 10);
     // Its time has come: dropping it gives nothing back.
     let used = limiter.key("key").reserve(1).unwrap();
     clock.advance(SECOND / 10);

@@ -170,13 +170,13 @@ mod uptime {
             assert_eq!(booked.delay(), ahead * DAY);
             booked.keep();
         }
-        assert_eq!(limiter.check().retry_after, 21 * DAY);
+        assert_eq!(limiter.check().wait(), 21 * DAY);
         assert!(!limiter.allow());
         // A smaller bucket owes what the larger one had spent.
         limiter.set_rate(Rate::every(DAY).burst(1)).unwrap();
-        assert_eq!(limiter.check().retry_after, 22 * DAY);
+        assert_eq!(limiter.check().wait(), 22 * DAY);
         limiter.clock().advance(3 * DAY);
-        assert_eq!(limiter.check().retry_after, 19 * DAY);
+        assert_eq!(limiter.check().wait(), 19 * DAY);
     }
 
     #[test]

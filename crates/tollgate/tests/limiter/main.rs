@@ -5,6 +5,7 @@
 mod common;
 
 mod laws;
+mod stepped_back;
 mod threads;
 mod verbs;
 #[cfg(feature = "tokio")]

@@ -50,7 +50,7 @@ fn a_cost_above_the_burst_is_never() {
         let (limiter, _clock) = limiter(algorithm, Rate::per_second(7));
         let decision = limiter.check_n(8);
         assert_eq!(decision.outcome, Outcome::Never, "{algorithm:?}");
-        assert_eq!(decision.retry_after, Duration::MAX);
+        assert_eq!(decision.wait(), Duration::MAX);
         assert_eq!(decision.remaining, 7);
         assert!(matches!(limiter.reserve(8), Err(Refused::Never(_))));
         let waited = limiter.acquire_n(8).wait_blocking();
@@ -99,7 +99,7 @@ fn starting_empty_gives_nothing_at_first() {
             .unwrap();
         let decision = limiter.check();
         assert_eq!(decision.outcome, Outcome::Denied, "{algorithm:?}");
-        clock.advance(decision.retry_after);
+        clock.advance(decision.wait());
         assert!(limiter.allow(), "{algorithm:?}");
     }
     let striped = Limiter::builder(Rate::per_second(4))
@@ -126,7 +126,7 @@ fn reservations_act_in_order_and_no_check_slips_in_between() {
         // Until the last slot acts, a check that would overtake it is refused, and told when.
         let decision = limiter.check();
         assert_eq!(decision.outcome, Outcome::Denied, "{algorithm:?}");
-        assert!(decision.retry_after >= last - Timestamp::ZERO);
+        assert!(decision.wait() >= last - Timestamp::ZERO);
         for slot in slots {
             clock.set(slot.act_at());
             assert_eq!(slot.wait_blocking(), Duration::ZERO);
@@ -335,7 +335,7 @@ fn a_time_before_the_limiter_was_made_waits_from_its_making() {
             .expect("a rate that fits");
         assert!(limiter.allow());
         clock.set(Timestamp::from_secs(50));
-        let retry_after = limiter.check().retry_after;
+        let retry_after = limiter.check().wait();
         assert!(retry_after >= Duration::from_secs(51), "{algorithm:?}");
         let booked = limiter.reserve(1).map(|slot| slot.delay());
         assert_eq!(booked.unwrap_or(retry_after), retry_after, "{algorithm:?}");

@@ -1,6 +1,8 @@
 //! Waiting: first come first served, deadlines that fail at once, bounded queues, paused time.
 
+use std::future::{Future, IntoFuture};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use tollgate::clock::{Manual, Tokio};
@@ -61,7 +63,7 @@ async fn a_deadline_that_cannot_be_met_fails_at_once_and_takes_nothing() {
         let Err(Refused::TooLate(decision)) = refused else {
             panic!("{refused:?}");
         };
-        assert_eq!(decision.retry_after, millis(100));
+        assert_eq!(decision.wait(), millis(100));
     }
     assert_eq!(limiter.clock().now(), start, "it failed without waiting");
     assert_eq!(
@@ -100,11 +102,7 @@ async fn dropping_the_future_gives_the_slot_and_the_place_back() {
         tokio::pin!(waiting);
         assert!(futures_poll(waiting.as_mut()).await.is_none());
         assert_eq!(limiter.waiters(), 1);
-        assert_eq!(
-            limiter.peek().retry_after,
-            millis(100),
-            "in debt for the waiter"
-        );
+        assert_eq!(limiter.peek().wait(), millis(100), "in debt for the waiter");
     }
     assert_eq!(limiter.waiters(), 0);
     assert_eq!(limiter.acquire().await, Ok(millis(100)));
@@ -113,8 +111,8 @@ async fn dropping_the_future_gives_the_slot_and_the_place_back() {
 /// Polls once: `None` while pending.
 async fn futures_poll<F: Future>(mut future: std::pin::Pin<&mut F>) -> Option<F::Output> {
     std::future::poll_fn(|context| match future.as_mut().poll(context) {
-        std::task::Poll::Ready(output) => std::task::Poll::Ready(Some(output)),
-        std::task::Poll::Pending => std::task::Poll::Ready(None),
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
     })
     .await
 }
@@ -264,4 +262,76 @@ fn the_blocking_form_arrives_at_a_given_time_and_waits_on_its_own_clock() {
         assert_eq!(thread.join().unwrap(), Ok(Duration::from_secs(3)));
     }
     assert_eq!(limiter.waiters(), 0);
+}
+
+#[test]
+fn a_wait_outlives_the_runtime_that_it_began_in() {
+    let limiter = Limiter::new(Rate::per_second(50).burst(1));
+    assert!(limiter.allow());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let mut wait = Box::pin(limiter.acquire().into_future());
+    runtime.block_on(async {
+        std::future::poll_fn(|context| {
+            assert!(wait.as_mut().poll(context).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+    });
+    drop(runtime);
+    block_on(wait).unwrap();
+    // And one that begins in the context of a runtime that has ended.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let handle = runtime.handle().clone();
+    drop(runtime);
+    let _inside = handle.enter();
+    block_on(limiter.acquire().into_future()).unwrap();
+}
+
+/// The least executor there is.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+/// Measured by turn: all are in line before the first passes, so that no task that wasn't polled before can be in
+/// front of one that was woken.
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_in_line_pass_in_the_order_in_which_they_came() {
+    let limiter = Limiter::with_clock(Rate::per_second(1_000).burst(7), Tokio::new());
+    let limiter = Arc::new(limiter);
+    while limiter.allow() {}
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let tasks: Vec<_> = (0..10_000)
+        .map(|who| {
+            let (limiter, order) = (Arc::clone(&limiter), Arc::clone(&order));
+            tokio::spawn(async move {
+                limiter.acquire_owned().await.unwrap();
+                order.lock().unwrap().push(who);
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let order = order.lock().unwrap();
+    let overtaken = order.windows(2).filter(|pair| pair[1] < pair[0]).count();
+    assert_eq!((order.len(), overtaken), (10_000, 0));
 }

@@ -59,11 +59,11 @@ fn a_decision_is_the_lanes_own() {
     assert_eq!(low.check_n(5).outcome, Outcome::Never);
     assert!(low.check_n(4).is_allowed());
     // The other lane is full, so what comes in is all there to be borrowed, 10 ms a token.
-    assert_eq!(low.check().retry_after, millis(10));
+    assert_eq!(low.check().wait(), millis(10));
     let high = lanes.lane("high").unwrap();
     assert!(high.check_n(6).is_allowed());
     // Now both wait for their own: 25 ms a token in the lower.
-    assert_eq!(low.check().retry_after, millis(25));
+    assert_eq!(low.check().wait(), millis(25));
     assert!(lanes.lane("none").is_none());
     let names: Vec<_> = lanes.iter().map(|lane| lane.name()).collect();
     assert_eq!(names, ["high", "low"]);

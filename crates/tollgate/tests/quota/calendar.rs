@@ -273,7 +273,7 @@ proptest! {
                 used += cost;
             } else {
                 // The wait is tight.
-                let retry = stamp(at) + decision.retry_after;
+                let retry = stamp(at) + decision.wait();
                 prop_assert_eq!(retry, stamp(period.1));
                 let before = Timestamp::from_nanos(retry.as_nanos() - 1);
                 prop_assert!(limiter.look_at(retry, "key", None, cost).is_allowed());

@@ -30,7 +30,7 @@ fn bounded(quota: Quota, capacity: usize) -> quota::Builder<Manual> {
 fn what_is_reopened_is_what_was_there() {
     for quota in [
         Quota::per_month(1_000_000),
-        Quota::rolling(1_000_000, 60 * DAY),
+        Quota::rolling(1_000_000, 60 * DAY).expect("a period"),
     ] {
         let scratch = Scratch::new("same");
         let limiter = builder(quota.clone()).open(scratch.file()).unwrap();
@@ -84,7 +84,7 @@ fn a_period_that_ended_meanwhile_is_over() {
     // A clock that is set back over the restart doesn't bring the day before back.
     let set_back = later(START);
     assert!(set_back.check_n("b", 10).is_allowed());
-    assert_eq!(set_back.check("b").retry_after, 2 * DAY);
+    assert_eq!(set_back.check("b").wait(), 2 * DAY);
 }
 
 #[test]

@@ -15,7 +15,7 @@ proptest! {
         count in 1u64..50,
         steps in prop::collection::vec((0u64..1_000, 0u64..20, 0u8..10), 1..150),
     ) {
-        let quota = Quota::rolling(count, Duration::from_nanos(period));
+        let quota = Quota::rolling(count, Duration::from_nanos(period)).expect("a period");
         let limiter = QuotaLimiter::builder(quota, 1_000_000).clock(Manual::new()).build().unwrap();
         let part = period.div_ceil(60);
         // What was granted, at the times that the key has seen: they never go back.
@@ -35,10 +35,10 @@ proptest! {
                 granted.push((effective, cost));
                 prop_assert!(sum(&granted, effective - period) <= count);
             } else if cost > count {
-                prop_assert_eq!(decision.retry_after, Duration::MAX);
+                prop_assert_eq!(decision.wait(), Duration::MAX);
             } else if cost > 0 {
                 prop_assert!(sum(&granted, effective - period - part) + cost > count);
-                let retry = at + decision.retry_after;
+                let retry = at + decision.wait();
                 let before = Timestamp::from_nanos(retry.as_nanos() - 1);
                 prop_assert!(limiter.look_at(retry, "key", None, cost).is_allowed());
                 prop_assert!(!limiter.look_at(before, "key", None, cost).is_allowed());
@@ -57,7 +57,7 @@ proptest! {
         period in 1u64..100_000, count in 1u64..100, first in 0u64..60, a in 0u64..60, b in 0u64..60,
         now in 0u64..1_000_000,
     ) {
-        let quota = Quota::rolling(count, Duration::from_nanos(period));
+        let quota = Quota::rolling(count, Duration::from_nanos(period)).expect("a period");
         let both: Vec<_> = [vec![a + b], vec![a, b]].into_iter().map(|costs| {
             let limiter = QuotaLimiter::builder(quota.clone(), 1_000_000).clock(Manual::new()).build().unwrap();
             let at = Timestamp::from_nanos(now);
@@ -75,12 +75,15 @@ proptest! {
 fn thirty_days_come_back_within_twelve_hours_more() {
     let day = Duration::from_secs(86_400);
     let clock = Manual::starting_at(Timestamp::from_secs(1_700_000_000));
-    let limiter = QuotaLimiter::builder(Quota::rolling(10_000_000, 30 * day), 1_000_000)
-        .clock(clock.clone())
-        .build()
-        .unwrap();
+    let limiter = QuotaLimiter::builder(
+        Quota::rolling(10_000_000, 30 * day).expect("a period"),
+        1_000_000,
+    )
+    .clock(clock.clone())
+    .build()
+    .unwrap();
     assert!(limiter.check_n("key", 10_000_000).is_allowed());
-    let wait = limiter.check("key").retry_after;
+    let wait = limiter.check("key").wait();
     assert!(wait > 30 * day && wait <= 30 * day + day / 2, "{wait:?}");
     clock.advance(30 * day - Duration::from_nanos(1));
     assert!(!limiter.check("key").is_allowed());

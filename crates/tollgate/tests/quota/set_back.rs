@@ -30,7 +30,7 @@ fn quotas() -> [Quota; 4] {
     [
         Quota::per_hour(10),
         Quota::per_day(10),
-        Quota::rolling(10, DAY),
+        Quota::rolling(10, DAY).expect("a period"),
         Quota::per_month(10),
     ]
 }
@@ -57,7 +57,7 @@ fn holds_nobody_back(limiter: &QuotaLimiter<Manual>, quota: &Quota) {
         assert_eq!(limiter.peek(&key).remaining, 10, "{quota}");
         let first = limiter.check_n(&key, 10);
         assert!(first.is_allowed(), "{quota}: {first:?}");
-        let wait = limiter.check(&key).retry_after;
+        let wait = limiter.check(&key).wait();
         assert!(wait <= 31 * DAY, "{quota}: {wait:?}");
     }
     limiter.reset("later-7");
@@ -65,11 +65,11 @@ fn holds_nobody_back(limiter: &QuotaLimiter<Manual>, quota: &Quota) {
     // Known ones have spent it in this period, and have it again in the next.
     let known = limiter.check_n("later-8", 10);
     assert!(
-        !known.is_allowed() && known.retry_after <= 32 * DAY,
+        !known.is_allowed() && known.wait() <= 32 * DAY,
         "{quota}: {known:?}"
     );
-    assert_eq!(limiter.peek("later-8").retry_after, Duration::ZERO);
-    limiter.clock().advance(known.retry_after);
+    assert_eq!(limiter.peek("later-8").wait(), Duration::ZERO);
+    limiter.clock().advance(known.wait());
     assert!(limiter.check_n("later-8", 10).is_allowed(), "{quota}");
     assert!(limiter.check_n("before", 10).is_allowed(), "{quota}");
 }
@@ -109,10 +109,10 @@ fn keys_of_a_clock_that_was_ahead_make_room_within_a_period() {
     limiter.clock().set(START);
     let refused = limiter.check("new");
     assert!(
-        !refused.is_allowed() && refused.retry_after <= DAY,
+        !refused.is_allowed() && refused.wait() <= DAY,
         "{refused:?}"
     );
-    limiter.clock().advance(refused.retry_after);
+    limiter.clock().advance(refused.wait());
     assert!(limiter.check("new").is_allowed());
 }
 

@@ -79,7 +79,7 @@ fn a_month_that_was_used_up_stays_so_whatever_comes_between() {
     // All of the first hundred may have been of the first hour.
     assert_eq!(by_hour, 9 * 100);
     let refused = limiter.key("tenant").at(&month).check_n(1);
-    assert_eq!(refused.retry_after, 30 * DAY - 10 * HOUR);
+    assert_eq!(refused.wait(), 30 * DAY - 10 * HOUR);
 }
 
 #[test]
@@ -112,9 +112,9 @@ fn more_periods_than_are_kept_apart_are_counted_on_the_safe_side() {
         Quota::per_month(100),
         Quota::per_week(1_000),
         Quota::per_day(1_000),
-        Quota::rolling(1_000, 3 * DAY),
+        Quota::rolling(1_000, 3 * DAY).expect("a period"),
         Quota::per_hour(1_000),
-        Quota::rolling(1_000, HOUR),
+        Quota::rolling(1_000, HOUR).expect("a period"),
     ];
     assert!(limiter.key("a").at(&quotas[0]).check_n(100).is_allowed());
     for turn in 0..60 {
@@ -221,7 +221,7 @@ fn holds(
                     );
                 }
                 Err(refused) if refused.decision().outcome == Outcome::Denied => {
-                    let wait = refused.decision().retry_after;
+                    let wait = refused.decision().wait();
                     let look = |at| limiter.look_at(at, "key", Some(quota), step.cost);
                     prop_assert!(look(now + wait).is_allowed(), "{wait:?} at {now}");
                     let early = now + (wait - Duration::from_nanos(1));
@@ -242,9 +242,9 @@ fn quota() -> impl Strategy<Value = Quota> {
         Quota::per_day,
         Quota::per_week,
         Quota::per_month,
-        |count| Quota::rolling(count, HOUR),
-        |count| Quota::rolling(count, DAY),
-        |count| Quota::rolling(count, 7 * DAY),
+        |count| Quota::rolling(count, HOUR).expect("a period"),
+        |count| Quota::rolling(count, DAY).expect("a period"),
+        |count| Quota::rolling(count, 7 * DAY).expect("a period"),
     ];
     let plain = (prop::sample::select(kinds), 1..60u64).prop_map(|(kind, count)| kind(count));
     prop_oneof![9 => plain, 1 => (1..60u64).prop_map(move |count| zoned(Quota::per_day(count)))]

@@ -36,8 +36,8 @@ fn large_counts_do_not_overflow() {
     assert_eq!(limiter.check_n("a", u64::MAX).remaining, 0);
     let refused = limiter.check_n("a", u64::MAX);
     assert_eq!(refused.outcome, Outcome::Denied);
-    assert_eq!(refused.retry_after, 30 * DAY);
-    limiter.set_quota(&Quota::rolling(u64::MAX, 3 * DAY));
+    assert_eq!(refused.wait(), 30 * DAY);
+    limiter.set_quota(&Quota::rolling(u64::MAX, 3 * DAY).expect("a period"));
     assert_eq!(limiter.check("a").outcome, Outcome::Denied);
     clock.advance(7 * DAY);
     assert!(limiter.check_n("a", u64::MAX - 1).is_allowed());
@@ -103,7 +103,7 @@ fn a_receipt_gives_back_only_to_its_own_period() {
 
 #[test]
 fn a_rolling_receipt_gives_back_to_its_part() {
-    let (limiter, clock) = limiter(Quota::rolling(10, 60 * DAY));
+    let (limiter, clock) = limiter(Quota::rolling(10, 60 * DAY).expect("a period"));
     let first = limiter.charge("a", 4).unwrap();
     clock.advance(30 * DAY);
     let second = limiter.charge("a", 6).unwrap();
@@ -166,15 +166,12 @@ fn tiers_overrides_and_live_changes_keep_what_was_used() {
     let _ = limiter.key("a").at(&month).check_n(1);
     assert_eq!(limiter.key("a").at(&day).check_n(400).reset_after, DAY);
     // A wait that was told comes true, though nobody is charged meanwhile.
-    let weekly = Quota::rolling(1_500, 7 * DAY);
-    let mut wait = limiter.key("a").at(&weekly).check_n(1_000).retry_after;
+    let weekly = Quota::rolling(1_500, 7 * DAY).expect("a period");
+    let mut wait = limiter.key("a").at(&weekly).check_n(1_000).wait();
     assert!(wait >= 7 * DAY && wait <= 8 * DAY, "{wait:?}");
     clock.advance(wait / 2);
     wait -= wait / 2;
-    assert_eq!(
-        limiter.key("a").at(&weekly).check_n(1_000).retry_after,
-        wait
-    );
+    assert_eq!(limiter.key("a").at(&weekly).check_n(1_000).wait(), wait);
     clock.advance(wait);
     assert!(limiter.key("a").at(&weekly).check_n(1_000).is_allowed());
 }
@@ -189,7 +186,7 @@ fn a_clock_that_steps_back_grants_nothing() {
     // It stays in the day it has entered.
     let decision = limiter.check_n("a", 7);
     assert_eq!(decision.remaining, 6);
-    assert_eq!(decision.retry_after, 2 * DAY);
+    assert_eq!(decision.wait(), 2 * DAY);
     assert!(limiter.check_n("a", 6).is_allowed());
     clock.advance(DAY);
     assert!(!limiter.check("a").is_allowed());
@@ -259,7 +256,7 @@ fn thresholds_are_told_once_a_period() {
 fn a_rolling_threshold_is_told_again_after_it_fell_below() {
     let told = Arc::new(Mutex::new(0));
     let log = Arc::clone(&told);
-    let (builder, clock) = builder(Quota::rolling(10, 60 * DAY));
+    let (builder, clock) = builder(Quota::rolling(10, 60 * DAY).expect("a period"));
     let limiter = builder
         .on_threshold(&[80], move |_| *log.lock().unwrap() += 1)
         .build()
@@ -287,7 +284,7 @@ fn at_the_cap_new_keys_wait_until_others_are_idle() {
         refused,
         QuotaRefused::NoRoom { capacity: 100, .. }
     ));
-    assert_eq!(refused.decision().retry_after, DAY);
+    assert_eq!(refused.decision().wait(), DAY);
     assert!(
         limiter.check(&7u32.to_le_bytes()).is_allowed(),
         "those that are there go on"
@@ -310,7 +307,7 @@ fn at_the_cap_new_keys_wait_until_others_are_idle() {
 
 #[test]
 fn memory_stays_bounded_while_keys_come_and_go() {
-    let (few, clock) = bounded(Quota::rolling(10, DAY), 1_000);
+    let (few, clock) = bounded(Quota::rolling(10, DAY).expect("a period"), 1_000);
     let limiter = few.build().unwrap();
     for key in 0..50_000u32 {
         clock.advance(DAY / 500);

@@ -71,7 +71,7 @@ fn step() -> impl Strategy<Value = Call> {
 fn wait_of(decision: &Decision) -> Duration {
     match decision.outcome {
         Outcome::Never => Duration::MAX,
-        _ => decision.retry_after,
+        _ => decision.wait(),
     }
 }
 
@@ -225,7 +225,7 @@ fn after_waiting(
         return Ok(());
     }
     for world in [it, twin] {
-        world.clock.advance(said.retry_after);
+        world.clock.advance(said.wait());
     }
     let timed: Vec<Level<'_>> = picks
         .iter()

@@ -203,7 +203,9 @@ fn what_is_held_by_threads_comes_back_exactly() {
                         own += 2;
                         hold.settle(2);
                     }
-                    1 => hold.settle(0),
+                    1 => {
+                        hold.settle(0);
+                    }
                     _ => hold.cancel(),
                 }
             }

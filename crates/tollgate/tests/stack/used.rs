@@ -179,7 +179,15 @@ fn a_hold_of_shared_limits_is_settled_in_another_thread() {
         thread::spawn(move || end(hold)).join().expect("no panic");
         shared.left()
     };
-    assert_eq!(there(|hold| hold.settle(4), minute), [96, 96, 90, 3]);
+    assert_eq!(
+        there(
+            |hold| {
+                hold.settle(4);
+            },
+            minute
+        ),
+        [96, 96, 90, 3]
+    );
     assert_eq!(there(Hold::cancel, minute), [96, 96, 90, 3]);
     // A task that is gone has spent what it held, unless the terms say otherwise.
     assert_eq!(there(drop, minute.refund_on_drop()), [96, 96, 90, 3]);

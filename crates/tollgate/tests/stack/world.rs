@@ -138,7 +138,7 @@ impl World {
             ),
             #[cfg(feature = "quota")]
             quota: QuotaLimiter::builder(
-                Quota::rolling(4 * count, Duration::from_secs(3)),
+                Quota::rolling(4 * count, Duration::from_secs(3)).expect("a period"),
                 1_000_000,
             )
             .clock(clock.clone())

@@ -159,7 +159,7 @@ fn tight(seed: u64, fits: bool) -> Result<u32, String> {
         let passes = |at, cost| tree.peek_at(at, leaf, cost).is_allowed();
         if decision.outcome == Outcome::Denied {
             checked += 1;
-            let then = now + decision.retry_after;
+            let then = now + decision.wait();
             let before = Timestamp::from_nanos(then.as_nanos() - 1);
             if !passes(then, cost.max(1)) || passes(before, cost.max(1)) {
                 broken.get_or_insert(("retry_after", now, spot, cost));

@@ -36,12 +36,7 @@ fn a_refusal_names_the_class_and_the_time() {
         let ruling = tree.check_at(at(0), leaf, cost);
         let decision = ruling.decision;
         let who = tree.path(ruling.node).unwrap();
-        (
-            decision.outcome,
-            decision.remaining,
-            decision.retry_after,
-            who,
-        )
+        (decision.outcome, decision.remaining, decision.wait(), who)
     };
     let millis = Duration::from_millis;
     let (search, user) = ("root/search", "root/search/user");
@@ -132,11 +127,11 @@ fn times_out_of_order_grant_nothing_extra() {
     let user = |name: &str| tree.leaf(users, name);
     assert!(tree.allow_at(at(5_000), user("alice"), 5));
     let early = tree.check_at(at(0), user("alice"), 1);
-    assert_eq!(early.decision.retry_after, Duration::from_millis(5_200));
+    assert_eq!(early.decision.wait(), Duration::from_millis(5_200));
     // Alice was idle at 6 s, so bob took her leaf; from then on nobody is before that.
     assert!(tree.allow_at(at(6_000), user("bob"), 5));
     let early = tree.check_at(at(5_500), user("bob"), 1);
-    assert_eq!(early.decision.retry_after, Duration::from_millis(700));
+    assert_eq!(early.decision.wait(), Duration::from_millis(700));
 }
 
 #[test]

@@ -24,6 +24,8 @@ pub struct PhaseRun {
     pub limit: f64,
     /// How much they swing: the standard deviation of their means a second, as a part of the mean.
     pub swing: f64,
+    /// Answered in time in each whole second of the phase, from its first on.
+    pub each_second: Vec<f64>,
 }
 
 /// A tenth of a second of a run.
@@ -44,9 +46,10 @@ pub struct Point {
 /// A run against what is asked of a law. Each number is of the worst phase.
 ///
 /// ```
+/// use std::time::Duration;
 /// use tollgate::adaptive::simulation::Judged;
 ///
-/// let judged = Judged { goodput: 0.95, p99_times: 1.4, swing: 0.1 };
+/// let judged = Judged { goodput: 0.95, p99_times: 1.4, swing: 0.1, starved: Duration::from_secs(3) };
 /// assert!(judged.is_good());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,6 +60,8 @@ pub struct Judged {
     pub p99_times: f64,
     /// How much the limit swings.
     pub swing: f64,
+    /// The longest time, right after a change too, with less than half of the best fixed limit's goodput in each second.
+    pub starved: Duration,
 }
 
 impl Judged {
@@ -66,12 +71,15 @@ impl Judged {
     pub const P99_TIMES: f64 = 3.0;
     /// At most this standard deviation of the limit's means a second, as a part of its mean.
     pub const SWING: f64 = 0.4;
+    /// At most so long with less than half of the best fixed limit's goodput.
+    pub const STARVED: Duration = Duration::from_secs(10);
 
     /// Whether it is all that is asked.
     pub fn is_good(&self) -> bool {
         self.goodput >= Self::GOODPUT
             && self.p99_times <= Self::P99_TIMES
             && self.swing <= Self::SWING
+            && self.starved <= Self::STARVED
     }
 }
 
@@ -92,13 +100,27 @@ impl Run {
             goodput: f64::INFINITY,
             p99_times: 0.0,
             swing: 0.0,
+            starved: Duration::ZERO,
         };
+        let mut starved = Duration::ZERO;
         for (phase, (_, best)) in self.phases.iter().zip(best) {
-            if phase.unloaded_p99.is_some() {
-                judged.goodput = judged.goodput.min(phase.goodput / best);
-                judged.p99_times = judged.p99_times.max(phase.p99_times());
-                judged.swing = judged.swing.max(phase.swing);
+            if phase.unloaded_p99.is_none() {
+                // Nobody could do better.
+                starved = Duration::ZERO;
+                continue;
             }
+            for answered in &phase.each_second {
+                let is_starved = *answered < best / 2.0;
+                starved = if is_starved {
+                    starved + Duration::from_secs(1)
+                } else {
+                    Duration::ZERO
+                };
+                judged.starved = judged.starved.max(starved);
+            }
+            judged.goodput = judged.goodput.min(phase.goodput / best);
+            judged.p99_times = judged.p99_times.max(phase.p99_times());
+            judged.swing = judged.swing.max(phase.swing);
         }
         judged
     }
@@ -110,6 +132,8 @@ pub(super) struct Gathered {
     pub(super) latencies: Vec<u64>,
     /// The limits' sums of each tenth of a second.
     pub(super) limits: Vec<f64>,
+    /// What was answered in each tenth of a second, from the first on.
+    pub(super) answered: Vec<usize>,
 }
 
 impl Gathered {
@@ -128,6 +152,11 @@ impl Gathered {
             unloaded_p99,
             limit,
             swing: mean(&squares).sqrt() / limit,
+            each_second: self
+                .answered
+                .chunks_exact(10)
+                .map(|tenths| number(tenths.iter().sum()))
+                .collect(),
         }
     }
 }

@@ -34,7 +34,7 @@ fn scenario(
 }
 
 /// What makes each scenario.
-pub const SCENARIOS: [fn() -> Scenario; 11] = [
+pub const SCENARIOS: [fn() -> Scenario; 18] = [
     || {
         let service = Service::Fixed(TEN_MS);
         scenario(
@@ -134,5 +134,52 @@ pub const SCENARIOS: [fn() -> Scenario; 11] = [
             4_800.0,
             &[phase(40, 16, 1.0)],
         )
+    },
+    || {
+        let service = Service::Exponential(Duration::from_millis(20));
+        let phases = [phase(20, 400, 1.0), phase(30, 400, 0.1)];
+        let about = "20 ms become 200 ms, with servers for all";
+        scenario("slower", about, service, 600.0, &phases)
+    },
+    || {
+        let service = Service::Exponential(Duration::from_millis(20));
+        let phases = [phase(20, 400, 1.0), phase(30, 400, 0.4)];
+        let about = "20 ms become 50 ms, with servers for all";
+        scenario("milder", about, service, 600.0, &phases)
+    },
+    || {
+        let service = Service::Exponential(Duration::from_millis(5));
+        let phases = [phase(20, 64, 1.0), phase(30, 64, 0.1)];
+        let about = "64 servers, 5 ms become 50 ms";
+        scenario("tenfold", about, service, 3_840.0, &phases)
+    },
+    || {
+        let service = Service::Fixed(Duration::from_millis(5));
+        let phases = [phase(20, 64, 1.0), phase(30, 64, 0.05)];
+        let about = "64 servers, 5 ms become 100 ms";
+        scenario("twentyfold", about, service, 1_920.0, &phases)
+    },
+    || {
+        let service = Service::Bimodal {
+            quick: Duration::from_millis(5),
+            slow: Duration::from_millis(200),
+            part: 0.05,
+        };
+        let about = "8 servers, 5 ms, but 200 ms for one call of 20";
+        scenario("bimodal", about, service, 1_600.0, &[phase(60, 8, 1.0)])
+    },
+    || {
+        let service = Service::Lognormal {
+            mean: TEN_MS,
+            deviation: 3.0,
+        };
+        let about = "8 servers, lognormal around 10 ms, with a long tail";
+        scenario("tail", about, service, 2_400.0, &[phase(40, 8, 1.0)])
+    },
+    || {
+        let service = Service::Exponential(TEN_MS);
+        let phases = [1.0, 0.25, 1.0, 0.25].map(|speed| phase(60, 32, speed));
+        let about = "32 servers, 10 ms and 40 ms by turns, a minute each";
+        scenario("turns", about, service, 1_600.0, &phases)
     },
 ];

@@ -276,6 +276,7 @@ impl<'a> World<'a> {
             latency: sum / number(count.max(1)),
             goodput: number(count) / TICK.as_secs_f64(),
         });
+        self.gathered[self.phase].answered.push(count);
         if now > self.judged_from {
             self.gathered[self.phase].limits.push(limit);
         }

@@ -24,6 +24,9 @@ const BEHIND: u64 = 86_400 * 1_000_000_000;
 /// The same in word units.
 pub(super) const SLACK: u64 = units::from_nanos(BEHIND);
 
+/// The latest TAT that is before every time that a word counts.
+pub(super) const BEFORE_ALL: u64 = units::from_nanos(1) - 1;
+
 /// What moves a word's anchor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mover {
@@ -95,6 +98,26 @@ impl Word {
         let capacity = settings.counted_by.pace().capacity;
         if anchor.nanos_since(now) > BEHIND.saturating_add(units::to_nanos_floor(capacity)) {
             self.go_back(now, capacity);
+        }
+    }
+
+    /// Lets the word count from before a time that is before its anchor, and changes nothing else: at a live
+    /// change, which tells a clock that stepped back from something that was spent. The caller holds the lock.
+    pub(super) fn reach_back(&self, now: Timestamp) {
+        let anchor = self.anchor();
+        if now >= anchor || self.mover != Mover::Word {
+            return;
+        }
+        let to = now.as_nanos().saturating_sub(BEHIND);
+        let by = units::from_nanos(anchor.as_nanos() - to);
+        let later = |time: u64| time.saturating_add(by);
+        // What was before every time stays that.
+        self.count_from(to, now, |tat| match tat.to_word() {
+            0..=BEFORE_ALL => 0,
+            ahead => later(ahead),
+        });
+        for noted in [&self.booked, &self.sealed] {
+            noted.store(later(noted.load(Ordering::Relaxed)), Ordering::Relaxed);
         }
     }
 

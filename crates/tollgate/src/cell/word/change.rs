@@ -2,9 +2,18 @@
 
 use tollgate_core::{Arithmetic, Gcra, LimitError, Pace, Rate, Tat, Timestamp, units};
 
-use super::{Settings, Word};
+use super::anchor::BEFORE_ALL;
+use super::{NEAR, Settings, Word};
 use crate::limiter::Switch;
 use crate::sync::{Ordering, fence};
+
+/// How far the clock went back.
+enum Step {
+    /// By so much, in word units; 0 if it didn't, as far as that shows.
+    By(u64),
+    /// The TAT is further ahead than it can have been charged, and nobody knows by how much the clock went back.
+    Unknown,
+}
 
 impl Word {
     pub(crate) fn change_rate(
@@ -12,9 +21,14 @@ impl Word {
         at: Timestamp,
         change: impl Fn(Rate) -> Rate,
     ) -> Result<Gcra, LimitError> {
-        let asked = self.keep_near(at);
+        if at >= self.anchor() {
+            self.keep_near(at);
+        }
         let mut settings = self.settings();
         let limit = Gcra::new(change(settings.limit.rate()))?;
+        self.reach_back(at);
+        let anchor = self.anchor();
+        let asked = at.clamp(anchor, anchor.plus_nanos(NEAR - 1));
         self.let_pass(&mut settings, at);
         settings.limit = limit;
         let now = self.local(asked);
@@ -22,9 +36,20 @@ impl Word {
         if new.counts() {
             settings.counted_by = limit;
             settings.latest.keep(&limit);
-            self.change(&settings, now, |tat| new.carried_over(tat, &old, now));
+            self.change(&settings, now, |tat| {
+                match self.stepped_back(tat, &old, asked) {
+                    // How much of it was spent can't be told, so the time that is left stays, up to an empty bucket.
+                    Step::Unknown => new.carried_over(tat, &Pace::UNLIMITED, now),
+                    Step::By(step) => {
+                        let spent = Tat::from_word(tat.to_word().saturating_sub(step));
+                        new.carried_over(spent, &old, now)
+                    }
+                }
+            });
             let tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
-            self.note_booking(tat, asked);
+            if tat.to_word() > units::of(now).saturating_add(new.capacity) {
+                self.note_booking(tat, asked);
+            }
         } else {
             // A rate that counts no tokens leaves the debt as it is, for the next rate that counts.
             self.change(&settings, now, |tat| tat);
@@ -56,14 +81,30 @@ impl Word {
         self.sequence.store(before + 2, Ordering::Release);
     }
 
+    /// How far the clock went back since the TAT was charged, as far as that shows. That isn't something that was spent:
+    /// a rate that is a hundred times slower must not turn five seconds into five hundred tokens.
+    fn stepped_back(&self, tat: Tat, pace: &Pace, now: Timestamp) -> Step {
+        let ahead = tat.to_word().saturating_sub(units::of(self.local(now)));
+        if ahead <= pace.capacity {
+            return Step::By(0);
+        }
+        if tat.to_word() <= self.booked.load(Ordering::Relaxed) {
+            let booked_at = self.booked_at.load(Ordering::Relaxed);
+            return Step::By(units::from_nanos(booked_at.saturating_sub(now.as_nanos())));
+        }
+        Step::Unknown
+    }
+
     /// Rescales the TAT, and gives it a value that it didn't have before. The sequence is odd meanwhile.
     pub(super) fn move_tat(&self, now: Timestamp, rescale: impl Fn(Tat) -> Tat) {
         let mut tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
         loop {
             let mut to = rescale(tat);
             if to == tat && to.to_word() <= units::of(now) {
-                // All TATs that are not ahead of now mean the same, so another one is as good.
-                to = Tat::from_word(units::of(now) - u64::from(to.to_word() == units::of(now)));
+                // All TATs that are not ahead of now mean the same, so another one is as good. No later one, or a clock
+                // that steps back would find something spent; and those below a nanosecond are before every time.
+                let another = to.to_word().checked_sub(1);
+                to = Tat::from_word(another.unwrap_or(BEFORE_ALL));
             }
             if self.swap(tat, to) {
                 break;

@@ -112,7 +112,7 @@ impl Word {
         let reserved = self.reserve(now, cost, Duration::ZERO);
         reserved.map_err(|unbooked| {
             let decision = unbooked.decision();
-            let in_time = decision.retry_after <= patience && !patience.is_zero();
+            let in_time = decision.wait() <= patience && !patience.is_zero();
             match decision.outcome {
                 Outcome::Denied if in_time => Unbooked::TooFarAhead(decision),
                 _ => unbooked,

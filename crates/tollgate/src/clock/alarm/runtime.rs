@@ -1,5 +1,9 @@
 //! tokio's timer, where there is a runtime to run it.
 
+/// The runtime has ended, and keeps no time any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RuntimeEnded;
+
 #[cfg(feature = "tokio")]
 pub(super) use tokio_timer::Sleeping;
 
@@ -9,10 +13,12 @@ pub(super) use none::Sleeping;
 #[cfg(feature = "tokio")]
 mod tokio_timer {
     use std::future::Future;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::pin::Pin;
     use std::task::{Context, Poll};
     use std::time::Duration;
 
+    use super::RuntimeEnded;
     use pin_project_lite::pin_project;
     use tokio::runtime::Handle;
     use tokio::time::{Instant, Sleep};
@@ -48,10 +54,17 @@ mod tokio_timer {
     }
 
     impl Future for Sleeping {
-        type Output = ();
+        type Output = Result<(), RuntimeEnded>;
 
-        fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-            self.project().sleep.poll(context)
+        fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+            let this = self.project();
+            // A timer of a runtime that ended has rung, and would panic if it were polled again.
+            if this.sleep.is_elapsed() {
+                return Poll::Ready(Ok(()));
+            }
+            // One that is armed in the context of such a runtime panics at the first poll: nothing tells before.
+            let poll = AssertUnwindSafe(|| this.sleep.poll(context));
+            catch_unwind(poll).map_or(Poll::Ready(Err(RuntimeEnded)), |poll| poll.map(Ok))
         }
     }
 
@@ -86,9 +99,9 @@ mod none {
     }
 
     impl Future for Sleeping {
-        type Output = ();
+        type Output = Result<(), super::RuntimeEnded>;
 
-        fn poll(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<()> {
+        fn poll(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<Self::Output> {
             match self.0 {}
         }
     }

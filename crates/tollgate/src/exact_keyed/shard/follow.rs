@@ -24,6 +24,8 @@ impl<K, A: Kept> Shard<K, A> {
         self.uncounted = None;
         self.keep_pace(at);
         self.latest.pass(at);
+        // If the clock is a little behind the latest time, what it went back isn't something that was spent.
+        let at = self.latest.at().max(at);
         self.latest.keep(&limit);
         if self.changes.len() == CHANGES_KEPT {
             self.follow_all();

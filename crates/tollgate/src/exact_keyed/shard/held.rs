@@ -78,6 +78,27 @@ impl<K, A: Kept> Shard<K, A> {
         Some(id)
     }
 
+    /// Prolongs a hold; nothing if it is over, or the key was dropped.
+    pub(in super::super) fn prolong_hold<Q>(
+        &mut self,
+        ask: &Lookup<'_, Q>,
+        id: &mut HoldId,
+        until: Timestamp,
+    ) where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let Some(slot) = self.find(ask) else {
+            return;
+        };
+        self.keep_out(slot, ask.now);
+        let holds = self.held.get_mut(&slot);
+        if let Some(new) = holds.and_then(|holds| holds.prolong(*id, until)) {
+            *id = new;
+        }
+        self.settle(slot);
+    }
+
     /// Ends a hold of which so much was spent; nothing if it is over, or the key was dropped.
     pub(in super::super) fn settle_hold<Q>(&mut self, ask: &Lookup<'_, Q>, id: HoldId, spent: u64)
     where

@@ -79,6 +79,24 @@ impl<K, A: Kept> Shard<K, A> {
         });
     }
 
+    /// Takes a booking back as if it had never been made, if it is the latest of the entry that is there now.
+    pub(in super::super) fn unbook<Q>(
+        &mut self,
+        ask: &Lookup<'_, Q>,
+        booked: &Booked,
+        birth: u64,
+    ) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let mut is_undone = false;
+        self.update(ask, |ledger, limit, own| {
+            is_undone = own == birth && ledger.unbook(limit, ask.now, booked);
+        });
+        is_undone
+    }
+
     /// Forgets the key.
     pub(in super::super) fn reset<Q>(&mut self, ask: &Lookup<'_, Q>)
     where

@@ -117,7 +117,7 @@ fn told<A: Kept>(
 ) -> Decision {
     let mut told = refused;
     if let Some(at) = ledger.earliest_while(old, new, now, cost) {
-        told.retry_after = at - now;
+        told.set_wait(at - now);
     }
     told.reset_after = old.idle_at(ledger.state()) - now;
     told

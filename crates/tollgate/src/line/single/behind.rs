@@ -42,7 +42,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         now: Timestamp,
     ) -> Decision {
         let left = meter.look(terms, now, 0);
-        let (cost, last) = (self.line.cost(), self.after_the_last(meter, terms, 0));
+        let (cost, last) = (self.unbooked(), self.after_the_last(meter, terms, (now, 0)));
         // What was there before they came, without what they take …
         let kept = u128::from(left.remaining).saturating_sub(cost);
         // … or what comes back after the last has taken all there was, where it does so bit by bit.
@@ -61,7 +61,38 @@ impl<T: Clone + fmt::Debug> Single<T> {
         )
     }
 
-    /// When a place at the end passes, or as near as is known. After an advance to this time.
+    /// When a waiter at the end passes, or as near as is known: by what is booked and nobody else needs, or by what is
+    /// left. After an advance to this time.
+    pub(super) fn turn_at_the_end<M: Meter<Terms = T> + ?Sized>(
+        &self,
+        meter: &M,
+        terms: &T,
+        now: Timestamp,
+        cost: u64,
+    ) -> Timestamp {
+        let last = self.place_at_the_end(meter, terms, now, cost);
+        let spare = self.spare_booking(cost);
+        let spare = spare.filter(|_| meter.books_ahead(terms));
+        spare.map_or(last, |spare| last.min(spare))
+    }
+
+    /// Whether one that comes now to wait might pass by this time.
+    pub(crate) fn may_pass_by<M: Meter<Terms = T> + ?Sized>(
+        &self,
+        meter: &M,
+        terms: &T,
+        (now, cost): (Timestamp, u64),
+        deadline: Timestamp,
+    ) -> bool {
+        self.turn_at_the_end(meter, terms, now, cost) <= deadline
+    }
+
+    /// What waiters ask for beyond what is booked for them.
+    fn unbooked(&self) -> u128 {
+        self.line.cost().saturating_sub(self.open())
+    }
+
+    /// When a request at the end passes by what is left, or as near as is known. After an advance to this time.
     pub(super) fn place_at_the_end<M: Meter<Terms = T> + ?Sized>(
         &self,
         meter: &M,
@@ -69,8 +100,8 @@ impl<T: Clone + fmt::Debug> Single<T> {
         now: Timestamp,
         cost: u64,
     ) -> Timestamp {
-        let own = now + meter.look(terms, now, cost).retry_after;
-        let behind = self.after_the_last(meter, terms, cost);
+        let own = now + meter.look(terms, now, cost).wait();
+        let behind = self.after_the_last(meter, terms, (now, cost));
         behind.map_or(own, |behind| own.max(behind))
     }
 
@@ -79,9 +110,16 @@ impl<T: Clone + fmt::Debug> Single<T> {
         &self,
         meter: &M,
         terms: &T,
-        cost: u64,
+        (now, cost): (Timestamp, u64),
     ) -> Option<Timestamp> {
         let (_, first) = self.first_place()?;
+        if self.is_booked_ahead() {
+            // Behind all that is booked, and then those that nothing is booked for.
+            let ahead = self.unbooked() + u128::from(cost);
+            let first = now + meter.look(terms, now, 1).wait();
+            let last = first + meter.takes(terms, ahead.saturating_sub(1));
+            return Some(last.max(self.due));
+        }
         let after_first = self.line.cost() - u128::from(first.cost);
         let ahead = after_first + u128::from(cost);
         Some(self.due + meter.takes(terms, ahead))

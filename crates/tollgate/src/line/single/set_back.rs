@@ -25,6 +25,8 @@ impl<T: Clone + fmt::Debug> Single<T> {
         let from = mem::replace(&mut self.seen, now);
         self.refused_until = Timestamp::ZERO;
         self.places.shift_deadlines(&mut self.deadlines, from, now);
+        // What was booked acts at a time of the clock as it was, so waiters ask again.
+        self.unbook_all(meter, now);
         let mut next = self.line.first();
         while let Some(place) = next.and_then(|id| self.places.get_mut(id)) {
             next = place.next();

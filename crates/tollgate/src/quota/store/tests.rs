@@ -23,7 +23,9 @@ fn entry(key: &str, lots: &[(u64, u64)]) -> Entry {
     let odd: Vec<_> = lots.iter().copied().filter(|lot| lot.1 % 2 == 1).collect();
     if !odd.is_empty() {
         let week = std::time::Duration::from_secs(7 * 86_400);
-        entry.others.push(account(&Quota::rolling(1, week), &odd));
+        entry
+            .others
+            .push(account(&Quota::rolling(1, week).expect("a period"), &odd));
     }
     entry
 }

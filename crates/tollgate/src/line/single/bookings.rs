@@ -1,0 +1,419 @@
+//! What is booked ahead while somebody waits: a reservation is made behind the waiters, so their turns are booked first.
+//!
+//! A booking isn't a certain waiter's. The line has the bookings in the order of their times and the waiters in the order
+//! in which they came, and when the time of a booking comes, the first waiters that it suffices for pass. So a waiter that
+//! leaves, or a reservation that is cancelled, leaves a gap that the next one takes, and nothing has to be moved. What is
+//! booked behind the last reservation that is still wanted is taken back, the latest first, as if it had never been booked.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tollgate_core::Timestamp;
+
+use super::super::meter::Meter;
+use super::super::places::{Id, LinePlace, Stage};
+use super::{Single, Waiter};
+use crate::Refused;
+use crate::cell::Ticket;
+
+/// How many waiters are looked at for one that a booking suffices for.
+const LOOKAHEAD: usize = 64;
+
+/// The bookings of one line.
+#[derive(Debug)]
+pub(super) struct Bookings<T> {
+    /// In the order in which they were charged, which is the order of their times. All lie ahead.
+    ahead: VecDeque<Booking<T>>,
+    /// Reservations whose time has come and that nobody has used, kept or cancelled yet.
+    past: Vec<Booking<T>>,
+    /// What is booked for waiters, in sum.
+    open: u128,
+}
+
+#[derive(Debug)]
+struct Booking<T> {
+    ticket: Ticket,
+    cost: u64,
+    terms: T,
+    holder: Holder,
+}
+
+/// Whom a booking is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holder {
+    /// Whoever waits.
+    Waiters,
+    /// The reservation of this number.
+    Reservation(u64),
+    /// Somebody who keeps its time by other means, and doesn't come back.
+    Kept,
+}
+
+/// Which bookings serve which waiters, if nobody comes or leaves.
+struct Plan {
+    /// Waiters that no booking is left for, first come first.
+    unserved: VecDeque<(Id, u64)>,
+    /// A booking that no waiter needs.
+    free: Option<usize>,
+}
+
+impl<T> Default for Bookings<T> {
+    fn default() -> Self {
+        Self {
+            ahead: VecDeque::new(),
+            past: Vec::new(),
+            open: 0,
+        }
+    }
+}
+
+impl<T> Bookings<T> {
+    fn push(&mut self, booking: Booking<T>) {
+        self.open += open_cost(&booking);
+        self.ahead.push_back(booking);
+    }
+
+    fn pop_back(&mut self) -> Option<Booking<T>> {
+        let booking = self.ahead.pop_back()?;
+        self.open -= open_cost(&booking);
+        Some(booking)
+    }
+
+    /// The first reservation's time has come.
+    fn retire_first(&mut self) {
+        let over = self.ahead.pop_front();
+        self.past
+            .extend(over.filter(|it| it.holder != Holder::Kept));
+    }
+
+    /// Takes out the first booking for waiters. The times of reservations before it have come, too.
+    fn take_next(&mut self) -> Option<Booking<T>> {
+        while self.ahead.front()?.holder != Holder::Waiters {
+            self.retire_first();
+        }
+        let next = self.ahead.pop_front()?;
+        self.open -= open_cost(&next);
+        Some(next)
+    }
+
+    fn hand_over(&mut self, index: usize, holder: Holder) {
+        if let Some(booking) = self.ahead.get_mut(index) {
+            let before = open_cost(booking);
+            booking.holder = holder;
+            self.open = self.open - before + open_cost(booking);
+        }
+    }
+
+    /// Where the booking of a reservation is.
+    fn find(&self, number: u64, at: Timestamp) -> Option<usize> {
+        let start = self.ahead.partition_point(|it| it.ticket.at() < at);
+        let same = self
+            .ahead
+            .range(start..)
+            .take_while(|it| it.ticket.at() == at);
+        let mut same = same.enumerate();
+        same.find(|(_, it)| it.holder == Holder::Reservation(number))
+            .map(|(offset, _)| start + offset)
+    }
+
+    fn take_past(&mut self, number: u64) -> Option<Booking<T>> {
+        let mut past = self.past.iter();
+        let index = past.position(|it| it.holder == Holder::Reservation(number))?;
+        Some(self.past.swap_remove(index))
+    }
+
+    fn has_reservations(&self) -> bool {
+        let mut all = self.ahead.iter().chain(&self.past);
+        all.any(|it| matches!(it.holder, Holder::Reservation(_)))
+    }
+}
+
+fn open_cost<T>(booking: &Booking<T>) -> u128 {
+    match booking.holder {
+        Holder::Waiters => u128::from(booking.cost),
+        Holder::Reservation(_) | Holder::Kept => 0,
+    }
+}
+
+/// A number that no other reservation of this process has, so that a handle finds its own booking or none.
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl<T: Clone + fmt::Debug> Single<T> {
+    /// What is booked for waiters, in sum.
+    pub(super) fn open(&self) -> u128 {
+        self.bookings.as_ref().map_or(0, |bookings| bookings.open)
+    }
+
+    /// Whether anything is booked ahead.
+    pub(super) fn is_booked_ahead(&self) -> bool {
+        let bookings = self.bookings.as_ref();
+        bookings.is_some_and(|bookings| !bookings.ahead.is_empty())
+    }
+
+    /// When the first booking that is for waiters comes up.
+    pub(super) fn next_booking(&self) -> Option<Timestamp> {
+        let mut ahead = self.bookings.as_ref()?.ahead.iter();
+        let first = ahead.find(|it| it.holder == Holder::Waiters)?;
+        Some(first.ticket.at())
+    }
+
+    /// When a booking comes up that nobody in line needs and that suffices for this cost, as near as is known.
+    pub(super) fn spare_booking(&self, cost: u64) -> Option<Timestamp> {
+        let bookings = self.bookings.as_ref()?;
+        let spare = bookings.open.checked_sub(self.line.cost())?;
+        let (mut first, mut behind) = (bookings.ahead.len(), 0);
+        while behind < spare && first > 0 {
+            first -= 1;
+            behind += open_cost(&bookings.ahead[first]);
+        }
+        let mut spare = bookings.ahead.range(first..);
+        let found = spare.find(|it| it.holder == Holder::Waiters && it.cost >= cost)?;
+        Some(found.ticket.at())
+    }
+
+    /// Makes a reservation behind all waiters, whose turns are booked first; or takes a booking that none of them needs.
+    ///
+    /// After an [`advance`](Self::advance) to this time.
+    pub(crate) fn reserve<M: Meter<Terms = T> + ?Sized>(
+        &mut self,
+        meter: &M,
+        terms: &T,
+        now: Timestamp,
+        cost: u64,
+    ) -> Result<Ticket, Refused> {
+        let number = next_number();
+        let plan = self.plan(meter, cost);
+        let bookings = self.bookings.get_or_insert_default();
+        let ticket = if let Some(free) = plan.free {
+            bookings.hand_over(free, Holder::Reservation(number));
+            Ok(bookings.ahead[free].ticket)
+        } else {
+            self.book_waiters(meter, now, plan.unserved)
+                .and_then(|()| meter.book(terms, now, cost, Duration::MAX))
+                .inspect(|ticket| {
+                    let bookings = self.bookings.get_or_insert_default();
+                    bookings.push(Booking {
+                        ticket: *ticket,
+                        cost,
+                        terms: terms.clone(),
+                        holder: Holder::Reservation(number),
+                    });
+                })
+        };
+        self.unbook_behind(meter, now);
+        self.look_at_first(meter);
+        ticket.map(|ticket| Ticket::InLine {
+            number,
+            at: ticket.at(),
+        })
+    }
+
+    /// Books the turns of waiters that no booking serves, in order.
+    fn book_waiters<M: Meter<Terms = T> + ?Sized>(
+        &mut self,
+        meter: &M,
+        now: Timestamp,
+        unserved: VecDeque<(Id, u64)>,
+    ) -> Result<(), Refused> {
+        let bookings = self.bookings.get_or_insert_default();
+        for (id, cost) in unserved {
+            let Some(place) = self.places.get(id) else {
+                continue;
+            };
+            let terms = &place.extra.terms;
+            if !meter.books_ahead(terms) {
+                return Err(Refused::TooLate(meter.look(terms, now, cost)));
+            }
+            let ticket = meter.book(terms, now, cost, Duration::MAX)?;
+            bookings.push(Booking {
+                ticket,
+                cost,
+                terms: terms.clone(),
+                holder: Holder::Waiters,
+            });
+        }
+        Ok(())
+    }
+
+    /// Plays the bookings that lie ahead as if their times came.
+    fn plan<M: Meter<Terms = T> + ?Sized>(&self, meter: &M, cost: u64) -> Plan {
+        let mut unserved = VecDeque::with_capacity(self.line.len());
+        let mut next = self.line.first();
+        while let Some((id, place)) = next.and_then(|id| Some((id, self.places.get(id)?))) {
+            next = place.next();
+            if place.extra.charged.is_none() && place.cost > 0 {
+                unserved.push_back((id, place.cost));
+            }
+        }
+        let mut free = None;
+        let bookings = self.bookings.iter().flat_map(|it| it.ahead.iter());
+        let open = bookings.enumerate();
+        for (index, booking) in open.filter(|(_, it)| it.holder == Holder::Waiters) {
+            let (mut left, mut looked_at, all) = (booking.cost, 0, unserved.len());
+            while looked_at < unserved.len().min(LOOKAHEAD) {
+                let (id, cost) = unserved[looked_at];
+                if cost <= left && self.takes_bookings(meter, id) {
+                    left -= cost;
+                    unserved.remove(looked_at);
+                } else {
+                    looked_at += 1;
+                }
+            }
+            if unserved.len() == all && booking.cost >= cost && free.is_none() {
+                free = Some(index);
+            }
+        }
+        Plan { unserved, free }
+    }
+
+    fn takes_bookings<M: Meter<Terms = T> + ?Sized>(&self, meter: &M, id: Id) -> bool {
+        let place = self.places.get(id);
+        place.is_some_and(|place| can_take(meter, place))
+    }
+
+    /// The time of the first booking for waiters has come: the first waiters that it suffices for pass.
+    pub(super) fn pass_booked<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+        let next = self.bookings.as_mut().and_then(|it| it.take_next());
+        let Some(booking) = next else {
+            return;
+        };
+        let at = booking.ticket.at();
+        self.seen = self.seen.max(at);
+        let (mut left, mut looked_at, mut next) = (booking.cost, 0, self.line.first());
+        while let Some((id, place)) = next.and_then(|id| Some((id, self.places.get_mut(id)?))) {
+            next = place.next();
+            if place.cost <= left && can_take(meter, place) {
+                left -= place.cost;
+                // What several share can't be given back by one of them.
+                place.extra.charged = (place.cost == booking.cost).then_some(booking.ticket);
+                self.finish(id, Stage::Passed((), at));
+            } else {
+                looked_at += 1;
+            }
+            if looked_at >= LOOKAHEAD {
+                break;
+            }
+        }
+        if left == booking.cost {
+            // Nobody wanted it; what nothing was built on comes back.
+            meter.give_back(&booking.terms, now, &booking.ticket);
+        }
+        self.tidy();
+    }
+
+    /// What was booked until now isn't ahead any more: reservations may still be cancelled, and what nobody waits for is
+    /// over.
+    pub(super) fn retire<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+        while let Some(bookings) = &mut self.bookings
+            && let Some(first) = bookings.ahead.front()
+            && first.ticket.at() <= now
+        {
+            match first.holder {
+                Holder::Waiters => self.pass_booked(meter, now),
+                Holder::Reservation(_) | Holder::Kept => bookings.retire_first(),
+            }
+            self.tidy();
+        }
+    }
+
+    /// Cancels a reservation: its booking is for waiters from now on, and all that is booked behind the last
+    /// reservation that is still wanted is taken back.
+    pub(crate) fn cancel<M: Meter<Terms = T> + ?Sized>(
+        &mut self,
+        meter: &M,
+        now: Timestamp,
+        (number, at): (u64, Timestamp),
+    ) {
+        let Some(bookings) = &mut self.bookings else {
+            return;
+        };
+        if let Some(index) = bookings.find(number, at) {
+            bookings.hand_over(index, Holder::Waiters);
+            self.unbook_behind(meter, now);
+        } else if let Some(past) = bookings.take_past(number) {
+            meter.give_back(&past.terms, now, &past.ticket);
+            self.tidy();
+        }
+        self.refused_until = Timestamp::ZERO;
+        self.look_at_first(meter);
+    }
+
+    /// A reservation was used, or is kept by other means: it isn't cancelled any more.
+    pub(crate) fn end_reservation(&mut self, (number, at): (u64, Timestamp)) {
+        let Some(bookings) = &mut self.bookings else {
+            return;
+        };
+        if let Some(index) = bookings.find(number, at) {
+            bookings.hand_over(index, Holder::Kept);
+        } else {
+            bookings.take_past(number);
+        }
+        self.tidy();
+    }
+
+    /// Takes back what is booked for waiters behind the last reservation, the latest first.
+    pub(super) fn unbook_behind<M: Meter<Terms = T> + ?Sized>(
+        &mut self,
+        meter: &M,
+        now: Timestamp,
+    ) {
+        while let Some(bookings) = &mut self.bookings
+            && let Some(last) = bookings.ahead.back()
+            && last.holder == Holder::Waiters
+        {
+            // Something else was charged since, so waiters take it when its time comes.
+            if !meter.unbook(&last.terms, now, &last.ticket) {
+                break;
+            }
+            bookings.pop_back();
+        }
+        self.tidy();
+    }
+
+    /// The limit is about to change: no waiter is booked any more, so that all of them pass by the new limit.
+    /// Reservations keep their times, and what they were charged stays charged.
+    pub(crate) fn unbook_all<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+        let Some(mut bookings) = self.bookings.take() else {
+            return;
+        };
+        let mut reserved = Vec::new();
+        while let Some(booking) = bookings.pop_back() {
+            if !meter.unbook(&booking.terms, now, &booking.ticket) {
+                break;
+            }
+            if booking.holder != Holder::Waiters {
+                reserved.push(booking);
+            }
+        }
+        for booking in reserved.iter().rev() {
+            // It passed further ahead before, so it passes now.
+            let _ = meter.book(&booking.terms, now, booking.cost, Duration::MAX);
+        }
+    }
+
+    /// What was booked is forgotten with all else that the limit had counted.
+    pub(crate) fn forget_bookings(&mut self) {
+        self.bookings = None;
+    }
+
+    /// Bookings are kept only while somebody waits, or may cancel a reservation.
+    pub(super) fn tidy(&mut self) {
+        let is_over = self.bookings.as_ref().is_some_and(|bookings| {
+            let is_empty = bookings.ahead.is_empty() && bookings.past.is_empty();
+            is_empty || (self.line.len() == 0 && !bookings.has_reservations())
+        });
+        if is_over {
+            self.bookings = None;
+        }
+    }
+}
+
+/// Whether a waiter can pass by what is booked.
+fn can_take<M: Meter + ?Sized>(meter: &M, place: &LinePlace<(), Waiter<M::Terms>>) -> bool {
+    place.extra.charged.is_none() && meter.books_ahead(&place.extra.terms)
+}

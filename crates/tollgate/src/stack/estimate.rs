@@ -1,0 +1,216 @@
+//! Costs that are estimates, while a request runs: how they end, in their time or later.
+
+use std::time::Duration;
+
+use super::pass::Slot;
+use crate::concurrency::Ending;
+
+/// How an estimate ended.
+///
+/// ```
+/// use tollgate::stack::{Pass, Settled};
+///
+/// let mut pass = Pass::default();
+/// pass.hold_estimate(|settled| assert_eq!(settled, Settled::Unsaid));
+/// drop(pass); // The client has hung up, say.
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// The request cost so much.
+    Spent(u64),
+    /// It cost what was estimated.
+    Charged,
+    /// It ended, and nobody said what it cost.
+    Unsaid,
+    /// It never ran.
+    Cancelled,
+}
+
+/// Whether it was said in time what a request cost.
+///
+/// ```
+/// use tollgate::stack::Settlement;
+///
+/// // Of several estimates, one that is late decides.
+/// assert_eq!(Settlement::InTime.max(Settlement::Late), Settlement::Late);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Settlement {
+    /// The rest of the estimate came back, or what was underestimated is owed.
+    InTime,
+    /// The time was over: what the request cost beyond what was still charged is charged, and nothing came back.
+    Late,
+}
+
+impl Settlement {
+    pub(super) fn of(is_late: bool) -> Self {
+        if is_late { Self::Late } else { Self::InTime }
+    }
+}
+
+/// Which estimates [end](super::Pass::expire).
+///
+/// ```
+/// use tollgate::stack::{Expire, Pass};
+///
+/// let mut pass = Pass::default();
+/// pass.expire(Expire::Due);
+/// assert!(pass.is_empty());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expire {
+    /// Those whose time is over.
+    Due,
+    /// All.
+    All,
+}
+
+/// An estimate that is held elsewhere for a time: see [`Pass::hold_timed_estimate`](super::Pass::hold_timed_estimate).
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::stack::{Expire, Pass, Settled, Settlement, TimedEstimate};
+///
+/// /// One that has no end.
+/// struct Endless;
+///
+/// impl TimedEstimate for Endless {
+///     fn settle(&mut self, _: Settled) -> Settlement {
+///         Settlement::InTime
+///     }
+///     fn time_left(&self) -> Option<Duration> {
+///         None
+///     }
+///     fn expire(&mut self, _: Expire) {}
+///     fn renew(&mut self) {}
+/// }
+///
+/// let mut pass = Pass::default();
+/// pass.hold_timed_estimate(Endless);
+/// assert_eq!((pass.time_left(), pass.settle(3)), (None, Settlement::InTime));
+/// ```
+pub trait TimedEstimate: Send + Sync {
+    /// The request ended so, in its time or later. Called once.
+    fn settle(&mut self, settled: Settled) -> Settlement;
+
+    /// How long its time still is; none if it is over, and was [ended](Self::expire).
+    fn time_left(&self) -> Option<Duration>;
+
+    /// Ends it as one that nobody settles. It may be settled later.
+    fn expire(&mut self, which: Expire);
+
+    /// Its time begins anew, if it isn't over.
+    fn renew(&mut self);
+}
+
+/// A timed estimate until it is settled.
+pub(super) struct Timed<E: TimedEstimate> {
+    estimate: E,
+    is_settled: bool,
+}
+
+impl<E: TimedEstimate> Timed<E> {
+    pub(super) fn new(estimate: E) -> Self {
+        Self {
+            estimate,
+            is_settled: false,
+        }
+    }
+
+    fn call(&mut self, settled: Settled) -> Settlement {
+        if std::mem::replace(&mut self.is_settled, true) {
+            return Settlement::InTime;
+        }
+        self.estimate.settle(settled)
+    }
+}
+
+impl<E: TimedEstimate> Slot for Timed<E> {
+    fn end(mut self: Box<Self>, _: Ending) {
+        self.call(Settled::Unsaid);
+    }
+
+    fn cancel(mut self: Box<Self>) {
+        self.call(Settled::Cancelled);
+    }
+
+    fn settle(&mut self, spent: u64) -> Settlement {
+        self.call(Settled::Spent(spent))
+    }
+
+    fn charge(&mut self) {
+        self.call(Settled::Charged);
+    }
+
+    fn time_left(&self) -> Option<Duration> {
+        self.estimate.time_left().filter(|_| !self.is_settled)
+    }
+
+    fn expire(&mut self, which: Expire) {
+        if !self.is_settled {
+            self.estimate.expire(which);
+        }
+    }
+
+    fn renew(&mut self) {
+        if !self.is_settled {
+            self.estimate.renew();
+        }
+    }
+
+    fn may_be_settled(&self) -> bool {
+        !self.is_settled
+    }
+}
+
+impl<E: TimedEstimate> Drop for Timed<E> {
+    fn drop(&mut self) {
+        self.call(Settled::Unsaid);
+    }
+}
+
+/// An estimate that is held elsewhere, and what to call when it ends.
+pub(super) struct Estimate<F: FnOnce(Settled)>(Option<F>);
+
+impl<F: FnOnce(Settled)> Estimate<F> {
+    pub(super) fn new(end: F) -> Self {
+        Self(Some(end))
+    }
+
+    fn call(&mut self, settled: Settled) {
+        if let Some(end) = self.0.take() {
+            end(settled);
+        }
+    }
+}
+
+impl<F: FnOnce(Settled) + Send + Sync> Slot for Estimate<F> {
+    fn end(mut self: Box<Self>, _: Ending) {
+        self.call(Settled::Unsaid);
+    }
+
+    fn cancel(mut self: Box<Self>) {
+        self.call(Settled::Cancelled);
+    }
+
+    fn settle(&mut self, spent: u64) -> Settlement {
+        self.call(Settled::Spent(spent));
+        Settlement::InTime
+    }
+
+    fn charge(&mut self) {
+        self.call(Settled::Charged);
+    }
+
+    fn expire(&mut self, which: Expire) {
+        if which == Expire::All {
+            self.call(Settled::Unsaid);
+        }
+    }
+}
+
+impl<F: FnOnce(Settled)> Drop for Estimate<F> {
+    fn drop(&mut self) {
+        self.call(Settled::Unsaid);
+    }
+}

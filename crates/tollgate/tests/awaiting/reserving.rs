@@ -1,0 +1,373 @@
+//! Reservations beside waiters: what is booked for waiters is taken back with the last reservation behind them, a
+//! cancelled one leaves a gap that a waiter takes, and a live change moves waiters, never reservations.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::clock::Manual;
+use tollgate::concurrency::Ending;
+use tollgate::protect::Protected;
+use tollgate::{
+    Algorithm, ExactKeyedLimiter, KeyedLimiter, Limiter, Rate, Timestamp,
+    wait::{Acquiring, Home},
+};
+
+use super::Polled;
+use super::holder::{ALGORITHMS, Holder};
+
+const START: Timestamp = Timestamp::from_secs(1_000);
+const LONGEST: Duration = Duration::from_secs(86_400);
+
+/// Something to do with every kind of limit.
+trait Act {
+    fn on<H: Holder>(&self, holder: &H, clock: &Manual, name: &str);
+}
+
+/// Does it with every algorithm and every holder.
+fn with_each(algorithms: &[Algorithm], rate: Rate, act: &impl Act) {
+    for &algorithm in algorithms {
+        let name = format!("{algorithm:?}");
+        let clock = Manual::starting_at(START);
+        let limiter = Limiter::builder(rate).algorithm(algorithm);
+        let limiter = limiter.clock(clock.clone()).build();
+        let limiter = limiter.expect("a rate that fits");
+        act.on(&limiter, &clock, &name);
+        let clock = Manual::starting_at(START);
+        let exact = ExactKeyedLimiter::<String>::builder(rate, 100).algorithm(algorithm);
+        let exact = exact.longest_wait(LONGEST).clock(clock.clone()).build();
+        let exact = exact.expect("a rate that fits");
+        act.on(&exact, &clock, &format!("a key, {name}"));
+    }
+    let clock = Manual::starting_at(START);
+    let keyed = KeyedLimiter::builder(rate, 100).longest_wait(LONGEST);
+    let keyed = keyed.clock(clock.clone());
+    let keyed = keyed.build().expect("a rate that fits");
+    act.on(&keyed, &clock, "a hashed key");
+}
+
+/// Takes all that there is, and then so many wait.
+fn waiters<H: Holder>(holder: &H, count: usize) -> Vec<Polled<Acquiring<H::Home<'_>>>> {
+    while holder.check_at(START, 1).is_allowed() {}
+    (0..count).map(|_| waiter(holder)).collect()
+}
+
+fn waiter<H: Holder>(holder: &H) -> Polled<Acquiring<H::Home<'_>>> {
+    let mut wait = Polled::new(holder.acquire(1));
+    assert!(wait.poll().is_none());
+    wait
+}
+
+/// How many of them pass now; these are gone then.
+fn passed<H: Home>(waiting: &mut Vec<Polled<Acquiring<H>>>) -> usize {
+    let before = waiting.len();
+    waiting.retain_mut(|wait| match wait.poll() {
+        None => true,
+        Some(result) => {
+            result.expect("it has no deadline");
+            false
+        }
+    });
+    before - waiting.len()
+}
+
+/// When each of the others passes, from now on and in steps of this.
+fn pass_times<H: Home>(
+    waiting: &mut Vec<Polled<Acquiring<H>>>,
+    clock: &Manual,
+    step: Duration,
+) -> Vec<Duration> {
+    let (mut times, mut now) = (Vec::new(), START);
+    while !waiting.is_empty() {
+        times.extend(vec![now - START; passed(waiting)]);
+        now += step;
+        assert!(now - START < Duration::from_secs(100), "some never pass");
+        clock.set(now);
+    }
+    times
+}
+
+#[test]
+fn cancelling_the_last_reservation_unbooks_all_waiters() {
+    struct Cancelled;
+    impl Act for Cancelled {
+        fn on<H: Holder>(&self, holder: &H, clock: &Manual, name: &str) {
+            let mut waiting = waiters(holder, 2);
+            let told = holder.check_at(START, 1).wait();
+            let first = holder.reserve_at(START, 1).expect("behind them");
+            waiting.push(waiter(holder));
+            let second = holder.reserve_at(START, 1).expect("behind them");
+            first.cancel_at(START);
+            second.cancel_at(START);
+            // Whoever comes now is told what it would be without either.
+            waiting.pop();
+            assert_eq!(holder.check_at(START, 1).wait(), told, "{name}");
+            waiting.clear();
+            // Then nothing is charged at all, but what was spent at first.
+            let mut twin = waiters(holder, 0);
+            assert_eq!(passed(&mut twin), 0);
+            let alone = holder.check_at(START, 1).wait();
+            let next = holder.reserve_at(START, 1).expect("nobody waits");
+            assert_eq!(next.act_at() - START, alone, "{name}");
+            clock.set(START);
+        }
+    }
+    with_each(&ALGORITHMS, Rate::per_second(8), &Cancelled);
+}
+
+#[test]
+fn a_cancelled_reservation_leaves_a_gap_that_the_next_waiter_takes() {
+    struct Gap;
+    impl Act for Gap {
+        fn on<H: Holder>(&self, holder: &H, clock: &Manual, name: &str) {
+            let mut waiting = waiters(holder, 2);
+            let first = holder.reserve_at(START, 1).expect("behind them");
+            waiting.push(waiter(holder));
+            let second = holder.reserve_at(START, 1).expect("behind them");
+            let (gap, kept) = (first.act_at(), second.act_at());
+            first.cancel_at(START);
+            assert_eq!(second.act_at(), kept, "{name}");
+            let step = Duration::from_millis(100);
+            let times = pass_times(&mut waiting, clock, step);
+            assert_eq!(times.last().map(|last| START + *last), Some(gap), "{name}");
+        }
+    }
+    let bit_by_bit = [
+        Algorithm::Gcra,
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+    ];
+    with_each(&bit_by_bit, Rate::per_second(2).burst(1), &Gap);
+}
+
+#[test]
+fn a_gap_too_small_for_one_is_taken_by_another_behind_it() {
+    let clock = Manual::starting_at(START);
+    let rate = Rate::per_second(1).burst(2);
+    let limiter = Limiter::with_clock(rate, clock.clone());
+    assert!(limiter.allow_n(2));
+    let mut first = Polled::new(limiter.acquire_n(2));
+    assert!(first.poll().is_none());
+    let gap = limiter.reserve(1).unwrap();
+    let mut large = Polled::new(limiter.acquire_n(2));
+    let mut small = Polled::new(limiter.acquire());
+    assert!(large.poll().is_none() && small.poll().is_none());
+    let last = limiter.reserve(1).unwrap();
+    let at = |secs| START + Duration::from_secs(secs);
+    assert_eq!((gap.act_at(), last.act_at()), (at(3), at(7)));
+    gap.cancel();
+    clock.set(at(2));
+    assert!(first.poll().unwrap().is_ok() && small.poll().is_none());
+    clock.set(at(3));
+    assert!(large.poll().is_none() && small.poll().unwrap().is_ok());
+    clock.set(at(5));
+    assert!(large.poll().unwrap().is_ok());
+    // What the small one had is left over, and a new one takes it.
+    let mut new = Polled::new(limiter.acquire().timeout(Duration::from_secs(1)));
+    assert!(new.poll().is_none());
+    clock.set(at(6));
+    assert!(new.poll().unwrap().is_ok());
+    drop(last);
+}
+
+#[test]
+fn two_overlapping_loops_of_reserve_and_cancel_burn_nothing() {
+    struct Loops;
+    impl Act for Loops {
+        fn on<H: Holder>(&self, holder: &H, clock: &Manual, name: &str) {
+            let mut waiting = waiters(holder, 30);
+            let mut live = holder.reserve_at(START, 1).expect("behind them");
+            let act_at = live.act_at();
+            for turn in 0..500_u64 {
+                let next = holder.reserve_at(START, 1).expect("behind them");
+                live.cancel_at(START);
+                live = next;
+                // Some go, and others come, meanwhile.
+                if turn % 7 == 0 {
+                    waiting.remove(usize::try_from(turn % 29).expect("less than 30"));
+                    waiting.push(waiter(holder));
+                }
+            }
+            // It is behind them, or behind a gap that nobody needs.
+            assert!(
+                live.act_at() <= act_at + Duration::from_millis(20),
+                "{name}"
+            );
+            let mut now = START;
+            let mut count = 0;
+            while now < START + Duration::from_millis(700) {
+                count += passed(&mut waiting);
+                now += Duration::from_millis(10);
+                clock.set(now);
+            }
+            assert!(count >= 29, "{name}: {count} of 30 pass");
+        }
+    }
+    let bit_by_bit = [
+        Algorithm::Gcra,
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+    ];
+    with_each(&bit_by_bit, Rate::per_second(50).burst(5), &Loops);
+}
+
+#[test]
+fn a_raised_rate_moves_waiters_and_no_reservation() {
+    struct Raised;
+    impl Act for Raised {
+        fn on<H: Holder>(&self, holder: &H, clock: &Manual, name: &str) {
+            let mut waiting = waiters(holder, 10);
+            let cancelled = holder.reserve_at(START, 1).expect("behind them");
+            cancelled.cancel_at(START);
+            let live = holder.reserve_at(START, 1).expect("behind them");
+            let act_at = live.act_at();
+            holder.set_rate(Rate::per_second(1000).burst(4));
+            let mut now = START;
+            let mut count = 0;
+            while now < START + Duration::from_secs(1) {
+                now += Duration::from_millis(10);
+                clock.set(now);
+                count += passed(&mut waiting);
+            }
+            assert_eq!(count, 10, "{name}");
+            assert_eq!(live.act_at(), act_at, "{name}");
+            // Newcomers don't stand behind what was booked at the old rate.
+            assert!(holder.check_at(now, 1).is_allowed(), "{name}");
+        }
+    }
+    let bit_by_bit = [
+        Algorithm::Gcra,
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+    ];
+    with_each(&bit_by_bit, Rate::per_hour(4), &Raised);
+}
+
+#[test]
+fn waiters_with_timeouts_pass_beside_somebody_who_reserves_and_cancels() {
+    struct Beside;
+    impl Act for Beside {
+        fn on<H: Holder>(&self, holder: &H, clock: &Manual, name: &str) {
+            let mut waiting = Vec::new();
+            let mut count = 0;
+            for tick in 0..500_u64 {
+                let now = START + Duration::from_millis(10 * tick);
+                clock.set(now);
+                count += passed_or_given_up(&mut waiting, now, Duration::from_millis(100));
+                while waiting.len() < 30 {
+                    let mut wait = Polled::new(holder.acquire(1));
+                    match wait.poll() {
+                        Some(result) => {
+                            result.expect("it has no deadline");
+                            count += 1;
+                        }
+                        None => waiting.push((now, wait)),
+                    }
+                }
+                let slot = holder.reserve_at(now, 1).expect("behind them");
+                slot.cancel_at(now);
+            }
+            assert!(count >= 253, "{name}: {count} of 254 pass");
+            assert!(count <= 255, "{name}: {count} of 254 pass");
+        }
+    }
+    let bit_by_bit = [
+        Algorithm::Gcra,
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+    ];
+    with_each(&bit_by_bit, Rate::per_second(50).burst(5), &Beside);
+}
+
+/// How many pass; they are gone then, and so are those who have waited for so long.
+fn passed_or_given_up<F: Future<Output = Result<T, E>>, T, E: std::fmt::Debug>(
+    waiting: &mut Vec<(Timestamp, Polled<F>)>,
+    now: Timestamp,
+    patience: Duration,
+) -> u64 {
+    let mut count = 0;
+    waiting.retain_mut(|(since, wait)| match wait.poll() {
+        Some(result) => {
+            result.expect("it has no deadline");
+            count += 1;
+            false
+        }
+        None => now - *since < patience,
+    });
+    count
+}
+
+#[test]
+fn protected_calls_wait_as_everybody_does() {
+    let clock = Manual::starting_at(START);
+    let rate = Rate::per_second(50).burst(5);
+    let limiter = Arc::new(Limiter::with_clock(rate, clock.clone()));
+    let calls = Protected::new()
+        .rate(Arc::clone(&limiter))
+        .patience(Duration::from_secs(60));
+    let (mut waiting, mut count) = (Vec::new(), 0);
+    for tick in 0..500_u64 {
+        let now = START + Duration::from_millis(10 * tick);
+        clock.set(now);
+        count += passed_or_given_up(&mut waiting, now, Duration::from_millis(100));
+        while waiting.len() < 30 {
+            let call = async {
+                calls
+                    .enter()
+                    .await
+                    .map(|entered| entered.end(Ending::Success))
+            };
+            let mut wait = Polled::new(call);
+            match wait.poll() {
+                Some(result) => {
+                    result.unwrap();
+                    count += 1;
+                }
+                None => waiting.push((now, wait)),
+            }
+        }
+    }
+    assert!((253..=255).contains(&count), "{count} of 254 pass");
+    waiting.clear();
+    assert_eq!(limiter.waiters(), 0);
+}
+
+#[test]
+fn a_protected_call_that_is_denied_moves_nobody() {
+    let clock = Manual::starting_at(START);
+    let limiter = Arc::new(Limiter::with_clock(Rate::per_hour(4), clock.clone()));
+    let mut waiting = waiters(&*limiter, 10);
+    let calls = Protected::new().rate(Arc::clone(&limiter));
+    let told = limiter.check().wait();
+    for _ in 0..10 {
+        let denied = Polled::new(calls.enter()).poll().expect("no patience");
+        denied.unwrap_err();
+    }
+    assert_eq!(limiter.check().wait(), told);
+    limiter.set_rate(Rate::per_second(1000)).unwrap();
+    clock.advance(Duration::from_millis(20));
+    assert_eq!(passed(&mut waiting), 10);
+}
+
+#[test]
+fn a_key_has_no_line_once_all_reservations_behind_its_waiters_have_ended() {
+    let clock = Manual::starting_at(START);
+    let builder = KeyedLimiter::builder(Rate::per_second(1).burst(1), 100);
+    let keyed = builder.clock(clock.clone()).build().unwrap();
+    let key = keyed.key("ada");
+    assert!(key.allow());
+    let mut wait = Polled::new(key.acquire());
+    assert!(wait.poll().is_none());
+    let used = key.reserve(1).unwrap();
+    let kept = key.reserve(1).unwrap();
+    clock.advance(Duration::from_secs(1));
+    assert!(wait.poll().unwrap().is_ok());
+    kept.keep();
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(used.wait_blocking(), Duration::ZERO);
+    // The kept one's time lies ahead, and nobody else gets it.
+    assert!(!key.allow());
+    clock.advance(Duration::from_secs(1));
+    assert!(!key.allow());
+    clock.advance(Duration::from_secs(1));
+    assert!(key.allow());
+}
