@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::{Context, Waker};
 
 use tollgate::clock::{Monotonic, Wakeup, Wall};
 use tollgate::{Clock, Decision, Timestamp};
@@ -14,8 +15,8 @@ mod local;
 mod memory;
 
 pub use crate::limits::{
-    Answer, Check, Counter, DenyCache, DenyVersion, Limit, LimitKind, Prepared, RequestKey,
-    SoleLimit, Source,
+    Answer, CarryOver, Check, Counter, DenyCache, DenyRecheck, DenyVersion, KnownDenial, Limit,
+    LimitKind, Prepared, RequestKey, SoleLimit, Source,
 };
 pub use fallback::{AskingOrFallback, Breaker, BreakerState, Fallback, FallbackStats, StoreEvent};
 pub use local::{Local, Owed};
@@ -82,7 +83,8 @@ pub trait Backend: Send + Sync {
     fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a>;
 
     /// The same, and what each check said by itself: what is left after the charge, or whether it would have
-    /// passed alone, and if not after how long. A backend that learns this with the answer tells it; unless said otherwise
+    /// passed alone, and if not after how long. The list is empty if a denial was known without a question about the other
+    /// checks: [`peek`](Self::peek) looks at them. A backend that learns this with the answer tells it; unless said otherwise
     /// each is asked again what is left, and those that refuse are told to wait as long as the one that takes
     /// longest. No two of the checks are of one counter and key, unless one of them costs nothing.
     fn check_each<'a>(
@@ -100,6 +102,14 @@ pub trait Backend: Send + Sync {
     ) -> impl Future<Output = Result<Gift, Self::Error>> + Send + 'a {
         let _ = checks;
         std::future::ready(Ok(Gift::Given))
+    }
+
+    /// The same, and nobody waits until it is done: these checks were charged for a request whose future was dropped before
+    /// it had its answer, so that it never ran. Unless said otherwise [`give_back`](Self::give_back) is polled once, which is
+    /// enough for a backend in memory.
+    fn refund_detached(&self, checks: &[Check<'_>]) {
+        let refund = pin!(self.give_back(checks));
+        let _ = refund.poll(&mut Context::from_waker(Waker::noop()));
     }
 
     /// Forgets what the keys of these checks have spent. Slots that are held stay held. Unless said otherwise nothing
@@ -179,9 +189,23 @@ pub trait Backend: Send + Sync {
         false
     }
 
+    /// A denial of one of these checks that was told before and still holds as far as is known: it decides while the
+    /// backend can't be asked. None, unless said otherwise.
+    fn known_denial(&self, checks: &[Check<'_>]) -> Option<(usize, Decision)> {
+        let _ = checks;
+        None
+    }
+
     /// Whether an error is about a part of the store, one node or one key of many, and the rest of it answers:
     /// then no [circuit](Breaker) breaks, which would keep others from what they can have.
     fn is_in_part(&self, error: &Self::Error) -> bool {
+        let _ = error;
+        false
+    }
+
+    /// Whether an error is about one key alone, which holds what no limiter wrote: the store itself works, and nothing but
+    /// that key is decided without it. No, unless said otherwise.
+    fn is_of_key(&self, error: &Self::Error) -> bool {
         let _ = error;
         false
     }

@@ -296,7 +296,7 @@ impl fmt::Display for Change {
         for Field { name, old, new } in &self.fields {
             let shown = |value: &Option<String>| match value {
                 Some(value) => escaped(value).into_owned(),
-                None => "nothing".to_owned(),
+                None => default_of(self.kind, name).to_owned(),
             };
             match self.what {
                 What::Added => writeln!(f, "    {name}: {}", shown(new))?,
@@ -305,5 +305,26 @@ impl fmt::Display for Change {
             }
         }
         Ok(())
+    }
+}
+
+/// What holds where a field isn't said.
+fn default_of(kind: Kind, field: &str) -> &'static str {
+    match field {
+        "match" => "every request (the default)",
+        "key" => "one counter for all (the default)",
+        "algorithm" => "gcra (the default)",
+        "mode" => "enforce (the default)",
+        "cost" => "1 (the default)",
+        "over" => "refuse (the default)",
+        "counting" => "exact (the default)",
+        "on_store_failure" => "quota closed, rate and concurrency local (the default)",
+        "slot" => "the first fact of the key (the default)",
+        "unlimited" | "shadow_mode" | "quota_mode" | "share_threshold" | "detailed_metric"
+        | "value_to_metric" => "false (the default)",
+        "facts" => "any (the default)",
+        "default_tier" => "no tier: who is in none is unlimited (the default)",
+        "tier" if kind == Kind::Tenant => "the default_tier",
+        _ => "nothing",
     }
 }

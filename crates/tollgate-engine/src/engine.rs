@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use tollgate::{Clock, Timestamp};
+use tollgate::Clock;
 
 use crate::backend::{Backend, Memory};
 use crate::facts::Facts;
-use crate::limits::{Answer, Check, DenyCache, DenyVersion, KeyHashers};
+use crate::limits::{Answer, Check, DenyCache, KeyHashers};
 use crate::observer::{Observer, Wants};
 use crate::policy::Policy;
 use crate::tally::Tallies;
@@ -28,14 +28,17 @@ mod limiters;
 pub(crate) mod orders;
 pub(crate) mod overload;
 mod peek;
+mod remembered;
 mod retired;
 pub(crate) mod rollout;
 pub(crate) mod rules;
 mod said;
 mod saved;
+pub(crate) mod seen;
 mod telling;
 mod turns;
 pub(crate) mod warm;
+mod warned;
 
 pub use asked::FactsAsked;
 pub use bounds::{Bounds, TooMuch};
@@ -44,24 +47,27 @@ pub use descriptors::{
     CurrentLimit, DescriptorFindings, DescriptorStatus, DescriptorVerdict, DescriptorsPassed,
 };
 pub use limiters::{LimiterSort, LimiterState};
-pub use orders::{Found, FoundLimit, Reset};
+pub use orders::{Found, FoundLimit, Reset, ResetRule, ResetScope};
 pub use overload::AdaptiveState;
 pub use peek::Left;
 pub use rules::PolicyError;
 pub use saved::{RestoreError, Restored, Resume};
 
+use conditions::Listing;
 use gather::{Gathered, Group};
 use orders::{Book, Held};
 use overload::{Beside, Entered};
+use remembered::Remembered;
 use retired::Retired;
 use rules::{Before, Rules};
 use turns::Turns;
+use warned::Warnings;
 
 /// Decides requests by a policy.
 ///
 /// 1. A request that a `block` entry is for is refused; any other that an `exempt` entry is for passes.
-/// 2. Rules that are for it apply, unless it lacks a fact of their key, or another rule that applies
-///    replaces them. The tenant's tier applies like a rule.
+/// 2. Rules that are for it apply, unless it lacks a fact of their key and they let such requests pass, or another rule that
+///    applies replaces them. The tenant's tier applies like a rule.
 /// 3. What the rules in force ask is answered all or none by the [`Backend`].
 /// 4. If it passes, each rule in shadow is asked by itself, and charged if it would pass; what it
 ///    would have refused is told, and changes nothing. A policy in shadow has all its rules so, and
@@ -107,6 +113,7 @@ pub struct Engine<B: Backend = Memory> {
     wants: Wants,
     tallies: Option<Tallies>,
     top: Option<Top>,
+    warnings: Warnings,
     /// Held while a policy is compiled, so that each follows the one before.
     reloading: Mutex<Retired<Rules>>,
     /// Locked while they are put over a policy, and until that is in force.
@@ -138,6 +145,7 @@ impl<B: Backend> Engine<B> {
             wants: Wants::Everything,
             tallies: None,
             top: None,
+            warnings: Warnings::default(),
             reloading: Mutex::new(Retired::new()),
             orders: Mutex::default(),
         })
@@ -177,8 +185,9 @@ impl<B: Backend> Engine<B> {
         self
     }
 
-    /// Remembers so many refusals, and repeats them without asking the backend for as long as they
-    /// are known to hold. For a backend that is far: one in memory answers as fast, and one that
+    /// Remembers so many denials, and repeats them without asking the backend for as long as they are known to hold, and
+    /// for a second at most: then one request asks again, as another process may have reset the key, and if the backend
+    /// can't be asked the denial holds on. For a backend that is far: one in memory answers as fast, and one that
     /// [repeats refusals by itself](Backend::repeats_refusals), as the client of a store does, does so alone. A refusal
     /// that is repeated tells how long that limit takes, and may leave out others that take longer; what is
     /// left is as of the first refusal.
@@ -249,9 +258,9 @@ impl<B: Backend> Engine<B> {
     ///
     /// Decisions go on meanwhile, by the old policy until the new one is compiled. A limit that has
     /// the same name and algorithm keeps what its keys have spent, a changed rate applies from the
-    /// next request on, and permits stay valid and count on. What a limit that is gone had counted is
-    /// forgotten as it gets idle. The old policy is dropped here, or by the next reload if a verdict by it
-    /// is still held.
+    /// next request on, and permits stay valid and count on. What a limit that is gone, or off, has counted stays until
+    /// its keys are idle: one that returns goes on with it, and with permits that are held (of the last 65,536 limits that
+    /// went). The old policy is dropped here, or by the next reload if a verdict by it is still held.
     ///
     /// However often a rule changes, no window sees more than the largest burst and the fastest rate of
     /// the versions in it allow. A token bucket keeps its tokens, so each change may add a burst there, and
@@ -290,6 +299,7 @@ impl<B: Backend> Engine<B> {
         let mut book = self.book();
         self.put_over(&rules, &mut book);
         self.rules.store(Arc::new(rules));
+        self.warnings.clear();
         drop(book);
         retired.retire(before);
         self.turns.poke_all();
@@ -311,56 +321,10 @@ impl<B: Backend> Engine<B> {
         self.turns.waiting()
     }
 
-    /// Whether the policy in force has rules, lists or tiers, which decide by facts.
-    pub fn decides_by_facts(&self) -> bool {
-        let rules = self.rules.load();
-        rules.block + rules.exempt + rules.applied.len() > 0
-    }
-
-    /// Whether the policy in force has trees, which decide by descriptors.
-    pub fn decides_by_descriptors(&self) -> bool {
-        !self.rules.load().policy.domains.is_empty()
-    }
-
     /// Whether a rule of the policy in force lets requests wait. If none does, [`decide`](Self::decide) says what
     /// [`decide_async`](Self::decide_async) would.
     pub fn lets_wait(&self) -> bool {
         self.rules.load().waits
-    }
-
-    /// What is known before the backend is asked.
-    #[inline]
-    fn before_asking(&self, rules: &Rules, group: &Group<'_>) -> Asked {
-        let Some(deny) = &self.deny else {
-            return Asked::default();
-        };
-        // Read before the question: an answer is of the epoch in which it was asked for.
-        let version = DenyVersion(rules.version, self.backend.epoch());
-        let at = self.backend.now();
-        let known = deny.find(group.checks.as_slice(), at, version);
-        Asked {
-            known: known.map(|(decider, decision)| Answer::new(Some(decider), decision)),
-            version,
-            at,
-        }
-    }
-
-    #[inline]
-    fn after_asking(
-        &self,
-        group: &Group<'_>,
-        answer: &Answer,
-        (at, version): (Timestamp, DenyVersion),
-    ) {
-        if let Some(deny) = &self.deny
-            && !answer.allowed
-            && answer.fallback.is_none()
-            && let Some(check) = answer
-                .decider
-                .and_then(|decider| group.checks.as_slice().get(decider))
-        {
-            deny.note(check, &answer.decision, at, version);
-        }
     }
 }
 
@@ -370,6 +334,18 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// request takes a slot, meets very many rules, or has very long keys.
     #[inline]
     pub fn decide<'f>(&self, facts: &'f Facts<'f>) -> Verdict<'f> {
+        self.decide_and_list(facts, Listing::Decider)
+    }
+
+    /// The same, and the verdict tells of each limit that the request met ([`Findings::limits`]): for answers that list them. If
+    /// there are several, each is looked at once more, and that allocates.
+    #[inline]
+    pub fn decide_listing_limits<'f>(&self, facts: &'f Facts<'f>) -> Verdict<'f> {
+        self.decide_and_list(facts, Listing::All)
+    }
+
+    #[inline(always)]
+    fn decide_and_list<'f>(&self, facts: &'f Facts<'f>, listing: Listing) -> Verdict<'f> {
         let started = self.started();
         // Made where the caller gets it: it is large, and moving it takes longer than filling it.
         let mut verdict = Verdict::new(Findings {
@@ -384,6 +360,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
         let orders = orders.as_ref().map(Held::in_force);
         let bounds = (&self.hashers, &self.bounds);
         gathered.fill((rules, orders), facts, bounds, &self.backend);
+        if let Some(ordered) = &gathered.ordered {
+            ordered.count();
+        }
+        self.note_lacks(rules, &gathered, facts);
         if !said.settle(&gathered) {
             let in_line = rules.waits && self.turns.is_any();
             match &self.deny {
@@ -394,6 +374,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
                 }
                 _ => self.hear_aside(said, rules, &gathered),
             }
+            if listing == Listing::All && gathered.enforced.checks.as_slice().len() > 1 {
+                self.list_limits(said, &gathered);
+            }
             if said.allowed {
                 for (number, checks) in runs(&gathered.shadow) {
                     let Some(entered) = said.enter_in_shadow(&gathered, number) else {
@@ -402,7 +385,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
                     let mut answer = self.backend.answer(checks);
                     entered.hold(Beside::Nothing, &mut answer);
                     self.count_in_shadow(rules, number, &answer);
-                    said.overhear(rules, (number, checks), answer);
+                    said.overhear((rules, &gathered), (number, checks), answer);
                 }
                 if gathered.gates.is_some() {
                     self.enter_alone(said, rules, &gathered);
@@ -420,6 +403,15 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
         verdict.settled()
     }
 
+    /// Looks at each limit in force, after the request was charged or denied.
+    #[cold]
+    #[inline(never)]
+    fn list_limits(&self, said: &mut Said, gathered: &Gathered<'_>) {
+        let checks = gathered.enforced.checks.as_slice();
+        let each = self.backend.look_after(checks, said.allowed);
+        said.list_limits(gathered, &each);
+    }
+
     /// What the rules in force say, or what is remembered of it, if other requests may wait for what this one holds, or
     /// there are gates to enter.
     #[inline(never)]
@@ -430,12 +422,13 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
             }
             entered => entered.and_then(Result::ok),
         };
-        let asked = self.before_asking(rules, &gathered.enforced);
-        let mut answer = asked.known.unwrap_or_else(|| {
-            let answer = self.backend.answer(gathered.enforced.checks.as_slice());
-            self.after_asking(&gathered.enforced, &answer, (asked.at, asked.version));
-            answer
-        });
+        let mut answer = match self.before_asking(rules, &gathered.enforced) {
+            Remembered::Denied(answer) => answer,
+            Remembered::Asking(asking) => {
+                let answer = self.backend.answer(gathered.enforced.checks.as_slice());
+                self.after_asking(&gathered.enforced, answer, asking)
+            }
+        };
         if let Some(entered) = entered {
             entered.join(&gathered.enforced, Beside::Nothing, &mut answer);
         }
@@ -444,15 +437,6 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
         }
         said.hear(gathered, answer);
     }
-}
-
-/// What is known of a request's checks before they are asked.
-#[derive(Default)]
-struct Asked {
-    known: Option<Answer>,
-    version: DenyVersion,
-    /// Before the question, so that no refusal is held longer than it was meant.
-    at: Timestamp,
 }
 
 /// The checks of each rule by itself.

@@ -13,7 +13,8 @@ use crate::facts::Facts;
 use crate::limits::{KeyPlan, RequestKey};
 use crate::matcher::{self, Explained, Slots};
 use crate::policy::{
-    Adaptive, Counting, KeyPart, Limits, Match, Mode, OnStoreFailure, Over, Policy, Rule, Shed,
+    Adaptive, Counting, FailureModes, KeyPart, Limits, Match, Mode, OnMissingKey, Over, Policy,
+    Rule, Shed,
 };
 use crate::suggest;
 use crate::verdict::{Cause, percent_of};
@@ -56,7 +57,7 @@ pub struct Entry<'a> {
     /// What becomes of a request that is over it.
     pub over: Over,
     /// What is done while the store can't be asked; none for what asks no store.
-    pub on_store_failure: Option<OnStoreFailure>,
+    pub on_store_failure: Option<FailureModes>,
     /// Whether it applies to the request, and why or why not.
     pub standing: Standing<'a>,
 }
@@ -73,7 +74,8 @@ pub struct Entry<'a> {
 /// let policy = Policy::from_text(text, Format::Yaml)?.policy;
 /// let facts = Facts::new();
 /// let standing = &explain(&policy, &facts)[0].standing;
-/// assert!(matches!(standing, Standing::NoKey("user")) && !standing.applies());
+/// assert!(matches!(standing, Standing::NoKey(_)) && !standing.applies());
+/// assert_eq!(standing.to_string(), "user is not known, and it counts by that");
 /// # Ok::<(), tollgate_engine::Rejected>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -88,8 +90,10 @@ pub enum Standing<'a> {
     },
     /// A condition doesn't hold.
     Fails(Explained<'a>),
-    /// A fact of its key isn't known.
-    NoKey(&'a str),
+    /// A fact of its key isn't known, so it doesn't apply: which, in a sentence.
+    NoKey(String),
+    /// A fact of its key isn't known, and it denies such requests (`on_missing_key: deny`).
+    DeniedForKey(String),
     /// A rule that applies takes its place.
     ReplacedBy(&'a str),
     /// The request is blocked or exempt, so that nothing else is asked.
@@ -101,7 +105,7 @@ pub enum Standing<'a> {
 impl Standing<'_> {
     /// Whether it applies.
     pub fn applies(&self) -> bool {
-        matches!(self, Self::Applies { .. })
+        matches!(self, Self::Applies { .. } | Self::DeniedForKey(_))
     }
 }
 
@@ -111,7 +115,8 @@ impl fmt::Display for Standing<'_> {
             Self::Applies { matched, key } if key.is_empty() => matched.fmt(f),
             Self::Applies { matched, key } => write!(f, "{matched}; its key is {key}"),
             Self::Fails(failed) => failed.fmt(f),
-            Self::NoKey(fact) => write!(f, "{fact} is not known, and it counts by that"),
+            Self::NoKey(why) => f.write_str(why),
+            Self::DeniedForKey(why) => write!(f, "{why}: it denies requests without its key"),
             Self::ReplacedBy(rule) => write!(f, "{rule:?} replaces it"),
             Self::Settled(Cause::Block(entry)) => write!(f, "block[{entry}] refuses the request"),
             Self::Settled(cause) => write!(f, "{cause} lets the request pass"),
@@ -244,7 +249,7 @@ fn mode(policy: &Policy, rule: &Rule, facts: &Facts<'_>) -> Mode {
     match Rollout::of(rule, mode) {
         None => mode,
         Some(rollout) => {
-            let plan = KeyPlan::new(&rule.key, &mut Slots::default());
+            let plan = KeyPlan::of(rule, &mut Slots::default());
             rollout.mode(&RequestKey::new(&plan, facts, [0; 2]))
         }
     }
@@ -253,22 +258,46 @@ fn mode(policy: &Policy, rule: &Rule, facts: &Facts<'_>) -> Mode {
 /// Whether a rule applies to a request, if there were no other.
 fn by_itself<'a>(rule: &'a Rule, mode: Mode, facts: &'a Facts<'a>) -> Standing<'a> {
     let matched = matcher::explain(&rule.matches, facts);
-    let mut parts = rule.key.iter().map(KeyPart::fact);
-    match parts.find(|fact| facts.get(fact).is_none()) {
+    let plan = KeyPlan::of(rule, &mut Slots::default());
+    let is_known = plan.facts_for(facts).is_some();
+    match rule.on_missing_key {
         _ if mode == Mode::Off => Standing::Off,
         _ if !matched.matches() => Standing::Fails(matched),
-        Some(fact) => Standing::NoKey(fact),
-        None => Standing::Applies {
+        None | Some(OnMissingKey::Pass) if !is_known => Standing::NoKey(no_key(rule, facts)),
+        Some(OnMissingKey::Deny) if !is_known => Standing::DeniedForKey(no_key(rule, facts)),
+        _ => Standing::Applies {
             matched,
-            key: key(&rule.key, facts),
+            key: key(&plan, facts),
         },
     }
 }
 
-fn key(parts: &[KeyPart], facts: &Facts<'_>) -> String {
-    let plan = KeyPlan::new(parts, &mut Slots::default());
+/// What a request lacks of a rule's key: a fact, or of several keys all.
+fn no_key(rule: &Rule, facts: &Facts<'_>) -> String {
+    let keys: Vec<_> = rule.keys().collect();
+    if let [only] = keys.as_slice() {
+        let mut facts_of = only.iter().map(KeyPart::fact);
+        let missing = facts_of.find(|fact| facts.get(fact).is_none());
+        return format!(
+            "{} is not known, and it counts by that",
+            missing.unwrap_or_default()
+        );
+    }
+    let of_key = |key: &&[KeyPart]| {
+        let facts: Vec<_> = key.iter().map(KeyPart::fact).collect();
+        facts.join(" and ")
+    };
+    let names: Vec<_> = keys.iter().map(of_key).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    format!(
+        "it counts by {}, and none of them is known",
+        suggest::any_of(&names)
+    )
+}
+
+fn key(plan: &KeyPlan, facts: &Facts<'_>) -> String {
     // It is only shown, so no counter has to be found by it.
-    RequestKey::new(&plan, facts, [0; 2]).to_string()
+    RequestKey::new(plan, facts, [0; 2]).to_string()
 }
 
 /// The tier of the request's tenant.
@@ -294,7 +323,10 @@ fn tier<'a>(
                 failed: None,
                 conditions: 0,
             },
-            key: key(&[KeyPart::Fact(TENANT.to_owned())], facts),
+            key: key(
+                &KeyPlan::new(&[KeyPart::Fact(TENANT.to_owned())], &mut Slots::default()),
+                facts,
+            ),
         },
     };
     Some(Entry {
@@ -312,7 +344,7 @@ fn tier<'a>(
     })
 }
 
-fn without_store(counting: Counting, failure: OnStoreFailure) -> Option<OnStoreFailure> {
+fn without_store(counting: Counting, failure: FailureModes) -> Option<FailureModes> {
     (counting != Counting::Local).then_some(failure)
 }
 
@@ -335,10 +367,7 @@ pub fn misspelt<'a>(policy: &'a Policy, facts: &Facts<'a>) -> Vec<(&'a str, &'a 
     let conditions = conditions.chain(policy.rules.iter().map(|rule| &rule.matches));
     let conditions =
         conditions.flat_map(|one| one.conditions.iter().map(|(fact, _)| fact.as_str()));
-    let keys = policy
-        .rules
-        .iter()
-        .flat_map(|rule| rule.key.iter().map(KeyPart::fact));
+    let keys = policy.rules.iter().flat_map(|rule| rule.key_facts());
     let costs = policy.rules.iter().map(|rule| &rule.cost);
     let costs = costs.chain(policy.tiers.values().map(|tier| &tier.cost));
     let costs = costs.filter_map(|cost| cost.fact.as_deref());

@@ -3,6 +3,14 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use crate::matcher::address::ClientBits;
+
+mod bytes;
+mod unit;
+
+pub use bytes::text_of_bytes;
+pub use unit::Unit;
+
 /// How many facts need no allocation.
 const INLINE: usize = 16;
 
@@ -29,6 +37,23 @@ pub struct Facts<'a> {
     more: Vec<(&'a str, &'a str)>,
     /// What the request itself says that it costs.
     cost: Option<u64>,
+    /// Further sets of facts that the request stands for.
+    others: &'a [Facts<'a>],
+    scope: Scope,
+    /// How many bits of `ip` tell one client from another.
+    client_bits: ClientBits,
+}
+
+/// What a set of facts is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// The whole request.
+    #[default]
+    Request,
+    /// The whole request, with several values of a fact in one text.
+    Joined,
+    /// One of its descriptors.
+    Descriptor,
 }
 
 impl<'a> Facts<'a> {
@@ -41,7 +66,142 @@ impl<'a> Facts<'a> {
             used: 0,
             more: Vec::new(),
             cost: None,
+            others: &[],
+            scope: Scope::Request,
+            client_bits: ClientBits::USUAL,
         }
+    }
+
+    /// The same for a request that stands for other sets of facts, too: each set is matched by itself, and the request passes
+    /// if all of them do. A rule and key that several sets have in common are charged once.
+    ///
+    /// A proxy may send two users of one request, say. Neither may hide the other.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// use tollgate_engine::Facts;
+    ///
+    /// let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 1/h}]", Format::Yaml)?.policy;
+    /// let engine = Engine::new(policy, memory)?;
+    /// let bob = [Facts::new().with("user", "bob")];
+    /// let both = Facts::new().with("user", "ada").also(&bob);
+    /// assert!(engine.decide(&both).passed().is_some());
+    /// assert!(engine.decide(&bob[0]).refused().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub const fn also(mut self, others: &'a [Self]) -> Self {
+        self.others = others;
+        self
+    }
+
+    /// The same as the facts of one descriptor by itself: only rules that have a condition on [`DESCRIPTOR`] see them.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// use tollgate_engine::Facts;
+    ///
+    /// let policy = Policy::from_text("limits: [{name: all, rate: 1/h}]", Format::Yaml)?.policy;
+    /// let engine = Engine::new(policy, memory)?;
+    /// let facts = Facts::new().with("user", "ada").of_descriptor();
+    /// assert!(engine.decide(&facts).decision().is_unlimited());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub const fn of_descriptor(mut self) -> Self {
+        self.scope = Scope::Descriptor;
+        self
+    }
+
+    /// The same as facts in which several values of one fact stand together in one text, as lines of a header do that a service may
+    /// read as one. What is blocked and what is limited are looked for in them as in any [other set](Self::also); an exemption, or a
+    /// bypass by an operator, has to be for each value by itself, and isn't looked for here.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// use tollgate_engine::Facts;
+    ///
+    /// let text = "{block: [{header.x-app: 'e, vil'}], exempt: [{header.x-app: good}], limits: [{name: all, rate: 1/h}]}";
+    /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+    /// let of = |app| Facts::new().with("header.x-app", app);
+    /// let sets = [of("good"), of("good, good").joined()];
+    /// let exempt = of("good").also(&sets);
+    /// assert!(engine.decide(&exempt).decision().is_unlimited());
+    /// let sets = [of("vil"), of("e, vil").joined()];
+    /// let blocked = of("e").also(&sets);
+    /// assert!(engine.decide(&blocked).refused().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub const fn joined(mut self) -> Self {
+        self.scope = Scope::Joined;
+        self
+    }
+
+    /// The same for a request whose client has all addresses that begin with as many equal bits as its own, of IPv4 and of IPv6. A
+    /// rule with `key: ip` counts by these: 32 and 64, unless said otherwise. One with `key: ip/56` counts by 56. Conditions on `ip`
+    /// see the whole address.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// use tollgate_engine::Facts;
+    ///
+    /// let policy = Policy::from_text("limits: [{name: clients, key: ip, rate: 1/h}]", Format::Yaml)?.policy;
+    /// let engine = Engine::new(policy, memory)?;
+    /// let of = |ip| Facts::new().with("ip", ip).counting_clients_by(32, 56);
+    /// assert!(engine.decide(&of("2001:db8::1")).passed().is_some());
+    /// let other = of("2001:db8:0:ff::1");
+    /// assert!(engine.decide(&other).refused().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn counting_clients_by(mut self, ipv4_bits: u8, ipv6_bits: u8) -> Self {
+        self.client_bits = ClientBits::new(ipv4_bits, ipv6_bits);
+        self
+    }
+
+    #[inline]
+    pub(crate) const fn client_bits(&self) -> ClientBits {
+        self.client_bits
+    }
+
+    /// Whether this is one set of facts about the whole request, as nearly always.
+    #[inline]
+    pub(crate) const fn is_single(&self) -> bool {
+        self.others.is_empty() && matches!(self.scope, Scope::Request)
+    }
+
+    pub(crate) const fn scope(&self) -> Scope {
+        self.scope
+    }
+
+    /// All sets of facts that the request stands for, this one first.
+    pub(crate) fn sets(&'a self) -> impl Iterator<Item = &'a Self> {
+        std::iter::once(self).chain(self.others)
+    }
+
+    /// The set of this number, of [all](Self::sets).
+    pub(crate) fn set_number(&'a self, number: u32) -> &'a Self {
+        let other = (number as usize).checked_sub(1);
+        other
+            .and_then(|place| self.others.get(place))
+            .unwrap_or(self)
     }
 
     /// The same for a request that costs so much, by all rules that find its cost in no fact. Slots cost one,
@@ -149,9 +309,49 @@ impl<'a> Facts<'a> {
     }
 }
 
+/// The fact that holds the domain of a request of descriptors. No descriptor can set it.
+pub const DOMAIN: &str = "domain";
+
+/// The fact that tells of a request of descriptors which keys a descriptor has, as `path/remote_address`: see
+/// [`descriptor_name`]. It is [`ALL_DESCRIPTORS`] where the facts of all descriptors stand together. No descriptor can set it.
+pub const DESCRIPTOR: &str = "descriptor";
+
+/// What [`DESCRIPTOR`] is where the facts of all descriptors of a request stand together.
+pub const ALL_DESCRIPTORS: &str = "*";
+
+/// The keys of a descriptor in one text, for a condition on [`DESCRIPTOR`]. No two lists of keys are the same text.
+///
+/// ```
+/// use tollgate_engine::facts::descriptor_name;
+///
+/// assert_eq!(descriptor_name(["path", "remote_address"]), "path/remote_address");
+/// assert_eq!(descriptor_name(["a/b", "*"]), "a%2Fb/%2A");
+/// ```
+pub fn descriptor_name<'k>(keys: impl IntoIterator<Item = &'k str>) -> String {
+    let mut name = String::new();
+    for (place, key) in keys.into_iter().enumerate() {
+        if place > 0 {
+            name.push('/');
+        }
+        for sign in key.chars() {
+            match sign {
+                '%' => name.push_str("%25"),
+                '/' => name.push_str("%2F"),
+                '*' => name.push_str("%2A"),
+                sign => name.push(sign),
+            }
+        }
+    }
+    name
+}
+
+/// The fact that holds the address of the client. As a key it is the network that a client has.
+pub(crate) const IP: &str = "ip";
+
 /// Names of facts that requests commonly have; headers are `header.<name>` beside these.
-pub const KNOWN_FACTS: [&str; 9] = [
-    "method", "path", "route", "host", "ip", "user", "tenant", "api_key", "tier",
+pub const KNOWN_FACTS: [&str; 11] = [
+    "method", "path", "route", "host", "ip", "user", "tenant", "api_key", "tier", DOMAIN,
+    DESCRIPTOR,
 ];
 
 /// Whether a fact is one that requests commonly have.
@@ -254,65 +454,6 @@ impl<'a> Descriptor<'a> {
             limit: None,
             cost: None,
             refund: false,
-        }
-    }
-}
-
-/// The units of Envoy's limits.
-///
-/// ```
-/// use tollgate_engine::facts::Unit;
-///
-/// assert_eq!(Unit::Day.seconds(), 86_400);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Unit {
-    /// A second.
-    Second,
-    /// A minute.
-    Minute,
-    /// An hour.
-    Hour,
-    /// 24 hours.
-    Day,
-    /// Seven days.
-    Week,
-    /// 30 days.
-    Month,
-    /// 365 days.
-    Year,
-}
-
-impl Unit {
-    /// As envoyproxy/ratelimit's files say it.
-    ///
-    /// ```
-    /// use tollgate_engine::facts::Unit;
-    ///
-    /// assert_eq!(Unit::Hour.name(), "hour");
-    /// ```
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Second => "second",
-            Self::Minute => "minute",
-            Self::Hour => "hour",
-            Self::Day => "day",
-            Self::Week => "week",
-            Self::Month => "month",
-            Self::Year => "year",
-        }
-    }
-
-    /// Its length in seconds, as envoyproxy/ratelimit counts.
-    pub const fn seconds(self) -> u64 {
-        match self {
-            Self::Second => 1,
-            Self::Minute => 60,
-            Self::Hour => 3_600,
-            Self::Day => 86_400,
-            Self::Week => 7 * 86_400,
-            Self::Month => 30 * 86_400,
-            Self::Year => 365 * 86_400,
         }
     }
 }

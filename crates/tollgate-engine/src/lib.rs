@@ -56,6 +56,7 @@
 //! | to decide, wait, look without charging, change the policy live | [`Engine`] |
 //! | to count in this process | [`backend::Memory`] |
 //! | to count for a fleet | the crate `tollgate-redis` |
+//! | to put a policy in force when its file changes | `Engine::watch` (feature `watch`) |
 //! | to know why a request passed or not | [`explain`] |
 //! | to know what another policy would change | [`diff`] |
 //! | to be told of every decision | [`observer`] |
@@ -78,6 +79,7 @@ pub mod engine;
 pub mod envoy;
 pub mod explain;
 pub mod facts;
+mod key_text;
 mod limits;
 pub mod lint;
 pub mod matcher;
@@ -92,6 +94,9 @@ mod suggest;
 pub mod tally;
 pub mod top;
 pub mod verdict;
+pub mod warning;
+#[cfg(feature = "watch")]
+pub mod watch;
 
 pub use diagnostic::{Code, Diagnostic, Severity};
 pub use engine::{

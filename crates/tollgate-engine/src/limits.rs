@@ -4,21 +4,24 @@ mod answer;
 mod check;
 mod deny;
 mod form;
+mod hashers;
 mod key;
 mod kind;
 mod limit;
 mod prepared;
+mod request_key;
 mod sole;
 
 pub use answer::{Answer, Source};
 pub use check::Check;
-pub use deny::{DenyCache, DenyVersion};
-pub use key::RequestKey;
+pub use deny::{DenyCache, DenyRecheck, DenyVersion, KnownDenial};
 pub use kind::LimitKind;
-pub use limit::{Counter, Limit};
+pub use limit::{CarryOver, Counter, Limit};
 pub use prepared::Prepared;
+pub use request_key::RequestKey;
 pub use sole::SoleLimit;
 
 pub(crate) use form::{CoreForm, EXACT};
-pub(crate) use key::{KeyHashers, KeyPlan};
+pub(crate) use hashers::KeyHashers;
+pub(crate) use key::KeyPlan;
 pub(crate) use limit::Estimates;

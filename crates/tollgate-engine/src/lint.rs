@@ -8,9 +8,11 @@ use crate::diagnostic::{Code, Diagnostic};
 use crate::document::Span;
 use crate::envoy::{self, Domains};
 use crate::native::{LimitPlaces, Places, RulePlaces};
-use crate::policy::{Counting, Limits, Mode, OnStoreFailure, Over, Policy, Rule};
+use crate::policy::{Counting, FailureModes, Limits, Mode, OnStoreFailure, Over, Policy, Rule};
 
 mod bound;
+mod codes;
+mod conditions;
 mod cover;
 mod facts;
 mod index;
@@ -18,66 +20,10 @@ mod keys;
 mod memory;
 mod overload;
 mod pairs;
+mod texts;
+mod unlimited;
 
-/// No request can come to this rule.
-pub const NEVER_REACHED: Code = Code("never-reached");
-/// No tenant can be in this tier.
-pub const UNUSED_TIER: Code = Code("unused-tier");
-/// A burst or a rate of 0, with which nothing passes.
-pub const BURST_BELOW_ONE: Code = Code("burst-below-one");
-/// A limit that never decides, as another always refuses first.
-pub const NEVER_DECIDES: Code = Code("never-decides");
-/// A key that whoever sends a request can choose.
-pub const KEY_ANYONE_CAN_SET: Code = Code("key-anyone-can-set");
-/// A low rate for an address, which many may share.
-pub const ADDRESS_ALONE: Code = Code("address-alone");
-/// A key of the route and something else, so that there is a counter for each pair of them.
-pub const ROUTE_TIMES_KEY: Code = Code("route-times-key");
-/// A burst below the rate, or above five times the rate.
-pub const BURST_RATIO: Code = Code("burst-ratio");
-/// A rule that lets requests pass without the store where that is dangerous.
-pub const OPEN_ON_FAILURE: Code = Code("open-on-failure");
-/// Two limits for the same requests by the same key.
-pub const SAME_KEY_AND_MATCH: Code = Code("same-key-and-match");
-
-/// A fact whose name is close to that of one that every request may have.
-pub const MISSPELT_FACT: Code = Code("misspelt-fact");
-/// A condition on a fact that is called like a field of a rule.
-pub const FIELD_IN_MATCH: Code = Code("field-in-match");
-/// A method in small letters, which no request has.
-pub const LOWER_CASE_METHOD: Code = Code("lower-case-method");
-/// An exemption of what is blocked.
-pub const EXEMPT_IS_BLOCKED: Code = Code("exempt-is-blocked");
-/// A sliding log of very many hits.
-pub const LOG_MEMORY: Code = Code("log-memory");
-/// A limit that adapts, reached over a protocol by which nobody tells how long requests take.
-pub const ADAPTIVE_UNTOLD: Code = Code("adaptive-untold");
-/// A key of a rule whose only limit adapts, and is one for all keys.
-pub const ADAPTIVE_BY_KEY: Code = Code("adaptive-by-key");
-/// A class that whoever sends a request can choose.
-pub const SHED_ANYONE_CAN_SET: Code = Code("shed-anyone-can-set");
-
-/// All of them, for lists and for tests of the documentation.
-pub const ALL: [Code; 18] = [
-    NEVER_REACHED,
-    UNUSED_TIER,
-    BURST_BELOW_ONE,
-    NEVER_DECIDES,
-    KEY_ANYONE_CAN_SET,
-    ADDRESS_ALONE,
-    ROUTE_TIMES_KEY,
-    BURST_RATIO,
-    OPEN_ON_FAILURE,
-    SAME_KEY_AND_MATCH,
-    MISSPELT_FACT,
-    FIELD_IN_MATCH,
-    LOWER_CASE_METHOD,
-    EXEMPT_IS_BLOCKED,
-    LOG_MEMORY,
-    ADAPTIVE_UNTOLD,
-    ADAPTIVE_BY_KEY,
-    SHED_ANYONE_CAN_SET,
-];
+pub use codes::*;
 
 /// Most warnings that are kept.
 const MOST: usize = 1_000;
@@ -109,7 +55,10 @@ pub fn lint(policy: &Policy) -> Vec<Diagnostic> {
         };
         (name.clone(), places)
     });
-    let places = Places::of(rules.collect(), tiers.collect());
+    let places = Places {
+        written: texts::written(policy),
+        ..Places::of(rules.collect(), tiers.collect())
+    };
     lint_at(policy, &places)
 }
 
@@ -151,6 +100,9 @@ pub(crate) fn lint_at(policy: &Policy, places: &Places) -> Vec<Diagnostic> {
     tiers(&mut found, policy, places);
     pairs::lint(&mut found, policy, places);
     facts::lint(&mut found, policy, places);
+    texts::lint(&mut found, &places.written);
+    conditions::lint(&mut found, policy, places);
+    unlimited::lint(&mut found, policy, places);
     let mut warnings = found.0;
     warnings.sort_by_key(|warning| warning.span);
     warnings
@@ -295,7 +247,7 @@ const LOGIN: [&str; 24] = [
 fn open(found: &mut Found, rule: &Rule, place: &RulePlaces) {
     let (failure, counted) = (rule.on_store_failure, (&rule.limits, rule.counting));
     if open_quota(found, counted, failure, place.on_store_failure)
-        || !is_open(failure, rule.counting)
+        || !is_open(failure.rate, rule.counting)
     {
         return;
     }
@@ -317,10 +269,10 @@ fn is_open(failure: OnStoreFailure, counting: Counting) -> bool {
 fn open_quota(
     found: &mut Found,
     (limits, counting): (&Limits, Counting),
-    failure: OnStoreFailure,
+    failure: FailureModes,
     span: Span,
 ) -> bool {
-    let is_open = limits.quota.is_some() && is_open(failure, counting);
+    let is_open = limits.quota.is_some() && is_open(failure.quota, counting);
     if is_open {
         let message = "while the store can't be asked, everyone goes beyond this quota".to_owned();
         let help = "leave on_store_failure out (closed for a quota), or say local";

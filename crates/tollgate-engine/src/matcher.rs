@@ -127,6 +127,11 @@ impl Slots {
         number
     }
 
+    /// The number of this fact, if anything asks for it.
+    pub(crate) fn number_of(&self, name: &str) -> Option<u32> {
+        self.numbers.get(name).copied()
+    }
+
     /// All of them, by number.
     pub(crate) fn names(&self) -> &[Box<str>] {
         &self.names
@@ -213,6 +218,12 @@ impl<'s, 'f> Known<'s, 'f> {
         for (place, slot) in slots.addresses.iter().enumerate() {
             self.addresses[place] = self.text(*slot).and_then(Address::parse);
         }
+    }
+
+    /// All of them.
+    #[inline]
+    pub(crate) const fn facts(&self) -> &'f Facts<'f> {
+        self.facts
     }
 
     /// The longest fact that anything asks for, and its length.
@@ -388,6 +399,15 @@ impl Matcher {
             }
         }
         numbers.truncate(kept);
+    }
+
+    /// Whether a rule has a condition on a fact. Tiers have none.
+    pub(crate) fn asks(&self, number: usize, slot: u32) -> bool {
+        let starts = self.starts.get(number).zip(self.starts.get(number + 1));
+        starts.is_some_and(|(start, end)| {
+            let conditions = &self.conditions[*start as usize..*end as usize];
+            conditions.iter().any(|condition| condition.slot == slot)
+        })
     }
 
     #[inline]

@@ -1,6 +1,6 @@
 //! The native form of a policy: limits by facts, tiers, and requests that are exempt or blocked.
 //!
-//! Every field stands once in `native/fields.rs`, of which the JSON Schema is made too.
+//! Every field stands once in `native/fields.rs` and every word in `native/words.rs`, of which the JSON Schema is made too.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,15 +8,17 @@ use crate::diagnostic::Code;
 use crate::document::{Node, Span, Value};
 use crate::facts::{KNOWN_FACTS, is_known_fact};
 use crate::matcher::regex::Regexes;
-use crate::policy::{OnStoreFailure, Policy};
+use crate::policy::Policy;
 use crate::source::Sources;
 use crate::suggest;
 
 pub(crate) mod cidr;
 pub mod codes;
 mod cost;
+mod failure;
 pub(crate) mod fields;
 pub(crate) mod idle;
+mod key;
 mod overload;
 mod pattern;
 pub(crate) mod problems;
@@ -26,8 +28,11 @@ mod refs;
 mod rollout;
 mod rule;
 pub(crate) mod text;
+pub(crate) mod words;
 
-pub(crate) use pattern::{LONGEST_CONDITION, MOST_KEY_FACTS};
+use failure::WrittenFailures;
+pub(crate) use key::{MOST_KEY_FACTS, MOST_KEYS};
+pub(crate) use pattern::LONGEST_CONDITION;
 use problems::Problems;
 pub(crate) use reader::LONGEST_NAME;
 use reader::{Fields, RULES, Reader, as_written};
@@ -44,13 +49,13 @@ pub(crate) struct Decoded {
 pub(crate) struct Places {
     pub(crate) rules: Vec<RulePlaces>,
     pub(crate) tiers: BTreeMap<String, TierPlaces>,
-    tenants: BTreeMap<String, Span>,
-    default_tier: Span,
-    tier_fact: Span,
+    pub(crate) tenants: BTreeMap<String, Span>,
+    pub(crate) default_tier: Span,
+    pub(crate) tier_fact: Span,
     /// Each fact that is asked for.
     pub(crate) facts: Vec<Mention>,
-    /// Each method that is asked for, as it is written.
-    pub(crate) methods: Vec<(String, Span)>,
+    /// The text of each condition, as it is written.
+    pub(crate) written: Vec<Written>,
 }
 
 /// Where a fact is asked for.
@@ -62,6 +67,27 @@ pub(crate) struct Mention {
     pub(crate) in_match: bool,
 }
 
+/// The text of a condition on a fact.
+#[derive(Clone, Debug)]
+pub(crate) struct Written {
+    pub(crate) fact: String,
+    pub(crate) text: String,
+    pub(crate) form: Form,
+    pub(crate) span: Span,
+}
+
+/// How a condition says what its text means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Not at all: a glob if there is a `*` in it, else this very text.
+    Plain,
+    Exact,
+    Glob,
+    Prefix,
+    Regex,
+    Network,
+}
+
 /// Where the parts of a rule stand.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RulePlaces {
@@ -71,7 +97,7 @@ pub(crate) struct RulePlaces {
     pub(crate) concurrency: Span,
     pub(crate) shed: Span,
     shared: Span,
-    replaces: Vec<Span>,
+    pub(crate) replaces: Vec<Span>,
     pub(crate) limits: LimitPlaces,
 }
 
@@ -132,14 +158,14 @@ pub(crate) fn decode(trees: &[Node], sources: &Sources, problems: &mut Problems)
         problems,
         regexes: Regexes::default(),
         mentions: Vec::new(),
-        methods: Vec::new(),
+        written: Vec::new(),
     };
     let mut decoder = Decoder {
         reader,
         decoded: Decoded::default(),
         failures: Vec::new(),
         tier_failures: BTreeMap::new(),
-        failure: None,
+        failure: WrittenFailures::default(),
         once: HashMap::new(),
         names: HashMap::new(),
         declared: false,
@@ -155,11 +181,11 @@ struct Decoder<'a> {
     reader: Reader<'a>,
     decoded: Decoded,
     /// What each rule says itself of failures of the store.
-    failures: Vec<Option<OnStoreFailure>>,
+    failures: Vec<WrittenFailures>,
     /// And what each tier says.
-    tier_failures: BTreeMap<String, OnStoreFailure>,
+    tier_failures: BTreeMap<String, WrittenFailures>,
     /// And what is said for all of them.
-    failure: Option<OnStoreFailure>,
+    failure: WrittenFailures,
     /// Where fields stand that only one of the files may have.
     once: HashMap<&'static str, Span>,
     /// Where each rule is named.
@@ -234,8 +260,7 @@ impl Decoder<'_> {
             self.decoded.policy.near_limit_percent = percent;
         }
         if let Some(node) = self.once(fields, "on_store_failure") {
-            let failure = self.reader.word(node, "way to fail", fields::FAILURES);
-            self.failure = failure.flatten();
+            self.failure = self.reader.each_failure(node);
         }
     }
 
@@ -284,7 +309,7 @@ impl Decoder<'_> {
             if let Some(draft) = tier {
                 places = draft.places;
                 let failures = &mut self.tier_failures;
-                failures.extend(draft.failure.map(|failure| (name.clone(), failure)));
+                failures.insert(name.clone(), draft.failure);
                 self.decoded.policy.tiers.insert(name.clone(), draft.tier);
             }
             places.name = place.span;
@@ -331,7 +356,7 @@ impl Decoder<'_> {
 
     /// Notes facts that aren't in the policy's list of facts, if it has one.
     fn undeclared(&mut self) {
-        self.decoded.places.methods = std::mem::take(&mut self.reader.methods);
+        self.decoded.places.written = std::mem::take(&mut self.reader.written);
         for mention in std::mem::take(&mut self.reader.mentions) {
             let own = &self.decoded.policy.facts;
             if self.declared && !is_known_fact(&mention.fact) && !own.contains(&mention.fact) {
@@ -354,12 +379,11 @@ impl Decoder<'_> {
         self.undeclared();
         let rules = self.decoded.policy.rules.iter_mut();
         for (rule, own) in rules.zip(&self.failures) {
-            let said = own.or(self.failure);
-            rule.on_store_failure = said.unwrap_or(OnStoreFailure::default_for(&rule.limits));
+            rule.on_store_failure = own.or(self.failure);
         }
         for (name, tier) in &mut self.decoded.policy.tiers {
-            let said = self.tier_failures.get(name).copied().or(self.failure);
-            tier.on_store_failure = said.unwrap_or(OnStoreFailure::default_for(&tier.limits));
+            let own = self.tier_failures.get(name).copied().unwrap_or_default();
+            tier.on_store_failure = own.or(self.failure);
         }
         // Names may be in what wasn't read, or in a rule with another error.
         if self.reader.problems.all_was_read() {

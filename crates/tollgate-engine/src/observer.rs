@@ -6,7 +6,8 @@ use tollgate::Decision;
 
 use crate::limits::RequestKey;
 use crate::policy::{Mode, OnStoreFailure};
-use crate::verdict::{Cause, Reason};
+use crate::verdict::{Cause, DenyReason};
+use crate::warning::Warning;
 
 /// Is told of every verdict, on the thread that decides, once it is given to
 /// [`Engine::with_observer`](crate::Engine::with_observer). An engine without one neither reads the clock
@@ -29,6 +30,12 @@ pub trait Observer: Send + Sync {
     /// A request was decided, or a rule in shadow would have refused it. Of a request of descriptors, each
     /// that met a limit is told; of one that met none, that.
     fn decided(&self, event: &Event<'_>);
+
+    /// A limit of the policy in force never applies: it found its key in none of its first hundred requests, say. Each
+    /// [`Warning`] is told once, by the request that makes it known; an observer of refusals alone is told, too.
+    fn warned(&self, warning: &Warning) {
+        let _ = warning;
+    }
 
     /// What it is told of. Asked when it is given to an engine, and again when something is told.
     fn wants(&self) -> Wants {
@@ -88,7 +95,7 @@ pub struct Event<'a> {
     /// what the client has sent: `user=42`.
     pub key: Option<RequestKey<'a>>,
     /// Why it was refused, or would have been; none if it passed.
-    pub reason: Option<Reason>,
+    pub reason: Option<DenyReason>,
     /// Whether what decided is enforced for this key, or only counts.
     pub mode: Mode,
     /// For how many keys in a hundred the rule does: 100 or 0 unless it is being rolled out.

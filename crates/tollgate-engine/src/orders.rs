@@ -8,10 +8,14 @@ use std::time::Duration;
 
 use tollgate::{Rate, Timestamp};
 
+pub use crate::key_text::KeyTextError;
+
 mod error;
+mod pattern;
 mod target;
 
 pub use error::OrderError;
+pub use pattern::FactPattern;
 pub use target::{Target, TargetKey};
 
 /// How many orders an engine has at the most.
@@ -36,6 +40,25 @@ pub struct NewOrder {
     pub(crate) target: Target,
     pub(crate) lasts: Duration,
     pub(crate) by: String,
+    pub(crate) facts: OrderFacts,
+}
+
+/// Which facts an order may name that is for no rule.
+///
+/// ```
+/// use tollgate_engine::orders::OrderFacts;
+///
+/// assert_eq!(OrderFacts::default(), OrderFacts::Known);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OrderFacts {
+    /// Those that the policy names, and those that requests [commonly have](crate::facts::is_known_fact): a name with a
+    /// typing mistake would be for nobody.
+    #[default]
+    Known,
+    /// Any: requests have facts that the policy doesn't name.
+    Any,
 }
 
 impl NewOrder {
@@ -46,7 +69,23 @@ impl NewOrder {
             target,
             lasts,
             by: String::new(),
+            facts: OrderFacts::Known,
         }
+    }
+
+    /// Which facts it may name.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tollgate_engine::orders::{Act, NewOrder, OrderFacts, Target};
+    ///
+    /// let device = Target::facts([("device", "d-17")]);
+    /// let order = NewOrder::new(Act::Block, device, Duration::from_secs(60)).naming(OrderFacts::Any);
+    /// assert_eq!(order.to_string(), "block device=d-17 for 60s");
+    /// ```
+    pub fn naming(mut self, facts: OrderFacts) -> Self {
+        self.facts = facts;
+        self
     }
 
     /// Who wants it, for those who see it later.
@@ -68,14 +107,14 @@ impl fmt::Display for NewOrder {
 /// use tollgate::Rate;
 /// use tollgate_engine::orders::{Act, Replacement};
 ///
-/// let faster = Replacement { rate: Some(Rate::per_second(50)), ..Replacement::default() };
+/// let faster = Replacement { rates: vec![Rate::per_second(50)], ..Replacement::default() };
 /// assert_eq!(Act::Override(faster).to_string(), "override with 50/s");
 /// assert_eq!(Act::Bypass.name(), "bypass");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Act {
-    /// Its requests are refused until the order ends, for the reason [`Blocked`](crate::verdict::Reason::Blocked). A
+    /// Its requests are refused until the order ends, for the reason [`Blocked`](crate::verdict::DenyReason::Blocked). A
     /// rule in shadow only tells of it.
     Block,
     /// The rule neither counts nor refuses them. Blocks and the policy's lists stay in force.
@@ -113,13 +152,13 @@ impl fmt::Display for Act {
 /// use tollgate::Rate;
 /// use tollgate_engine::orders::Replacement;
 ///
-/// let two = Replacement { rate: Some(Rate::per_second(5).burst(20)), concurrency: Some(3), ..Replacement::default() };
+/// let two = Replacement { rates: vec![Rate::per_second(5).burst(20)], concurrency: Some(3), ..Replacement::default() };
 /// assert_eq!(two.to_string(), "5/s burst 20, 3 at once");
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replacement {
-    /// The rate, with its burst.
-    pub rate: Option<Rate>,
+    /// The rates, each with its burst: of a rule with several, each by the period of one of them.
+    pub rates: Vec<Rate>,
     /// How much the quota is, in the rule's period.
     pub quota: Option<u64>,
     /// How many at once.
@@ -128,10 +167,10 @@ pub struct Replacement {
 
 impl fmt::Display for Replacement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rate = self.rate.map(|rate| rate.to_string());
+        let rates = self.rates.iter().map(ToString::to_string);
         let quota = self.quota.map(|quota| format!("a quota of {quota}"));
         let slots = self.concurrency.map(|slots| format!("{slots} at once"));
-        let all: Vec<_> = [rate, quota, slots].into_iter().flatten().collect();
+        let all: Vec<_> = rates.chain(quota).chain(slots).collect();
         f.write_str(&all.join(", "))
     }
 }
@@ -172,6 +211,10 @@ pub struct Order {
     pub until: Timestamp,
     /// What it does by the policy in force.
     pub effect: Effect,
+    /// How many requests it has decided: blocked, let through, or held to its limits.
+    pub acted: u64,
+    /// When it did so last, by the wall clock.
+    pub last_acted: Option<Timestamp>,
 }
 
 /// What an order does by the policy in force.

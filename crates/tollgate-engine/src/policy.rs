@@ -13,12 +13,18 @@ use crate::document::Span;
 mod cost;
 mod descriptor;
 mod divide;
+mod failure;
+mod fingerprint;
+mod key;
 mod overload;
 
 pub use cost::{Cost, Over, Settle, Unsettled};
 pub use descriptor::{Charging, DescriptorLimit, DescriptorRule, Domain};
 pub use divide::Divided;
+pub use failure::{FailureModes, OnStoreFailure};
+pub use key::KeyPart;
 pub use overload::{Adaptive, Shed};
+pub use tollgate::OnMissingKey;
 
 /// All that one set of files says.
 ///
@@ -95,6 +101,12 @@ pub struct Rule {
     pub matches: Match,
     /// Which facts tell one counter from another. None: one counter for all.
     pub key: Vec<KeyPart>,
+    /// Keys for requests that lack a fact of `key`, in this order: the first of which a request has every fact is its key.
+    /// Each has counters of its own, so the user `10.0.0.1` isn't the address `10.0.0.1`.
+    pub fallback_keys: Vec<Vec<KeyPart>>,
+    /// What happens to a request that has none of these keys. None: the policy doesn't say, so the request passes, and
+    /// operators are warned if no request ever has a key.
+    pub on_missing_key: Option<OnMissingKey>,
     /// What it allows.
     pub limits: Limits,
     /// How many at once is found out, beside these limits.
@@ -116,7 +128,7 @@ pub struct Rule {
     /// What becomes of a request that is over its limit.
     pub over: Over,
     /// What happens while the store can't be asked.
-    pub on_store_failure: OnStoreFailure,
+    pub on_store_failure: FailureModes,
     /// How a fleet counts it together.
     pub counting: Counting,
     /// The fact by which a cluster keeps limits on one node: the first of the key if none is said.
@@ -145,7 +157,9 @@ impl Rule {
             name: name.to_owned(),
             matches: Match::default(),
             key: Vec::new(),
-            on_store_failure: OnStoreFailure::default_for(&limits),
+            fallback_keys: Vec::new(),
+            on_missing_key: None,
+            on_store_failure: FailureModes::default(),
             limits,
             adaptive: None,
             shed: None,
@@ -211,7 +225,7 @@ pub struct Tier {
     /// What becomes of a request that is over its limit.
     pub over: Over,
     /// What happens while the store can't be asked.
-    pub on_store_failure: OnStoreFailure,
+    pub on_store_failure: FailureModes,
     /// Where it stands.
     pub span: Span,
 }
@@ -223,12 +237,12 @@ impl Tier {
     /// use tollgate_engine::policy::{Limits, OnStoreFailure, Tier};
     ///
     /// let tier = Tier::new(Limits { quota: Some("5/day".parse()?), ..Limits::default() });
-    /// assert_eq!((tier.cost.default, tier.on_store_failure), (1, OnStoreFailure::Closed));
+    /// assert_eq!((tier.cost.default, tier.on_store_failure.quota), (1, OnStoreFailure::Closed));
     /// # Ok::<(), tollgate::quota::QuotaError>(())
     /// ```
     pub fn new(limits: Limits) -> Self {
         Self {
-            on_store_failure: OnStoreFailure::default_for(&limits),
+            on_store_failure: FailureModes::default(),
             limits,
             algorithm: Algorithm::default(),
             cost: Cost::default(),
@@ -293,48 +307,6 @@ pub enum Pattern {
     Not(Box<Pattern>),
 }
 
-/// A fact that is part of a key.
-///
-/// ```
-/// use tollgate_engine::Policy;
-/// use tollgate_engine::document::Format;
-/// use tollgate_engine::policy::KeyPart;
-///
-/// let policy = Policy::from_text("limits: [{name: a, key: [user, ip/64], rate: 5/s}]", Format::Yaml)?.policy;
-/// let network = KeyPart::Network { fact: "ip".to_owned(), bits: 64 };
-/// assert_eq!(policy.rules[0].key, [KeyPart::Fact("user".to_owned()), network]);
-/// # Ok::<(), tollgate_engine::Rejected>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeyPart {
-    /// The fact as it is.
-    Fact(String),
-    /// The network that an address is in: so many bits of it (`ip/64`). An IPv4 address counts as
-    /// itself unless the bits are 32 or fewer.
-    Network {
-        /// The fact that holds the address.
-        fact: String,
-        /// How many leading bits count.
-        bits: u8,
-    },
-}
-
-impl KeyPart {
-    /// The fact that it takes its value from.
-    ///
-    /// ```
-    /// use tollgate_engine::policy::KeyPart;
-    ///
-    /// let network = KeyPart::Network { fact: "ip".to_owned(), bits: 64 };
-    /// assert_eq!(network.fact(), "ip");
-    /// ```
-    pub fn fact(&self) -> &str {
-        match self {
-            Self::Fact(fact) | Self::Network { fact, .. } => fact,
-        }
-    }
-}
-
 /// Whether a rule refuses requests, only counts them, or does nothing.
 ///
 /// ```
@@ -352,29 +324,6 @@ pub enum Mode {
     Shadow,
     /// It does nothing.
     Off,
-}
-
-/// What a request gets while the store can't be asked.
-///
-/// ```
-/// use tollgate_engine::Policy;
-/// use tollgate_engine::document::Format;
-/// use tollgate_engine::policy::OnStoreFailure;
-///
-/// let policy = Policy::from_text("limits: [{name: a, rate: 9/s, on_store_failure: open}]", Format::Yaml)?.policy;
-/// assert_eq!(policy.rules[0].on_store_failure, OnStoreFailure::Open);
-/// # Ok::<(), tollgate_engine::Rejected>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum OnStoreFailure {
-    /// It passes.
-    Open,
-    /// It is refused.
-    Closed,
-    /// It is judged by a limit of this process alone.
-    Local,
-    /// Likewise; and once the store has failed for a while it isn't asked for some time.
-    CircuitBreak,
 }
 
 /// How the nodes of a fleet count a limit together, where there is a store.
@@ -413,44 +362,6 @@ impl Counting {
             Self::Exact => "exact",
             Self::Leased => "leased",
             Self::Local => "local",
-        }
-    }
-}
-
-impl OnStoreFailure {
-    /// As files say it.
-    ///
-    /// ```
-    /// use tollgate_engine::policy::OnStoreFailure;
-    ///
-    /// assert_eq!(OnStoreFailure::CircuitBreak.name(), "circuit-break");
-    /// ```
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Open => "open",
-            Self::Closed => "closed",
-            Self::Local => "local",
-            Self::CircuitBreak => "circuit-break",
-        }
-    }
-
-    /// What is done where nothing is said: a total that is gone can't be given back, so a quota is closed,
-    /// and anything else is judged locally.
-    ///
-    /// ```
-    /// use tollgate::Rate;
-    /// use tollgate_engine::policy::{Limits, OnStoreFailure};
-    ///
-    /// let rate = Limits { rates: vec![Rate::per_second(5)], ..Limits::default() };
-    /// assert_eq!(OnStoreFailure::default_for(&rate), OnStoreFailure::Local);
-    /// let quota = Limits { quota: Some("5/day".parse()?), ..rate };
-    /// assert_eq!(OnStoreFailure::default_for(&quota), OnStoreFailure::Closed);
-    /// # Ok::<(), tollgate::quota::QuotaError>(())
-    /// ```
-    pub fn default_for(limits: &Limits) -> Self {
-        match limits.quota {
-            Some(_) => Self::Closed,
-            None => Self::Local,
         }
     }
 }

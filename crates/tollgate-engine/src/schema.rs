@@ -2,12 +2,14 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::native::LONGEST_NAME;
 use crate::native::fields::{
-    ADAPTIVE, ALGORITHMS, COST, COUNTINGS, FAILURES, Field, LAWS, MODES, PATTERN, POLICY, ROLLOUT,
-    RULE, SHED, Shape, TIER, UNSETTLED, lends, names,
+    ADAPTIVE, COST, FAILURE_KINDS, Field, KEY, PATTERN, POLICY, ROLLOUT, RULE, SHED, Shape, TIER,
 };
 use crate::native::idle::{CHARGED, COUNTED, RULE_KEPT, TIER_KEPT};
+use crate::native::words::{
+    ALGORITHMS, COUNTINGS, FAILURES, LAWS, MISSING_KEYS, MODES, UNSETTLED, lends, names,
+};
+use crate::native::{LONGEST_NAME, MOST_KEYS};
 use crate::policy::Counting;
 
 /// A length of time: a number and a unit.
@@ -95,6 +97,8 @@ fn definitions() -> Value {
             "anyOf": [{"$ref": "#/$defs/fact"}, with(SHED, json!({"required": ["by"]}))],
             "examples": ["header.x-priority", {"by": "priority", "sheddable": "50%"}],
         },
+        "keys": with(KEY, json!({"required": ["first"]})),
+        "failures": with(FAILURE_KINDS, json!({"minProperties": 1})),
         "rollout": with(ROLLOUT, json!({"required": ["enforce"]})),
         // Text that neither begins nor ends with white space, and has no invisible character.
         "name": {
@@ -152,6 +156,12 @@ fn needs(one: &str, others: &[&str]) -> Value {
     json!({"anyOf": ways})
 }
 
+/// A map that says what these kinds of limits do without a store, each by itself.
+fn fails_by(kinds: &[&str]) -> Value {
+    let by_kind = json!({"type": "object", "required": kinds});
+    json!({"required": ["on_store_failure"], "properties": {"on_store_failure": by_kind}})
+}
+
 /// A map whose key has at least one fact.
 fn some_key() -> Value {
     json!({"required": ["key"], "properties": {"key": {"not": {"type": "array", "maxItems": 0}}}})
@@ -184,11 +194,17 @@ fn together(kept: &[&str]) -> Vec<Value> {
             counting(Counting::Local),
             says("on_store_failure", &json!(failures)),
         ]),
+        not_all(&[counting(Counting::Local), fails_by(&[])]),
     ];
+    rules.extend(COUNTED.map(|kind| not_all(&[fails_by(&[kind]), json!({"not": has(kind)})])));
     rules.extend(kept.iter().map(|kept| needs(kept, &COUNTED)));
     rules.extend(COUNTED.map(|counted| not_all(&[unlimited.clone(), has(counted)])));
     if kept.contains(&"slot") {
         rules.push(needs("slot", &["key"]));
+        rules.push(not_all(&[
+            has("on_missing_key"),
+            json!({"not": some_key()}),
+        ]));
         rules.push(needs("warm_up", &["rate"]));
         rules.push(needs("shed", &["concurrency"]));
         rules.push(not_all(&[has("shed"), has("shared")]));
@@ -217,11 +233,53 @@ fn object(table: &[Field]) -> Map<String, Value> {
     schema
 }
 
+/// A value of this definition.
+fn one(name: &str) -> Value {
+    json!({"$ref": format!("#/$defs/{name}")})
+}
+
+/// A list of values of this definition, at least one.
+fn some(name: &str) -> Value {
+    json!({"type": "array", "minItems": 1, "items": one(name)})
+}
+
+/// A value of this definition, or a list of them.
+fn one_or_some(name: &str) -> Value {
+    json!({"anyOf": [one(name), some(name)]})
+}
+
+/// Values of this definition, each under a name.
+fn by_name(name: &str) -> Value {
+    json!({"type": "object", "propertyNames": one("name"), "additionalProperties": one(name)})
+}
+
+/// Keys of which the first counts that a request has.
+fn keys() -> Value {
+    json!({
+        "type": "array",
+        "minItems": 1,
+        "maxItems": MOST_KEYS,
+        "items": {
+            "anyOf": [
+                one("key"),
+                {"type": "array", "minItems": 1, "maxItems": 16, "items": one("key")},
+            ],
+        },
+    })
+}
+
+/// A part of a whole, in percents or as a fraction.
+fn part() -> Value {
+    json!({
+        "anyOf": [
+            {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+            {"type": "string", "pattern": "^([1-9][0-9]?|100)\\s*%$"},
+        ],
+        "examples": ["80%", 0.8],
+    })
+}
+
 fn shape(shape: Shape) -> Value {
-    let one = |name: &str| json!({"$ref": format!("#/$defs/{name}")});
-    let some = |name: &str| json!({"type": "array", "minItems": 1, "items": one(name)});
-    let one_or_some = |name: &str| json!({"anyOf": [one(name), some(name)]});
-    let by_name = |name: &str| json!({"type": "object", "propertyNames": one("name"), "additionalProperties": one(name)});
     match shape {
         Shape::Name => one("name"),
         Shape::Fact => one("fact"),
@@ -239,8 +297,11 @@ fn shape(shape: Shape) -> Value {
         Shape::Pattern => one("pattern"),
         Shape::Texts => one_or_some("text"),
         Shape::Key => json!({
-            "anyOf": [one("key"), {"type": "array", "maxItems": 16, "items": one("key")}],
+            "anyOf": [one("key"), {"type": "array", "maxItems": 16, "items": one("key")}, one("keys")],
+            "examples": ["user", ["ip/64", "method"], {"first": ["user", "ip"]}],
         }),
+        Shape::Keys => keys(),
+        Shape::OnMissingKey => json!({"enum": names(MISSING_KEYS)}),
         Shape::Rates => one_or_some("rate"),
         Shape::Quota => one("quota"),
         Shape::Count => json!({"type": "integer", "minimum": 1, "maximum": u32::MAX}),
@@ -253,20 +314,18 @@ fn shape(shape: Shape) -> Value {
         Shape::Number => json!({"type": "integer", "minimum": 0}),
         Shape::Flag => json!({"type": "boolean"}),
         Shape::Cost => one("cost"),
-        Shape::Part => json!({
-            "anyOf": [
-                {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
-                {"type": "string", "pattern": "^([1-9][0-9]?|100)\\s*%$"},
-            ],
-            "examples": ["80%", 0.8],
-        }),
+        Shape::Part => part(),
         Shape::Algorithm => json!({"enum": names(ALGORITHMS)}),
         Shape::Mode => json!({"enum": names(MODES)}),
         Shape::RuleMode => json!({
             "anyOf": [{"enum": names(MODES)}, one("rollout")],
             "examples": ["shadow", {"enforce": "10%"}],
         }),
-        Shape::OnStoreFailure => json!({"enum": names(FAILURES)}),
+        Shape::FailureMode => json!({"enum": names(FAILURES)}),
+        Shape::OnStoreFailure => json!({
+            "anyOf": [{"enum": names(FAILURES)}, one("failures")],
+            "examples": ["local", {"rate": "local", "quota": "closed"}],
+        }),
         Shape::Counting => json!({"enum": names(COUNTINGS)}),
         Shape::Unsettled => json!({"enum": names(UNSETTLED)}),
         Shape::Duration => one("duration"),

@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 
 use crate::diagnostic::Diagnostic;
 use crate::document::{Format, without_mark};
+use crate::native::codes;
 use crate::policy::Policy;
 use crate::{envoy, lint, native, render};
 
 mod folder;
+mod joined;
 mod load;
 mod sources;
 
@@ -77,7 +80,8 @@ impl fmt::Display for Rejected {
 impl std::error::Error for Rejected {}
 
 impl Rejected {
-    /// The first error in one line, with its place and what to do about it, and how many more there are.
+    /// The error that is the likeliest cause of the others in one line, with its place and what to do about it, and
+    /// how many more there are: an unknown field rather than the limit that the rule lacks without it.
     ///
     /// ```
     /// use tollgate_engine::Policy;
@@ -88,7 +92,8 @@ impl Rejected {
     /// ```
     pub fn in_one_line(&self) -> String {
         let reports = render::reports(&self.errors, &self.sources);
-        let Some(first) = reports.first() else {
+        // The first of those that matter most: errors are in the order of the files.
+        let Some(first) = reports.iter().min_by_key(|report| symptom(report.code)) else {
             return "the policy has errors".to_owned();
         };
         let place = match first.line {
@@ -107,6 +112,68 @@ impl Rejected {
         let line = format!("{place}{}{help}{more}", first.message);
         render::escaped(&line.replace('\n', " ")).into_owned()
     }
+
+    /// Whether the same files may be read a moment later: the process had no file descriptor left.
+    ///
+    /// ```
+    /// use tollgate_engine::Policy;
+    ///
+    /// let missing = Policy::from_path("no such file.yaml").unwrap_err();
+    /// assert!(!missing.is_temporary());
+    /// ```
+    pub fn is_temporary(&self) -> bool {
+        let mut codes = self.errors.iter().map(|error| error.code);
+        codes.any(|code| code == codes::NO_DESCRIPTORS)
+    }
+}
+
+/// A number that two readings of a policy's files share if the files said the same: their names and texts, and what is
+/// wrong with them. An empty file has the text of a missing one.
+///
+/// ```
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::source::fingerprint;
+///
+/// let read = |text: &str| Policy::from_text(text, Format::Yaml);
+/// let (before, after) = ("limits: [{name: a, rate: 5/s}]", "limits: [{name: a, rate: 6/s}]");
+/// assert_eq!(fingerprint(&read(before)), fingerprint(&read(before)));
+/// assert_ne!(fingerprint(&read(before)), fingerprint(&read(after)));
+/// ```
+pub fn fingerprint(read: &Result<Checked, Rejected>) -> u64 {
+    let sources = match read {
+        Ok(checked) => &checked.sources,
+        Err(rejected) => &rejected.sources,
+    };
+    let mut hasher = DefaultHasher::new();
+    for source in sources.iter() {
+        (source.name(), source.text()).hash(&mut hasher);
+    }
+    read.as_ref()
+        .err()
+        .map(Rejected::in_one_line)
+        .hash(&mut hasher);
+    hasher.finish()
+}
+
+/// How likely it is that an error only follows from another.
+fn symptom(code: &str) -> u8 {
+    let last = [codes::TOO_MANY_ERRORS];
+    let follows = [
+        codes::NO_LIMIT,
+        codes::MISSING_FIELD,
+        codes::EMPTY,
+        codes::UNKNOWN_TIER,
+        codes::UNKNOWN_RULE,
+        codes::BAD_SHARED,
+        codes::CONFLICT,
+    ];
+    let is_in = |list: &[crate::Code]| list.iter().any(|known| known.0 == code);
+    match () {
+        () if is_in(&last) => 2,
+        () if is_in(&follows) => 1,
+        () => 0,
+    }
 }
 
 impl Policy {
@@ -124,11 +191,11 @@ impl Policy {
     /// ```
     pub fn from_path(path: impl AsRef<Path>) -> Result<Checked, Rejected> {
         let path = path.as_ref();
-        let files = files_in(path);
+        let files = load::folder(path)?;
         if !files.is_empty() {
             return folder::from_files(&files);
         }
-        match load::envoy_text(path) {
+        match load::envoy_text(path)? {
             Some(text) => check_envoy(&[(path.display().to_string(), text)]),
             None => check(load::from_path(path)),
         }
@@ -251,7 +318,7 @@ fn only_once(
     read: Result<Checked, Rejected>,
     first: &mut BTreeMap<String, FirstPlace>,
 ) -> Result<Checked, Rejected> {
-    let Some(text) = load::envoy_text(path) else {
+    let Ok(Some(text)) = load::envoy_text(path) else {
         return read;
     };
     let mut twice = Vec::new();

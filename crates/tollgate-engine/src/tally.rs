@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use foldhash::fast::FixedState;
 use tollgate::stripes::Stripes;
 
-use crate::verdict::Reason;
+use crate::verdict::DenyReason;
 
 mod histogram;
 mod name;
@@ -20,13 +20,16 @@ pub use histogram::Histogram;
 pub(crate) use name::beginning;
 pub use name::limiter_name;
 
-/// What is counted of each limiter: allowed, near the limit, refused in shadow, and refused by each reason.
-const COLUMNS: usize = DENIED + Reason::ALL.len();
+/// What is counted of each limiter: allowed, near the limit, refused in shadow, without its key, and refused by each reason.
+const COLUMNS: usize = DENIED + DenyReason::ALL.len();
 pub(crate) const ALLOWED: usize = 0;
 pub(crate) const NEAR_LIMIT: usize = 1;
 pub(crate) const SHADOW_DENIED: usize = 2;
+pub(crate) const MISSING_KEY: usize = 3;
 /// The first of the reasons.
-pub(crate) const DENIED: usize = 3;
+pub(crate) const DENIED: usize = 4;
+/// Of requests as a whole: tenants in no tier that there is.
+const UNKNOWN_TIER: usize = NEAR_LIMIT;
 
 /// Of a rule that isn't counted.
 pub(crate) const UNCOUNTED: u32 = 0;
@@ -39,12 +42,16 @@ pub(crate) const EXEMPT: u32 = 3;
 pub(crate) const BLOCK: u32 = 4;
 pub(crate) const BOUNDS: u32 = 5;
 pub(crate) const ASKED: u32 = 6;
+/// Requests without a tenant, where there are tiers.
+pub(crate) const NO_TENANT: u32 = 7;
+/// Requests that operators let pass all rules.
+pub(crate) const BYPASS: u32 = 8;
 /// Where limiters by name begin.
-const FIRST: usize = 7;
+const FIRST: usize = 9;
 
 /// What the rows are called that no rule has.
 const NAMES: [&str; FIRST] = [
-    "", "(other)", "(none)", "(exempt)", "(block)", "(bounds)", "(asked)",
+    "", "(other)", "(none)", "(exempt)", "(block)", "(bounds)", "(asked)", "(tier)", "(bypass)",
 ];
 
 /// Times that requests waited for their turn, in nanoseconds: 1 ms to 10 s.
@@ -71,7 +78,7 @@ static WAITS: [u64; 12] = [
 /// # use tollgate_engine::document::Format;
 /// # use tollgate_engine::{Engine, Facts, Policy};
 /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-/// use tollgate_engine::verdict::Reason;
+/// use tollgate_engine::verdict::DenyReason;
 ///
 /// let policy = Policy::from_text("limits: [{name: all, rate: 2/h}]", Format::Yaml)?.policy;
 /// let engine = Engine::new(policy, memory)?.with_tallies(1_000);
@@ -79,28 +86,31 @@ static WAITS: [u64; 12] = [
 ///     let _ = engine.decide(&Facts::new());
 /// }
 /// let all = engine.tallies().into_iter().find(|tally| &*tally.limiter == "all").expect("a rule");
-/// assert_eq!((all.allowed, all.denied(Reason::Rate), all.denied(Reason::Quota)), (2, 3, 0));
+/// assert_eq!((all.allowed, all.denied(DenyReason::Rate), all.denied(DenyReason::Quota)), (2, 3, 0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tally {
     /// The [name](limiter_name) of a rule, a tier, or a limit of a tree of descriptors. What no rule decided has a name
-    /// that no rule can have: `(none)`, `(exempt)`, `(block)`, `(bounds)`, `(asked)`; and `(other)` are all beyond the
+    /// that no rule can have: `(none)`, `(exempt)`, `(block)`, `(bounds)`, `(asked)`, `(tier)`, `(bypass)`; and `(other)` are all beyond the
     /// number of limiters that are counted by name.
     pub limiter: Arc<str>,
     /// Requests that it applied to, and that passed.
     pub allowed: u64,
-    /// Of those, how many it decided when it was as far used as the policy calls near.
+    /// Of those, how many it decided when it was as far used as the policy calls near. A rule in shadow counts by itself.
     pub near_limit: u64,
     /// Requests that it would have refused, were it enforced.
     pub shadow_denied: u64,
-    denied: [u64; Reason::ALL.len()],
+    /// Requests that it was for, but that lacked its key, whatever `on_missing_key` made of them. Of `(tier)`, requests without
+    /// a tenant by a policy that has tiers.
+    pub missing_key: u64,
+    denied: [u64; DenyReason::ALL.len()],
 }
 
 impl Tally {
     /// Requests that it refused for this reason. One request is refused by one limiter: the one that takes longest.
-    pub const fn denied(&self, reason: Reason) -> u64 {
+    pub const fn denied(&self, reason: DenyReason) -> u64 {
         self.denied[reason as usize]
     }
 
@@ -126,6 +136,8 @@ pub struct Requests {
     pub passed: u64,
     /// Those that were refused.
     pub refused: u64,
+    /// Those of a tenant that no tier of the policy was found for: they are in the default tier, if there is one.
+    pub unknown_tier: u64,
 }
 
 type Row = [AtomicU64; COLUMNS];
@@ -229,7 +241,8 @@ impl Tallies {
                 allowed: count(ALLOWED),
                 near_limit: count(NEAR_LIMIT),
                 shadow_denied: count(SHADOW_DENIED),
-                denied: Reason::ALL.map(|reason| count(DENIED + reason as usize)),
+                missing_key: count(MISSING_KEY),
+                denied: DenyReason::ALL.map(|reason| count(DENIED + reason as usize)),
             }
         };
         rows.map(tally).collect()
@@ -246,12 +259,18 @@ impl Tallies {
         self.add(REQUESTS, DENIED);
     }
 
+    /// Counts a tenant that no tier was found for.
+    pub(crate) fn add_unknown_tier(&self) {
+        self.add(REQUESTS, UNKNOWN_TIER);
+    }
+
     /// All requests so far.
     pub(crate) fn requests(&self) -> Requests {
         let sums = self.sums(REQUESTS as usize);
         Requests {
             passed: sums[ALLOWED],
             refused: sums[DENIED],
+            unknown_tier: sums[UNKNOWN_TIER],
         }
     }
 

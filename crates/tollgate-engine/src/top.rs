@@ -14,6 +14,7 @@ use foldhash::fast::RandomState;
 use tollgate::Timestamp;
 use tollgate::stripes::Stripes;
 
+use crate::policy::Mode;
 use crate::tally::beginning;
 
 /// Parts, each with its own lock.
@@ -73,6 +74,8 @@ pub struct TopKey {
     pub denied: u64,
     /// How much less at the most.
     pub error: u64,
+    /// Whether it passed all the same, as the rule is in shadow: so often it would have been refused.
+    pub is_shadow: bool,
 }
 
 /// Counts refusals by limiter and key.
@@ -103,6 +106,15 @@ struct Entry {
     limiter: String,
     key: String,
     error: u64,
+    is_shadow: bool,
+}
+
+/// A refusal, or in shadow what would have been one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refusal<L> {
+    pub(crate) limiter: L,
+    pub(crate) fingerprint: [u64; 2],
+    pub(crate) mode: Mode,
 }
 
 impl Top {
@@ -117,20 +129,22 @@ impl Top {
     }
 
     /// Counts one refusal more. It never waits: if another thread counts in the same part, it isn't.
-    pub(crate) fn add(
-        &self,
-        limiter: impl fmt::Display,
-        fingerprint: [u64; 2],
-        key: impl fmt::Display,
-    ) {
+    pub(crate) fn add(&self, refusal: Refusal<impl fmt::Display>, key: impl fmt::Display) {
+        let Refusal {
+            limiter,
+            fingerprint,
+            mode,
+        } = refusal;
+        let is_shadow = mode == Mode::Shadow;
         let mut hashed = Hashed(self.hasher.build_hasher());
+        hashed.0.write_u8(u8::from(is_shadow));
         // A text that is only hashed doesn't fail.
         let _ = write!(hashed, "{limiter}");
         let id = (hashed.0.finish(), fingerprint);
         let part = usize::try_from((fingerprint[0] ^ id.0) >> 32).unwrap_or(0) % PARTS;
         match self.parts[part].try_lock() {
-            Ok(mut part) => part.add(id, limiter, key),
-            Err(TryLockError::Poisoned(part)) => part.into_inner().add(id, limiter, key),
+            Ok(mut part) => part.add((id, mode), limiter, key),
+            Err(TryLockError::Poisoned(part)) => part.into_inner().add((id, mode), limiter, key),
             Err(TryLockError::WouldBlock) => self.missed.add(|missed| missed, 1),
         }
     }
@@ -177,7 +191,8 @@ impl Part {
         }
     }
 
-    fn add(&mut self, id: Id, limiter: impl fmt::Display, key: impl fmt::Display) {
+    fn add(&mut self, (id, mode): (Id, Mode), limiter: impl fmt::Display, key: impl fmt::Display) {
+        let is_shadow = mode == Mode::Shadow;
         self.counted += 1;
         if let Some(place) = self.places.get(&id) {
             self.counts[*place] += 1;
@@ -191,6 +206,7 @@ impl Part {
                 limiter: short(String::new(), limiter),
                 key: short(String::new(), key),
                 error: 0,
+                is_shadow,
             });
             return;
         }
@@ -212,6 +228,7 @@ impl Part {
             limiter: short(std::mem::take(&mut entry.limiter), limiter),
             key: short(std::mem::take(&mut entry.key), key),
             error: count,
+            is_shadow,
         };
     }
 
@@ -222,6 +239,7 @@ impl Part {
             key: entry.key.clone(),
             denied: *count,
             error: entry.error,
+            is_shadow: entry.is_shadow,
         })
     }
 }
@@ -283,7 +301,12 @@ mod tests {
 
     fn add(top: &Top, number: u64) {
         let fingerprint = [number.wrapping_mul(0x9E37_79B9_7F4A_7C15), number];
-        top.add("per-user", fingerprint, format_args!("user={number}"));
+        let refusal = Refusal {
+            limiter: "per-user",
+            fingerprint,
+            mode: Mode::Enforce,
+        };
+        top.add(refusal, format_args!("user={number}"));
     }
 
     #[test]
@@ -344,7 +367,12 @@ mod tests {
     #[test]
     fn long_texts_are_cut_and_it_begins_anew() {
         let top = Top::new(4, Timestamp::ZERO);
-        top.add("a", [1, 2], "ü".repeat(1_000));
+        let refusal = Refusal {
+            limiter: "a",
+            fingerprint: [1, 2],
+            mode: Mode::Enforce,
+        };
+        top.add(refusal, "ü".repeat(1_000));
         let key = top.keys().keys.remove(0).key;
         assert_eq!((key.len(), key.chars().count()), (163, 81));
         assert!(key.ends_with('…'));

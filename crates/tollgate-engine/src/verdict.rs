@@ -9,6 +9,7 @@ use tollgate::{Decision, Outcome, Timestamp};
 
 pub use crate::engine::TooMuch;
 use crate::engine::orders::Override;
+use crate::limits::LimitKind;
 use crate::matcher::few::Few;
 use crate::policy::{Mode, OnStoreFailure};
 
@@ -18,9 +19,10 @@ mod permits;
 mod reason;
 
 pub use cause::Cause;
-pub use findings::{Findings, ShadowRefusal};
+pub use findings::{Findings, LimitState, ShadowRefusal};
 pub use permits::Permits;
-pub use reason::Reason;
+pub(crate) use reason::reason_of;
+pub use tollgate::DenyReason;
 
 pub(crate) use cause::By;
 
@@ -51,7 +53,7 @@ pub(crate) use cause::By;
 /// let Verdict::Refused(refused) = engine.decide(&facts) else { panic!("the second in a minute") };
 /// assert_eq!(refused.cause(), Cause::Rule("per-user"));
 /// assert_eq!(refused.key().expect("by user").to_string(), "user=42");
-/// assert_eq!(refused.decision().retry_after.as_secs(), 60);
+/// assert_eq!(refused.decision().wait().as_secs(), 60);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -105,6 +107,8 @@ pub(crate) struct Said {
     pub(crate) by: By,
     /// Of the key by which it was decided.
     pub(crate) fingerprint: [u64; 2],
+    /// The set of facts by which it was decided.
+    pub(crate) set: u32,
     /// Of the limit that decided; none has zero.
     pub(crate) limit: u64,
     pub(crate) decision: Decision,
@@ -117,6 +121,33 @@ pub(crate) struct Said {
     pub(crate) changed: Option<Arc<Override>>,
     /// The order that refused it.
     pub(crate) blocked_by: Option<u64>,
+    /// It might have waited, but as many wait as may.
+    pub(crate) is_queue_full: bool,
+    /// Each limit in force, if that was asked for and there are several.
+    pub(crate) limits: Option<Box<[MetLimit]>>,
+}
+
+/// What a limit in force said of a request.
+#[derive(Clone, Debug)]
+pub(crate) struct MetLimit {
+    pub(crate) by: By,
+    pub(crate) kind: LimitKind,
+    pub(crate) decision: Decision,
+    /// What the request costs there.
+    pub(crate) cost: u64,
+}
+
+impl MetLimit {
+    /// The smallest is the most urgent: a limit that denies, the longest wait first; then the one with the fewest such requests
+    /// left. Permits come back by themselves, so those of a limit that doesn't deny are last.
+    pub(crate) fn urgency(&self) -> (u8, Duration, u64) {
+        let left = self.decision.remaining / self.cost;
+        match (self.decision.is_allowed(), &self.kind) {
+            (false, _) => (0, Duration::MAX.saturating_sub(self.decision.wait()), left),
+            (true, LimitKind::Concurrency(_) | LimitKind::Adaptive(_)) => (2, Duration::ZERO, left),
+            (true, _) => (1, Duration::ZERO, left),
+        }
+    }
 }
 
 impl Default for Said {
@@ -126,6 +157,7 @@ impl Default for Said {
             allowed: true,
             by: By::Nothing,
             fingerprint: [0; 2],
+            set: 0,
             limit: 0,
             decision: Decision::UNLIMITED,
             permits: Permits::default(),
@@ -134,6 +166,8 @@ impl Default for Said {
             at: None,
             changed: None,
             blocked_by: None,
+            is_queue_full: false,
+            limits: None,
         }
     }
 }
@@ -142,8 +176,9 @@ impl Default for Said {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shadowed {
     pub(crate) by: By,
-    /// Of the key, and of the limit, as above.
+    /// Of the key, its set of facts, and of the limit, as above.
     pub(crate) fingerprint: [u64; 2],
+    pub(crate) set: u32,
     pub(crate) limit: u64,
     pub(crate) decision: Decision,
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::{Decision, Outcome};
 
 use super::Backend;
-use crate::limits::{Answer, Check, LimitKind};
+use crate::limits::{Answer, Check, LimitKind, Source};
 
 /// Charges all checks or none, and looks at each by itself then.
 pub(super) async fn again<B: Backend + ?Sized>(
@@ -13,6 +13,9 @@ pub(super) async fn again<B: Backend + ?Sized>(
     checks: &[Check<'_>],
 ) -> Result<(Answer, Vec<Decision>), B::Error> {
     let answer = backend.check(checks).await?;
+    if !answer.allowed && answer.source == Source::Known {
+        return Ok((answer, Vec::new()));
+    }
     let mut each = Vec::with_capacity(checks.len());
     for (number, check) in checks.iter().enumerate() {
         if !answer.allowed && answer.decider == Some(number) {
@@ -56,10 +59,12 @@ pub(super) async fn peek<B: Backend + ?Sized>(
             _ => check.cost,
         };
         if cost > decision.limit {
-            (decision.outcome, decision.retry_after) = (Outcome::Never, Duration::MAX);
+            decision.outcome = Outcome::Never;
+            decision.set_wait(Duration::MAX);
         } else if decision.remaining < cost {
             // When there is enough isn't told, only when the limit is as if never used.
-            (decision.outcome, decision.retry_after) = (Outcome::Denied, decision.reset_after);
+            decision.outcome = Outcome::Denied;
+            decision.set_wait(decision.reset_after);
         }
         each.push(decision);
     }

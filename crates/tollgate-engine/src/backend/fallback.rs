@@ -232,6 +232,16 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
     fn fails(&self, checks: &[Check<'_>], gate: Gate, error: &B::Error) {
         let now = self.now();
         self.counts.errors.fetch_add(1, Ordering::Relaxed);
+        if self.backend.is_of_key(error) {
+            // The store has answered: what is wrong is under that key.
+            if matches!(gate, Gate::Probe(_)) && self.circuit.closes() {
+                self.tell(&StoreEvent::CircuitClosed);
+            }
+            return self.tell_of(now, |untold| {
+                let error = &*error.to_string();
+                self.tell(&StoreEvent::KeyFailed { error, untold });
+            });
+        }
         // Where no rule breaks circuits there is none to break, nor while others are answered.
         let is_in_part = self.backend.is_in_part(error);
         let breaks = checks.iter().any(breaks) && !is_in_part;
@@ -250,12 +260,18 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
         } else if is_in_part && matches!(gate, Gate::Probe(_)) && self.circuit.closes() {
             self.tell(&StoreEvent::CircuitClosed);
         }
+        self.tell_of(now, |untold| {
+            let error = &*error.to_string();
+            self.tell(&StoreEvent::Failed { error, untold });
+        });
+    }
+
+    /// Tells of a failure, if it is time for that: also how many weren't told.
+    fn tell_of(&self, now: Timestamp, tell: impl FnOnce(u64)) {
         if self.tell.is_some()
             && let Some(untold) = self.telling.is_due(now)
         {
-            let error = error.to_string();
-            let error = error.as_str();
-            self.tell(&StoreEvent::Failed { error, untold });
+            tell(untold);
         }
     }
 
@@ -273,6 +289,13 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
         let choice = |check: &Check<'_>| check.limit.on_store_failure();
         let is_closed = |check: &Check<'_>| choice(check) == OnStoreFailure::Closed;
         let one_more = |count: &AtomicU64| count.fetch_add(1, Ordering::Relaxed);
+        if let Some((number, denied)) = self.backend.known_denial(checks) {
+            // What the store denied for an hour it would deny now.
+            return Answer {
+                source: Source::Known,
+                ..Answer::new(Some(number), denied)
+            };
+        }
         if let Some(closed) = checks.iter().position(is_closed) {
             one_more(&self.counts.closed);
             return Answer {
@@ -419,6 +442,15 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Backend for Fallback<B,
         self.local.memory().give_back(&here);
         let given = self.backend.give_back(&there).await;
         Ok(self.given(&there, given))
+    }
+
+    fn refund_detached(&self, checks: &[Check<'_>]) {
+        let (here, there): (Vec<_>, Vec<_>) = checks
+            .iter()
+            .copied()
+            .partition(|check| is_counted_here(check));
+        self.local.memory().give_back(&here);
+        self.backend.refund_detached(&there);
     }
 
     fn now(&self) -> Timestamp {

@@ -9,11 +9,11 @@ use tollgate::shed::Criticality;
 use super::Kind;
 use crate::document::Value;
 use crate::envoy::path_name;
-use crate::native::fields::MODES;
-use crate::native::text::{algorithm, conditions, key_part, plain, quoted};
+use crate::native::text::{algorithm, conditions, keys_of, plain, quoted};
+use crate::native::words::MODES;
 use crate::policy::{
-    Adaptive, Charging, Cost, Counting, DescriptorRule, Limits, Match, Mode, OnStoreFailure, Over,
-    Policy, Rule, Shed, Tier,
+    Adaptive, Charging, Cost, Counting, DescriptorRule, FailureModes, Limits, Match, Mode,
+    OnStoreFailure, Over, Policy, Rule, Shed, Tier,
 };
 
 /// The fields of something, of which those that say nothing are left out.
@@ -99,7 +99,6 @@ fn whole(policy: &Policy, other: &Policy) -> Part {
 }
 
 fn of_rule(rule: &Rule) -> Part {
-    let key: Vec<_> = rule.key.iter().map(key_part).collect();
     let mut part = Part::new();
     if !rule.matches.conditions.is_empty() {
         part.push((
@@ -107,9 +106,10 @@ fn of_rule(rule: &Rule) -> Part {
             format!("{{{}}}", conditions(&sorted(&rule.matches))),
         ));
     }
-    if !key.is_empty() {
-        part.push(("key", format!("[{}]", key.join(", "))));
-    }
+    part.extend(keys_of(rule).map(|keys| ("key", keys)));
+    // A choice that is written out isn't warned of, so it is another one than the same by default.
+    let missing = rule.on_missing_key;
+    part.extend(missing.map(|choice| ("on_missing_key", choice.name().to_owned())));
     limits(&mut part, &rule.limits, rule.algorithm);
     overload(&mut part, rule);
     costs(&mut part, &rule.cost, rule.over);
@@ -121,11 +121,7 @@ fn of_rule(rule: &Rule) -> Part {
         part.push(("mode", format!("{}{percent}", mode(rule.mode))));
     }
     part.extend(rule.warm_up.map(|length| ("warm_up", time(length))));
-    kept(
-        &mut part,
-        (rule.counting, rule.on_store_failure),
-        &rule.limits,
-    );
+    kept(&mut part, rule.counting, rule.on_store_failure);
     part.extend(rule.slot.iter().map(|slot| ("slot", plain(slot))));
     part.extend(names(rule.replaces.iter()).map(|names| ("replaces", names)));
     part.extend(rule.shared.iter().map(|shared| ("shared", plain(shared))));
@@ -154,11 +150,7 @@ fn of_tier(tier: &Tier) -> Part {
     let mut part = Part::new();
     limits(&mut part, &tier.limits, tier.algorithm);
     costs(&mut part, &tier.cost, tier.over);
-    kept(
-        &mut part,
-        (tier.counting, tier.on_store_failure),
-        &tier.limits,
-    );
+    kept(&mut part, tier.counting, tier.on_store_failure);
     part
 }
 
@@ -199,13 +191,26 @@ fn costs(part: &mut Part, cost: &Cost, over: Over) {
     }
 }
 
-fn kept(part: &mut Part, (counting, failure): (Counting, OnStoreFailure), limits: &Limits) {
+fn kept(part: &mut Part, counting: Counting, failure: FailureModes) {
     if counting != Counting::default() {
         part.push(("counting", counting.name().to_owned()));
     }
-    if failure != OnStoreFailure::default_for(limits) {
-        part.push(("on_store_failure", failure.name().to_owned()));
+    if failure == FailureModes::default() {
+        return;
     }
+    let FailureModes {
+        rate,
+        quota,
+        concurrency,
+    } = failure;
+    // Also of kinds that it doesn't limit by: whatever a file says otherwise is told.
+    let text = if failure == FailureModes::from(rate) {
+        rate.name().to_owned()
+    } else {
+        let [rate, quota, concurrency] = [rate, quota, concurrency].map(OnStoreFailure::name);
+        format!("{{rate: {rate}, quota: {quota}, concurrency: {concurrency}}}")
+    };
+    part.push(("on_store_failure", text));
 }
 
 /// Each node of a tree, by the way that leads to it.
@@ -235,11 +240,7 @@ fn of_descriptor(rule: &DescriptorRule) -> Part {
         part.extend(limit.name.iter().map(|name| ("name", plain(name))));
         limits(&mut part, &limit.limits, limit.algorithm);
         part.extend(limit.unit.map(|unit| ("unit", unit.name().to_owned())));
-        kept(
-            &mut part,
-            (limit.counting, limit.on_store_failure),
-            &limit.limits,
-        );
+        kept(&mut part, limit.counting, limit.on_store_failure);
         part.extend(names(limit.replaces.iter()).map(|names| ("replaces", names)));
         flags.push(("shadow_mode", limit.shadow));
         flags.push(("quota_mode", limit.quota_mode));

@@ -40,8 +40,8 @@ pub enum State {
     Anew,
     /// Other facts tell one counter from another, and each begins with nothing.
     OtherKeys,
-    /// Nobody asks for it any more.
-    Forgotten,
+    /// It limits nobody. What its keys have spent is kept until it no longer matters, so that it counts if the limit returns.
+    Retired,
 }
 
 impl fmt::Display for State {
@@ -53,7 +53,7 @@ impl fmt::Display for State {
             }
             Self::Anew => "starts anew",
             Self::OtherKeys => "counts by other keys, which start anew",
-            Self::Forgotten => "forgets what its keys have spent",
+            Self::Retired => "limits nobody, and what its keys have spent counts if it returns",
         })
     }
 }
@@ -99,7 +99,7 @@ impl States {
                 [Mode::Off, Mode::Off] => None,
                 [Mode::Off, _] => Some(State::Anew),
                 // A store keeps it for a while.
-                [_, Mode::Off] => Some(State::Forgotten),
+                [_, Mode::Off] => Some(State::Retired),
                 _ => None,
             };
             return (state, state);
@@ -140,7 +140,7 @@ fn became<T: Eq + std::hash::Hash>(
         (0, 0) => None,
         // What others go on with isn't forgotten.
         (_, 0) if had.iter().all(|state| after.contains(state)) => Some(State::Kept),
-        (_, 0) => Some(State::Forgotten),
+        (_, 0) => Some(State::Retired),
         (_, all) if kept == all => Some(State::Kept),
         _ if kept > 0 => Some(State::PartlyKept),
         _ => Some(State::Anew),

@@ -22,6 +22,33 @@ use crate::backend::Backend;
 pub struct FactsAsked(Guard<Arc<Rules>>);
 
 impl<B: Backend> Engine<B> {
+    /// Whether the policy in force has rules, lists or tiers, which decide by facts.
+    pub fn decides_by_facts(&self) -> bool {
+        let rules = self.rules.load();
+        rules.block + rules.exempt + rules.applied.len() > 0
+    }
+
+    /// Whether the policy in force has trees, which decide by descriptors.
+    pub fn decides_by_descriptors(&self) -> bool {
+        !self.rules.load().policy.domains.is_empty()
+    }
+
+    /// Whether any limit of the policy may be for requests of descriptors of this domain. Others pass.
+    ///
+    /// ```
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Policy};
+    /// let file = "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1}}]";
+    /// let engine = Engine::new(Policy::from_text(file, Format::Yaml)?.policy, Memory::new())?;
+    /// assert!(engine.knows_domain("edge") && !engine.knows_domain("egde"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn knows_domain(&self, domain: &str) -> bool {
+        let rules = self.rules.load();
+        rules.domains.has(domain) || rules.policy.domains.contains_key(domain)
+    }
+
     /// The facts that a rule, a tier or a list of the policy in force asks for. No other makes a difference to a
     /// request by facts.
     ///
@@ -48,6 +75,25 @@ impl FactsAsked {
     #[must_use]
     pub fn kept(self) -> Self {
         Self(Guard::from_inner(Guard::into_inner(self.0)))
+    }
+
+    /// Whether the fact of this number is only compared, by `match`, `block` and `exempt`. The value of any other is used: it is a
+    /// part of a key, a cost, a tier or a class. So a request that has several values of it has to be denied, or asked about with
+    /// each of them ([`Facts::also`](crate::Facts::also)).
+    ///
+    /// ```
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Policy};
+    /// let text = "limits: [{name: a, match: {header.x-app: web}, key: header.x-api-key, rate: 5/m}]";
+    /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, Memory::new())?;
+    /// let asked = engine.facts_asked();
+    /// let compared: Vec<_> = (0..asked.len()).filter(|number| asked.is_only_compared(*number)).collect();
+    /// assert_eq!((compared.len(), &*asked[compared[0]]), (1, "header.x-app"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn is_only_compared(&self, number: usize) -> bool {
+        number >= self.0.values
     }
 
     /// Whether these rules ask for nothing else.

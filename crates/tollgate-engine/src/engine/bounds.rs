@@ -32,8 +32,9 @@ pub struct Bounds {
     pub descriptors: usize,
     /// Rules that a request meets, and limits that are asked for it: 256 unless said otherwise.
     pub checks: usize,
-    /// The length of a fact that the policy asks for, or of an entry of a descriptor: 8,192 unless said
-    /// otherwise.
+    /// The length of a fact that the policy asks for, or of an entry of a descriptor: any unless said otherwise. Whoever hands in
+    /// facts bounds what it reads; a value that is refused for its length would hide the request from all other limits, or
+    /// from a list of what is blocked.
     pub fact_bytes: usize,
     /// Requests that wait for their turn at the same time, of all rules that let them: 10,000 unless said
     /// otherwise. Others are refused at once.
@@ -45,7 +46,7 @@ impl Default for Bounds {
         Self {
             descriptors: 64,
             checks: 256,
-            fact_bytes: 8_192,
+            fact_bytes: usize::MAX,
             waiting: 10_000,
         }
     }

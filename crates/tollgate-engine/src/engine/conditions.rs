@@ -35,6 +35,17 @@ use crate::verdict::Verdict;
 pub struct Conditions<'a> {
     looked_for: Option<&'a FactsAsked>,
     waiting: Waiting,
+    listing: Listing,
+}
+
+/// Which limits a verdict tells of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Listing {
+    /// The one that decided.
+    #[default]
+    Decider,
+    /// All that the request met.
+    All,
 }
 
 /// Whether a request may be kept for its turn.
@@ -51,7 +62,20 @@ impl<'a> Conditions<'a> {
         Self {
             looked_for: None,
             waiting: Waiting::AsRulesSay,
+            listing: Listing::Decider,
         }
+    }
+
+    /// The verdict tells of each limit that the request met, not only of the one that decided:
+    /// [`Findings::limits`](crate::verdict::Findings::limits). A store is asked no more often for that; it takes memory if there
+    /// are several limits.
+    pub const fn listing_limits(mut self) -> Self {
+        self.listing = Listing::All;
+        self
+    }
+
+    pub(super) fn lists_limits(self) -> bool {
+        self.listing == Listing::All
     }
 
     /// Where a rule says `over: wait`, the request is refused in place of that.

@@ -2,9 +2,10 @@
 //!
 //! A limit that has the same name and algorithm in the next policy keeps its state, whatever its rate: the
 //! backend carries what was spent over, so that no window sees more than the largest burst and the fastest
-//! rate of the versions in it, however often they change.
+//! rate of the versions in it, however often they change. The state of a limit that a policy doesn't have is retired, and
+//! a later policy that has the limit again goes on with it: keys that are idle by then are as good as new ones.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
@@ -41,10 +42,17 @@ impl Sort {
 
 type Held = HashMap<(Box<str>, Sort), Vec<State>, FixedState>;
 
-/// The states of a policy's limits, and of the one before it.
+/// So many retired states are kept beside those that the latest reload retired; the longest retired go first.
+const MOST_RETIRED: usize = 1 << 16;
+
+/// The states of a policy's limits, and of limits that policies before it had.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     held: Held,
+    /// What no limit of the policy is kept in.
+    retired: Held,
+    /// While limits get their places: what they may go on with. States of the policy before come first, then retired ones
+    /// from the latest.
     before: Held,
     next: u64,
 }
@@ -55,37 +63,74 @@ struct State {
     id: u64,
     /// None for a quota or slots.
     rate: Option<Rate>,
+    /// For how many reloads no policy has had its limit: none while one has.
+    retired: u64,
 }
 
 impl Counters {
     /// Those of a policy that is to follow this one.
     pub(crate) fn following(before: Option<&Self>) -> Self {
+        let Some(last) = before else {
+            return Self {
+                next: 1,
+                ..Self::default()
+            };
+        };
+        let mut before = last.held.clone();
+        for (key, states) in &last.retired {
+            before.entry(key.clone()).or_default().extend(states);
+        }
         Self {
             held: Held::default(),
-            before: before.map(|before| before.held.clone()).unwrap_or_default(),
-            next: before.map_or(1, |before| before.next),
+            retired: Held::default(),
+            before,
+            next: last.next,
         }
     }
 
-    /// Forgets the policy before, once all limits have their place.
+    /// Retires what no limit has, once all have their place.
     pub(crate) fn settle(&mut self) {
-        self.before = Held::default();
+        let mut retired = std::mem::take(&mut self.before);
+        let mut ages = Vec::new();
+        retired.retain(|_, states| {
+            for state in states.iter_mut() {
+                state.retired = state.retired.saturating_add(1);
+            }
+            ages.extend(states.iter().map(|state| state.retired));
+            !states.is_empty()
+        });
+        ages.retain(|age| *age > 1);
+        if ages.len() > MOST_RETIRED {
+            ages.sort_unstable();
+            let oldest = ages[MOST_RETIRED];
+            let mut room = MOST_RETIRED - ages.partition_point(|age| *age < oldest);
+            retired.retain(|_, states| {
+                states.retain(|state| {
+                    let has_room = state.retired == oldest && room > 0;
+                    room -= usize::from(has_room);
+                    state.retired < oldest || has_room
+                });
+                !states.is_empty()
+            });
+        }
+        self.retired = retired;
     }
 
     /// The numbers of all states.
     pub(crate) fn ids(&self) -> impl Iterator<Item = u64> {
-        self.held.values().flatten().map(|state| state.id)
+        let all = self.held.values().chain(self.retired.values());
+        all.flatten().map(|state| state.id)
     }
 
-    /// The names of those rates whose numbers aren't among these, in order.
-    pub(crate) fn without(&self, live: &HashSet<u64>) -> Vec<String> {
-        let gone = self.held.iter().filter(|((name, sort), states)| {
+    /// The names of rates that the policy before had and this one doesn't, in order.
+    pub(crate) fn just_retired(&self) -> Vec<String> {
+        let retired = self.retired.iter().filter(|((name, sort), states)| {
             // Nobody gave those a name that only say how far a rule has warmed up.
             matches!(sort, Sort::Rate(_))
                 && !name.starts_with(super::warm::NAME)
-                && states.iter().any(|state| !live.contains(&state.id))
+                && states.iter().any(|state| state.retired == 1)
         });
-        let names: BTreeSet<_> = gone.map(|((name, _), _)| name.to_string()).collect();
+        let names: BTreeSet<_> = retired.map(|((name, _), _)| name.to_string()).collect();
         names.into_iter().collect()
     }
 
@@ -107,9 +152,7 @@ impl Counters {
             let (alike, others) = rest.split_at(count);
             let states = self.states(name, sort, alike);
             for (number, (kind, state)) in alike.iter().zip(states).enumerate() {
-                // What comes before it and is of another period has no part in its name.
-                let same = |other: &&LimitKind| period(other) == period(kind);
-                let ordinal = alike[..number].iter().filter(same).count();
+                let ordinal = ordinal(alike, number);
                 let counter = Counter {
                     name: name.to_owned(),
                     ordinal,
@@ -138,19 +181,42 @@ impl Counters {
             .collect();
         // Another rule that shares the counter may have been here.
         let mut states = self.held.remove(&key).unwrap_or_default();
-        let before = self.before.get(&key).map_or(&[][..], Vec::as_slice);
-        let matched = matched(before, &rates[states.len().min(rates.len())..]);
-        for (place, rate) in matched.into_iter().zip(rates.iter().skip(states.len())) {
+        let rest = &rates[states.len().min(rates.len())..];
+        let before = self.before.entry(key.clone()).or_default();
+        let matched = matched(before, rest);
+        for (place, rate) in matched.iter().zip(rest) {
             let id = match place {
-                Some(place) => before[place].id,
+                Some(place) => before[*place].id,
                 None => take(&mut self.next),
             };
-            states.push(State { id, rate: *rate });
+            states.push(State {
+                id,
+                rate: *rate,
+                retired: 0,
+            });
         }
+        let mut place = 0;
+        before.retain(|_| {
+            place += 1;
+            !matched.contains(&Some(place - 1))
+        });
         let own = states[..rates.len()].to_vec();
         self.held.insert(key, states);
         own
     }
+}
+
+/// Which of the limits of one sort with its period a limit is, from the strictest: limits of other periods have no part in
+/// its name, and neither has the order in which a rule lists them.
+fn ordinal(alike: &[LimitKind], number: usize) -> usize {
+    let strictness = |number: usize| match &alike[number] {
+        LimitKind::Rate { rate, .. } => (rate.count(), rate.burst_size(), number),
+        _ => (0, 0, number),
+    };
+    let before = (0..alike.len()).filter(|other| {
+        period(&alike[*other]) == period(&alike[number]) && strictness(*other) < strictness(number)
+    });
+    before.count()
 }
 
 /// The period of a rate.
@@ -166,22 +232,28 @@ fn take(next: &mut u64) -> u64 {
     *next - 1
 }
 
-/// Which limit of before each of these goes on with: one with the same period, or else the next in
-/// order that is left.
+/// Whether a limit may go on with a state.
+type MayFollow<'a> = dyn Fn(&State, &Option<Rate>) -> bool + 'a;
+
+/// Which state of before each of these limits goes on with: that of an equal limit, or else of one with the same period, or
+/// else the next in order that the rule had when it was last in force.
 fn matched(before: &[State], rates: &[Option<Rate>]) -> Vec<Option<usize>> {
     let period = |rate: &Option<Rate>| rate.and_then(|rate| rate.period());
+    let last = before.iter().map(|state| state.retired).min().unwrap_or(0);
     let mut left: Vec<_> = (0..before.len()).collect();
-    let mut matched: Vec<Option<usize>> = rates
-        .iter()
-        .map(|rate| {
-            let same = |place: &usize| period(&before[*place].rate) == period(rate);
-            let found = left.iter().position(same)?;
-            Some(left.remove(found))
-        })
-        .collect();
-    for place in &mut matched {
-        if place.is_none() && !left.is_empty() {
-            *place = Some(left.remove(0));
+    let mut matched = vec![None; rates.len()];
+    let steps: [&MayFollow<'_>; 3] = [
+        &|state, rate| state.rate == *rate,
+        &|state, rate| period(&state.rate) == period(rate),
+        &|state, _| state.retired == last,
+    ];
+    for may_follow in steps {
+        for (place, rate) in matched.iter_mut().zip(rates) {
+            if place.is_some() {
+                continue;
+            }
+            let found = left.iter().position(|own| may_follow(&before[*own], rate));
+            *place = found.map(|found| left.remove(found));
         }
     }
     matched
@@ -218,6 +290,85 @@ mod tests {
         assert_eq!(ids(&mut fifth, &["20/s", "1000/h"]), [1, 3]);
     }
 
+    /// A policy that follows this one and has these limits, and the numbers of their states.
+    fn next(before: &Counters, limits: &[&str]) -> (Counters, Vec<u64>) {
+        let mut counters = Counters::following(Some(before));
+        let ids = ids(&mut counters, limits);
+        counters.settle();
+        (counters, ids)
+    }
+
+    #[test]
+    fn equal_limits_keep_their_states_wherever_they_stand() {
+        let first = Counters::following(None);
+        let (first, ids) = next(&first, &["10/h", "1000/h"]);
+        assert_eq!(ids, [1, 2]);
+        let (second, ids) = next(&first, &["2000/h", "1000/h", "10/h"]);
+        assert_eq!(ids, [3, 2, 1]);
+        let (third, ids) = next(&second, &["10/h", "1000/h"]);
+        assert_eq!(ids, [1, 2]);
+        let (_, ids) = next(&third, &["2000/h", "1000/h", "10/h"]);
+        assert_eq!(ids, [3, 2, 1], "also that of the one that was gone");
+    }
+
+    #[test]
+    fn a_limit_that_was_gone_goes_on_with_its_state() {
+        let first = Counters::following(None);
+        let (first, ids) = next(&first, &["10/s", "1000/h"]);
+        assert_eq!(ids, [1, 2]);
+        let (gone, _) = next(&first, &[]);
+        assert_eq!(gone.just_retired(), ["rule/a"]);
+        let (gone, _) = next(&gone, &[]);
+        assert!(gone.just_retired().is_empty());
+        let mut all: Vec<_> = gone.ids().collect();
+        all.sort_unstable();
+        assert_eq!(all, [1, 2]);
+        assert_eq!(next(&gone, &["1000/h", "10/s"]).1, [2, 1]);
+        // Changed while it was gone, it is what a change without a gap would have made of it.
+        assert_eq!(next(&gone, &["20/s"]).1, [1]);
+        assert_eq!(next(&gone, &["20/s", "9/minute"]).1, [1, 2]);
+        // A limit that is new beside one that is there has nothing to do with what was gone before that.
+        let (there, _) = next(&gone, &["10/s"]);
+        assert_eq!(next(&there, &["10/s", "9/minute"]).1, [1, 3]);
+        assert_eq!(next(&there, &["10/s", "2000/h"]).1, [1, 2]);
+    }
+
+    #[test]
+    fn rules_that_share_a_counter_never_get_one_state_for_two_limits() {
+        let first = Counters::following(None);
+        let (first, _) = next(&first, &["10/h", "20/h"]);
+        let mut second = Counters::following(Some(&first));
+        assert_eq!(ids(&mut second, &["10/h"]), [1]);
+        assert_eq!(ids(&mut second, &["10/h", "30/h"]), [1, 2]);
+    }
+
+    #[test]
+    fn no_more_retired_states_are_kept_than_said_and_the_oldest_go_first() {
+        let place = |counters: &mut Counters, name: String| {
+            let placed = counters.place(&name, Sharing::Alone, &rates(&["1/h"]));
+            placed.unwrap()[0].id
+        };
+        let mut counters = Counters::following(None);
+        let oldest = place(&mut counters, "oldest".to_owned());
+        counters.settle();
+        let mut many = Counters::following(Some(&counters));
+        for number in 0..MOST_RETIRED {
+            place(&mut many, number.to_string());
+        }
+        many.settle();
+        let mut none = Counters::following(Some(&many));
+        none.settle();
+        // What the latest reload has retired is kept in any case.
+        assert_eq!(none.ids().count(), MOST_RETIRED + 1);
+        let mut none = Counters::following(Some(&none));
+        none.settle();
+        assert_eq!(none.ids().count(), MOST_RETIRED);
+        assert!(none.ids().all(|id| id != oldest));
+        let mut again = Counters::following(Some(&none));
+        assert_eq!(place(&mut again, "0".to_owned()), oldest + 1);
+        assert!(place(&mut again, "oldest".to_owned()) > oldest + 1);
+    }
+
     #[test]
     fn a_limit_is_called_by_its_period_whatever_stands_before_it() {
         let ordinals = |limits: &[&str]| {
@@ -229,5 +380,9 @@ mod tests {
         assert_eq!(ordinals(&["5/h"]), [0]);
         assert_eq!(ordinals(&["100/s", "5/h"]), [0, 0]);
         assert_eq!(ordinals(&["9/d", "5/h", "100/s", "7/h"]), [0, 0, 0, 1]);
+        // From the strictest, in whatever order.
+        assert_eq!(ordinals(&["10/h", "1000/h"]), [0, 1]);
+        assert_eq!(ordinals(&["2000/h", "1000/h", "10/h"]), [2, 1, 0]);
+        assert_eq!(ordinals(&["5/h burst 9", "5/h", "5/h"]), [2, 0, 1]);
     }
 }

@@ -13,16 +13,16 @@ use crate::envoy::Lookup;
 use crate::limits::{Answer, LimitKind};
 use crate::policy::{Mode, Policy};
 use crate::tally::{
-    ALLOWED, ASKED, BLOCK, BOUNDS, DENIED, EXEMPT, Histogram, NEAR_LIMIT, NO_RULE, Requests,
-    SHADOW_DENIED, Tallies, Tally, UNCOUNTED,
+    ALLOWED, ASKED, BLOCK, BOUNDS, BYPASS, DENIED, EXEMPT, Histogram, NEAR_LIMIT, NO_RULE,
+    Requests, SHADOW_DENIED, Tallies, Tally, UNCOUNTED,
 };
-use crate::verdict::{By, Reason, Said, is_near};
+use crate::verdict::{By, DenyReason, Said, is_near};
 
 impl<B: Backend> Engine<B> {
     /// Counts what each limiter decides, of so many by name; what others decide is counted together. See
     /// [`tallies`](Self::tallies) for what is counted. An engine without counts nothing.
     ///
-    /// Each limiter takes 72 bytes for each core and four more.
+    /// Each limiter takes 104 bytes for each core and four more.
     #[must_use]
     pub fn with_tallies(self, limiters: usize) -> Self {
         let tallies = Tallies::new(limiters);
@@ -114,7 +114,7 @@ impl<B: Backend> Engine<B> {
         if answer.allowed
             && let Some(tallies) = &self.tallies
         {
-            tallies.passed_in_shadow(rules, number);
+            tallies.passed_in_shadow(rules, number, answer);
         }
     }
 }
@@ -134,17 +134,19 @@ impl Tallies {
             self.add(rules.applied[number as usize].tally, NEAR_LIMIT);
         }
         if applied.is_empty() || !said.shadows.as_slice().is_empty() {
-            self.passed_aside(rules, applied, said);
+            self.passed_aside(rules, gathered, said);
         }
     }
 
     /// One that no rule in force was for, or that some in shadow were.
     #[cold]
-    fn passed_aside(&self, rules: &Rules, applied: &[u32], said: &Said) {
+    fn passed_aside(&self, rules: &Rules, gathered: &Gathered<'_>, said: &Said) {
+        let is_counted = !gathered.counted.as_slice().is_empty() || gathered.is_met_in_shadow();
         match said.by {
             By::Exempt(_) => self.add(EXEMPT, ALLOWED),
-            _ if applied.is_empty() => self.add(NO_RULE, ALLOWED),
-            _ => {}
+            _ if is_counted => {}
+            _ if gathered.is_bypassed() => self.add(BYPASS, ALLOWED),
+            _ => self.add(NO_RULE, ALLOWED),
         }
         for shadowed in said.shadows.as_slice() {
             self.add(row(rules, shadowed.by), SHADOW_DENIED);
@@ -152,8 +154,12 @@ impl Tallies {
     }
 
     /// A rule in shadow that would have let the request pass.
-    pub(super) fn passed_in_shadow(&self, rules: &Rules, number: u32) {
-        self.add(rules.applied[number as usize].tally, ALLOWED);
+    pub(super) fn passed_in_shadow(&self, rules: &Rules, number: u32, answer: &Answer) {
+        let row = rules.applied[number as usize].tally;
+        self.add(row, ALLOWED);
+        if is_near(&answer.decision, rules.near_limit_percent) {
+            self.add(row, NEAR_LIMIT);
+        }
     }
 
     /// A request that was refused, by what decided.
@@ -168,7 +174,7 @@ impl Tallies {
     #[cold]
     pub(super) fn exceeded(&self, mode: Mode) {
         let column = match mode {
-            Mode::Enforce => DENIED + Reason::TooLarge as usize,
+            Mode::Enforce => DENIED + DenyReason::TooLarge as usize,
             Mode::Shadow => SHADOW_DENIED,
             Mode::Off => ALLOWED,
         };
@@ -186,7 +192,7 @@ pub(super) enum Told {
     /// It passed, by this and by all others.
     Passed { near_limit: bool },
     /// This refused it.
-    Refused(Reason),
+    Refused(DenyReason),
     /// This would have, but is in shadow, or others of its quota have room.
     InShadow,
 }
@@ -213,9 +219,18 @@ impl Tallies {
         }
     }
 
-    /// No descriptor of a request met a limit.
-    pub(super) fn nothing_met(&self) {
-        self.add(NO_RULE, ALLOWED);
+    /// No descriptor of a request met a limit, or all that did were let through by operators.
+    pub(super) fn nothing_met(&self, rules: &Rules, found: &[Lookup<'_>]) {
+        let has_limits = |lookup: &Lookup<'_>| {
+            let leaf = lookup.leaf();
+            leaf.is_some_and(|leaf| !rules.trees.leaf(leaf.id).1.is_empty())
+        };
+        let row = if found.iter().any(has_limits) {
+            BYPASS
+        } else {
+            NO_RULE
+        };
+        self.add(row, ALLOWED);
     }
 }
 
@@ -225,8 +240,9 @@ fn row(rules: &Rules, by: By) -> u32 {
         By::Exempt(_) => EXEMPT,
         By::Block(_) | By::Ordered(_) => BLOCK,
         By::Excess(_) => BOUNDS,
-        By::Applied(number) | By::Blocked(number) | By::StoreFailure(number) => {
-            rules.applied[number as usize].tally
-        }
+        By::Applied(number)
+        | By::Blocked(number)
+        | By::MissingKey(number)
+        | By::StoreFailure(number) => rules.applied[number as usize].tally,
     }
 }

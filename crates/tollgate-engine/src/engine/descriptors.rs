@@ -13,8 +13,9 @@ use super::rules::Rules;
 use crate::backend::{Backend, Memory};
 use crate::envoy::{self, Charge, Lookup, StatusCode};
 use crate::facts::{Descriptor, Facts, Unit};
+use crate::limits::LimitKind;
 use crate::policy::{Mode, OnStoreFailure};
-use crate::verdict::Permits;
+use crate::verdict::{DenyReason, Permits};
 
 mod charge;
 mod ordered;
@@ -120,6 +121,10 @@ pub struct DescriptorFindings {
     pub decider: Option<usize>,
     /// How long until what refused would pass; zero if it passes.
     pub retry_after: Duration,
+    /// Why it was refused; none if it passed.
+    pub reason: Option<DenyReason>,
+    /// The limit that refused it, of those that its descriptor has; none if it passed, or no limit did.
+    pub limit: Option<LimitKind>,
     /// What decided if a store couldn't be asked; none if it was, or there is none.
     pub fallback: Option<OnStoreFailure>,
     /// What the request has more of than [is taken](crate::Bounds), in which case no limit was asked, and no
@@ -344,6 +349,11 @@ impl<B: Backend> Engine<B> {
                 Some(met)
             })
             .collect();
+        if met.iter().any(Option::is_some) {
+            trees.seen.note_found();
+        } else {
+            self.note_unmet_descriptors(&rules, domain, descriptors);
+        }
         let orders = self.ordered(&rules);
         if let Some(orders) = &orders {
             ordered::heed(&found, &mut met, orders.in_force());
@@ -400,9 +410,15 @@ impl<B: Backend> Engine<B> {
             _ => StatusCode::Ok,
         };
         debug_assert_eq!(code, envoy::overall(&statuses, rules.mode), "{statuses:?}");
+        let (reason, limit) = match code {
+            StatusCode::Ok => (None, None),
+            StatusCode::OverLimit => request.why(&decided),
+        };
         let findings = DescriptorFindings {
             statuses: told,
             decider: decided.decider,
+            reason,
+            limit,
             retry_after: match code {
                 StatusCode::Ok => Duration::ZERO,
                 StatusCode::OverLimit => decided.retry_after,
@@ -446,6 +462,8 @@ impl<B: Backend> Engine<B> {
         let findings = DescriptorFindings {
             statuses: Vec::new(),
             decider: None,
+            reason: (code == StatusCode::OverLimit).then_some(DenyReason::TooLarge),
+            limit: None,
             retry_after,
             fallback: None,
             too_much: Some(what),

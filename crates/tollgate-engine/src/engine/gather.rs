@@ -3,15 +3,12 @@
 //! A match is a rule's number, its limits, a key and a cost, wherever it came from: everything after
 //! this file knows no more of it.
 
-use std::hint::black_box;
-use std::num::{IntErrorKind, ParseIntError};
-
 use tollgate::Timestamp;
 
 use super::bounds::{Bounds, Excess};
 use super::orders::InForce;
 use super::overload::GateCheck;
-use super::rules::{Applied, Rules};
+use super::rules::{Applied, Rules, Tiered};
 use super::warm::is_gate;
 use crate::backend::Backend;
 use crate::facts::Facts;
@@ -22,9 +19,17 @@ use crate::policy::Mode;
 use crate::tally::UNCOUNTED;
 use crate::verdict::By;
 
+mod cost;
+mod early;
+mod keyless;
 mod more;
 mod ordered;
+mod sets;
 
+use cost::rule_cost;
+use early::{Early, meet};
+pub(crate) use keyless::{Keyless, Lacks};
+use more::{is_replaced, replaces};
 pub(crate) use ordered::{Ordered, blocked_until};
 
 /// Checks that need no memory.
@@ -32,6 +37,8 @@ const INLINE: usize = 8;
 
 /// What is to be asked about a request.
 pub(crate) struct Gathered<'a> {
+    /// The facts of the request, if it stands for several sets of them.
+    first: Option<&'a Facts<'a>>,
     /// Decided without any check.
     pub(crate) settled: Option<By>,
     /// What the request has too much of, if the policy were enforced.
@@ -55,6 +62,10 @@ pub(crate) struct Gathered<'a> {
         reason = "most requests meet none, and pay for one word"
     )]
     pub(crate) gates: Option<Box<Vec<GateCheck<'a>>>>,
+    /// What rules want of the request that it hasn't.
+    pub(crate) lacks: Lacks,
+    /// Rules that deny it for want of a key.
+    pub(crate) keyless: Option<Box<Keyless>>,
 }
 
 /// A rule that applies to a request, by number, and the fingerprint of its key there.
@@ -62,6 +73,10 @@ pub(crate) struct Gathered<'a> {
 pub(crate) struct Met {
     pub(crate) number: u32,
     pub(crate) fingerprint: [u64; 2],
+    /// Whether the request lacks the key, and the fingerprint is that of all who do.
+    pub(crate) is_keyless: bool,
+    /// The set of facts that it applies to.
+    pub(crate) set: u32,
 }
 
 /// The checks of some rules.
@@ -100,6 +115,7 @@ impl Group<'_> {
 impl<'a> Gathered<'a> {
     pub(crate) const fn new() -> Self {
         Self {
+            first: None,
             settled: None,
             shadow_excess: None,
             shadow_block: None,
@@ -110,7 +126,25 @@ impl<'a> Gathered<'a> {
             counted: Few::new(),
             ordered: None,
             gates: None,
+            lacks: Lacks::new(),
+            keyless: None,
         }
+    }
+
+    /// Whether operators have let it pass a rule.
+    pub(crate) fn is_bypassed(&self) -> bool {
+        let ordered = self.ordered.as_ref();
+        ordered.is_some_and(|ordered| ordered.is_bypassed)
+    }
+
+    /// Whether anything in shadow applies to it, which counts it then.
+    pub(crate) fn is_met_in_shadow(&self) -> bool {
+        let ordered = self.ordered.as_ref();
+        !self.shadow.checks.as_slice().is_empty()
+            || self.shadow_block.is_some()
+            || self.shadow_excess.is_some()
+            || ordered.is_some_and(|ordered| !ordered.shadow_blocks.is_empty())
+            || self.gates_in(Mode::Shadow).next().is_some()
     }
 
     /// The gates of rules in this mode, each with its number.
@@ -136,6 +170,9 @@ impl<'a> Gathered<'a> {
         (hashers, bounds): (&KeyHashers, &Bounds),
         backend: &impl Backend,
     ) {
+        if !facts.is_single() {
+            return self.fill_sets((rules, orders), facts, (hashers, bounds), backend);
+        }
         if let Some(orders) = orders {
             self.heed(rules, orders, facts);
         }
@@ -152,15 +189,12 @@ impl<'a> Gathered<'a> {
         let first = rules.block + rules.exempt;
         let early = Early::of(rules, matching.as_slice(), &known, (hashers, backend));
         rules.matcher.keep_matching(&known, &mut matching);
-        if let Some(tier) = tier(rules, &known) {
+        if let Some(tier) = self.tier(rules, &known) {
             matching.push(tier.saturating_add(u32::try_from(first).unwrap_or(u32::MAX)));
         }
-        if matching.as_slice().len() > bounds.checks {
-            let numbers = matching.as_slice().iter();
-            let found = numbers.filter(|number| **number as usize >= first).count();
-            if found > bounds.checks {
-                return self.exceed_checks(rules, found, bounds);
-            }
+        self.lacks.rule = matching.as_slice().is_empty();
+        if let Some(found) = too_many_rules(rules, matching.as_slice(), bounds) {
+            return self.exceed_checks(rules, found, bounds);
         }
         if rules.warms {
             self.now = Some(backend.now());
@@ -176,6 +210,9 @@ impl<'a> Gathered<'a> {
             };
             let applied = &rules.applied[rule];
             let Some(own) = meet(rule, applied, (&early, hashers), (&known, facts)) else {
+                self.lacks
+                    .keys
+                    .push(u32::try_from(rule).unwrap_or(u32::MAX));
                 continue;
             };
             if rules.replacing {
@@ -185,11 +222,32 @@ impl<'a> Gathered<'a> {
             }
         }
         if rules.replacing {
+            self.lacks.forget_replaced(rules, met.as_slice());
             self.ask_those_left(rules, met.as_slice(), &known, facts);
         }
         let found = self.enforced.checks.as_slice().len() + self.shadow.checks.as_slice().len();
         if found > bounds.checks {
             self.exceed_limits(rules, found, bounds);
+        }
+    }
+
+    /// The tier that a request is in, if any.
+    #[inline]
+    fn tier(&mut self, rules: &Rules, known: &Known<'_, '_>) -> Option<u32> {
+        let tiers = &rules.tiers;
+        let tiered = tiers.of(|slot| known.text(slot));
+        if let Tiered::In(number) = tiered {
+            tiers.tenants_seen.note_found();
+            tiers.tiers_seen.note_found();
+            return Some(number);
+        }
+        self.lacks.tier = tiered;
+        match tiered {
+            Tiered::Unknown(default) => {
+                tiers.tenants_seen.note_found();
+                default
+            }
+            _ => None,
         }
     }
 
@@ -214,6 +272,7 @@ impl<'a> Gathered<'a> {
     #[cold]
     fn exceed(&mut self, rules: &Rules, excess: Excess) {
         (self.enforced, self.shadow, self.gates) = (Group::new(), Group::new(), None);
+        self.keyless = None;
         self.settled = Some(match rules.mode {
             Mode::Enforce => By::Excess(excess),
             Mode::Shadow => {
@@ -280,13 +339,14 @@ impl<'a> Gathered<'a> {
         (met, mode): (Met, Mode),
         (known, facts): (&Known<'_, '_>, &'a Facts<'a>),
     ) {
+        if met.is_keyless && self.deny_keyless(rule, met, mode) {
+            return;
+        }
         self.unasked.get_or_insert(met);
         if rule.tally != UNCOUNTED && mode == Mode::Enforce {
             self.counted.push(rule.tally);
         }
-        let cost = rule.cost.and_then(|slot| cost_of(known.text(slot)?));
-        let cost = cost.or(facts.cost()).unwrap_or(rule.default_cost);
-        let cost = cost.max(u64::from(rule.is_estimated));
+        let cost = rule_cost(rule, known, facts);
         let key = RequestKey::new(&rule.key, facts, met.fingerprint);
         for limit in limits {
             // A limit is likely in no cache, so it isn't read here.
@@ -360,108 +420,15 @@ impl<'a> Gathered<'a> {
     }
 }
 
-/// Keys of rules that may match, found before it is known whether they do: what the backend needs for
-/// them is on its way meanwhile, and in no cache if there are many keys.
-struct Early(Few<Met, INLINE>);
-
-impl Early {
-    #[inline]
-    fn of(
-        rules: &Rules,
-        candidates: &[u32],
-        known: &Known<'_, '_>,
-        (hashers, backend): (&KeyHashers, &impl Backend),
-    ) -> Self {
-        let mut early = Self(Few::new());
-        let first = rules.block + rules.exempt;
-        // A request that may be exempt or blocked is likely to need no key.
-        if candidates.iter().any(|number| (*number as usize) < first) {
-            return early;
-        }
-        let candidates = candidates.iter().take(INLINE);
-        let rules = candidates.filter_map(|number| {
-            let number = (*number as usize).checked_sub(first)?;
-            Some((number, rules.applied.get(number)?))
-        });
-        for (_, rule) in rules.clone() {
-            // Loads that nobody waits for: those of several rules overlap.
-            black_box((rule.default_cost, rule.shares));
-        }
-        for (number, rule) in rules {
-            let Some(fingerprint) = rule.key.fingerprint(known, hashers) else {
-                continue;
-            };
-            if let Some(limit) = rule.limits.as_slice().first() {
-                backend.prefetch(limit, fingerprint);
-            }
-            early.0.push(Met {
-                number: u32::try_from(number).unwrap_or(u32::MAX),
-                fingerprint,
-            });
-        }
-        early
-    }
-
-    #[inline]
-    fn find(&self, number: u32) -> Option<[u64; 2]> {
-        let mut met = self.0.as_slice().iter();
-        met.find(|met| met.number == number)
-            .map(|met| met.fingerprint)
-    }
-}
-
-/// A rule whose match a request has, and how it applies to the request's key; none if the request lacks a part of that.
-#[inline(always)]
-fn meet<'a>(
-    number: usize,
-    rule: &'a Applied,
-    (early, hashers): (&Early, &KeyHashers),
-    (known, facts): (&Known<'_, '_>, &'a Facts<'a>),
-) -> Option<(Met, Mode)> {
-    let number = u32::try_from(number).unwrap_or(u32::MAX);
-    let fingerprint = match early.find(number) {
-        Some(fingerprint) => fingerprint,
-        None => late(rule, known, hashers)?,
-    };
-    let mode = rule.mode_for(&RequestKey::new(&rule.key, facts, fingerprint));
-    let met = Met {
-        number,
-        fingerprint,
-    };
-    Some((met, mode))
-}
-
-/// The key of a tier, of one rule of very many that may match, or of a request that might be exempt.
-#[inline(never)]
-fn late(rule: &Applied, known: &Known<'_, '_>, hashers: &KeyHashers) -> Option<[u64; 2]> {
-    rule.key.fingerprint(known, hashers)
-}
-
+/// How many rules match, if they are more than a request may meet. Entries of the lists of what is blocked and exempt aren't
+/// counted.
 #[inline]
-fn tier(rules: &Rules, known: &Known<'_, '_>) -> Option<u32> {
-    let tenant = known.text(rules.tiers.tenant?)?;
-    rules.tiers.number(tenant, |slot| known.text(slot))
-}
-
-/// Whether another rule that applies takes its place. A rule in shadow takes only the place of others
-/// in shadow.
-#[inline]
-fn is_replaced(rules: &Rules, met: &[(Met, Mode)], (number, mode): (u32, Mode)) -> bool {
-    met.iter().any(|(other, its_mode)| {
-        let other = &rules.applied[other.number as usize];
-        *its_mode <= mode && other.replaces.contains(&number)
-    })
-}
-
-fn is_too_large(error: &ParseIntError) -> bool {
-    *error.kind() == IntErrorKind::PosOverflow
-}
-
-/// What a fact says that a request costs. A number that is too large counts as the largest, not as the default.
-fn cost_of(text: &str) -> Option<u64> {
-    match text.parse() {
-        Ok(cost) => Some(cost),
-        Err(error) if is_too_large(&error) => Some(u64::MAX),
-        Err(_) => None,
+fn too_many_rules(rules: &Rules, matching: &[u32], bounds: &Bounds) -> Option<usize> {
+    if matching.len() <= bounds.checks {
+        return None;
     }
+    let first = rules.block + rules.exempt;
+    let numbers = matching.iter();
+    let found = numbers.filter(|number| **number as usize >= first).count();
+    (found > bounds.checks).then_some(found)
 }

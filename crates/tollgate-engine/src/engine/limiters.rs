@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
-use tollgate::Timestamp;
+use tollgate::{OnMissingKey, Timestamp};
 
 use super::Engine;
 use super::orders::Limiter;
@@ -42,6 +42,13 @@ pub struct LimiterState {
     pub sort: LimiterSort,
     /// The facts that make its keys, or the keys of the entries on the way to it.
     pub key: Vec<String>,
+    /// The facts of each key to fall back to where a request lacks those, in their order.
+    pub fallback_keys: Vec<Vec<String>>,
+    /// What happens to a request without a key: none if it has one counter for all, or is no rule.
+    pub on_missing_key: Option<OnMissingKey>,
+    /// Whether it matched a hundred requests under this policy and found its key in none, though the policy doesn't say
+    /// `on_missing_key: pass`: it limits nobody, and nobody said that it shouldn't.
+    pub never_finds_its_key: bool,
     /// Whether it is enforced, or only counts.
     pub mode: Mode,
     /// For how many keys in a hundred it is enforced.
@@ -99,6 +106,7 @@ impl<B: Backend> Engine<B> {
         let waiting = self.turns.waiting_by_limit();
         let orders = self.ordered(&rules);
         let orders = |limiter| orders.as_ref().map_or(0, |held| held.count(limiter));
+        let owned = |facts: Vec<&str>| facts.into_iter().map(str::to_owned).collect();
         let applied = (0..).zip(rules.applied.iter()).map(|(number, rule)| {
             let limits = rule.limits.as_slice();
             LimiterState {
@@ -109,6 +117,14 @@ impl<B: Backend> Engine<B> {
                     LimiterSort::Rule
                 },
                 key: rule.key.facts().map(str::to_owned).collect(),
+                fallback_keys: rule.key.fact_lists().skip(1).map(owned).collect(),
+                on_missing_key: (!rule.is_tier && !rule.key.is_empty())
+                    .then_some(rule.on_missing_key),
+                never_finds_its_key: if rule.is_tier {
+                    rules.tiers.tenants_seen.is_never_found()
+                } else {
+                    rule.seen.is_never_found() && !rule.is_missing_expected
+                },
                 mode: rule.mode,
                 enforced_percent: rule.enforced_percent(),
                 limits: kinds_of(rule),
@@ -128,6 +144,9 @@ impl<B: Backend> Engine<B> {
                 name: leaf.to_string(),
                 sort: LimiterSort::Descriptor,
                 key: leaf.steps.iter().map(|step| step.key.to_string()).collect(),
+                fallback_keys: Vec::new(),
+                on_missing_key: None,
+                never_finds_its_key: false,
                 mode,
                 enforced_percent: percent_of(mode),
                 limits: kinds(limits),
@@ -151,7 +170,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// The keys that were refused most since the engine was made, or since [`reset_top`](Self::reset_top); none unless it
-    /// [counts](Self::with_top). What is in shadow isn't counted, nor what no rule refuses.
+    /// [counts](Self::with_top). What rules in shadow would have refused is marked; what no rule refuses isn't counted.
     pub fn top(&self) -> Option<TopKeys> {
         self.top.as_ref().map(Top::keys)
     }

@@ -1,28 +1,40 @@
 //! Operators' orders, held by the engine: made, listed, withdrawn, and put over each policy that comes into force.
 
-use std::sync::{MutexGuard, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use foldhash::fast::FixedState;
 use tollgate::Timestamp;
 
 use super::Engine;
 use super::rules::Rules;
 use crate::backend::Backend;
+use crate::facts::{KNOWN_FACTS, is_known_fact};
+use crate::matcher::address::Network;
 use crate::orders::{
-    Act, Effect, LONGEST_ORDER, MOST_ORDERS, NewOrder, Order, OrderError, Replacement, Target,
-    TargetKey,
+    Act, Effect, LONGEST_ORDER, MOST_ORDERS, NewOrder, Order, OrderError, OrderFacts, Replacement,
+    Target, TargetKey,
 };
+use crate::suggest::closest;
 
+mod acted;
 mod find;
 mod overlay;
+mod pattern;
 mod place;
+mod reset;
 mod saved;
 mod table;
+mod target_keys;
 
-pub use find::{Found, FoundLimit, Reset};
+pub use find::{Found, FoundLimit};
 pub(crate) use overlay::{Held, InForce, Overlay};
+pub use reset::{Reset, ResetRule, ResetScope};
+pub(super) use saved::BookForm;
 pub(crate) use table::{Limiter, Override, Timed};
 
+use acted::Acted;
 use table::Table;
 
 /// How much text an order's target has at the most.
@@ -31,6 +43,8 @@ const TARGET_BYTES: usize = 2_048;
 const BY_BYTES: usize = 256;
 /// How many sets of facts there are orders by that name no rule: a request is looked up by each of them.
 const MOST_SORTS: usize = 16;
+/// How many orders there are by globs and networks: a request is matched with each of them.
+const MOST_PATTERNS: usize = 256;
 /// A wall clock that shows so much less than when an order was made was set back.
 const SET_BACK: Duration = Duration::from_secs(1);
 
@@ -38,6 +52,8 @@ const SET_BACK: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Book {
     orders: Vec<Order>,
+    /// What each has done, by its number.
+    acted: HashMap<u64, Arc<Acted>, FixedState>,
     /// How many there were.
     made: u64,
 }
@@ -49,6 +65,9 @@ impl Book {
         let before = self.orders.len();
         self.orders.retain(|order| order.until > now);
         let mut has_changed = self.orders.len() < before;
+        if has_changed {
+            self.forget_ended();
+        }
         for order in &mut self.orders {
             if order.made_at > now + SET_BACK {
                 let lasts = order.until - order.made_at;
@@ -57,6 +76,24 @@ impl Book {
             }
         }
         has_changed
+    }
+
+    /// Forgets what orders have done that are gone.
+    fn forget_ended(&mut self) {
+        let ids: HashSet<u64, FixedState> = self.orders.iter().map(|order| order.id).collect();
+        self.acted.retain(|id, _| ids.contains(id));
+    }
+
+    /// Where it is counted what an order does.
+    fn acted(&mut self, id: u64) -> Arc<Acted> {
+        Arc::clone(self.acted.entry(id).or_default())
+    }
+
+    /// An order, with what it has done so far.
+    fn with_acted(&self, mut order: Order) -> Order {
+        let acted = self.acted.get(&order.id).map(|acted| acted.read());
+        (order.acted, order.last_acted) = acted.unwrap_or_default();
+        order
     }
 }
 
@@ -82,7 +119,7 @@ impl<B: Backend> Engine<B> {
     /// # use tollgate_engine::document::Format;
     /// # use tollgate_engine::{Engine, Facts, Policy};
     /// use tollgate_engine::orders::{Act, NewOrder, Target};
-    /// use tollgate_engine::verdict::Reason;
+    /// use tollgate_engine::verdict::DenyReason;
     ///
     /// # let wall = Manual::new();
     /// # let memory = Memory::builder().clock(Manual::new()).wall(wall.clone()).build();
@@ -93,8 +130,8 @@ impl<B: Backend> Engine<B> {
     ///
     /// let mallory = Facts::new().with("user", "mallory");
     /// let verdict = engine.decide(&mallory);
-    /// assert_eq!(verdict.reason(), Some(Reason::Blocked));
-    /// assert_eq!(verdict.decision().retry_after, hour);
+    /// assert_eq!(verdict.reason(), Some(DenyReason::Blocked));
+    /// assert_eq!(verdict.decision().wait(), hour);
     /// assert!(engine.decide(&Facts::new().with("user", "bob")).passed().is_some());
     /// # wall.advance(hour);
     /// // An hour later:
@@ -111,6 +148,7 @@ impl<B: Backend> Engine<B> {
             target,
             lasts,
             by,
+            facts: names,
         } = new;
         let rules = self.rules.load_full();
         let mut order = Order {
@@ -121,10 +159,18 @@ impl<B: Backend> Engine<B> {
             made_at: now,
             until: now + lasts,
             effect: Effect::InForce,
+            acted: 0,
+            last_acted: None,
         };
+        can_match(&rules, &order.target, names)?;
         // Whether it does anything is found out by itself: one more table, of this order alone.
         let mut alone = Table::default();
-        order.effect = alone.add(&order, &rules, (&self.hashers, &self.backend));
+        let alone_acted = Arc::default();
+        order.effect = alone.add(
+            (&order, alone_acted),
+            &rules,
+            (&self.hashers, &self.backend),
+        );
         if let Effect::Idle(why) = order.effect {
             return Err(why);
         }
@@ -134,8 +180,10 @@ impl<B: Backend> Engine<B> {
         if others.clone().count() >= MOST_ORDERS {
             return Err(OrderError::Full);
         }
-        is_of_a_known_sort(&order, others)?;
+        is_of_a_known_sort(&order, others.clone())?;
+        has_few_patterns(&order, others)?;
         book.orders.retain(is_other);
+        book.forget_ended();
         book.made = order.id;
         book.orders.push(order.clone());
         self.put_over(&rules, &mut book);
@@ -194,6 +242,8 @@ impl<B: Backend> Engine<B> {
         book.end(now);
         let place = book.orders.iter().position(is_meant)?;
         let order = book.orders.remove(place);
+        let order = book.with_acted(order);
+        book.forget_ended();
         let rules = self.rules.load_full();
         self.put_over(&rules, &mut book);
         drop(book);
@@ -209,14 +259,17 @@ impl<B: Backend> Engine<B> {
             let rules = self.rules.load_full();
             self.put_over(&rules, &mut book);
         }
-        book.orders.clone()
+        let orders = book.orders.iter().cloned();
+        orders.map(|order| book.with_acted(order)).collect()
     }
 
     /// Puts all orders over a policy, which may be about to come into force: then the book stays locked until it is.
     pub(super) fn put_over(&self, rules: &Rules, book: &mut Book) {
         let mut table = Table::default();
-        for order in &mut book.orders {
-            order.effect = table.add(order, rules, (&self.hashers, &self.backend));
+        for place in 0..book.orders.len() {
+            let acted = book.acted(book.orders[place].id);
+            let order = &mut book.orders[place];
+            order.effect = table.add((order, acted), rules, (&self.hashers, &self.backend));
         }
         rules.orders.set((!book.orders.is_empty()).then_some(table));
     }
@@ -268,11 +321,57 @@ fn is_sound(new: &NewOrder) -> Result<(), OrderError> {
         (Act::Override(replacement), ..) if *replacement == Replacement::default() => {
             Err(OrderError::NoReplacement)
         }
-        (Act::Override(_), None, TargetKey::Everybody | TargetKey::Facts(_)) => {
-            Err(OrderError::WantsRule)
-        }
+        (
+            Act::Override(_),
+            None,
+            TargetKey::Everybody | TargetKey::Facts(_) | TargetKey::Patterns(_),
+        ) => Err(OrderError::WantsRule),
         _ => Ok(()),
     }
+}
+
+/// Whether any request could be one that an order by facts is for.
+fn can_match(rules: &Rules, target: &Target, names: OrderFacts) -> Result<(), OrderError> {
+    let pairs: Vec<(&str, &str)> = match &target.key {
+        TargetKey::Facts(facts) => place::borrowed(facts).collect(),
+        TargetKey::Patterns(facts) => {
+            let facts = facts.iter();
+            facts
+                .map(|(fact, own)| (fact.as_str(), own.text()))
+                .collect()
+        }
+        _ => return Ok(()),
+    };
+    let slots = rules.matcher.slots();
+    for (fact, value) in pairs {
+        let is_named = || slots.names().iter().any(|own| **own == *fact);
+        // A rule says by itself which facts its key has.
+        if target.rule.is_none()
+            && names == OrderFacts::Known
+            && !is_known_fact(fact)
+            && !is_named()
+        {
+            let named = slots.names().iter().map(|own| &**own);
+            return Err(OrderError::UnknownFact {
+                fact: fact.to_owned(),
+                near: closest(fact, KNOWN_FACTS.into_iter().chain(named)).map(str::to_owned),
+            });
+        }
+        if is_no_address(fact, value) {
+            return Err(OrderError::NotAnAddress {
+                fact: fact.to_owned(),
+                value: value.to_owned(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Whether a value was meant as an address or a network, and is none.
+fn is_no_address(fact: &str, value: &str) -> bool {
+    let is_of_addresses = |sign: char| sign.is_ascii_hexdigit() || matches!(sign, '.' | ':' | '/');
+    let is_like_one = value.contains(['.', ':', '/']) && value.chars().all(is_of_addresses);
+    fact == "ip" && is_like_one && Network::parse(value).is_none()
 }
 
 /// The names of the facts that an order is by, if it names no rule.
@@ -299,6 +398,18 @@ fn is_of_a_known_sort<'a>(
     sorts.dedup();
     if sorts.len() > MOST_SORTS {
         return Err(OrderError::TooManySorts(MOST_SORTS));
+    }
+    Ok(())
+}
+
+/// Whether requests aren't matched with too many patterns.
+fn has_few_patterns<'a>(
+    order: &Order,
+    others: impl Iterator<Item = &'a Order>,
+) -> Result<(), OrderError> {
+    let is_pattern = |order: &Order| matches!(order.target.key, TargetKey::Patterns(_));
+    if is_pattern(order) && others.filter(|other| is_pattern(other)).count() >= MOST_PATTERNS {
+        return Err(OrderError::TooManyPatterns(MOST_PATTERNS));
     }
     Ok(())
 }

@@ -17,8 +17,10 @@ use crate::limits::{Check, Limit, LimitKind};
 use crate::policy::{Adaptive, Rule};
 
 mod entered;
+mod retired;
 
 pub(crate) use entered::{Beside, Entered, GateCheck};
+pub(crate) use retired::{GatesBefore, RetiredGates};
 
 /// The clock of a backend, whichever that is.
 type Time = Arc<dyn Clock>;
@@ -52,7 +54,7 @@ pub(crate) struct Gate {
 }
 
 /// What outlives a policy: who is inside, and what was learnt.
-struct Kept {
+pub(crate) struct Kept {
     /// What it goes by. Only changed by who puts a policy in force.
     own: Mutex<Adaptive>,
     controller: Controller<Box<dyn Law>>,
@@ -168,16 +170,19 @@ impl Overload {
         slots.chain(adaptive).any(|own| own.id == limit)
     }
 
-    /// Puts the gate in its place: the one of the policy before with all who are inside, or a new one.
-    pub(in crate::engine) fn open(&mut self, before: Option<&Self>, clock: impl FnOnce() -> Time) {
+    /// Puts the gate in its place: the one that the rule had before with all who are inside, or a new one.
+    pub(in crate::engine) fn open(
+        &mut self,
+        before: Option<Arc<Kept>>,
+        clock: impl FnOnce() -> Time,
+    ) {
         let Some(adapting) = &mut self.adaptive else {
             return;
         };
-        let before = before.and_then(|before| before.adaptive.as_ref()?.gate.as_ref());
         let kept = match before {
             Some(before) => {
-                before.kept.follow(adapting.own, adapting.limit.id);
-                Ok(Arc::clone(&before.kept))
+                before.follow(adapting.own, adapting.limit.id);
+                Ok(before)
             }
             None => Kept::new(adapting.own, adapting.limit.id, clock()).map(Arc::new),
         };
@@ -257,6 +262,11 @@ impl Gate {
 }
 
 impl Adapting {
+    /// What outlives the policy.
+    pub(in crate::engine) fn kept(&self) -> Option<Arc<Kept>> {
+        self.gate.as_ref().map(|gate| Arc::clone(&gate.kept))
+    }
+
     /// How it is now.
     pub(crate) fn state(&self) -> Option<AdaptiveState> {
         let now = self.gate.as_ref()?.kept.limiter.peek();

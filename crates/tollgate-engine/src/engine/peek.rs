@@ -69,7 +69,11 @@ impl<B: Backend> Engine<B> {
                         if said.look_in_shadow(&gathered, number)
                             && let Ok(each) = self.backend.peek(checks).await
                         {
-                            said.overhear(&rules, (number, checks), Answer::over(checks, &each));
+                            said.overhear(
+                                (&rules, &gathered),
+                                (number, checks),
+                                Answer::over(checks, &each),
+                            );
                         }
                     }
                     said.look_alone(&gathered);

@@ -1,44 +1,47 @@
 //! A policy, compiled: what a request is matched against, and which limits that leads to.
 
 use std::collections::{HashMap, HashSet};
-use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
-use tollgate::{Algorithm, LimitError, Timestamp};
+use tollgate::{Algorithm, LimitError, OnMissingKey, Timestamp};
 
 use super::counters::{Counters, Sharing};
 use super::descriptors::Trees;
 use super::orders::Overlay;
-use super::overload::Overload;
+use super::overload::RetiredGates;
 use super::rollout::Rollout;
-use super::turns::Demand;
-use super::warm::{WarmUp, is_gate};
+use super::seen::{FirstHundred, KeySeen};
+use super::warm::WarmUp;
 use crate::backend::Backend;
 use crate::envoy::Leaf;
-use crate::limits::{Check, Estimates, KeyPlan, Limit, LimitKind, RequestKey};
+use crate::limits::{Estimates, KeyPlan, Limit, LimitKind};
 use crate::matcher::{Matcher, Slots};
-use crate::policy::{Cost, Counting, Limits, Match, Mode, OnStoreFailure, Policy, Rule};
+use crate::policy::{Cost, Counting, FailureModes, Limits, Match, Mode, Policy, Rule};
 use crate::tally::{Tallies, UNCOUNTED};
-use crate::verdict::percent_of;
 
+mod applied;
+mod domains;
 mod error;
 mod gates;
 mod tiers;
 
+pub(crate) use applied::{Applied, OwnLimits};
 pub use error::PolicyError;
 use gates::patience;
-pub(crate) use tiers::{TIERS, Tiers};
+pub(crate) use tiers::{TIERS, Tiered, Tiers};
 
 /// Whose limits tiers are.
 pub(crate) const TENANT: &str = "tenant";
 
-/// A policy in force. It holds no state.
+/// A policy in force. It holds no state but that of gates.
 #[derive(Debug)]
 pub(crate) struct Rules {
     /// Blocked requests, then exempt ones, then the rules that aren't off.
     pub(crate) matcher: Matcher,
+    /// How many of the facts, from the first on, are values: of keys, costs, tiers and classes. Others are only compared.
+    pub(crate) values: usize,
     pub(crate) exempt: usize,
     pub(crate) block: usize,
     /// The rules that aren't off, then the tiers.
@@ -46,6 +49,8 @@ pub(crate) struct Rules {
     pub(crate) tiers: Tiers,
     /// Envoy's domains.
     pub(crate) trees: Trees,
+    /// Domains that rules are for.
+    pub(crate) domains: domains::Domains,
     pub(crate) mode: Mode,
     pub(crate) near_limit_percent: u8,
     /// Whether any rule takes the place of others.
@@ -58,6 +63,10 @@ pub(crate) struct Rules {
     pub(crate) warms: bool,
     /// Which limits are kept in which state.
     pub(crate) counters: Counters,
+    /// Gates of rules that it doesn't have.
+    pub(crate) retired_gates: RetiredGates,
+    /// Requests that met no rule, while none is known to have met one.
+    pub(crate) unmet: FirstHundred,
     /// Tells this policy from those before it.
     pub(crate) version: u64,
     /// When it came into force, by the wall clock.
@@ -65,81 +74,6 @@ pub(crate) struct Rules {
     /// What operators have ordered beside it.
     pub(crate) orders: Overlay,
     pub(crate) policy: Arc<Policy>,
-}
-
-/// A rule or a tier, ready to be applied to a request.
-// All that a decision reads lies in here, so that one wait for memory is enough for a rule.
-#[derive(Debug)]
-pub(crate) struct Applied {
-    pub(crate) name: Box<str>,
-    pub(crate) key: KeyPlan,
-    pub(crate) limits: OwnLimits,
-    pub(crate) cost: Option<u32>,
-    pub(crate) default_cost: u64,
-    pub(crate) mode: Mode,
-    /// For how long a request that is over it may wait.
-    pub(crate) waits: Option<Duration>,
-    /// Numbers of the rules that it takes the place of.
-    pub(crate) replaces: Box<[u32]>,
-    /// Whether it has slots or an estimate to hold while the request runs.
-    pub(crate) holds: bool,
-    /// Whether its cost is an estimate: at least one, or there would be nothing to settle.
-    pub(crate) is_estimated: bool,
-    pub(crate) is_tier: bool,
-    /// Whether other rules may count in the same state.
-    pub(crate) shares: bool,
-    /// For which keys it is enforced, if for a part of them.
-    pub(crate) rollout: Option<Rollout>,
-    /// Whether more than its limits is to be looked at: one of the next two is there.
-    pub(crate) has_more: bool,
-    /// What stands beside its rates until it is warm.
-    pub(crate) warm: Option<Box<WarmUp>>,
-    /// What it does about overload.
-    pub(crate) overload: Option<Box<Overload>>,
-    /// Where it is counted.
-    pub(crate) tally: u32,
-}
-
-impl Applied {
-    /// Whether it is enforced for one key, or only counts.
-    #[inline]
-    pub(crate) fn mode_for(&self, key: &RequestKey<'_>) -> Mode {
-        match self.rollout {
-            None => self.mode,
-            Some(rollout) => rollout.mode(key),
-        }
-    }
-
-    /// For how many keys in a hundred it is enforced.
-    pub(crate) fn enforced_percent(&self) -> u8 {
-        let part = self.rollout.map(|rollout| rollout.percent);
-        part.unwrap_or(percent_of(self.mode))
-    }
-
-    /// What stands beside its rates now.
-    #[inline]
-    pub(crate) fn gates(&self, now: Option<Timestamp>) -> &[Limit] {
-        let warm = self.warm.as_ref().zip(now);
-        warm.map_or(&[], |(warm, now)| warm.gates(now))
-    }
-
-    /// What a request that one of its checks refused asks for in line.
-    pub(crate) fn demand(&self, check: &Check<'_>, now: Option<Timestamp>) -> Demand {
-        let demand = Demand::of(check).of_class(self.class_of(check.limit));
-        let own = self.limits.as_slice().first();
-        match (own, self.warm.as_ref().zip(now)) {
-            (Some(own), Some((warm, now))) if is_gate(check.limit) => {
-                demand.beside(own.id, warm.changes_at(now))
-            }
-            _ => demand,
-        }
-    }
-
-    /// What stood beside them at a time.
-    pub(crate) fn gates_at(&self, at: Option<Timestamp>) -> &[Limit] {
-        let warm = self.warm.as_ref().zip(at);
-        warm.map_or(&[], |(warm, at)| warm.gates_at(at))
-    }
 }
 
 impl Rules {
@@ -174,36 +108,9 @@ impl Rules {
     }
 }
 
-/// The limits of a rule: the only one, as most have, in place.
-#[derive(Debug)]
-pub(crate) enum OwnLimits {
-    One(Limit),
-    Others(Box<[Limit]>),
-}
-
-impl OwnLimits {
-    fn new(mut limits: Vec<Limit>) -> Self {
-        match (limits.pop(), limits.is_empty()) {
-            (Some(only), true) => Self::One(only),
-            (last, _) => {
-                limits.extend(last);
-                Self::Others(limits.into())
-            }
-        }
-    }
-
-    #[inline]
-    pub(crate) fn as_slice(&self) -> &[Limit] {
-        match self {
-            Self::One(limit) => slice::from_ref(limit),
-            Self::Others(limits) => limits,
-        }
-    }
-}
-
 /// How limits of a rule, a tier or a descriptor are kept in a store.
 struct Way<'a> {
-    failure: OnStoreFailure,
+    failure: FailureModes,
     counting: Counting,
     slot: Option<&'a str>,
     estimates: Estimates,
@@ -219,7 +126,8 @@ impl Way<'_> {
                 }
                 (counting, _) => counting,
             };
-            let limit = limit.stored(self.failure, counting, self.slot);
+            let failure = limit.kind().failure_in(&self.failure);
+            let limit = limit.stored(failure, counting, self.slot);
             match self.estimates {
                 Estimates::None => Ok(limit),
                 estimates => limit.with_estimates(estimates),
@@ -278,17 +186,7 @@ impl Rules {
         };
         let is_on = |rule: &&Rule| rule.mode.max(policy.mode) != Mode::Off;
         let on: Vec<&Rule> = policy.rules.iter().filter(is_on).collect();
-        let mut numbers: HashMap<&str, Option<u32>, FixedState> = HashMap::default();
-        for rule in &policy.rules {
-            if numbers.insert(&rule.name, None).is_some() {
-                return Err(PolicyError::SameName {
-                    name: rule.name.clone(),
-                });
-            }
-        }
-        for (number, rule) in (0..).zip(&on) {
-            numbers.insert(&rule.name, Some(number));
-        }
+        let numbers = numbers_by_name(&policy.rules, &on)?;
         let mut applied = Vec::with_capacity(on.len() + policy.tiers.len());
         for rule in &on {
             applied.push(draft.rule(rule, policy.mode, &numbers)?);
@@ -298,10 +196,12 @@ impl Rules {
         let (exempt, block) = lists(&policy);
         let matches = on.iter().map(|rule| &rule.matches);
         let matches = block.iter().chain(exempt).chain(matches);
+        let values = draft.slots.names().len();
         let matcher = Matcher::with_slots(matches, draft.slots)?;
         draft.counters.settle();
         Ok(Self {
             matcher,
+            values,
             exempt: exempt.len(),
             block: block.len(),
             replacing: applied.iter().any(|rule| !rule.replaces.is_empty()),
@@ -311,15 +211,37 @@ impl Rules {
             applied: applied.into(),
             tiers,
             trees,
+            domains: domains::Domains::of(&policy),
             mode: policy.mode,
             near_limit_percent: policy.near_limit_percent,
             counters: draft.counters,
+            retired_gates: RetiredGates::default(),
+            unmet: FirstHundred::default(),
             version: before.map_or(0, |rules| rules.version + 1),
             since: Timestamp::ZERO,
             orders: Overlay::default(),
             policy: Arc::new(policy),
         })
     }
+}
+
+/// The number of each rule among those that are on, by its name; none of one that is off. No two rules may have one name.
+fn numbers_by_name<'p>(
+    all: &'p [Rule],
+    on: &[&'p Rule],
+) -> Result<HashMap<&'p str, Option<u32>, FixedState>, PolicyError> {
+    let mut numbers: HashMap<&str, Option<u32>, FixedState> = HashMap::default();
+    for rule in all {
+        if numbers.insert(&rule.name, None).is_some() {
+            return Err(PolicyError::SameName {
+                name: rule.name.clone(),
+            });
+        }
+    }
+    for (number, rule) in (0..).zip(on) {
+        numbers.insert(&rule.name, Some(number));
+    }
+    Ok(numbers)
 }
 
 /// The lists of what is exempt and blocked, if the policy isn't off.
@@ -385,7 +307,10 @@ impl Draft<'_> {
         let (warm, overload) = (self.warm_up(rule)?, self.overload(rule, &limits)?);
         Ok(Applied {
             name: rule.name.as_str().into(),
-            key: KeyPlan::new(&rule.key, &mut self.slots).shared(&mut self.keys),
+            key: KeyPlan::of(rule, &mut self.slots).shared(&mut self.keys),
+            on_missing_key: rule.on_missing_key.unwrap_or(OnMissingKey::Pass),
+            is_missing_expected: rule.on_missing_key == Some(OnMissingKey::Pass),
+            seen: KeySeen::default(),
             cost: fact.as_ref().map(|fact| self.slots.number(fact)),
             default_cost: *default,
             limits: OwnLimits::new(limits),

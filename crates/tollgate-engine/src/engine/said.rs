@@ -1,10 +1,13 @@
 //! What is said about a request, step by step: by what settles it, by rules in force, by those in shadow.
 
-use super::gather::{Gathered, Met, Ordered};
+use tollgate::{Decision, Outcome};
+
+use super::gather::{Gathered, Keyless, Met, Ordered};
 use super::rules::Rules;
+use super::warm::is_gate;
 use crate::limits::{Answer, Check};
 use crate::policy::OnStoreFailure;
-use crate::verdict::{BLOCKED, By, Said, Shadowed};
+use crate::verdict::{BLOCKED, By, MetLimit, Said, Shadowed};
 
 impl Said {
     /// Whether nothing has to be asked.
@@ -22,13 +25,32 @@ impl Said {
             return true;
         }
         let Some(by) = gathered.settled else {
-            return false;
+            return match &gathered.keyless {
+                Some(keyless) => self.is_keyless(keyless),
+                None => false,
+            };
         };
         self.by = by;
         if let By::Block(_) | By::Excess(_) = by {
             self.allowed = false;
             self.decision = BLOCKED;
         }
+        true
+    }
+
+    /// Whether a rule denies it because it lacks a key.
+    #[cold]
+    fn is_keyless(&mut self, keyless: &Keyless) -> bool {
+        let Some(met) = keyless.denied else {
+            let shadows = keyless.shadows.iter().map(|met| Shadowed {
+                fingerprint: met.fingerprint,
+                ..Shadowed::blocked(By::MissingKey(met.number))
+            });
+            shadows.for_each(|shadowed| self.shadows.push(shadowed));
+            return false;
+        };
+        (self.allowed, self.by) = (false, By::MissingKey(met.number));
+        (self.decision, self.fingerprint) = (BLOCKED, met.fingerprint);
         true
     }
 
@@ -43,6 +65,7 @@ impl Said {
         };
         (self.allowed, self.by) = (false, blocked.by);
         (self.decision, self.fingerprint) = (blocked.decision, blocked.fingerprint);
+        self.set = blocked.set;
         self.blocked_by = Some(blocked.order.id);
         true
     }
@@ -63,6 +86,8 @@ impl Said {
             Some(Met {
                 number,
                 fingerprint: check.key.fingerprint(),
+                is_keyless: false,
+                set: gathered.set_of(&check.key),
             })
         });
         let gate = || {
@@ -79,17 +104,53 @@ impl Said {
                 (false, Some(OnStoreFailure::Closed)) => By::StoreFailure(met.number),
                 _ => By::Applied(met.number),
             };
-            self.fingerprint = met.fingerprint;
+            (self.fingerprint, self.set) = (met.fingerprint, met.set);
             if let Some(ordered) = &gathered.ordered {
                 self.changed = ordered.changed(met.number).cloned();
             }
         }
     }
 
+    /// Keeps what each limit in force said, the most urgent first, if there are several.
+    pub(super) fn list_limits(&mut self, gathered: &Gathered<'_>, each: &[Decision]) {
+        let group = &gathered.enforced;
+        let (checks, askers) = (group.checks.as_slice(), group.askers.as_slice());
+        // A request that never passes is told of that limit alone: a store isn't asked about the others.
+        let never = self.decision.outcome == Outcome::Never;
+        if never || each.len() < 2 || each.len() != checks.len() {
+            return;
+        }
+        let limits = checks.iter().zip(askers).zip(each);
+        // One that stands beside a rate only until the rule is warm is told of if it denies.
+        let limits =
+            limits.filter(|((check, _), said)| !is_gate(check.limit) || !said.is_allowed());
+        let mut limits: Vec<_> = limits
+            .map(|((check, asker), decision)| {
+                let mut decision = *decision;
+                if self.allowed {
+                    // Others may have come between the charge and the look.
+                    decision.outcome = Outcome::Allowed;
+                }
+                MetLimit {
+                    by: By::Applied(*asker),
+                    kind: check.limit.kind().clone(),
+                    decision,
+                    cost: check.cost.max(1),
+                }
+            })
+            .collect();
+        // What denied may have come back by now, or is no limit of these: then it is told alone.
+        if !self.allowed && limits.iter().all(|met| met.decision.is_allowed()) {
+            return;
+        }
+        limits.sort_by_key(MetLimit::urgency);
+        self.limits = Some(limits.into());
+    }
+
     /// What a rule in shadow says.
     pub(super) fn overhear(
         &mut self,
-        rules: &Rules,
+        (rules, gathered): (&Rules, &Gathered<'_>),
         (number, checks): (u32, &[Check<'_>]),
         answer: Answer,
     ) {
@@ -99,6 +160,7 @@ impl Said {
             self.shadows.push(Shadowed {
                 by: By::Applied(number),
                 fingerprint: decider.map_or([0; 2], |check| check.key.fingerprint()),
+                set: decider.map_or(0, |check| gathered.set_of(&check.key)),
                 limit: decider.map_or(0, |check| check.limit.id),
                 decision: answer.decision,
             });

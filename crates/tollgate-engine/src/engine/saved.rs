@@ -14,13 +14,15 @@ use tollgate::{Clock, Timestamp};
 
 use super::Engine;
 use super::counters::Counters;
-use super::orders::Book;
+use super::orders::{Book, BookForm};
 use super::rules::{Before, PolicyError, Rules};
 use crate::backend::{Backend, Memory, MemoryBuilder};
 use crate::limits::KeyHashers;
 
 /// The version of the section.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
+/// The one before, which is read too: its orders say neither what they did nor more than one rate.
+const VERSION_BEFORE: u64 = 2;
 /// The counter of limits that proxies ask for, whatever the policy.
 const ASKED: u64 = u64::MAX;
 
@@ -45,7 +47,7 @@ pub struct Resume<'a> {
 /// ```
 /// use tollgate_engine::Restored;
 ///
-/// assert!(Restored::default().forgotten.is_empty());
+/// assert!(Restored::default().retired.is_empty());
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -55,8 +57,8 @@ pub struct Restored {
     /// Keys that are active still and found no slot: there is less room than in the engine that was saved.
     pub left_out: u64,
     /// The rates that the policy has no more, or counts by another algorithm, in order: `rule/`, `tier/` or another sort,
-    /// and the name. What their keys had spent is forgotten.
-    pub forgotten: Vec<String>,
+    /// and the name. What their keys have spent is kept until they are idle: a policy that has such a limit again goes on with it.
+    pub retired: Vec<String>,
 }
 
 /// Why an engine couldn't go on from a snapshot.
@@ -136,7 +138,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     ///
     /// let mut file = SnapshotReader::open(&path, b"examples", 1)?;
     /// let (engine, restored) = Engine::restore(policy, Memory::builder(), Resume::default(), &mut file)?;
-    /// assert_eq!((restored.keys, restored.forgotten.len()), (1, 0));
+    /// assert_eq!((restored.keys, restored.retired.len()), (1, 0));
     /// assert_eq!(engine.decide(&facts).decision().remaining, 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -159,7 +161,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
 impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> Engine<Memory<C, W>> {
     /// Puts a policy in force that follows the one of a process before, of which [`save`](Self::save) wrote this section: as
     /// by a [reload](Self::reload), a limit that has the same name and algorithm goes on with what its keys have spent,
-    /// and what matches none is forgotten. What was used of quotas is in the file that is given, if any.
+    /// and what matches none is kept for its return. What was used of quotas is in the file that is given, if any.
     ///
     /// The time between counts, by the wall clock unless something better is known; if that went back, none has passed.
     /// Operators' orders go on until they end. Rules that
@@ -177,17 +179,22 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> Engine<Memory<C, W>
     ) -> Result<(Self, Restored), RestoreError> {
         let [version, seeds @ ..] = file.words::<5>()?;
         let hashers = KeyHashers::with_seeds(seeds);
-        if version != VERSION || file.words()? != hashers.probes() {
+        let is_known = matches!(version, VERSION | VERSION_BEFORE);
+        if !is_known || file.words()? != hashers.probes() {
             return Err(file.other_build().into());
         }
+        let form = match version {
+            VERSION_BEFORE => BookForm::Before,
+            _ => BookForm::Now,
+        };
         let counters = Counters::load(file)?;
-        let book = Book::load(file, builder.wall_clock().now())?;
+        let book = Book::load(file, form, builder.wall_clock().now())?;
         let now = builder.rate_clock().now();
         let follows = Before::Counters(&counters);
         let rules = Rules::new(policy, follows, now).map_err(RestoreError::Policy)?;
         let live: HashSet<u64> = rules.counters.ids().chain([ASKED]).collect();
         let (tables, loaded) = builder.load(file, resume.unset_wall, |id| live.contains(&id))?;
-        let forgotten = counters.without(&live);
+        let retired = rules.counters.just_retired();
         let memory = builder.around(tables, resume.quotas);
         let memory = memory.map_err(RestoreError::Quotas)?;
         let mut engine = Self::by(rules, memory, hashers).map_err(RestoreError::Policy)?;
@@ -196,7 +203,7 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> Engine<Memory<C, W>
         let restored = Restored {
             keys: loaded.keys,
             left_out: loaded.left_out,
-            forgotten,
+            retired,
         };
         Ok((engine, restored))
     }

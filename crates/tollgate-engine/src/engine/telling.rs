@@ -6,9 +6,10 @@ use tollgate::Timestamp;
 
 use super::Engine;
 use crate::backend::Backend;
+use crate::limits::RequestKey;
 use crate::observer::{Event, Observer, Wants};
 use crate::policy::Mode;
-use crate::top::Top;
+use crate::top::{Refusal, Top};
 use crate::verdict::Findings;
 
 impl<B: Backend> Engine<B> {
@@ -20,9 +21,8 @@ impl<B: Backend> Engine<B> {
 
     #[inline]
     pub(super) fn tell(&self, verdict: &Findings<'_>, started: Option<Timestamp>) {
-        if !verdict.said.allowed
-            && let Some(top) = &self.top
-        {
+        let is_noted = !verdict.said.allowed || !verdict.said.shadows.as_slice().is_empty();
+        if is_noted && let Some(top) = &self.top {
             note(top, verdict);
         }
         let Some(observer) = &self.observer else {
@@ -36,13 +36,26 @@ impl<B: Backend> Engine<B> {
     }
 }
 
-/// Counts a refusal by the rule and the key, if it has them.
+/// Counts a refusal by the rule and the key, if it has them, and what rules in shadow would have refused.
 #[cold]
 fn note(top: &Top, verdict: &Findings<'_>) {
-    let rule = verdict.said.by.rule();
-    if let (Some(rule), Some(key)) = (rule, verdict.key()) {
-        let rule = &verdict.rules.applied[rule as usize];
-        top.add(&rule.name, key.fingerprint(), key);
+    let (rules, said) = (&verdict.rules, &verdict.said);
+    let add = |rule: Option<u32>, key: Option<RequestKey<'_>>, mode| {
+        if let (Some(rule), Some(key)) = (rule, key) {
+            let refusal = Refusal {
+                limiter: &rules.applied[rule as usize].name,
+                fingerprint: key.fingerprint(),
+                mode,
+            };
+            top.add(refusal, key);
+        }
+    };
+    if !said.allowed {
+        add(said.by.rule(), verdict.key(), Mode::Enforce);
+    }
+    for shadowed in said.shadows.as_slice() {
+        let key = shadowed.by.key(rules, verdict.facts, shadowed.fingerprint);
+        add(shadowed.by.rule(), key, Mode::Shadow);
     }
 }
 
@@ -69,7 +82,8 @@ fn tell(observer: &dyn Observer, verdict: &Findings<'_>, took: Duration) {
         .iter()
         .zip(verdict.shadow_refusals())
     {
-        let key = shadowed.by.key(rules, verdict.facts, shadowed.fingerprint);
+        let facts = verdict.facts.set_number(shadowed.set);
+        let key = shadowed.by.key(rules, facts, shadowed.fingerprint);
         observer.decided(&Event {
             cause: refusal.cause,
             key,

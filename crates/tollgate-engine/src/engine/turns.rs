@@ -122,11 +122,12 @@ impl Line {
         let ahead = self.cost.saturating_sub(first).saturating_add(demand.cost);
         let wait = (self.asks_at - now).saturating_add(demand.takes(ahead));
         let mut said = self.said;
-        let wait = match said.retry_after {
+        let wait = match said.wait() {
             Duration::ZERO => wait,
             _ => wait.max(SOON),
         };
-        (said.outcome, said.retry_after) = (Outcome::Denied, wait);
+        said.outcome = Outcome::Denied;
+        said.set_wait(wait);
         said
     }
 }
@@ -218,7 +219,7 @@ impl Turns {
         let classes = Criticality::ALL.into_iter();
         let classes = classes.filter(|class| *class >= demand.spot.class);
         let lines = classes.filter_map(|class| self.behind(&demand.of_class(class), now));
-        lines.max_by_key(|said| said.retry_after)
+        lines.max_by_key(|said| said.wait())
     }
 
     /// Stands at the end of a line, unless too many wait.

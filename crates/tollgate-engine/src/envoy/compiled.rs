@@ -232,10 +232,12 @@ impl Compiled {
     /// What is said about one descriptor, before [`replaces`](super::drop_replaced).
     #[inline]
     pub fn lookup(&self, domain: &str, descriptor: &Descriptor<'_>) -> Lookup<'_> {
-        let Some((_, level)) = self.domains.get(domain) else {
-            return Lookup::Nothing;
+        let found = match self.domains.get(domain) {
+            Some((_, level)) => level.find(descriptor.entries),
+            // Where there are no trees at all, rules decide, and what a proxy asks for stands beside them.
+            None if self.domains.is_empty() => None,
+            None => return Lookup::Nothing,
         };
-        let found = level.find(descriptor.entries);
         let leaf = found.and_then(|number| self.leaves.get(number));
         if let Some((requests, unit)) = descriptor.limit {
             return Lookup::Asked {

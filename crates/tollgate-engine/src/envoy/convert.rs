@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::compiled::Wildcard;
 use super::{Compiled, Domains, Leaf, PathEntry};
 use crate::document::Format;
-use crate::facts::fact_name;
+use crate::facts::{DESCRIPTOR, DOMAIN, IP, descriptor_name, fact_name};
 use crate::native::{LONGEST_CONDITION, LONGEST_NAME, MOST_KEY_FACTS};
 use crate::policy::{Charging, DescriptorRule, KeyPart, Match, Mode, Pattern, Policy, Rule};
 use crate::source::Rejected;
@@ -23,12 +23,10 @@ const IN_SHADOW: &str =
 /// What is said of a limit that replaces one that replaces it.
 const CIRCLE: &str = "replaces in a circle: there all of them give way";
 
-/// The fact that holds the domain, where there are several.
-const DOMAIN: &str = "domain";
-
 /// Their domains as a file of our own form.
 ///
-/// The facts are named like the keys. A request's facts stand for all its descriptors: a limit applies
+/// The facts are named like the keys. A request of descriptors is decided as by the original: a rule is for descriptors of
+/// just its keys, in their order, which its condition on `descriptor` says. Requests of facts have none: there a limit applies
 /// if all its keys are known, as if the proxy sent each list of keys that the file has.
 ///
 /// # Errors
@@ -50,8 +48,8 @@ const DOMAIN: &str = "domain";
 /// assert!(ours.ends_with(
 ///     "limits:
 /// - name: \"edge/path=/login/ip\"
-///   match: {path: \"/login\", ip: {present: true}}
-///   key: [ip]
+///   match: {domain: [{present: false}, \"edge\"], descriptor: [{present: false}, \"path/ip\"], path: \"/login\", ip: {present: true}}
+///   key: [\"ip/128\"]
 ///   rate: 5/m
 ///   algorithm: fixed-window
 /// "
@@ -106,11 +104,8 @@ pub fn to_rules(domains: &Domains) -> Converted {
                 loss,
             });
         };
-        if domains.len() > 1 {
-            let domain = Pattern::Exact(leaf.domain.to_string());
-            matches.insert(0, (DOMAIN.to_owned(), domain));
-        }
-        if let Some(why) = why_not(leaf, domains.len() > 1).or_else(|| too_long(leaf, &matches)) {
+        matches.splice(0..0, place(leaf, domains.len()));
+        if let Some(why) = why_not(leaf).or_else(|| too_long(leaf, &matches)) {
             unsaid(None, why, Loss::Limit);
             continue;
         }
@@ -182,6 +177,14 @@ fn reaches(replaced_by: &[Vec<usize>], from: usize, to: usize) -> bool {
     false
 }
 
+/// A descriptor counts each value by itself. Of the fact `ip`, which counts by networks unless its bits are said, all of them.
+fn counted_by(fact: String) -> KeyPart {
+    match &*fact {
+        IP => KeyPart::Network { fact, bits: 128 },
+        _ => KeyPart::Fact(fact),
+    }
+}
+
 fn rule(
     leaf: &Leaf,
     name: &str,
@@ -194,7 +197,7 @@ fn rule(
             span: leaf.limit.span,
         },
         key: counted(leaf)
-            .map(|step| KeyPart::Fact(fact_name(&step.key).into_owned()))
+            .map(|step| counted_by(fact_name(&step.key).into_owned()))
             .collect(),
         algorithm: leaf.limit.algorithm,
         mode: if leaf.limit.shadow {
@@ -233,6 +236,22 @@ fn called(leaves: &[Leaf]) -> BTreeMap<(&str, &str), Vec<usize>> {
 }
 
 type Conditions = Vec<(String, Pattern)>;
+
+/// Where a limit is, of so many domains: its domain, and the keys of the descriptors that it is for. Requests of facts have no
+/// descriptors, and needn't name the only domain.
+fn place(leaf: &Leaf, domains: usize) -> [(String, Pattern); 2] {
+    let or_absent = |text| Pattern::OneOf(vec![Pattern::Absent, Pattern::Exact(text)]);
+    let domain = leaf.domain.to_string();
+    let domain = match domains {
+        1 => or_absent(domain),
+        _ => Pattern::Exact(domain),
+    };
+    let keys = descriptor_name(leaf.steps.iter().map(|step| &*step.key));
+    [
+        (DOMAIN.to_owned(), domain),
+        (DESCRIPTOR.to_owned(), or_absent(keys)),
+    ]
+}
 
 /// What each limit below a level wants of the facts on its way, in the order of the limits: of each its
 /// own value, and not one that a sibling takes first.
@@ -365,7 +384,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// Why a limit can't be said at all.
-fn why_not(leaf: &Leaf, has_domains: bool) -> Option<&'static str> {
+fn why_not(leaf: &Leaf) -> Option<&'static str> {
     let mut keys = BTreeSet::new();
     let facts = leaf.steps.iter().map(|step| fact_name(&step.key));
     if !facts.into_iter().all(|fact| keys.insert(fact)) {
@@ -375,8 +394,11 @@ fn why_not(leaf: &Leaf, has_domains: bool) -> Option<&'static str> {
     if !keys.iter().all(|key| key.chars().all(fits)) {
         return Some("a key with other signs than letters, digits, _ - . and :");
     }
-    if has_domains && keys.iter().any(|key| key == DOMAIN) {
+    if keys.iter().any(|key| key == DOMAIN) {
         return Some("a key called domain, which is the fact that holds the domain");
+    }
+    if keys.iter().any(|key| key == DESCRIPTOR) {
+        return Some("a key called descriptor, which is the fact that holds a descriptor's keys");
     }
     if leaf.limit.quota_mode {
         return Some("quota_mode: a limit that refuses only together with all others of its kind");

@@ -273,7 +273,7 @@ fn tightest_decision(decisions: &[Decision]) -> Option<(usize, &Decision)> {
         let refused = decision.outcome != Outcome::Allowed;
         (
             !refused,
-            std::cmp::Reverse(decision.retry_after),
+            std::cmp::Reverse(decision.wait()),
             decision.remaining,
         )
     })

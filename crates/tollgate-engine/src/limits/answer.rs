@@ -63,7 +63,7 @@ impl Answer {
         let said = || checks.iter().zip(decisions).enumerate();
         let wait = |decision: &Decision| match decision.outcome {
             Outcome::Never => Duration::MAX,
-            _ => decision.retry_after,
+            _ => decision.wait(),
         };
         let refused = said().filter(|(_, (_, decision))| !decision.is_allowed());
         // Of equals the first: `max_by_key` takes the last.

@@ -1,7 +1,7 @@
 //! One question to a backend: may this key take so much of this limit?
 
-use super::key::RequestKey;
 use super::limit::Limit;
+use super::request_key::RequestKey;
 
 /// One question: may this key take so much of this limit?
 ///

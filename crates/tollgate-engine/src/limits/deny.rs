@@ -1,9 +1,10 @@
-//! Refusals that are known to hold: a key that was refused until a time is refused again without a
-//! question to the backend.
+//! Denials that are known to hold: a key that was denied until a time is denied again without a
+//! question to the backend, for a second at most before the backend is asked again.
 //!
-//! It never refuses what would pass. Only refusals that time alone can end are remembered (rates, but
-//! for the sliding counter, which promises an upper bound), for the same cost or a higher one whose wait can be
-//! told too, and only until what the policy or the backend says has changed.
+//! Only denials that time alone can end are remembered (rates, but for the sliding counter, which promises an upper
+//! bound), for the same cost or a higher one whose wait can be told too, and only until what the policy or the backend
+//! says has changed. What another process resets or gives back changes nothing that is known here: therefore the second.
+//! One caller asks then, and the others repeat the denial meanwhile.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,13 +17,15 @@ use super::kind::LimitKind;
 
 /// How many refusals share a set of the table: the one that ends first gives way.
 const WAYS: usize = 4;
+/// For how long a denial is repeated before the backend is asked again: another process may have reset the key.
+const REPEATED_FOR: Duration = Duration::from_secs(1);
 
 /// A bounded table of refusals, for a backend that is far.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tollgate::{Algorithm, Decision, Outcome, Rate, Timestamp};
-/// use tollgate_engine::backend::{DenyCache, DenyVersion, LimitKind, SoleLimit};
+/// use tollgate_engine::backend::{DenyCache, DenyVersion, KnownDenial, LimitKind, SoleLimit};
 ///
 /// let kind = LimitKind::Rate { rate: Rate::per_second(2), algorithm: Algorithm::Gcra };
 /// let (limit, ada) = (SoleLimit::new("logins", kind)?, SoleLimit::facts("ada"));
@@ -33,8 +36,18 @@ const WAYS: usize = 4;
 /// let at = Timestamp::from_millis;
 /// cache.note(&check, &refused, at(0), version);
 /// let (_, again) = cache.find(&[check], at(100), version).expect("for 400 ms");
-/// assert_eq!(again.retry_after, Duration::from_millis(400));
+/// assert_eq!(again.wait(), Duration::from_millis(400));
 /// assert!(cache.find(&[check], at(500), version).is_none());
+///
+/// // A longer one is repeated for a second. Then one caller asks, and the others repeat it until there is an answer.
+/// let minute = Duration::from_secs(60);
+/// let refused = Decision::new(Outcome::Denied, 2, 0, minute, 2 * minute);
+/// cache.note(&check, &refused, at(0), version);
+/// assert!(matches!(cache.look_up(&[check], at(999), version), KnownDenial::Repeat(0, _)));
+/// let KnownDenial::Due(asks) = cache.look_up(&[check], at(1_000), version) else { panic!("a second is over") };
+/// assert!(matches!(cache.look_up(&[check], at(1_000), version), KnownDenial::Repeat(0, _)));
+/// asks.passed();
+/// assert!(matches!(cache.look_up(&[check], at(1_000), version), KnownDenial::None));
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
 #[derive(Debug)]
@@ -43,6 +56,101 @@ pub struct DenyCache {
     /// No refusal holds longer: most requests read no more than this. It orders nothing; the entries
     /// are behind locks, and a request that misses a new one asks the backend.
     latest: AtomicU64,
+    /// How many callers were to ask again: each has a number.
+    rechecks: AtomicU64,
+}
+
+/// What is known of checks before the backend is asked.
+///
+/// [`DenyCache::look_up`] tells it.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tollgate::{Algorithm, Decision, Outcome, Rate, Timestamp};
+/// # use tollgate_engine::backend::{DenyCache, DenyVersion, KnownDenial, LimitKind, SoleLimit};
+/// # let kind = LimitKind::Rate { rate: Rate::per_hour(2), algorithm: Algorithm::Gcra };
+/// # let (limit, ada) = (SoleLimit::new("logins", kind)?, SoleLimit::facts("ada"));
+/// # let (check, cache, version) = (limit.check(&ada, 1), DenyCache::new(100), DenyVersion(0, 0));
+/// # let (hour, at) = (Duration::from_secs(3600), Timestamp::from_millis);
+/// # let denied = Decision::new(Outcome::Denied, 2, 0, hour / 2, hour);
+/// cache.note(&check, &denied, at(0), version);
+/// let look_up = |millis| cache.look_up(&[check], at(millis), version);
+/// assert!(matches!(look_up(500), KnownDenial::Repeat(0, _)));
+/// let asks = look_up(1_500); // a second later one caller asks again, and others repeat it meanwhile
+/// assert!(matches!(asks, KnownDenial::Due(_)));
+/// assert!(matches!(look_up(1_600), KnownDenial::Repeat(0, _)));
+/// # Ok::<(), tollgate::LimitError>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "one who is to ask again keeps others from asking until it is dropped"]
+pub enum KnownDenial<'c> {
+    /// Nothing: the backend is asked.
+    None,
+    /// This check is denied, and told this.
+    Repeat(usize, Decision),
+    /// A check is denied as far as is known, which is a second ago: this caller asks the backend again.
+    Due(DenyRecheck<'c>),
+}
+
+/// The right to ask again about a denial that was repeated for a second. Others repeat it meanwhile, for another second at
+/// most. Dropped without an answer, the next caller asks.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tollgate::{Algorithm, Decision, Outcome, Rate, Timestamp};
+/// # use tollgate_engine::backend::{DenyCache, DenyVersion, KnownDenial, LimitKind, SoleLimit};
+/// # let kind = LimitKind::Rate { rate: Rate::per_hour(2), algorithm: Algorithm::Gcra };
+/// # let (limit, ada) = (SoleLimit::new("logins", kind)?, SoleLimit::facts("ada"));
+/// # let (check, cache, version) = (limit.check(&ada, 1), DenyCache::new(100), DenyVersion(0, 0));
+/// # let (hour, at) = (Duration::from_secs(3600), Timestamp::from_millis);
+/// # let denied = Decision::new(Outcome::Denied, 2, 0, hour / 2, hour);
+/// cache.note(&check, &denied, at(0), version);
+/// if let KnownDenial::Due(recheck) = cache.look_up(&[check], at(2_000), version) {
+///     recheck.passed(); // another process had reset the key
+/// }
+/// assert!(matches!(cache.look_up(&[check], at(2_000), version), KnownDenial::None));
+/// # Ok::<(), tollgate::LimitError>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "dropped, another caller asks"]
+pub struct DenyRecheck<'c> {
+    cache: &'c DenyCache,
+    place: usize,
+    number: u64,
+    check: usize,
+    decision: Decision,
+}
+
+impl DenyRecheck<'_> {
+    /// Which check is denied as far as is known, and what it is told.
+    pub fn denial(&self) -> (usize, Decision) {
+        (self.check, self.decision)
+    }
+
+    /// The backend let the request pass: the denial is forgotten.
+    pub fn passed(self) {
+        self.set_entry(|entry| *entry = Entry::default());
+    }
+
+    /// The backend couldn't be asked: the denial holds as far as is known, and the next question is in a second.
+    pub fn failed(self) -> (usize, Decision) {
+        self.set_entry(|entry| entry.asked_by = 0);
+        self.denial()
+    }
+
+    fn set_entry(&self, change: impl FnOnce(&mut Entry)) {
+        let mut set = self.cache.lock(self.place);
+        // Whoever has noted a denial since knows better.
+        if let Some(entry) = set.iter_mut().find(|entry| entry.asked_by == self.number) {
+            change(entry);
+        }
+    }
+}
+
+impl Drop for DenyRecheck<'_> {
+    fn drop(&mut self) {
+        self.set_entry(|entry| (entry.asked_by, entry.repeat_until) = (0, Timestamp::ZERO));
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,6 +163,10 @@ struct Entry {
     limit: u64,
     remaining: u64,
     version: DenyVersion,
+    /// The backend is to be asked again from then on.
+    repeat_until: Timestamp,
+    /// Who asks again at present; 0 for nobody.
+    asked_by: u64,
 }
 
 /// What a refusal depends on: the policy's or limit's version, and the backend's [epoch](crate::backend::Backend::epoch).
@@ -75,10 +187,65 @@ impl DenyCache {
         Self {
             sets: (0..sets).map(|_| Mutex::default()).collect(),
             latest: AtomicU64::new(0),
+            rechecks: AtomicU64::new(0),
         }
     }
 
-    /// The first of these checks that is known to be refused, and what it is told.
+    /// What is known of these checks: one of them is denied, and the denial is repeated, or the caller is the one to ask
+    /// again.
+    #[inline]
+    pub fn look_up(
+        &self,
+        checks: &[Check<'_>],
+        now: Timestamp,
+        version: DenyVersion,
+    ) -> KnownDenial<'_> {
+        if self.latest.load(Ordering::Relaxed) <= now.as_nanos() {
+            return KnownDenial::None;
+        }
+        self.look_closely(checks, now, version)
+    }
+
+    fn look_closely(
+        &self,
+        checks: &[Check<'_>],
+        now: Timestamp,
+        version: DenyVersion,
+    ) -> KnownDenial<'_> {
+        let mut due = None;
+        for (number, check) in checks.iter().enumerate() {
+            let place = self.place(check);
+            let mut set = self.lock(place);
+            let known = set
+                .iter_mut()
+                .find_map(|entry| Some((entry.denial(check, now, version)?, entry)));
+            let Some((decision, entry)) = known else {
+                continue;
+            };
+            if now < entry.repeat_until {
+                // Due ones are dropped, and left to another request.
+                drop(set);
+                return KnownDenial::Repeat(number, decision);
+            }
+            if due.is_none() {
+                // Relaxed: it has to be unlike the others, no more.
+                let own = self.rechecks.fetch_add(1, Ordering::Relaxed) + 1;
+                (entry.asked_by, entry.repeat_until) = (own, now + REPEATED_FOR);
+                drop(set);
+                due = Some(DenyRecheck {
+                    cache: self,
+                    place,
+                    number: own,
+                    check: number,
+                    decision,
+                });
+            }
+        }
+        due.map_or(KnownDenial::None, KnownDenial::Due)
+    }
+
+    /// The first of these checks that was denied for longer than until now, and what it is told, however long ago the
+    /// backend was asked: for while it can't be.
     #[inline]
     pub fn find(
         &self,
@@ -90,27 +257,11 @@ impl DenyCache {
             return None;
         }
         checks.iter().enumerate().find_map(|(number, check)| {
-            if !check.limit.lasting || check.cost == 0 {
-                return None;
-            }
-            let set = self.set(check);
-            let entry = set.iter().find(|entry| {
-                entry.is_of(check)
-                    && entry.version == version
-                    && entry.cost <= check.cost
-                    && now < entry.until
-            })?;
-            let longer = entry.longer(check)?;
-            // Of a cost that can never pass, the backend tells.
-            (check.cost <= entry.limit).then(|| {
-                let retry_after = entry.until - now + longer;
-                let denied = Outcome::Denied;
-                let idle = entry.idle - now;
-                (
-                    number,
-                    Decision::new(denied, entry.limit, entry.remaining, retry_after, idle),
-                )
-            })
+            let set = self.lock(self.place(check));
+            let decision = set
+                .iter()
+                .find_map(|entry| entry.denial(check, now, version));
+            decision.map(|decision| (number, decision))
         })
     }
 
@@ -122,11 +273,11 @@ impl DenyCache {
         now: Timestamp,
         version: DenyVersion,
     ) {
-        let until = now + decision.retry_after;
+        let until = now + decision.wait();
         if !check.limit.lasting || decision.outcome != Outcome::Denied || until <= now {
             return;
         }
-        let mut set = self.set(check);
+        let mut set = self.lock(self.place(check));
         let place = set
             .iter()
             .position(|entry| entry.is_of(check))
@@ -140,20 +291,46 @@ impl DenyCache {
             limit: decision.limit,
             remaining: decision.remaining,
             version,
+            repeat_until: now + REPEATED_FOR,
+            asked_by: 0,
         };
         drop(set);
         self.latest.fetch_max(until.as_nanos(), Ordering::Relaxed);
     }
 
-    fn set(&self, check: &Check<'_>) -> MutexGuard<'_, [Entry; WAYS]> {
+    /// The number of a check's set.
+    fn place(&self, check: &Check<'_>) -> usize {
         let mixed = check.key.fingerprint()[0] ^ check.limit.id.rotate_left(32);
         let place = usize::try_from(mixed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32).unwrap_or(0);
-        let set = &self.sets[place & (self.sets.len() - 1)];
-        set.lock().unwrap_or_else(PoisonError::into_inner)
+        place & (self.sets.len() - 1)
+    }
+
+    fn lock(&self, place: usize) -> MutexGuard<'_, [Entry; WAYS]> {
+        self.sets[place]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Entry {
+    /// What a check is told by this, if it is about it and still holds.
+    fn denial(&self, check: &Check<'_>, now: Timestamp, version: DenyVersion) -> Option<Decision> {
+        let holds = self.is_of(check)
+            && check.limit.lasting
+            && check.cost > 0
+            && self.version == version
+            && self.cost <= check.cost
+            && now < self.until;
+        // Of a cost that can never pass, the backend tells.
+        if !holds || check.cost > self.limit {
+            return None;
+        }
+        let retry_after = self.until - now + self.longer(check)?;
+        let idle = self.idle - now;
+        let (denied, limit, remaining) = (Outcome::Denied, self.limit, self.remaining);
+        Some(Decision::new(denied, limit, remaining, retry_after, idle))
+    }
+
     /// How much longer than what was refused this takes, if that can be told.
     fn longer(&self, check: &Check<'_>) -> Option<Duration> {
         let LimitKind::Rate { algorithm, .. } = check.limit.kind() else {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Rate};
 
-use crate::policy::Adaptive;
+use crate::policy::{Adaptive, FailureModes, OnStoreFailure};
 
 /// What sort of limit, and how much.
 ///
@@ -48,10 +48,11 @@ impl LimitKind {
     /// use tollgate::quota::Quota;
     /// use tollgate_engine::backend::LimitKind;
     ///
-    /// let day = LimitKind::Quota(Quota::rolling(500, Duration::from_secs(86_400)));
+    /// let day = LimitKind::Quota(Quota::rolling(500, Duration::from_secs(86_400))?);
     /// assert_eq!((day.quota(), day.window()), (Some(500), Some(Duration::from_secs(86_400))));
     /// let slots = LimitKind::Concurrency(8);
     /// assert_eq!((slots.quota(), slots.window()), (Some(8), None));
+    /// # Ok::<(), tollgate::quota::QuotaError>(())
     /// ```
     pub fn quota(&self) -> Option<u64> {
         match self {
@@ -81,6 +82,17 @@ impl fmt::Display for LimitKind {
             Self::Quota(quota) => quota.fmt(f),
             Self::Concurrency(slots) => write!(f, "{slots} at once"),
             Self::Adaptive(own) => own.fmt(f),
+        }
+    }
+}
+
+impl LimitKind {
+    /// What a limit of this kind does while the store can't be asked.
+    pub(crate) const fn failure_in(&self, modes: &FailureModes) -> OnStoreFailure {
+        match self {
+            Self::Rate { .. } => modes.rate,
+            Self::Quota(_) => modes.quota,
+            Self::Concurrency(_) | Self::Adaptive(_) => modes.concurrency,
         }
     }
 }

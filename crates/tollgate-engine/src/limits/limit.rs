@@ -38,11 +38,36 @@ pub struct Limit {
 #[derive(Clone, Debug)]
 struct Details {
     kind: LimitKind,
+    /// The limit that this stands in for, if it does.
+    stands_for: Option<LimitKind>,
     counter: Counter,
     /// The fact by which a cluster keeps it with others on one node.
     slot: Option<Box<str>>,
     estimates: Estimates,
+    carry_over: CarryOver,
     prepared: PreparedList,
+}
+
+/// What a key of a store keeps when it is asked by another rate than the one before.
+///
+/// ```
+/// use tollgate::{Algorithm, Rate};
+/// use tollgate_engine::backend::{CarryOver, LimitKind, SoleLimit};
+///
+/// let kind = LimitKind::Rate { rate: Rate::per_minute(5), algorithm: Algorithm::Gcra };
+/// let calls = SoleLimit::new("calls", kind)?.carry_over(CarryOver::Time);
+/// assert_eq!(calls.limit().carry_over(), CarryOver::Time);
+/// # Ok::<(), tollgate::LimitError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CarryOver {
+    /// The tokens that were spent, by limits of one algorithm and period.
+    #[default]
+    Tokens,
+    /// The theoretical arrival time: the time until all of the bucket is there again, whatever the rate. This is what
+    /// redis-cell keeps.
+    Time,
 }
 
 /// Whether a limit's counter keeps track of estimates that are held of it.
@@ -94,9 +119,11 @@ impl Limit {
             counting: Counting::Exact,
             details: Box::new(Details {
                 kind,
+                stands_for: None,
                 counter,
                 slot: None,
                 estimates: Estimates::None,
+                carry_over: CarryOver::Tokens,
                 prepared: PreparedList::default(),
             }),
         })
@@ -120,6 +147,16 @@ impl Limit {
         self.counting = counting;
         self.details.slot = slot.map(Into::into);
         self.details.prepared = PreparedList::default();
+        self
+    }
+
+    /// This limit, of whose keys a store keeps this.
+    pub(crate) fn carrying_over(mut self, carry_over: CarryOver) -> Self {
+        self.details.carry_over = carry_over;
+        self.details.prepared = PreparedList::default();
+        // A denial is repeated by limits that nobody else asks by. Here each caller brings a limit along, and whoever
+        // forgets a key may do so by another process.
+        self.lasting &= carry_over == CarryOver::Tokens;
         self
     }
 
@@ -172,6 +209,20 @@ impl Limit {
         &self.details.kind
     }
 
+    /// The kind that its counter is of: its own, unless it stands in for the limit of a rule, as an operator's override
+    /// does. A store names counters by it, so that both count in one.
+    ///
+    /// ```
+    /// use tollgate_engine::backend::{LimitKind, SoleLimit};
+    ///
+    /// let jobs = SoleLimit::new("jobs", LimitKind::Concurrency(8))?;
+    /// assert_eq!(jobs.limit().counter_kind(), jobs.limit().kind());
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn counter_kind(&self) -> &LimitKind {
+        self.details.stands_for.as_ref().unwrap_or(self.kind())
+    }
+
     /// Which state it is kept in.
     pub fn counter(&self) -> &Counter {
         &self.details.counter
@@ -185,6 +236,11 @@ impl Limit {
     /// How a fleet counts it together, or that each node counts by itself.
     pub fn counting(&self) -> Counting {
         self.counting
+    }
+
+    /// What a key of it keeps in a store when it is asked by another rate.
+    pub fn carry_over(&self) -> CarryOver {
+        self.details.carry_over
     }
 
     /// How a cost of it is settled, if that is an estimate: what is asked for is then held until
@@ -248,6 +304,15 @@ impl Limit {
             LimitKind::Adaptive(own) => LimitKind::Adaptive(*own),
         };
         self.with_kind(kind)
+    }
+
+    /// A limit that stands in for this one for a while, and counts where this one does.
+    pub(crate) fn replaced_by(&self, kind: LimitKind) -> Result<Self, LimitError> {
+        let mut limit = self.with_kind(kind)?;
+        limit.details.stands_for = Some(self.counter_kind().clone());
+        // What it denies may pass sooner, when it stands in no more.
+        limit.lasting = false;
+        Ok(limit)
     }
 
     /// The same counter by another limit.

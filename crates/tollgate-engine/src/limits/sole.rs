@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate::LimitError;
 
 use super::check::Check;
-use super::key::{KeyHashers, KeyPlan, RequestKey};
+use super::hashers::KeyHashers;
+use super::key::KeyPlan;
 use super::kind::LimitKind;
-use super::limit::{Counter, Limit};
+use super::limit::{CarryOver, Counter, Limit};
+use super::request_key::RequestKey;
 use crate::facts::Facts;
 use crate::matcher::Slots;
 use crate::policy::{Counting, KeyPart, OnStoreFailure};
@@ -76,6 +78,40 @@ impl SoleLimit {
         let failure = self.limit.on_store_failure();
         self.limit = self.limit.stored(failure, counting, None);
         self
+    }
+
+    /// What a key keeps in a store when it is asked [by another rate](Self::at): tokens unless said otherwise.
+    #[must_use]
+    pub fn carry_over(mut self, carry_over: CarryOver) -> Self {
+        self.limit = self.limit.carrying_over(carry_over);
+        self
+    }
+
+    /// The same counter and keys by another limit.
+    ///
+    /// # Errors
+    /// If the algorithm doesn't take the rate.
+    ///
+    /// ```
+    /// use tollgate::{Algorithm, Rate, clock::Manual};
+    /// use tollgate_engine::backend::{LimitKind, Memory, SoleLimit};
+    ///
+    /// let kind = |rate| LimitKind::Rate { rate, algorithm: Algorithm::Gcra };
+    /// let hourly = SoleLimit::new("calls", kind(Rate::per_hour(3)))?;
+    /// let minutely = hourly.at(kind(Rate::per_minute(4)))?;
+    /// let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// let ada = SoleLimit::facts("ada");
+    /// assert!(memory.answer(&[hourly.check(&ada, 3)]).allowed);
+    /// // Three of its four are spent.
+    /// assert!(!memory.answer(&[minutely.check(&ada, 2)]).allowed);
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn at(&self, kind: LimitKind) -> Result<Self, LimitError> {
+        Ok(Self {
+            limit: self.limit.with_kind(kind)?,
+            plan: self.plan.clone(),
+            hashers: self.hashers.clone(),
+        })
     }
 
     /// The limit itself.

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use crate::matcher::address::Network;
 use crate::matcher::glob::Glob;
-use crate::policy::{KeyPart, Match, Pattern};
+use crate::policy::{KeyPart, Match, Pattern, Rule};
 
 /// How much may still be compared, so that a check of a huge file ends soon. Once that is used up, nothing
 /// is found to cover anything.
@@ -32,14 +32,22 @@ pub(super) fn covers(outer: &Match, inner: &Match, fuel: &Fuel) -> bool {
     })
 }
 
-/// Whether each fact of `key` is known to any request that meets the conditions or has `other`.
-pub(super) fn knows(matches: &Match, other: &[KeyPart], key: &[KeyPart]) -> bool {
-    key.iter().all(|part| {
-        other.contains(part)
-            || matches!(part, KeyPart::Fact(fact) if matches.conditions.iter().any(
+/// Whether any request that `rule` applies to has a key of `other`, or needs none there.
+pub(super) fn has_key_of(rule: &Rule, other: &Rule) -> bool {
+    // A rule with several keys, or one that applies without any, says of no fact that it is there.
+    let own: &[KeyPart] = match rule.fallback_keys.as_slice() {
+        [] if rule.needs_its_key() => &rule.key,
+        _ => &[],
+    };
+    let is_known = |part: &KeyPart| {
+        let mut conditions = rule.matches.conditions.iter();
+        own.contains(part)
+            || matches!(part, KeyPart::Fact(fact) if conditions.any(
                 |(known, pattern)| known == fact && implies_known(pattern),
             ))
-    })
+    };
+    let needs_none = other.key.is_empty() || !other.needs_its_key();
+    needs_none || other.keys().any(|key| key.iter().all(is_known))
 }
 
 fn implies_known(pattern: &Pattern) -> bool {

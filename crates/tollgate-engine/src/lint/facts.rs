@@ -1,12 +1,11 @@
 //! Facts that no request is likely to have: a rule that asks for one never applies, and nothing tells.
 
 use super::cover::{Fuel, covers};
-use super::{EXEMPT_IS_BLOCKED, FIELD_IN_MATCH, Found, LOWER_CASE_METHOD, MISSPELT_FACT};
-use crate::document::Span;
+use super::{EXEMPT_IS_BLOCKED, FIELD_IN_MATCH, Found, MISSPELT_FACT};
 use crate::facts::{KNOWN_FACTS, is_known_fact};
 use crate::native::fields::RULE;
 use crate::native::{Mention, Places};
-use crate::policy::{Pattern, Policy};
+use crate::policy::Policy;
 use crate::suggest;
 
 /// Shorter names than this are too close to too many others.
@@ -30,7 +29,6 @@ pub(super) fn lint(found: &mut Found, policy: &Policy, places: &Places) {
             misspelt(found, mention, &near);
         }
     }
-    methods(found, policy, &places.methods);
     exempt(found, policy);
 }
 
@@ -74,50 +72,6 @@ const ALIKE: [(&str, &str); 8] = [
     ("ip_address", "ip"),
     ("http_method", "method"),
 ];
-
-/// Warns of methods in small letters: requests have them in capitals.
-fn methods(found: &mut Found, policy: &Policy, written: &[(String, Span)]) {
-    let rules = policy.rules.iter().map(|rule| &rule.matches);
-    for matches in rules.chain(&policy.exempt).chain(&policy.block) {
-        for (fact, pattern) in &matches.conditions {
-            if fact != "method" {
-                continue;
-            }
-            let mut texts = Vec::new();
-            exact(pattern, &mut texts);
-            for text in texts {
-                let upper = text.to_ascii_uppercase();
-                if text != upper && METHODS.contains(&upper.as_str()) {
-                    let message =
-                        format!("no request has the method {text:?}: methods are in capitals");
-                    let within = |span: &Span| {
-                        let whole = matches.span;
-                        span.file == whole.file
-                            && whole.start <= span.start
-                            && span.end <= whole.end
-                    };
-                    let mut words = written.iter();
-                    let word = words.find(|(word, span)| word == text && within(span));
-                    let span = word.map_or(matches.span, |(_, span)| *span);
-                    found.warn(LOWER_CASE_METHOD, span, message, format!("write {upper}"));
-                }
-            }
-        }
-    }
-}
-
-const METHODS: [&str; 9] = [
-    "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE",
-];
-
-fn exact<'a>(pattern: &'a Pattern, texts: &mut Vec<&'a str>) {
-    match pattern {
-        Pattern::Exact(text) => texts.push(text),
-        Pattern::OneOf(patterns) => patterns.iter().for_each(|one| exact(one, texts)),
-        Pattern::Not(pattern) => exact(pattern, texts),
-        _ => {}
-    }
-}
 
 /// Warns of exemptions of what is blocked: a block comes first, so they do nothing.
 fn exempt(found: &mut Found, policy: &Policy) {

@@ -17,8 +17,7 @@ const PROOF: [&str; 5] = [
 const ADDRESSES: [&str; 5] = ["ip", "client_ip", "remote_ip", "remote_address", "address"];
 
 pub(super) fn lint(found: &mut Found, rule: &Rule, place: &RulePlaces) {
-    let facts: Vec<&str> = rule.key.iter().map(KeyPart::fact).collect();
-    for name in &facts {
+    for name in rule.key_facts() {
         if let Some(header) = header(name)
             && !PROOF.contains(&header.to_ascii_lowercase().as_str())
             && !is_bounded(rule, name)
@@ -32,12 +31,16 @@ pub(super) fn lint(found: &mut Found, rule: &Rule, place: &RulePlaces) {
             found.warn(KEY_ANYONE_CAN_SET, place.key, message, help);
         }
     }
-    if let [alone] = facts.as_slice()
-        && ADDRESSES.contains(alone)
+    // Where the address is what others fall back to, who has another key isn't counted by it.
+    if let ([alone], []) = (rule.key.as_slice(), rule.fallback_keys.as_slice())
+        && ADDRESSES.contains(&alone.fact())
     {
         address(found, rule, place);
     }
-    routes(found, rule, place, &facts);
+    for key in rule.keys() {
+        let facts: Vec<&str> = key.iter().map(KeyPart::fact).collect();
+        routes(found, rule, place, &facts);
+    }
 }
 
 /// The header that a fact is.

@@ -3,7 +3,7 @@
 
 use super::{ADAPTIVE_BY_KEY, ADAPTIVE_UNTOLD, Found, SHED_ANYONE_CAN_SET, keys};
 use crate::native::RulePlaces;
-use crate::policy::{KeyPart, Policy, Rule};
+use crate::policy::{Policy, Rule};
 
 /// Facts that only Envoy's rate-limit actions make of a request.
 const ENVOY: [&str; 7] = [
@@ -34,7 +34,7 @@ pub(super) fn lint(found: &mut Found, policy: &Policy, rule: &Rule, place: &Rule
 
 /// Over Envoy's protocol nobody says when a request ended.
 fn untold(found: &mut Found, policy: &Policy, rule: &Rule, place: &RulePlaces) {
-    let keys = rule.key.iter().map(KeyPart::fact);
+    let keys = rule.key_facts();
     let conditions = rule.matches.conditions.iter();
     let mut facts = keys.chain(conditions.map(|(fact, _)| fact.as_str()));
     let why = match facts.find(|fact| ENVOY.contains(fact)) {

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::bound::{Counted, quota_never_refuses};
-use super::cover::{Fuel, covers, knows};
+use super::cover::{Fuel, covers, has_key_of};
 use super::index::Index;
 use super::{Found, NEVER_DECIDES, NEVER_REACHED, SAME_KEY_AND_MATCH, in_use};
 use crate::native::{LimitPlaces, Places, RulePlaces};
@@ -90,22 +90,38 @@ fn unreachable(
     indices
 }
 
-/// A fact of the key that the rule's own conditions rule out.
+/// A fact of the key that the rule's own conditions rule out, if there is no other key.
 fn unknown_key(rule: &Rule) -> Option<&str> {
-    let facts = rule.key.iter().map(KeyPart::fact);
-    let mut facts = facts.filter(|fact| {
+    let is_ruled_out = |fact: &&str| {
         let mut conditions = rule.matches.conditions.iter();
-        conditions.any(|(name, pattern)| name == fact && *pattern == Pattern::Absent)
-    });
-    facts.next()
+        conditions.any(|(name, pattern)| name == fact && is_absent(pattern))
+    };
+    let absent = |key: &'_ [KeyPart]| key.iter().position(|part| is_ruled_out(&part.fact()));
+    // Each of its keys lacks something, and without one it doesn't apply.
+    let is_unknown = rule.needs_its_key() && rule.keys().all(|key| absent(key).is_some());
+    is_unknown
+        .then(|| rule.key_facts().find(is_ruled_out))
+        .flatten()
+}
+
+/// Whether only requests without the fact meet a pattern.
+fn is_absent(pattern: &Pattern) -> bool {
+    match pattern {
+        Pattern::Absent => true,
+        Pattern::OneOf(each) => each.iter().all(is_absent),
+        Pattern::Not(inner) => match &**inner {
+            Pattern::Present => true,
+            Pattern::Glob(glob) => glob == "**",
+            _ => false,
+        },
+        _ => false,
+    }
 }
 
 /// The rule that applies wherever this one does, and replaces it.
 fn replaced<'a>(rule: &Rule, by: Option<&Vec<&'a Rule>>, fuel: &Fuel) -> Option<&'a Rule> {
     let mut by = by?.iter().copied();
-    by.find(|other| {
-        covers(&other.matches, &rule.matches, fuel) && knows(&rule.matches, &rule.key, &other.key)
-    })
+    by.find(|other| covers(&other.matches, &rule.matches, fuel) && has_key_of(rule, other))
 }
 
 /// Whether it is enforced for all its keys.
@@ -123,10 +139,15 @@ fn twice(found: &mut Found, policy: &Policy, places: &Places) -> HashSet<(usize,
         }
         let mut conditions: Vec<_> = rule.matches.conditions.iter().collect();
         conditions.sort_by_key(|(fact, _)| fact);
-        let mut key: Vec<_> = rule.key.iter().map(|part| format!("{part:?}")).collect();
-        key.sort();
+        let sorted = |key: &[KeyPart]| {
+            let mut key: Vec<_> = key.iter().map(|part| format!("{part:?}")).collect();
+            key.sort();
+            key
+        };
+        let keys: Vec<_> = rule.keys().map(sorted).collect();
+        let is_for_all = rule.needs_its_key();
         let first = *firsts
-            .entry(format!("{conditions:?} {key:?}"))
+            .entry(format!("{conditions:?} {keys:?} {is_for_all}"))
             .or_insert(index);
         let other = &policy.rules[first];
         let replaces = |a: &Rule, b: &Rule| a.replaces.contains(&b.name);
@@ -228,7 +249,7 @@ fn across(
                 || pointless.twice.contains(&pair);
             if skip
                 || rule.cost != other.cost
-                || !other.key.iter().all(|part| rule.key.contains(part))
+                || !counts_within(rule, other)
                 || !covers(&other.matches, &rule.matches, fuel)
             {
                 continue;
@@ -236,6 +257,14 @@ fn across(
             never_decides(found, (rule, place, inner), other, &mut told);
         }
     }
+}
+
+/// Whether all that a rule counts in one counter, another counts in one, too.
+fn counts_within(rule: &Rule, other: &Rule) -> bool {
+    let by_one_key = |rule: &Rule| rule.fallback_keys.is_empty() && rule.needs_its_key();
+    let is_part = other.key.iter().all(|part| rule.key.contains(part));
+    let is_same = rule.keys().eq(other.keys()) && rule.on_missing_key == other.on_missing_key;
+    is_same || (is_part && by_one_key(rule) && other.fallback_keys.is_empty())
 }
 
 /// Warns of each rate of a rule that another rule's rates make pointless, once each.

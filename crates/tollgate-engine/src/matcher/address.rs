@@ -1,6 +1,7 @@
 //! Addresses and networks, with IPv4 in IPv6 taken for the IPv4 that it is, and a tree of networks.
 
-use std::net::IpAddr;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// An address in one number, left-aligned, with its family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,17 +37,29 @@ impl Address {
         }
     }
 
-    /// Its leading bits, the others zero. An IPv4 address stays whole if it has no more than that.
-    pub(crate) fn masked(self, bits: u8) -> Self {
-        let whole = self.family == Family::V4 && bits > 32;
-        Self {
-            bits: if whole {
-                self.bits
-            } else {
-                self.bits & mask(bits)
+    /// The network that its client has: its leading bits, the others zero. An address that a translator made of an IPv4 address
+    /// (64:ff9b::/96, RFC 6052) is taken for that, as all clients behind the translator are in one /64.
+    pub(crate) fn client(self, bits: ClientBits) -> ClientNetwork {
+        let own = if self.is_translated() {
+            Self {
+                bits: self.bits << 96,
+                family: Family::V4,
+            }
+        } else {
+            self
+        };
+        let length = bits.of(own.family);
+        ClientNetwork {
+            first: Self {
+                bits: own.bits & mask(length),
+                ..own
             },
-            ..self
+            length,
         }
+    }
+
+    fn is_translated(self) -> bool {
+        self.family == Family::V6 && self.bits & mask(96) == NAT64
     }
 
     pub(crate) const fn family(self) -> Family {
@@ -55,6 +68,73 @@ impl Address {
 
     pub(crate) const fn bits(self) -> u128 {
         self.bits
+    }
+}
+
+/// The first address of those that a translator makes of IPv4 addresses: 64:ff9b::/96.
+const NAT64: u128 = 0x0064_ff9b << 96;
+
+/// How many leading bits of an address tell one client from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClientBits {
+    v4: u8,
+    v6: u8,
+}
+
+impl ClientBits {
+    /// Each IPv4 address is a client, and of IPv6 each network of 64 bits: a household or a machine has all of its addresses.
+    pub(crate) const USUAL: Self = Self { v4: 32, v6: 64 };
+
+    pub(crate) fn new(v4: u8, v6: u8) -> Self {
+        Self {
+            v4: v4.min(32),
+            v6: v6.min(128),
+        }
+    }
+
+    /// So many of both. An IPv4 address stays whole if it has no more than that.
+    pub(crate) fn both(bits: u8) -> Self {
+        Self::new(bits, bits)
+    }
+
+    pub(crate) const fn of(self, family: Family) -> u8 {
+        match family {
+            Family::V4 => self.v4,
+            Family::V6 => self.v6,
+        }
+    }
+}
+
+/// The addresses that one client has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClientNetwork {
+    /// The first of them.
+    pub(crate) first: Address,
+    /// How many bits they share.
+    length: u8,
+}
+
+impl fmt::Display for ClientNetwork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whole = match self.first.family {
+            Family::V4 => 32,
+            Family::V6 => 128,
+        };
+        if self.length == whole {
+            write!(f, "{}", self.first)
+        } else {
+            write!(f, "{}/{}", self.first, self.length)
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let v4 = u32::try_from(self.bits >> 96).map(Ipv4Addr::from_bits);
+        match (self.family, v4) {
+            (Family::V4, Ok(v4)) => v4.fmt(f),
+            _ => Ipv6Addr::from_bits(self.bits).fmt(f),
+        }
     }
 }
 
@@ -117,12 +197,30 @@ impl Network {
         })
     }
 
+    /// One of its addresses, if all of them are one client's. Around those that a translator makes of IPv4 addresses, that is the
+    /// client of all others.
+    pub(crate) fn of_one_client(&self, bits: ClientBits) -> Option<Address> {
+        let (first, length) = (self.first, self.length);
+        if !first.is_translated() {
+            return (length >= bits.of(first.family)).then_some(first);
+        }
+        if length >= 96 {
+            return (length - 96 >= bits.v4).then_some(first);
+        }
+        let beside = Address {
+            bits: first.bits | 1 << 32,
+            ..first
+        };
+        (length >= bits.v6).then_some(beside)
+    }
+
     /// Whether it has all addresses of another.
     pub(crate) fn covers(&self, other: &Self) -> bool {
         self.length <= other.length && self.contains(other.first)
     }
 
-    pub(super) fn contains(&self, address: Address) -> bool {
+    /// Whether an address is in it.
+    pub(crate) fn contains(&self, address: Address) -> bool {
         address.family == self.first.family && address.bits & mask(self.length) == self.first.bits
     }
 }
@@ -238,11 +336,46 @@ mod tests {
 
     #[test]
     fn masks_keep_a_whole_ipv4_address_unless_they_are_for_it() {
-        let masked = |text, bits| Address::parse(text).unwrap().masked(bits);
+        let masked = |text, bits| {
+            let address = Address::parse(text).unwrap();
+            address.client(ClientBits::both(bits)).to_string()
+        };
         assert_eq!(masked("2001:db8::1", 64), masked("2001:db8::2", 64));
         assert_ne!(masked("10.0.0.1", 64), masked("10.0.0.2", 64));
         assert_eq!(masked("10.0.0.1", 24), masked("10.0.0.2", 24));
         assert_eq!(masked("::ffff:10.0.0.1", 64), masked("10.0.0.1", 128));
         assert_eq!(masked("10.0.0.1", 0), masked("11.0.0.1", 0));
+    }
+
+    #[test]
+    fn an_address_that_a_translator_made_is_the_ipv4_address_in_it() {
+        let client = |text| {
+            let address = Address::parse(text).unwrap();
+            address.client(ClientBits::USUAL).to_string()
+        };
+        for (text, expect) in [
+            ("64:ff9b::203.0.113.7", "203.0.113.7"),
+            ("64:ff9b::1", "0.0.0.1"),
+            ("64:ff9b:0:0:0:1:cb00:7107", "64:ff9b::/64"),
+            ("64:ff9b:1::203.0.113.7", "64:ff9b:1::/64"),
+            ("64:ff9c::203.0.113.7", "64:ff9c::/64"),
+            ("::ffff:203.0.113.7", "203.0.113.7"),
+            ("2001:db8:0:1:2:3:4:5", "2001:db8:0:1::/64"),
+        ] {
+            assert_eq!(client(text), expect, "{text}");
+        }
+        let wide = ClientBits::new(24, 56);
+        let address = Address::parse("64:ff9b::203.0.113.7").unwrap();
+        assert_eq!(address.client(wide).to_string(), "203.0.113.0/24");
+        let address = Address::parse("2001:db8:0:ffff::1").unwrap();
+        assert_eq!(address.client(wide).to_string(), "2001:db8:0:ff00::/56");
+        // A condition sees the address as it is.
+        let translated = Address::parse("64:ff9b::203.0.113.7").unwrap();
+        assert!(Network::parse("64:ff9b::/96").unwrap().contains(translated));
+        assert!(
+            !Network::parse("203.0.113.0/24")
+                .unwrap()
+                .contains(translated)
+        );
     }
 }

@@ -79,7 +79,12 @@ fn build(regex: &str) -> Result<meta::Regex, Box<meta::BuildError>> {
         .hybrid_cache_capacity(REMEMBERED);
     meta::Builder::new()
         .configure(bounds)
-        .syntax(syntax::Config::new().nest_limit(MOST_NESTED))
+        // A line break in a value is a character like any other: else it would hide the value from `.*`.
+        .syntax(
+            syntax::Config::new()
+                .nest_limit(MOST_NESTED)
+                .dot_matches_new_line(true),
+        )
         .build(regex)
         .map_err(Box::new)
 }
@@ -141,11 +146,13 @@ mod tests {
             ("a", "ab", false),
             ("(?x) a # comment", "a", true),
             ("a$\n?", "a\n", false),
+            (".*union.*", "\nunion", true),
+            ("bad.*", "bad\n", true),
         ] {
             assert_eq!(all.add(regex).unwrap().is_match(text), expect, "{regex}");
         }
-        assert_eq!(all.count(), 4);
-        assert!(all.add("a").is_ok() && all.count() == 4);
+        assert_eq!(all.count(), 6);
+        assert!(all.add("a").is_ok() && all.count() == 6);
     }
 
     #[test]

@@ -30,6 +30,10 @@ pub const UNREPRESENTABLE: Code = Code("unrepresentable");
 pub const BAD_REGEX: Code = Code("bad-regex");
 /// The text is no network.
 pub const BAD_CIDR: Code = Code("bad-cidr");
+/// A regular expression where text is compared as it stands.
+pub const REGEX_AS_TEXT: Code = Code("regex-as-text");
+/// A network where text is compared as it stands.
+pub const NETWORK_AS_TEXT: Code = Code("network-as-text");
 /// The text is no glob.
 pub const BAD_GLOB: Code = Code("bad-glob");
 /// A key that can't be one.
@@ -52,6 +56,8 @@ pub const BAD_SHARED: Code = Code("bad-shared");
 pub const MATCHES_ALL: Code = Code("matches-all");
 /// A file that can't be read.
 pub const UNREADABLE: Code = Code("unreadable");
+/// The process has no file descriptor left to read a file with: nothing is wrong with the file.
+pub const NO_DESCRIPTORS: Code = Code("no-descriptors");
 /// A file that can't be included here.
 pub const INCLUDE: Code = Code("bad-include");
 /// A fact that the policy doesn't list, though it lists some.
@@ -60,7 +66,7 @@ pub const UNKNOWN_FACT: Code = Code("unknown-fact");
 pub const TOO_MANY_ERRORS: Code = Code("too-many-errors");
 
 /// All of them, for lists and for tests of the documentation.
-pub const ALL: [Code; 28] = [
+pub const ALL: [Code; 31] = [
     UNKNOWN_FIELD,
     UNKNOWN_VALUE,
     WRONG_TYPE,
@@ -75,6 +81,8 @@ pub const ALL: [Code; 28] = [
     UNREPRESENTABLE,
     BAD_REGEX,
     BAD_CIDR,
+    REGEX_AS_TEXT,
+    NETWORK_AS_TEXT,
     BAD_GLOB,
     BAD_KEY,
     NO_LIMIT,
@@ -86,6 +94,7 @@ pub const ALL: [Code; 28] = [
     BAD_SHARED,
     MATCHES_ALL,
     UNREADABLE,
+    NO_DESCRIPTORS,
     INCLUDE,
     UNKNOWN_FACT,
     TOO_MANY_ERRORS,

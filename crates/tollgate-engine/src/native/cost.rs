@@ -6,8 +6,9 @@ use tollgate::Rate;
 
 use super::LimitPlaces;
 use super::codes;
-use super::fields::{COST, UNSETTLED};
+use super::fields::COST;
 use super::reader::{Fields, Reader, shorten};
+use super::words::UNSETTLED;
 use crate::document::{Node, Span, Value};
 use crate::policy::{Cost, Limits, Over, Settle};
 use crate::suggest;

@@ -1,11 +1,5 @@
 //! Every field of the native form, once: the decoder knows no others, and the schema is made of these.
 
-use tollgate::adaptive::NamedLaw;
-use tollgate::{Algorithm, Timestamp, core::Align};
-
-use super::overload::laws;
-use crate::policy::{Counting, Mode, OnStoreFailure, Unsettled};
-
 /// A field that a map may have.
 #[derive(Debug)]
 pub(crate) struct Field {
@@ -40,8 +34,12 @@ pub(crate) enum Shape {
     Pattern,
     /// One text or a list of them.
     Texts,
-    /// Facts, some with `/bits`.
+    /// Facts, some with `/bits`, or [`KEY`].
     Key,
+    /// A list of keys.
+    Keys,
+    /// One of [`words::MISSING_KEYS`](super::words::MISSING_KEYS).
+    OnMissingKey,
     /// A rate or a list of them.
     Rates,
     /// A quota.
@@ -58,22 +56,25 @@ pub(crate) enum Shape {
     Duration,
     /// `refuse` or `wait 200ms`.
     Over,
-    /// One of [`UNSETTLED`].
+    /// One of [`words::UNSETTLED`](super::words::UNSETTLED).
     Unsettled,
     /// `80%` or `0.8`.
     Part,
-    /// One of [`ALGORITHMS`].
+    /// One of [`words::ALGORITHMS`](super::words::ALGORITHMS).
     Algorithm,
-    /// One of [`MODES`].
+    /// One of [`words::MODES`](super::words::MODES).
     Mode,
-    /// One of [`MODES`], or [`ROLLOUT`].
+    /// One of [`words::MODES`](super::words::MODES), or [`ROLLOUT`].
     RuleMode,
-    /// One of [`FAILURES`].
+    /// One of [`words::FAILURES`](super::words::FAILURES).
+    FailureMode,
+    /// One of [`words::FAILURES`](super::words::FAILURES), or [`FAILURE_KINDS`].
     OnStoreFailure,
+    /// One of [`words::COUNTINGS`](super::words::COUNTINGS).
     Counting,
     /// A whole number from 1, or [`ADAPTIVE`].
     Concurrency,
-    /// One of [`LAWS`].
+    /// One of [`words::LAWS`](super::words::LAWS).
     Law,
     /// A fact, or [`SHED`].
     Shed,
@@ -144,8 +145,9 @@ const ALGORITHM: &str = "How its rates are counted: gcra unless said otherwise."
 const COST_OF_A_REQUEST: &str = "What a request costs: 1 unless said otherwise.";
 const OVER: &str = "What becomes of a request that is over the limit: refuse, or wait and for how long at most, \
                     as in wait 200ms. Refuse unless said otherwise.";
-const ON_STORE_FAILURE: &str = "What happens while the store can't be asked: closed with a quota and local \
-                                without one, unless said otherwise here or for the whole file.";
+const ON_STORE_FAILURE: &str = "What happens while the store can't be asked, for all its limits or by \
+                                their kind: a quota is closed and others are local, unless said otherwise here or \
+                                for the whole file.";
 const COUNTING: &str = "How a fleet counts it: exact asks the store about each request, leased spends tokens \
                         that were taken ahead, local counts in each process by itself. Exact unless said \
                         otherwise.";
@@ -166,7 +168,13 @@ pub(crate) const RULE: &[Field] = &[
         "key",
         Shape::Key,
         "Which facts tell one counter from another; ip/64 is the network an address is in. \
-         Without any, one counter for all.",
+         Without any, one counter for all. {first: [user, ip]} is the first key whose facts a request has.",
+    ),
+    field(
+        "on_missing_key",
+        Shape::OnMissingKey,
+        "What happens to a request that lacks its key: it passes (pass), is denied (deny), or counts with all others \
+         that lack it (one_counter). Pass unless said otherwise; written out, nobody is warned of it.",
     ),
     field(
         "rate",
@@ -229,6 +237,13 @@ pub(crate) const RULE: &[Field] = &[
         "Rules with the same name here count together.",
     ),
 ];
+
+/// A key with others to fall back to.
+pub(crate) const KEY: &[Field] = &[field(
+    "first",
+    Shape::Keys,
+    "Keys, of which the first counts whose facts a request has; each has counters of its own.",
+)];
 
 /// A tier.
 pub(crate) const TIER: &[Field] = &[
@@ -346,73 +361,24 @@ pub(crate) const PATTERN: &[Field] = &[
     field("not", Shape::Pattern, "What must not hold."),
 ];
 
-/// All ways of counting, by name.
-pub(crate) const ALGORITHMS: &[(&str, Algorithm)] = &[
-    ("gcra", Algorithm::Gcra),
-    ("token-bucket", Algorithm::TokenBucket),
-    ("leaky", Algorithm::LeakyBucket),
-    (
-        "fixed-window",
-        Algorithm::FixedWindow(Align::Boundary(Timestamp::ZERO)),
+/// What is done without the store, by the kind of the limit.
+pub(crate) const FAILURE_KINDS: &[Field] = &[
+    field(
+        "rate",
+        Shape::FailureMode,
+        "What rates do: local unless said otherwise.",
     ),
-    ("sliding-window", Algorithm::SlidingCounter),
-    ("sliding-log", Algorithm::SlidingLog),
+    field(
+        "quota",
+        Shape::FailureMode,
+        "What a quota does: closed unless said otherwise.",
+    ),
+    field(
+        "concurrency",
+        Shape::FailureMode,
+        "What slots do: local unless said otherwise.",
+    ),
 ];
-
-/// All modes, by name.
-pub(crate) const MODES: &[(&str, Mode)] = &[
-    ("enforce", Mode::Enforce),
-    ("shadow", Mode::Shadow),
-    ("off", Mode::Off),
-];
-
-/// All that can be done without the store, by name; `inherit` is as if nothing were said.
-pub(crate) const FAILURES: &[(&str, Option<OnStoreFailure>)] = &[
-    failure(OnStoreFailure::Open),
-    failure(OnStoreFailure::Closed),
-    failure(OnStoreFailure::Local),
-    failure(OnStoreFailure::CircuitBreak),
-    ("inherit", None),
-];
-
-const fn failure(failure: OnStoreFailure) -> (&'static str, Option<OnStoreFailure>) {
-    (failure.name(), Some(failure))
-}
-
-/// How several nodes can count together, by name.
-pub(crate) const COUNTINGS: &[(&str, Counting)] = &[
-    (Counting::Exact.name(), Counting::Exact),
-    (Counting::Leased.name(), Counting::Leased),
-    (Counting::Local.name(), Counting::Local),
-];
-
-/// All laws that find a limit, by name.
-pub(crate) const LAWS: &[(&str, NamedLaw)] = &laws();
-
-/// What becomes of an estimate that nobody settles, by name.
-pub(crate) const UNSETTLED: &[(&str, Unsettled)] = &[
-    (Unsettled::Charge.name(), Unsettled::Charge),
-    (Unsettled::Refund.name(), Unsettled::Refund),
-];
-
-/// What keeps a limit from being leased.
-pub(crate) const NOT_LEASED: &str = "only rates by gcra, token-bucket or leaky can be leased";
-/// What is said of a limit that never asks a store.
-pub(crate) const ASKS_NO_STORE: &str =
-    "on_store_failure does nothing where counting is local: no store is asked";
-
-/// Whether a rate by this algorithm can be leased: whether tokens can be taken ahead.
-pub(crate) const fn lends(algorithm: Algorithm) -> bool {
-    matches!(
-        algorithm,
-        Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket
-    )
-}
-
-/// The words of a table.
-pub(crate) fn names<T>(table: &[(&'static str, T)]) -> Vec<&'static str> {
-    table.iter().map(|(name, _)| *name).collect()
-}
 
 #[cfg(test)]
 mod tests {
@@ -437,6 +403,7 @@ mod tests {
             (POLICY, "", ""),
             (RULE, "limits:\n-\n  name: a\n  rate: 1/s", "  "),
             (TIER, "default_tier: a\ntiers:\n  a:", "    "),
+            (KEY, "limits:\n-\n  name: a\n  rate: 1/s\n  key:", "    "),
             (
                 ROLLOUT,
                 "limits:\n-\n  name: a\n  rate: 1/s\n  mode:",

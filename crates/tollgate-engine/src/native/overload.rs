@@ -5,8 +5,9 @@ use tollgate::adaptive::NamedLaw;
 use tollgate::shed::{Criticality, Shares};
 
 use super::codes;
-use super::fields::{ADAPTIVE, LAWS, SHED, names};
+use super::fields::{ADAPTIVE, SHED};
 use super::reader::{Fields, Reader};
+use super::words::{LAWS, names};
 use crate::document::{Node, Value};
 use crate::policy::{Adaptive, Shed};
 use crate::suggest;

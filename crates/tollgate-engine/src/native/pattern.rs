@@ -1,14 +1,15 @@
-//! Conditions on facts, and the facts of a key.
+//! Conditions on facts.
 
 use super::cidr::Cidr;
 use super::codes;
 use super::fields::PATTERN;
-use super::reader::{LONGEST_NAME, Part, Reader, shorten};
+use super::reader::{Part, Reader, shorten};
+use super::{Form, Written};
 use crate::document::{Node, Value};
 use crate::facts::fact_name;
 use crate::matcher::glob::{Glob, MOST_PARTS};
 use crate::matcher::regex::RegexError;
-use crate::policy::{KeyPart, Match, Pattern};
+use crate::policy::{Match, Pattern};
 
 /// Most regular expressions of a policy: to compile them takes the longest.
 const MOST_REGEXES: usize = 1_000;
@@ -18,13 +19,20 @@ const FASTER: &str = "globs, prefixes and lists are found much faster";
 const MOST_STARS: usize = 16;
 /// Longest pattern, in bytes.
 pub(crate) const LONGEST_CONDITION: usize = 4_096;
-/// Most facts of a key.
-pub(crate) const MOST_KEY_FACTS: usize = 16;
 
 /// The fact whose text is an address or a network without being told so.
 const ADDRESS: &str = "ip";
-/// The fact whose case people mistake.
-const METHOD: &str = "method";
+/// Facts of which no value begins with `^`.
+const NEVER_CARET: [&str; 4] = ["path", "route", "host", "method"];
+/// Facts that are one address, and never a network.
+const ONE_ADDRESS: [&str; 6] = [
+    "remote_address",
+    "client_ip",
+    "remote_ip",
+    "ip_address",
+    "header.x-forwarded-for",
+    "header.x-real-ip",
+];
 
 impl Reader<'_> {
     /// Conditions by fact.
@@ -86,11 +94,26 @@ impl Reader<'_> {
 
     /// What a text means that doesn't say its kind.
     fn plain(&mut self, text: String, node: &Node, fact: &str) -> Option<Pattern> {
+        self.write_down(fact, &text, Form::Plain, node);
+        if text.starts_with('^') && NEVER_CARET.contains(&fact) {
+            let message = format!(
+                "no {fact} begins with \"^\": this is compared as it stands, not as a regular expression"
+            );
+            let shown = shorten(&text);
+            let help = format!("write {fact}: {{regex: '{shown}'}}, or a glob such as /v1/**");
+            self.error_with(codes::REGEX_AS_TEXT, message, node.span, help);
+            return None;
+        }
         if text.contains('*') {
             return self.glob(text, node);
         }
-        if fact == METHOD {
-            self.methods.push((text.clone(), node.span));
+        if ONE_ADDRESS.contains(&fact) && text.contains('/') && Cidr::parse(&text).is_ok() {
+            let message = format!(
+                "{fact:?} is one address and never {text:?}: only \"ip\" takes a network as plain text"
+            );
+            let help = format!("write {fact}: {{cidr: {text}}}, or ip: {text}");
+            self.error_with(codes::NETWORK_AS_TEXT, message, node.span, help);
+            return None;
         }
         if fact == ADDRESS {
             return self.cidr(&text, node);
@@ -131,8 +154,8 @@ impl Reader<'_> {
                 let items = self.one_or_more(value, "text or a list of texts");
                 let mut patterns = Vec::with_capacity(items.len());
                 for item in items {
-                    if let (METHOD, Value::Text(text)) = (fact, &item.value) {
-                        self.methods.push((text.clone(), item.span));
+                    if let Value::Text(text) = &item.value {
+                        self.write_down(fact, text, form(kind), item);
                     }
                     let pattern = self.text(item, "text").and_then(|text| match kind {
                         "exact" => self.sized(text, item).map(Pattern::Exact),
@@ -146,6 +169,16 @@ impl Reader<'_> {
                 any_of(patterns.into_iter().collect::<Option<_>>()?)
             }
         }
+    }
+
+    /// Remembers the text of a condition, for those who judge it.
+    fn write_down(&mut self, fact: &str, text: &str, form: Form, node: &Node) {
+        self.written.push(Written {
+            fact: fact.to_owned(),
+            text: text.to_owned(),
+            form,
+            span: node.span,
+        });
     }
 
     fn sized(&mut self, text: String, node: &Node) -> Option<String> {
@@ -238,67 +271,16 @@ impl Reader<'_> {
         self.error_with(codes::BAD_REGEX, message, span, help);
         None
     }
+}
 
-    /// Which facts make a key: one, or a list of them, each once.
-    pub(super) fn key(&mut self, node: &Node) -> Vec<KeyPart> {
-        let expected = "a fact or a list of facts, such as [user] or [ip/64, method]";
-        let items = match &node.value {
-            // No facts at all are one counter for all, as if there were no key.
-            Value::List(items) => items.as_slice(),
-            _ => std::slice::from_ref(node),
-        };
-        let mut parts = Vec::with_capacity(items.len());
-        for item in items {
-            let Some(text) = self.text(item, expected) else {
-                continue;
-            };
-            let Some(part) = self.key_part(&text, item) else {
-                continue;
-            };
-            if parts.contains(&part) {
-                let message = format!("{:?} is in this key twice", shorten(&text));
-                self.error(codes::BAD_KEY, message, item.span);
-            } else if parts.len() == MOST_KEY_FACTS {
-                let message = format!("a key of more than {MOST_KEY_FACTS} facts");
-                self.error(codes::BAD_KEY, message, item.span);
-                break;
-            } else {
-                parts.push(part);
-            }
-        }
-        parts
-    }
-
-    fn key_part(&mut self, text: &str, node: &Node) -> Option<KeyPart> {
-        let Some((fact, bits)) = text.split_once('/') else {
-            return self.fact(node).map(KeyPart::Fact);
-        };
-        let number = bits.parse::<u8>().ok();
-        let number = number.filter(|number| (1..=128).contains(number));
-        // In one way only, as the schema has it.
-        let Some(number) = number.filter(|number| number.to_string() == bits) else {
-            let from = fact.chars().count() + 1;
-            let span = self
-                .sources
-                .within(node.span, text, from, bits.chars().count());
-            let message = "expected 1 to 128 bits after \"/\"";
-            let help = "ip/64 counts all addresses of a network of 64 bits together";
-            self.error_with(codes::BAD_KEY, message, span, help);
-            return None;
-        };
-        if fact.chars().count() > LONGEST_NAME {
-            let message = "the name of a fact has more than 200 characters";
-            self.error(codes::BAD_NAME, message, node.span);
-            return None;
-        }
-        if fact.is_empty() {
-            let message = "expected a fact before \"/\", as in ip/64";
-            self.error(codes::BAD_KEY, message, node.span);
-            return None;
-        }
-        let fact = self.fact_named(fact.to_owned(), node.span)?;
-        self.mention(&fact, node.span, Part::Other);
-        Some(KeyPart::Network { fact, bits: number })
+/// What a condition of this kind takes its text for.
+fn form(kind: &str) -> Form {
+    match kind {
+        "exact" => Form::Exact,
+        "glob" => Form::Glob,
+        "prefix" => Form::Prefix,
+        "regex" => Form::Regex,
+        _ => Form::Network,
     }
 }
 

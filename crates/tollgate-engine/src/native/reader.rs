@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use super::Mention;
 use super::codes;
-use super::fields::{Field, names};
+use super::fields::Field;
 use super::problems::Problems;
+use super::words::names;
+use super::{Mention, Written};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Node, Span, Value, duplicate};
 use crate::facts::fact_name;
@@ -30,8 +31,8 @@ pub(super) struct Reader<'a> {
     pub(super) regexes: Regexes,
     /// Facts that are asked for so far.
     pub(super) mentions: Vec<Mention>,
-    /// Methods that are asked for so far.
-    pub(super) methods: Vec<(String, Span)>,
+    /// The texts of conditions so far.
+    pub(super) written: Vec<Written>,
 }
 
 /// Which part of a policy asks for a fact.

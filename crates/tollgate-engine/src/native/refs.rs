@@ -11,9 +11,28 @@ use crate::suggest;
 
 /// Notes references to what isn't there, and those that make no sense.
 pub(super) fn check(reader: &mut Reader<'_>, decoded: &Decoded, names: &HashMap<String, Span>) {
+    same_names(reader, decoded, names);
     tiers(reader, decoded);
     replaces(reader, decoded, names);
     shared(reader, decoded);
+}
+
+/// A rule and a tier of one name are one name in metrics, verdicts and overrides.
+fn same_names(reader: &mut Reader<'_>, decoded: &Decoded, names: &HashMap<String, Span>) {
+    for (tier, places) in &decoded.places.tiers {
+        let Some(rule) = names.get(tier) else {
+            continue;
+        };
+        let shown = shorten(tier);
+        let message = format!("a rule and a tier are both called {shown:?}");
+        let file = reader.sources.get(rule.file);
+        let file = file.map_or("<text>", |file| file.name());
+        let help = format!(
+            "rename one of them: answers and metrics tell limits apart by name; the rule is in {file} line {}",
+            rule.start.line
+        );
+        reader.error_with(codes::DUPLICATE_NAME, message, places.name, help);
+    }
 }
 
 fn tiers(reader: &mut Reader<'_>, decoded: &Decoded) {
@@ -171,7 +190,7 @@ fn difference(a: &Rule, b: &Rule) -> Option<&'static str> {
         Some("limit")
     } else if a.algorithm != b.algorithm {
         Some("algorithm")
-    } else if a.key != b.key {
+    } else if !a.keys().eq(b.keys()) {
         Some("key")
     } else if a.counting != b.counting {
         Some("counting")

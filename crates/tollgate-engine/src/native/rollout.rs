@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::codes;
-use super::fields::{MODES, ROLLOUT};
+use super::fields::ROLLOUT;
 use super::reader::{Fields, Reader};
+use super::words::MODES;
 use crate::document::{Node, Value};
 use crate::engine::warm::Gate;
 use crate::policy::{KeyPart, Limits, Mode};
@@ -25,7 +26,7 @@ impl Reader<'_> {
     }
 
     /// A rule's mode, and for how many of a hundred keys it is enforced.
-    pub(super) fn rollout(&mut self, fields: &Fields<'_>, key: &[KeyPart]) -> (Mode, u8) {
+    pub(super) fn rollout(&mut self, fields: &Fields<'_>, keys: &[Vec<KeyPart>]) -> (Mode, u8) {
         let Some(node) = fields.get("mode") else {
             return (Mode::Enforce, ALL);
         };
@@ -45,7 +46,7 @@ impl Reader<'_> {
                 None
             }
         };
-        if key.is_empty() {
+        if keys.iter().all(Vec::is_empty) {
             let message = "it is to be enforced for a part of its keys, but it has no key";
             let help = "give it a key such as [user], or say enforce or shadow for all requests";
             self.error_with(codes::CONFLICT, message, node.span, help);

@@ -3,14 +3,14 @@
 use tollgate::{Algorithm, Rate};
 
 use super::codes;
-use super::fields::{
-    ALGORITHMS, ASKS_NO_STORE, COUNTINGS, FAILURES, NOT_LEASED, RULE, TIER, lends,
-};
+use super::failure::WrittenFailures;
+use super::fields::{RULE, TIER};
 use super::idle::{RULE_KEPT, TIER_KEPT};
 use super::reader::{Fields, Reader};
+use super::words::{ALGORITHMS, ASKS_NO_STORE, COUNTINGS, MISSING_KEYS, NOT_LEASED, lends};
 use super::{LimitPlaces, RulePlaces, TierPlaces};
 use crate::document::{Node, Span, Value};
-use crate::policy::{Counting, KeyPart, Limits, Match, OnStoreFailure, Rule, Tier};
+use crate::policy::{Counting, KeyPart, Limits, Match, OnMissingKey, Rule, Tier};
 
 /// Most rates of one rule or tier.
 const MOST_RATES: usize = 16;
@@ -20,7 +20,7 @@ const MOST_RATES: usize = 16;
 pub(super) struct Draft {
     pub(super) rule: Rule,
     /// What it says itself of failures of the store.
-    pub(super) failure: Option<OnStoreFailure>,
+    pub(super) failure: WrittenFailures,
     pub(super) places: RulePlaces,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Draft {
 #[derive(Debug)]
 pub(super) struct TierDraft {
     pub(super) tier: Tier,
-    pub(super) failure: Option<OnStoreFailure>,
+    pub(super) failure: WrittenFailures,
     pub(super) places: TierPlaces,
 }
 
@@ -36,44 +36,40 @@ impl Reader<'_> {
     pub(super) fn rule(&mut self, node: &Node) -> Option<Draft> {
         let fields = self.fields(node, "a rule", RULE)?;
         self.idle(&fields, RULE_KEPT);
-        let name = fields.get("name");
-        let text = self.rule_name(name, node);
+        let name = self.rule_name(fields.get("name"), node);
         let matches = match fields.get("match") {
             Some(node) => self.matches(node),
             None => Match::default(),
         };
-        let key = fields.get("key").map(|node| self.key(node));
+        let mut keys = fields
+            .get("key")
+            .map_or_else(Vec::new, |node| self.keys(node));
+        let on_missing_key = self.on_missing_key(&fields, &keys);
         let algorithm = self.algorithm(&fields);
         let (limits, places) = self.limits(&fields, algorithm, "rule");
         let (adaptive, shed) = (self.adaptive(&fields), self.shed(&fields));
         let cost = self.own_cost(&fields, &limits, &places);
-        let (mode, enforced_percent) = self.rollout(&fields, key.as_deref().unwrap_or_default());
+        let (mode, enforced_percent) = self.rollout(&fields, &keys);
         let warm_up = self.warm_up(&fields, &limits);
         let over = self.over(&fields);
-        let failure = self.failure(&fields);
+        let failure = self.failures(&fields);
         let counting = self.counting(&fields, algorithm, failure);
         let slot = fields.get("slot");
-        let slot = slot.and_then(|node| self.slot(node, key.as_deref().unwrap_or_default()));
+        let slot = slot.and_then(|node| self.slot(node, &keys));
         let replaces = fields.get("replaces");
         let replaces = replaces.map(|node| self.names(node, "the name of a rule"));
         let (replaces, replace_places) = replaces.unwrap_or_default().into_iter().unzip();
         let shared = fields.get("shared");
         let shared = shared.and_then(|node| self.name(node, "the name of a shared counter"));
-        let places = RulePlaces {
-            name: name.map_or(first_line(node.span), |name| name.span),
-            key: fields.place("key"),
-            on_store_failure: fields.place("on_store_failure"),
-            concurrency: fields.place("concurrency"),
-            shed: fields.place("shed"),
-            shared: fields.place("shared"),
-            replaces: replace_places,
-            limits: places,
-        };
+        let places = rule_places(&fields, node.span, replace_places, places);
+        let fallback_keys = keys.split_off(keys.len().min(1));
         let rule = Rule {
-            name: text?,
+            name: name?,
             matches,
-            key: key.unwrap_or_default(),
-            on_store_failure: failure.unwrap_or(OnStoreFailure::default_for(&limits)),
+            key: keys.pop().unwrap_or_default(),
+            fallback_keys,
+            on_missing_key,
+            on_store_failure: failure.or(WrittenFailures::default()),
             counting,
             slot,
             limits,
@@ -107,10 +103,29 @@ impl Reader<'_> {
         None
     }
 
+    /// What happens to requests without the key, if that is said.
+    fn on_missing_key(
+        &mut self,
+        fields: &Fields<'_>,
+        keys: &[Vec<KeyPart>],
+    ) -> Option<OnMissingKey> {
+        let node = fields.get("on_missing_key")?;
+        let is_keyless =
+            |node: &Node| matches!(&node.value, Value::List(parts) if parts.is_empty());
+        if fields.get("key").is_none_or(is_keyless) && keys.iter().all(Vec::is_empty) {
+            let message =
+                "on_missing_key does nothing without a key: all requests share one counter";
+            let span = fields.place("on_missing_key");
+            let help = "add a key such as [user], or leave it out";
+            self.error_with(codes::CONFLICT, message, span, help);
+        }
+        self.word(node, "way to treat a missing key", MISSING_KEYS)
+    }
+
     /// The fact of the key that says in which slot of a cluster a key is.
-    fn slot(&mut self, node: &Node, key: &[KeyPart]) -> Option<String> {
+    fn slot(&mut self, node: &Node, keys: &[Vec<KeyPart>]) -> Option<String> {
         let fact = self.fact(node)?;
-        if !key.iter().any(|part| part.fact() == fact) {
+        if !keys.iter().flatten().any(|part| part.fact() == fact) {
             let message = format!("the slot {fact:?} is no fact of the key");
             let help = "name one of the facts of the key, or leave it out: the first is taken";
             self.error_with(codes::CONFLICT, message, node.span, help);
@@ -125,7 +140,7 @@ impl Reader<'_> {
         let (limits, places) = self.limits(&fields, algorithm, "tier");
         let cost = self.own_cost(&fields, &limits, &places);
         let over = self.over(&fields);
-        let failure = self.failure(&fields);
+        let failure = self.failures(&fields);
         let tier = Tier {
             algorithm,
             cost,
@@ -145,12 +160,6 @@ impl Reader<'_> {
         })
     }
 
-    /// What it says itself of failures of the store.
-    fn failure(&mut self, fields: &Fields<'_>) -> Option<OnStoreFailure> {
-        let node = fields.get("on_store_failure")?;
-        self.word(node, "way to fail", FAILURES).flatten()
-    }
-
     /// One name or a list of them.
     pub(super) fn names(&mut self, node: &Node, what: &str) -> Vec<(String, Span)> {
         let items = self.one_or_more(node, what);
@@ -164,7 +173,7 @@ impl Reader<'_> {
         &mut self,
         fields: &Fields<'_>,
         algorithm: Algorithm,
-        failure: Option<OnStoreFailure>,
+        failure: WrittenFailures,
     ) -> Counting {
         let Some(node) = fields.get("counting") else {
             return Counting::default();
@@ -176,7 +185,7 @@ impl Reader<'_> {
             let help = "say exact, or leave it out";
             self.error_with(codes::CONFLICT, NOT_LEASED, span, help);
         }
-        if counting == Counting::Local && failure.is_some() {
+        if counting == Counting::Local && failure.says {
             let span = fields.place("on_store_failure");
             self.error_with(
                 codes::CONFLICT,
@@ -346,6 +355,26 @@ impl Reader<'_> {
                 None
             }
         }
+    }
+}
+
+/// Where the fields of a rule stand.
+fn rule_places(
+    fields: &Fields<'_>,
+    rule: Span,
+    replaces: Vec<Span>,
+    limits: LimitPlaces,
+) -> RulePlaces {
+    let name = fields.get("name");
+    RulePlaces {
+        name: name.map_or(first_line(rule), |name| name.span),
+        key: fields.place("key"),
+        on_store_failure: fields.place("on_store_failure"),
+        concurrency: fields.place("concurrency"),
+        shed: fields.place("shed"),
+        shared: fields.place("shared"),
+        replaces,
+        limits,
     }
 }
 

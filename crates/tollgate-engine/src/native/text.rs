@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use tollgate::Algorithm;
 
-use super::fields::ALGORITHMS;
-use crate::policy::{KeyPart, Match, Pattern};
+use super::words::ALGORITHMS;
+use crate::policy::{KeyPart, Match, Pattern, Rule};
 use crate::render::is_hidden;
 
 /// What files call a way of counting; none of one that only programs can choose.
@@ -46,6 +46,20 @@ pub(crate) fn key_part(part: &KeyPart) -> String {
     match part {
         KeyPart::Fact(fact) => plain(fact),
         KeyPart::Network { fact, bits } => quoted(&format!("{fact}/{bits}")),
+    }
+}
+
+/// The keys of a rule, as a policy says them.
+pub(crate) fn keys_of(rule: &Rule) -> Option<String> {
+    let list = |key: &[KeyPart]| {
+        let parts: Vec<_> = key.iter().map(key_part).collect();
+        format!("[{}]", parts.join(", "))
+    };
+    let keys: Vec<_> = rule.keys().map(list).collect();
+    match keys.as_slice() {
+        [] => None,
+        [only] => Some(only.clone()),
+        keys => Some(format!("{{first: [{}]}}", keys.join(", "))),
     }
 }
 

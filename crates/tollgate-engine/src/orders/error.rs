@@ -6,6 +6,7 @@ use std::time::Duration;
 use tollgate::LimitError;
 
 use super::{LONGEST_ORDER, MOST_ORDERS};
+use crate::matcher::glob::MOST_PARTS;
 
 /// Why an order can't be carried out, or nobody is found, and what to do about it.
 ///
@@ -44,6 +45,40 @@ pub enum OrderError {
         /// What its key isn't made of.
         fact: String,
     },
+    /// Neither the policy names this fact, nor do requests commonly have it.
+    UnknownFact {
+        /// The fact.
+        fact: String,
+        /// One that is like it.
+        near: Option<String>,
+    },
+    /// A text that no address is, and no network.
+    NotAnAddress {
+        /// The fact, whose values are addresses.
+        fact: String,
+        /// The text.
+        value: String,
+    },
+    /// A glob that can't be matched.
+    BadGlob(String),
+    /// A network in a descriptor, whose values are compared as they are.
+    NetworkInDescriptor {
+        /// The key of the entry.
+        key: String,
+        /// The network.
+        value: String,
+    },
+    /// One key is looked for, and these values name many.
+    ManyKeys {
+        /// The rule.
+        rule: String,
+        /// The fact.
+        fact: String,
+        /// What stands for many.
+        value: String,
+    },
+    /// The policy decides descriptors only, which have no facts.
+    OnlyTrees,
     /// No rule has a key that these facts make.
     NoKey,
     /// The rule is a limit of a tree, whose keys are descriptors.
@@ -78,6 +113,15 @@ pub enum OrderError {
         /// Its rates.
         rates: Vec<String>,
     },
+    /// A rule that counts in windows is to have another period, of which its counter knows nothing.
+    OtherPeriod {
+        /// The rule.
+        rule: String,
+        /// Its rate.
+        own: String,
+        /// The one that was to stand in for it.
+        asked: String,
+    },
     /// The limit can't be counted.
     Limit {
         /// The rule.
@@ -91,6 +135,8 @@ pub enum OrderError {
     Full,
     /// There are orders by too many different sets of facts.
     TooManySorts(usize),
+    /// There are too many orders by globs and networks.
+    TooManyPatterns(usize),
     /// It has more text than is kept.
     TooLong {
         /// What has.
@@ -153,13 +199,51 @@ impl fmt::Display for OrderError {
                     "{rule:?} has several rates ({rates}): say one by the period of one of them"
                 )
             }
+            Self::OtherPeriod { rule, own, asked } => write!(
+                f,
+                "{rule:?} counts {own} in windows, which say nothing of another period: say {asked} by the period of {own}, or change the policy"
+            ),
             Self::Limit { rule, why } => write!(f, "{rule:?} can't have that limit: {why}"),
-            bound => bound.fmt_bound(f),
+            other => other.fmt_value(f),
         }
     }
 }
 
 impl OrderError {
+    /// Shows what is wrong with a fact or its value.
+    fn fmt_value(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownFact { fact, near } => {
+                write!(f, "no rule of the policy names the fact {fact:?}")?;
+                match near {
+                    Some(near) => write!(f, ": did you mean {near:?}?"),
+                    None => f.write_str(
+                        ": if requests have it all the same, say so by --any-fact (\"any_fact\": true)",
+                    ),
+                }
+            }
+            Self::NotAnAddress { fact, value } => write!(
+                f,
+                "{fact}={value} is no address and no network: write {fact}=203.0.113.7 or {fact}=203.0.113.0/24"
+            ),
+            Self::BadGlob(glob) => write!(
+                f,
+                "the glob {glob:?} can't be matched: * is anything but /, ** anything, with at most 16 stars and {MOST_PARTS} characters after the first"
+            ),
+            Self::NetworkInDescriptor { key, value } => write!(
+                f,
+                "values of a descriptor are compared as they are, and {key}={value} is a network: name one address, or block the network by a rule or in the policy"
+            ),
+            Self::ManyKeys { rule, fact, value } => {
+                write!(f, "{fact}={value} is many keys of {rule:?}: name one of them")
+            }
+            Self::OnlyTrees => f.write_str(
+                "the policy has limits of trees only, which know no facts: say the domain and the entries of a descriptor",
+            ),
+            bound => bound.fmt_bound(f),
+        }
+    }
+
     /// Shows what there is too much of.
     fn fmt_bound(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -179,6 +263,10 @@ impl OrderError {
             Self::TooManySorts(most) => write!(
                 f,
                 "there are orders by {most} different sets of facts, and no more are kept: name a rule"
+            ),
+            Self::TooManyPatterns(most) => write!(
+                f,
+                "there are {most} orders by globs and networks, and no more are kept: put them into the policy's block list"
             ),
             Self::TooLong { what, bytes, most } => {
                 write!(

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
+use super::pattern::FactPattern;
 use crate::facts::fact_name;
+use crate::key_text::{KeyTextError, Shown, read_pairs, write_pair};
 
 /// Who an order is for, or whom an operator looks for: a rule, tier or limit of a tree by name, and a key of it.
 ///
@@ -38,6 +40,8 @@ pub enum TargetKey {
     Everybody,
     /// Those with these facts, in the order of their names.
     Facts(Vec<(String, String)>),
+    /// Those whose facts match all of these, in the order of their names.
+    Patterns(Vec<(String, FactPattern)>),
     /// Those with this descriptor.
     Descriptor {
         /// The domain that they are asked about in.
@@ -104,6 +108,79 @@ impl Target {
         }
     }
 
+    /// What an operator means who writes these values: those with a `*` are globs, and networks stand for their addresses.
+    /// With a rule, its key is made of them.
+    ///
+    /// ```
+    /// use tollgate_engine::orders::Target;
+    ///
+    /// let network = Target::written(None, [("ip", "198.51.100.0/24")]);
+    /// assert_eq!(network.to_string(), "ip=198.51.100.0/24");
+    /// assert_eq!(Target::written(None, [("user", "ada")]), Target::facts([("user", "ada")]));
+    /// ```
+    pub fn written<N: Into<String>, V: Into<String>>(
+        rule: Option<&str>,
+        facts: impl IntoIterator<Item = (N, V)>,
+    ) -> Self {
+        let patterns = owned(facts).map(|(name, value)| (name, FactPattern::of(value)));
+        Self::patterns(rule, patterns)
+    }
+
+    /// What lists and logs show for a key (`ip=2001:db8::/64 method=GET`), read again. A value in quotes is no pattern.
+    ///
+    /// # Errors
+    /// If it is no such text, or only the beginning of one.
+    ///
+    /// ```
+    /// use tollgate_engine::orders::Target;
+    ///
+    /// let target = Target::from_text(Some("per-user"), "user=\"a b\" plan=free")?;
+    /// assert_eq!(target, Target::key("per-user", [("user", "a b"), ("plan", "free")]));
+    /// # Ok::<(), tollgate_engine::orders::KeyTextError>(())
+    /// ```
+    pub fn from_text(rule: Option<&str>, text: &str) -> Result<Self, KeyTextError> {
+        let patterns = read_pairs(text)?.into_iter().map(|pair| {
+            let pattern = if pair.is_quoted {
+                FactPattern::Exact(pair.value)
+            } else {
+                FactPattern::of(pair.value)
+            };
+            (pair.name, pattern)
+        });
+        Ok(Self::patterns(rule, patterns))
+    }
+
+    fn patterns(
+        rule: Option<&str>,
+        facts: impl IntoIterator<Item = (String, FactPattern)>,
+    ) -> Self {
+        let mut all: Vec<(String, FactPattern)> = Vec::new();
+        for (name, pattern) in facts {
+            let name = fact_name(&name).into_owned();
+            match all.binary_search_by(|(known, _)| known.as_str().cmp(&name)) {
+                Ok(place) => all[place].1 = pattern,
+                Err(place) => all.insert(place, (name, pattern)),
+            }
+        }
+        let is_exact = |(_, pattern): &(_, FactPattern)| matches!(pattern, FactPattern::Exact(_));
+        let key = if all.is_empty() {
+            TargetKey::Everybody
+        } else if all.iter().all(is_exact) {
+            let exact = all.into_iter();
+            TargetKey::Facts(
+                exact
+                    .map(|(name, own)| (name, own.text().to_owned()))
+                    .collect(),
+            )
+        } else {
+            TargetKey::Patterns(all)
+        };
+        Self {
+            rule: rule.map(str::to_owned),
+            key,
+        }
+    }
+
     /// The counter of a tree that a request with this descriptor meets.
     pub fn descriptor<N: Into<String>, V: Into<String>>(
         domain: impl Into<String>,
@@ -137,6 +214,12 @@ impl Target {
         let key = match &self.key {
             TargetKey::Everybody => 0,
             TargetKey::Facts(facts) => sum(facts),
+            TargetKey::Patterns(facts) => {
+                let lengths = facts
+                    .iter()
+                    .map(|(name, own)| name.len() + own.text().len());
+                lengths.sum()
+            }
             TargetKey::Descriptor { domain, entries } => domain.len() + sum(entries),
         };
         key + self.rule.as_ref().map_or(0, String::len)
@@ -159,8 +242,15 @@ impl fmt::Display for TargetKey {
             Self::Everybody => f.write_str("everybody"),
             Self::Facts(facts) => {
                 for (place, (name, value)) in facts.iter().enumerate() {
+                    f.write_str(if place > 0 { " " } else { "" })?;
+                    write_pair(f, name, value)?;
+                }
+                Ok(())
+            }
+            Self::Patterns(facts) => {
+                for (place, (name, pattern)) in facts.iter().enumerate() {
                     let space = if place > 0 { " " } else { "" };
-                    write!(f, "{space}{name}={value}")?;
+                    write!(f, "{space}{}={pattern}", Shown(name))?;
                 }
                 Ok(())
             }

@@ -2,7 +2,7 @@
 
 use tollgate::Algorithm;
 
-use super::{Counting, Limits, OnStoreFailure};
+use super::{Counting, FailureModes, Limits};
 use crate::document::{Span, Value};
 use crate::facts::Unit;
 
@@ -118,7 +118,7 @@ pub struct DescriptorLimit {
     /// How a fleet counts it together.
     pub counting: Counting,
     /// What happens while the store can't be asked.
-    pub on_store_failure: OnStoreFailure,
+    pub on_store_failure: FailureModes,
     /// It counts, and lets pass.
     pub shadow: bool,
     /// It refuses only together with all others of this kind.

@@ -26,7 +26,8 @@ const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 pub struct Divided {
     /// What each of them enforces.
     pub policy: Policy,
-    /// What can't be had in parts: limits below one each, and costs above a part, in words.
+    /// What can't be had in parts, in words: limits of which all parts together are more than the whole, or more than a
+    /// hundredth less, and costs above a part.
     pub notes: Vec<String>,
 }
 
@@ -47,8 +48,10 @@ enum Periods {
 
 impl Policy {
     /// What each of so many enforces that count apart, so that all of them together admit no more than the policy says.
-    /// Buckets are divided exactly, by a longer period where the count can't be; windows, quotas and slots are rounded
-    /// down, but never below one. What is counted [here](Counting::Local) alone stays as it is: that is said of each.
+    /// The rate of a bucket is divided exactly, by a longer period where the count can't be; its burst, windows, quotas
+    /// and slots are rounded down, but never below one: with more replicas than there are to share, all together admit
+    /// one each. Whatever is lost or gained by that is [noted](Divided::notes). What is counted
+    /// [here](Counting::Local) alone stays as it is: that is said of each.
     ///
     /// ```
     /// use tollgate_engine::Policy;
@@ -59,7 +62,13 @@ impl Policy {
     /// let [calls, jobs] = &divided.policy.rules[..] else { panic!("two rules") };
     /// assert_eq!(calls.limits.rates[0].to_string(), "10 per 3s burst 3");
     /// assert_eq!(jobs.limits.concurrency, Some(1));
-    /// assert_eq!(divided.notes, ["\"jobs\" allows 2 at once, fewer than 3 replicas: each lets 1 pass"]);
+    /// assert_eq!(
+    ///     divided.notes,
+    ///     [
+    ///         "\"calls\": a burst of 10 over 3 replicas is 3 each: 9 in all instead of 10; a multiple of 3 can be divided",
+    ///         "\"jobs\": 2 at once over 3 replicas is 1 each: 3 in all instead of 2; a multiple of 3 can be divided",
+    ///     ]
+    /// );
     /// # Ok::<(), tollgate_engine::Rejected>(())
     /// ```
     pub fn divided(&self, by: u32) -> Divided {
@@ -111,33 +120,24 @@ impl Cut {
     }
 
     fn limits(&mut self, name: &str, own: &mut Limits, periods: Periods, cost: &Cost) {
-        let before = self.notes.len();
         let mut least = u64::MAX;
         for rate in &mut own.rates {
-            let Some(period) = rate.period().filter(|_| !rate.is_unlimited()) else {
-                continue;
-            };
-            let burst = self.count(name, rate.burst_size(), "in a burst");
-            *rate = match (rate.count(), periods) {
-                (count, _) if count % self.by == 0 => Rate::new(count / self.by, period),
-                (count, Periods::Grow) => self.slower(count, period),
-                (count, Periods::Stay) => Rate::new(self.count(name, count, "in a period"), period),
+            if let Some(period) = rate.period().filter(|_| !rate.is_unlimited()) {
+                *rate = self.rate(name, *rate, period, periods);
+                least = least.min(rate.burst_size());
             }
-            .burst(burst);
-            least = least.min(burst);
         }
         if let Some(quota) = &mut own.quota {
-            let count = self.count(name, quota.count(), "in a period");
+            let whole = quota.to_string();
+            let count = self.count(name, quota.count(), &whole);
             *quota = quota.with_count(count);
             least = least.min(count);
         }
         if let Some(slots) = &mut own.concurrency {
-            let count = self.count(name, u64::from(*slots), "at once");
+            let count = self.count(name, u64::from(*slots), &format!("{slots} at once"));
             // Never more than it was.
             *slots = u32::try_from(count).unwrap_or(*slots);
         }
-        // One limit is told of once.
-        self.notes.truncate(before + 1);
         let cost = cost.default;
         if cost > least {
             self.notes.push(format!(
@@ -146,23 +146,49 @@ impl Cut {
         }
     }
 
-    /// The same count in a longer time; if that is longer than there is, fewer in the same.
-    fn slower(&self, count: u64, period: Duration) -> Rate {
-        let by = u32::try_from(self.by).ok();
-        match by.and_then(|by| period.checked_mul(by)) {
-            Some(longer) if longer <= LONGEST => Rate::new(count, longer),
-            _ => Rate::new((count / self.by).max(1), period),
-        }
+    fn rate(&mut self, name: &str, whole: Rate, period: Duration, periods: Periods) -> Rate {
+        let (count, burst) = (whole.count(), whole.burst_size());
+        let longer = match periods {
+            Periods::Grow => self.longer(period),
+            Periods::Stay => None,
+        };
+        let part = match longer {
+            _ if count % self.by == 0 => Rate::new(count / self.by, period),
+            Some(longer) => Rate::new(count, longer),
+            None => Rate::new(self.count(name, count, &whole.to_string()), period),
+        };
+        // A window has no burst but its count, of which all is said.
+        let burst = match periods {
+            Periods::Grow => self.count(name, burst, &format!("a burst of {burst}")),
+            Periods::Stay => self.part(burst),
+        };
+        part.burst(burst)
     }
 
-    fn count(&mut self, name: &str, count: u64, what: &str) -> u64 {
-        let by = self.by;
-        if (1..by).contains(&count) {
+    /// The time in which one part admits as many as the whole in this one; none if it is longer than there is.
+    fn longer(&self, period: Duration) -> Option<Duration> {
+        let longer = period.checked_mul(u32::try_from(self.by).ok()?)?;
+        (longer <= LONGEST).then_some(longer)
+    }
+
+    /// Rounded down, but never from something to nothing.
+    fn part(&self, count: u64) -> u64 {
+        (count / self.by).max(count.min(1))
+    }
+
+    /// The same, and a note if all parts together aren't the whole, or nearly so.
+    fn count(&mut self, name: &str, count: u64, whole: &str) -> u64 {
+        let (by, part) = (self.by, self.part(count));
+        let all = part.saturating_mul(by);
+        // A hundredth less is nobody's concern.
+        let is_near = all <= count && (count - all).saturating_mul(100) <= count;
+        if !is_near {
             self.notes.push(format!(
-                "{name:?} allows {count} {what}, fewer than {by} replicas: each lets 1 pass"
+                "{name:?}: {whole} over {by} replicas is {part} each: {all} in all instead of {count}; \
+                 a multiple of {by} can be divided"
             ));
         }
-        (count / by).max(count.min(1))
+        part
     }
 }
 
@@ -213,26 +239,85 @@ mod tests {
             ("rate: 0/s", 2, "zero"),
         ] {
             let text = format!("limits: [{{name: a, {limit}}}]");
-            assert_eq!(parts(&text, by), (part.to_owned(), Vec::new()), "{limit}");
+            assert_eq!(parts(&text, by).0, part, "{limit}");
         }
         let tree = "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 10}}]";
-        assert_eq!(parts(tree, 3), ("3/h".to_owned(), Vec::new()));
+        assert_eq!(parts(tree, 3).0, "3/h");
     }
 
     #[test]
     fn what_cant_be_had_in_parts_is_told() {
+        let rounded = "a multiple of 4 can be divided";
         for (limit, note) in [
             (
                 "rate: 2/s, algorithm: fixed-window",
-                "\"a\" allows 2 in a burst, fewer than 4 replicas: each lets 1 pass",
+                format!("\"a\": 2/s over 4 replicas is 1 each: 4 in all instead of 2; {rounded}"),
             ),
             (
-                "rate: 10/s, cost: 5",
-                "a request costs 5 of \"a\", more than the 2 of each replica: it never passes",
+                "rate: 7/m, algorithm: sliding-log",
+                format!("\"a\": 7/m over 4 replicas is 1 each: 4 in all instead of 7; {rounded}"),
+            ),
+            (
+                "rate: 8/s burst 3",
+                format!(
+                    "\"a\": a burst of 3 over 4 replicas is 1 each: 4 in all instead of 3; {rounded}"
+                ),
+            ),
+            (
+                "quota: 10/day",
+                format!(
+                    "\"a\": 10/day over 4 replicas is 2 each: 8 in all instead of 10; {rounded}"
+                ),
+            ),
+            (
+                "concurrency: 7",
+                format!(
+                    "\"a\": 7 at once over 4 replicas is 1 each: 4 in all instead of 7; {rounded}"
+                ),
+            ),
+            (
+                "rate: 8/s, cost: 5",
+                "a request costs 5 of \"a\", more than the 2 of each replica: it never passes"
+                    .to_owned(),
             ),
         ] {
             let text = format!("limits: [{{name: a, {limit}}}]");
             assert_eq!(parts(&text, 4).1, [note]);
+        }
+    }
+
+    #[test]
+    fn every_limit_of_a_rule_is_told_of() {
+        let text = "limits: [{name: a, rate: 5/m, algorithm: sliding-log, concurrency: 4}]";
+        assert_eq!(parts(text, 3).1.len(), 2);
+        let tree = "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 10}}]";
+        assert_eq!(
+            parts(tree, 3).1,
+            [
+                "\"edge/user\": 10/h over 3 replicas is 3 each: 9 in all instead of 10; a multiple of 3 can be divided"
+            ]
+        );
+        let tier = "tiers: {free: {rate: 5/m, algorithm: sliding-window}}\ndefault_tier: free";
+        let divided = Policy::from_text(tier, Format::Yaml)
+            .unwrap()
+            .policy
+            .divided(3);
+        assert_eq!(divided.notes.len(), 1);
+    }
+
+    #[test]
+    fn what_is_divided_without_a_loss_or_with_little_is_nobodys_concern() {
+        for (limit, by) in [
+            ("rate: 9/m, algorithm: sliding-log", 3),
+            ("rate: 9/m", 3),
+            ("rate: 100/m, algorithm: sliding-log", 3),
+            ("quota: 1000/day", 3),
+            ("concurrency: 5", 1),
+            ("rate: 0/s", 3),
+            ("concurrency: 5, rate: 5/m, counting: local", 3),
+        ] {
+            let text = format!("limits: [{{name: a, {limit}}}]");
+            assert_eq!(parts(&text, by).1, Vec::<String>::new(), "{limit}");
         }
     }
 

@@ -1,5 +1,6 @@
 //! A folder as a policy: the files in it that are policies by their names, read together.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{Checked, Rejected, Sources, check, load};
@@ -25,11 +26,16 @@ use crate::policy::Policy;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn files_in(folder: impl AsRef<Path>) -> Vec<PathBuf> {
-    let entries = folder.as_ref().read_dir().into_iter().flatten().flatten();
+    list(folder.as_ref()).unwrap_or_default()
+}
+
+/// The same, or why nobody can look.
+pub(super) fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = folder.read_dir()?.flatten();
     let mut files: Vec<_> = entries.map(|entry| entry.path()).collect();
     files.retain(|file| !is_hidden(file) && load::format_of(file).is_some() && file.is_file());
     files.sort();
-    files
+    Ok(files)
 }
 
 fn is_hidden(file: &Path) -> bool {
@@ -40,12 +46,16 @@ fn is_hidden(file: &Path) -> bool {
 /// Reads the files of a folder as one policy: as if one file of ours included them all, or as envoyproxy/ratelimit
 /// reads them.
 pub(super) fn from_files(files: &[PathBuf]) -> Result<Checked, Rejected> {
-    let is_theirs = |file: &&PathBuf| load::envoy_text(file).is_some();
-    let theirs = files.iter().filter(is_theirs).count();
-    if theirs == files.len() {
+    let mut theirs = Vec::with_capacity(files.len());
+    for file in files {
+        if load::envoy_text(file)?.is_some() {
+            theirs.push(file);
+        }
+    }
+    if theirs.len() == files.len() {
         return Policy::from_envoy_paths(files);
     }
-    if let Some(odd) = files.iter().find(is_theirs) {
+    if let Some(odd) = theirs.first() {
         let mut sources = Sources::default();
         let file = sources.add(odd.display().to_string(), String::new(), Format::Yaml);
         let message =

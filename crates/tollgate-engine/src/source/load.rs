@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use super::Sources;
+use super::{Rejected, Sources};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{self, Format, MOST_BYTES, MOST_NODES, Node, Span, TOO_LARGE, Value};
 use crate::envoy;
@@ -64,12 +64,37 @@ pub(super) fn from_text(text: &str, format: Format) -> Loaded {
 
 /// The text of a file in envoyproxy/ratelimit's form; nothing of any other, or one that can't be
 /// read, which is reported when it is read as ours.
-pub(super) fn envoy_text(path: &Path) -> Option<String> {
+///
+/// # Errors
+/// There is no file descriptor to find out. What else can't be read is in no form, and is told where it is read.
+pub(super) fn envoy_text(path: &Path) -> Result<Option<String>, Rejected> {
     if format_of(path) != Some(Format::Yaml) {
-        return None;
+        return Ok(None);
     }
-    let (_, text) = read(path, MOST_BYTES).ok()?;
-    is_envoy_text(&text).then_some(text)
+    match read(path, MOST_BYTES) {
+        Ok((_, text)) => Ok(is_envoy_text(&text).then_some(text)),
+        Err(unread) if unread.code == codes::NO_DESCRIPTORS => Err(unread.of(path)),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The files of a folder, as [`files_in`](super::files_in) has them.
+///
+/// # Errors
+/// There is no file descriptor to look with.
+pub(super) fn folder(path: &Path) -> Result<Vec<PathBuf>, Rejected> {
+    match super::folder::list(path) {
+        Err(error) if is_out_of_descriptors(&error) => Err(Unread::by(path, &error).of(path)),
+        listed => Ok(listed.unwrap_or_default()),
+    }
+}
+
+/// Whether the process, or the system, has as many files open as it may.
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    let codes: &[i32] = if cfg!(windows) { &[4] } else { &[23, 24] };
+    error
+        .raw_os_error()
+        .is_some_and(|code| codes.contains(&code))
 }
 
 /// Whether a line at the margin begins a domain, as no field of ours has that name; or, should it be
@@ -92,6 +117,41 @@ struct Unread {
     message: String,
     /// None if it lies with the path.
     help: Option<&'static str>,
+}
+
+impl Unread {
+    fn by(path: &Path, error: &io::Error) -> Self {
+        let why = match error.kind() {
+            io::ErrorKind::NotFound => "there is no such file".to_owned(),
+            _ => error.to_string(),
+        };
+        let (code, help) = match error.kind() {
+            _ if is_out_of_descriptors(error) => (
+                codes::NO_DESCRIPTORS,
+                Some("raise the limit of open files (LimitNOFILE, ulimit -n)"),
+            ),
+            io::ErrorKind::InvalidData => (codes::UNREADABLE, Some("save it as UTF-8")),
+            _ => (codes::UNREADABLE, None),
+        };
+        let message = format!("can't read {:?}: {why}", path.display().to_string());
+        Self {
+            code,
+            message,
+            help,
+        }
+    }
+
+    /// As all that is known of a policy at this path.
+    fn of(self, path: &Path) -> Rejected {
+        let mut sources = Sources::default();
+        let file = sources.add(path.display().to_string(), String::new(), Format::Yaml);
+        let error = Diagnostic::error(self.code, self.message, whole(file));
+        let errors = vec![match self.help {
+            Some(help) => error.help(help),
+            None => error,
+        }];
+        Rejected { errors, sources }
+    }
 }
 
 /// Whether other files were given beside the first.
@@ -271,17 +331,7 @@ impl Loader {
 
 /// A file's identity and text, without a byte order mark, if it has no more than so many bytes.
 fn read(path: &Path, left: usize) -> Result<(PathBuf, String), Unread> {
-    let cant = |error: &io::Error| {
-        let why = match error.kind() {
-            io::ErrorKind::NotFound => "there is no such file".to_owned(),
-            _ => error.to_string(),
-        };
-        Unread {
-            code: codes::UNREADABLE,
-            message: format!("can't read {:?}: {why}", path.display().to_string()),
-            help: (error.kind() == io::ErrorKind::InvalidData).then_some("save it as UTF-8"),
-        }
-    };
+    let cant = |error: &io::Error| Unread::by(path, error);
     let canonical = path.canonicalize().map_err(|error| cant(&error))?;
     // Asked by name first: to open a pipe would wait for someone to write to it.
     if !canonical.metadata().is_ok_and(|about| about.is_file()) {

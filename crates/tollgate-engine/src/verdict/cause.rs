@@ -73,6 +73,8 @@ pub(crate) enum By {
     Blocked(u32),
     /// An operator's order about no rule, by its number.
     Ordered(u64),
+    /// A rule whose key the request lacks.
+    MissingKey(u32),
     /// A rule or a tier that is closed while there is no store.
     StoreFailure(u32),
     Excess(Excess),
@@ -82,9 +84,10 @@ impl By {
     /// The number of the rule or tier.
     pub(crate) const fn rule(self) -> Option<u32> {
         match self {
-            Self::Applied(number) | Self::Blocked(number) | Self::StoreFailure(number) => {
-                Some(number)
-            }
+            Self::Applied(number)
+            | Self::Blocked(number)
+            | Self::MissingKey(number)
+            | Self::StoreFailure(number) => Some(number),
             _ => None,
         }
     }
@@ -126,7 +129,7 @@ impl By {
                 most,
             }),
             Self::Ordered(id) => Cause::Ordered(id),
-            Self::Applied(number) | Self::Blocked(number) => {
+            Self::Applied(number) | Self::Blocked(number) | Self::MissingKey(number) => {
                 let applied = &rules.applied[number as usize];
                 if applied.is_tier {
                     Cause::Tier(&applied.name)

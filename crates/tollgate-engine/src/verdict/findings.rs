@@ -6,10 +6,10 @@ use std::sync::Arc;
 use arc_swap::Guard;
 use tollgate::Decision;
 
-use super::{Cause, Reason, Said, is_near, percent_of};
+use super::{Cause, DenyReason, Said, is_near, percent_of};
 use crate::engine::rules::Rules;
 use crate::facts::Facts;
-use crate::limits::{Limit, RequestKey};
+use crate::limits::{Limit, LimitKind, RequestKey};
 use crate::policy::{Mode, OnStoreFailure};
 
 /// What is told of a request, whether it passed or was refused: what decided, by which key, and what is left.
@@ -50,7 +50,7 @@ pub struct Findings<'f> {
 /// let _ = engine.decide(&facts);
 /// let Verdict::Passed(passed) = engine.decide(&facts) else { panic!("it is on trial") };
 /// let refusal = passed.shadow_refusals().next().expect("the second in an hour");
-/// assert_eq!((refusal.cause, refusal.decision.retry_after.as_secs()), (Cause::Rule("trial"), 3_600));
+/// assert_eq!((refusal.cause, refusal.decision.wait().as_secs()), (Cause::Rule("trial"), 3_600));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,54 @@ pub struct ShadowRefusal<'a> {
     pub enforced_percent: u8,
 }
 
+/// What is left of one limit that a request met.
+///
+/// ```
+/// # use tollgate::clock::Manual;
+/// # use tollgate_engine::backend::Memory;
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::{Engine, Facts, Policy};
+/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// let text = "limits: [{name: api, rate: 10/s, quota: 1000/month, concurrency: 3}]";
+/// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+/// let facts = Facts::new();
+/// let verdict = engine.decide_listing_limits(&facts);
+/// let limits = verdict.limits().map(|limit| format!("{}: {}", limit.kind, limit.decision.remaining));
+/// assert_eq!(limits.collect::<Vec<_>>(), ["10/s: 9", "1000/month: 999", "3 at once: 2"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct LimitState<'a> {
+    /// The rule or tier.
+    pub cause: Cause<'a>,
+    /// Which of its limits.
+    pub kind: &'a LimitKind,
+    /// What is left of it, or how long the request would have to wait for it alone.
+    pub decision: Decision,
+}
+
 impl Findings<'_> {
+    /// The limits that the request met, the most urgent first: one that denies, then the one with the fewest such requests left,
+    /// and concurrency limits that don't deny last. Unless the verdict was asked to
+    /// [list](crate::Conditions::listing_limits) them, and of a denial that is repeated from memory, it is the limit that decided,
+    /// alone.
+    pub fn limits(&self) -> impl Iterator<Item = LimitState<'_>> {
+        let listed = self.said.limits.as_deref();
+        let decider = if listed.is_some() { None } else { self.limit() };
+        let decider = decider.map(|limit| LimitState {
+            cause: self.cause(),
+            kind: limit.kind(),
+            decision: self.said.decision,
+        });
+        let each = listed.unwrap_or_default().iter().map(|met| LimitState {
+            cause: met.by.cause(&self.rules),
+            kind: &met.kind,
+            decision: met.decision,
+        });
+        each.chain(decider)
+    }
+
     /// What decided: of a request that passed, the rule with the fewest such requests left.
     pub fn cause(&self) -> Cause<'_> {
         self.said.by.cause(&self.rules)
@@ -113,7 +160,8 @@ impl Findings<'_> {
     /// The key by which it was decided; none if no rule decided.
     pub fn key(&self) -> Option<RequestKey<'_>> {
         let said = &self.said;
-        said.by.key(&self.rules, self.facts, said.fingerprint)
+        let facts = self.facts.set_number(said.set);
+        said.by.key(&self.rules, facts, said.fingerprint)
     }
 
     /// Why it was refused, in one word; none if it passed.
@@ -124,15 +172,15 @@ impl Findings<'_> {
     /// # use tollgate_engine::document::Format;
     /// # use tollgate_engine::{Engine, Facts, Policy};
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-    /// use tollgate_engine::verdict::Reason;
+    /// use tollgate_engine::verdict::DenyReason;
     ///
     /// let text = "limits: [{name: searches, rate: 1/h}]";
     /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
     /// assert_eq!(engine.decide(&Facts::new()).reason(), None);
-    /// assert_eq!(engine.decide(&Facts::new()).reason(), Some(Reason::Rate));
+    /// assert_eq!(engine.decide(&Facts::new()).reason(), Some(DenyReason::Rate));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn reason(&self) -> Option<Reason> {
+    pub fn reason(&self) -> Option<DenyReason> {
         (!self.said.allowed).then(|| self.said.reason(&self.rules))
     }
 
@@ -184,7 +232,7 @@ impl Findings<'_> {
     ///
     /// let text = "limits: [{name: searches, rate: 1/h}]";
     /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
-    /// let more = Act::Override(Replacement { rate: Some(Rate::per_hour(9)), ..Replacement::default() });
+    /// let more = Act::Override(Replacement { rates: vec![Rate::per_hour(9)], ..Replacement::default() });
     /// let order = engine.order(NewOrder::new(more, Target::rule("searches"), Duration::from_secs(60)))?;
     /// let facts = Facts::new();
     /// let verdict = engine.decide(&facts);

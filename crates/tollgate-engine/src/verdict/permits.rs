@@ -1,7 +1,9 @@
 //! What a request holds while it runs, and how that ends.
 
+use std::time::Duration;
+
 use tollgate::concurrency::Ending;
-use tollgate::stack::Pass;
+use tollgate::stack::{Expire, Pass, Settlement};
 
 /// What a request holds while it runs: slots of concurrency limits, given back when this is dropped, and costs
 /// that are estimates, until [`settle`](Self::settle) tells what the request did cost. Estimates of which nothing
@@ -54,10 +56,73 @@ impl Permits {
     /// assert_eq!(engine.peek(&facts).decision().remaining, 8_500);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn settle(&mut self, spent: u64) {
-        self.own.settle(spent);
+    ///
+    /// After the time that its rule gives it (`settle_within`), the estimate is charged, or given back, as the rule says of one
+    /// that nobody settles; what is said then is [late](Settlement::Late): it charges what the request cost beyond what is
+    /// still charged, and gives nothing back.
+    pub fn settle(&mut self, spent: u64) -> Settlement {
+        let mut said = self.own.settle(spent);
         for pass in &mut self.shadows {
-            pass.settle(spent);
+            said = said.max(pass.settle(spent));
+        }
+        said
+    }
+
+    /// How long it takes until the time of an estimate is over; none if none is waiting to be settled.
+    pub fn time_left(&self) -> Option<Duration> {
+        let all = std::iter::once(&self.own).chain(&self.shadows);
+        all.filter_map(Pass::time_left).min()
+    }
+
+    /// Ends estimates whose time is over, as their rules say of ones that nobody settles. What they did cost may still be
+    /// [said](Self::settle). A rule that charges them does so by itself; for one that gives them back, somebody has to call
+    /// this, or drop them.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy, Verdict};
+    /// use tollgate::stack::Settlement;
+    ///
+    /// # let clock = Manual::new();
+    /// # let memory = Memory::builder().clock(clock.clone()).wall(Manual::new()).build();
+    /// let text = "limits: [{name: drafts, rate: 100/day, cost: {default: 40, settle_within: 60s, unsettled: refund}}]";
+    /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+    /// let facts = Facts::new();
+    /// let Verdict::Passed(passed) = engine.decide(&facts) else { panic!("the first") };
+    /// let mut permits = passed.into_permits();
+    /// # clock.advance(Duration::from_secs(60));
+    /// // A minute later:
+    /// assert_eq!(permits.time_left(), Some(Duration::ZERO));
+    /// permits.expire();
+    /// assert_eq!(engine.peek(&facts).decision().remaining, 100);
+    /// assert_eq!(permits.settle(70), Settlement::Late);
+    /// assert_eq!(engine.peek(&facts).decision().remaining, 30);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn expire(&mut self) {
+        self.own.expire(Expire::Due);
+        for pass in &mut self.shadows {
+            pass.expire(Expire::Due);
+        }
+    }
+
+    /// The request runs on: the time of estimates that isn't over begins anew.
+    pub fn renew(&mut self) {
+        self.own.renew();
+        for pass in &mut self.shadows {
+            pass.renew();
+        }
+    }
+
+    /// The request is over, and nobody says what it cost: slots are free, and estimates end as their rules say. What is left
+    /// may still be [settled](Self::settle), which is late then.
+    pub fn end_unsettled(self) -> Self {
+        Self {
+            own: self.own.end_unsettled(),
+            shadows: self.shadows.into_iter().map(Pass::end_unsettled).collect(),
         }
     }
 

@@ -13,7 +13,7 @@ pub(crate) type TestEngine = Engine<Memory<Manual, Manual>>;
 pub(crate) fn rule(name: &str, limits: Limits) -> Rule {
     Rule {
         key: vec![KeyPart::Fact("user".to_owned())],
-        on_store_failure: OnStoreFailure::Local,
+        on_store_failure: OnStoreFailure::Local.into(),
         ..Rule::new(name, limits)
     }
 }

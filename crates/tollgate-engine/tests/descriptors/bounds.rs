@@ -62,7 +62,14 @@ fn a_request_of_ten_thousand_descriptors_is_refused_with_a_reason() {
     assert_eq!(again.statuses.len(), 10_000);
     let long = "x".repeat(9_000);
     let entry = [("user", long.as_str())];
-    let bounds = Bounds::default();
+    // Any length is taken unless somebody says otherwise.
+    let engine = engine.with_bounds(Bounds::default());
+    let taken = engine.decide_descriptors("edge", &[Descriptor::new(&entry)], 1);
+    assert!(taken.too_much.is_none() && taken.refused().is_none());
+    let bounds = Bounds {
+        fact_bytes: 8_192,
+        ..Bounds::default()
+    };
     let engine = engine.with_bounds(bounds);
     let refused = engine.decide_descriptors("edge", &[Descriptor::new(&entry)], 1);
     let (bytes, most) = (9_000, bounds.fact_bytes);
@@ -111,6 +118,10 @@ fn a_request_beyond_the_bounds_passes_a_policy_in_shadow_and_is_told() {
 #[test]
 fn only_facts_that_the_policy_asks_for_may_be_too_long() {
     let engine = engine("limits: [{name: a, match: {path: '/**'}, key: user, rate: 5/h}]");
+    let engine = engine.with_bounds(Bounds {
+        fact_bytes: 8_192,
+        ..Bounds::default()
+    });
     let long = format!("/{}", "x".repeat(8_192));
     let unasked = Facts::new()
         .with("path", "/")

@@ -208,7 +208,7 @@ fn agrees(parts: &[Part], said: &Said, verdict: &DescriptorVerdict) -> Result<()
     let decider = &verdict.statuses[decider];
     if !said.allowed {
         prop_assert_eq!(decider.code, StatusCode::OverLimit);
-        let wait = decider.decision.map(|decision| decision.retry_after);
+        let wait = decider.decision.map(|decision| decision.wait());
         prop_assert_eq!(Some(verdict.retry_after), wait);
     } else {
         prop_assert_eq!(decider.code, StatusCode::Ok);

@@ -173,7 +173,7 @@ fn each_refusal_tells_its_own_wait_and_the_request_the_longest() {
     assert!(edge.ask(&both, 1).refused().is_none());
     let waits = |verdict: &DescriptorVerdict| {
         let each = verdict.statuses.iter().map(|it| it.decision);
-        let each = each.map(|it| it.map_or(0, |it| it.retry_after.as_secs()));
+        let each = each.map(|it| it.map_or(0, |it| it.wait().as_secs()));
         each.collect::<Vec<_>>()
     };
     let refused = edge.ask(&both[..2], 1);

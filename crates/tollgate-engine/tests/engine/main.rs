@@ -2,12 +2,18 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod ip_keys;
+mod keys_shown;
+mod missing_key;
+mod never_applied;
 mod observed;
 mod oracle;
 mod orders;
 mod orders_model;
 mod refusals;
 mod rules;
+mod several_values;
+mod shadow_seen;
 mod tallies;
 
 use std::future::Future;

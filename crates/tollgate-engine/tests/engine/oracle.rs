@@ -1,200 +1,23 @@
 //! The engine equals a slow oracle: rules matched one by one, keys as lists of text, and every limit
 //! answered from the list of all that passed.
 
+mod inputs;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
+use inputs::{policy, request};
 use proptest::prelude::*;
 use tollgate::clock::Manual;
-use tollgate::quota::Quota;
-use tollgate::{Algorithm, Outcome, Rate, Timestamp, core::Align};
+use tollgate::{Algorithm, Outcome, Timestamp};
 use tollgate_engine::backend::Memory;
 use tollgate_engine::matcher::holds;
-use tollgate_engine::policy::{
-    Cost, KeyPart, Limits, Match, Mode, OnStoreFailure, Pattern, Policy, Rule,
-};
+use tollgate_engine::policy::{KeyPart, Match, Mode, OnMissingKey, Policy, Rule};
 use tollgate_engine::verdict::{Cause, Passed, Permits};
 use tollgate_engine::{Engine, Facts};
 use tollgate_testkit::oracle::{Kind, Oracle};
 
 const HOUR: u64 = 3_600_000_000_000;
-
-#[derive(Clone, Debug)]
-struct Request {
-    facts: Vec<(&'static str, &'static str)>,
-    after_millis: u64,
-    /// How many requests later it ends.
-    runs: usize,
-}
-
-fn request() -> impl Strategy<Value = Request> {
-    let one = |name: &'static str, texts: &[&'static str]| {
-        let fact = prop::sample::select(texts.to_vec()).prop_map(move |text| (name, text));
-        prop::option::weighted(0.8, fact)
-    };
-    let facts = (
-        one("path", &["/api/a", "/api/a", "/api/b", "/healthz"]),
-        one("user", &["1", "1", "1", "2"]),
-        one("ip", &["10.0.0.1", "10.0.0.2", "2001:db8::1"]),
-        one("tokens", &["1", "2", "3", "many", "0"]),
-    );
-    // Mostly in quick succession, so that limits are met.
-    let millis = prop_oneof![
-        12 => Just(0),
-        6 => 0..50u64,
-        3 => 0..2_000u64,
-        1 => Just(3_600_000),
-    ];
-    (facts, millis, 0..6usize).prop_map(|((path, user, ip, tokens), after_millis, runs)| {
-        let facts = [path, user, ip, tokens];
-        Request {
-            facts: facts.into_iter().flatten().collect(),
-            after_millis,
-            runs,
-        }
-    })
-}
-
-fn algorithm() -> impl Strategy<Value = Algorithm> {
-    prop::sample::select(vec![
-        Algorithm::Gcra,
-        Algorithm::Gcra,
-        Algorithm::Gcra,
-        Algorithm::Gcra,
-        Algorithm::Gcra,
-        Algorithm::TokenBucket,
-        Algorithm::LeakyBucket,
-        Algorithm::FixedWindow(Align::default()),
-        Algorithm::SlidingLog,
-        Algorithm::SlidingCounter,
-    ])
-}
-
-fn limits() -> impl Strategy<Value = Limits> {
-    let rate = prop::sample::select(vec![
-        "3/s",
-        "1/s",
-        "2/s",
-        "5 per 250ms",
-        "7/minute",
-        "4/minute",
-        "6/h",
-        "3/s",
-        "5 per 250ms",
-        "zero",
-    ])
-    .prop_map(|rate| rate.parse::<Rate>().expect("a rate"));
-    (
-        prop::collection::vec(rate, 0..4),
-        prop::option::weighted(0.15, 1..20u64),
-        prop::option::weighted(0.15, 1..4u32),
-    )
-        .prop_map(|(rates, quota, concurrency)| Limits {
-            rates,
-            quota: quota.map(Quota::per_hour),
-            concurrency,
-            unlimited: false,
-        })
-}
-
-fn conditions() -> impl Strategy<Value = Vec<(String, Pattern)>> {
-    let condition = prop::sample::select(vec![
-        ("path", Pattern::Present),
-        ("path", Pattern::Glob("/api/**".to_owned())),
-        ("path", Pattern::Prefix("/api/a".to_owned())),
-        ("user", Pattern::Exact("1".to_owned())),
-        ("ip", Pattern::Cidr("10.0.0.0/31".to_owned())),
-        ("user", Pattern::Absent),
-    ]);
-    let own = condition.prop_map(|(fact, pattern)| (fact.to_owned(), pattern));
-    prop::collection::vec(own, 0..2)
-}
-
-fn rule() -> impl Strategy<Value = Rule> {
-    let key = prop::sample::subsequence(vec!["user", "ip", "path"], 0..3);
-    let mode = prop::sample::select(vec![
-        Mode::Enforce,
-        Mode::Enforce,
-        Mode::Enforce,
-        Mode::Enforce,
-        Mode::Shadow,
-        Mode::Off,
-    ]);
-    let shape = (conditions(), key, limits(), algorithm());
-    (
-        shape,
-        any::<bool>(),
-        mode,
-        prop::option::weighted(0.3, 0..5usize),
-    )
-        .prop_map(
-            |((conditions, key, limits, algorithm), priced, mode, replaces)| Rule {
-                matches: Match {
-                    conditions,
-                    ..Match::default()
-                },
-                key: key
-                    .into_iter()
-                    .map(|fact| match fact {
-                        "ip" => KeyPart::Network {
-                            fact: fact.to_owned(),
-                            bits: 30,
-                        },
-                        fact => KeyPart::Fact(fact.to_owned()),
-                    })
-                    .collect(),
-                algorithm,
-                cost: Cost {
-                    fact: priced.then(|| "tokens".to_owned()),
-                    ..Cost::default()
-                },
-                mode,
-                on_store_failure: OnStoreFailure::Local,
-                replaces: replaces
-                    .map(|number| number.to_string())
-                    .into_iter()
-                    .collect(),
-                ..Rule::new("", limits)
-            },
-        )
-}
-
-/// Conditions that aren't for all.
-fn some() -> impl Strategy<Value = Vec<Match>> {
-    let own = conditions().prop_filter("not for all", |all| !all.is_empty());
-    let own = own.prop_map(|conditions| Match {
-        conditions,
-        ..Match::default()
-    });
-    prop::option::weighted(0.15, own).prop_map(Vec::from_iter)
-}
-
-fn policy() -> impl Strategy<Value = Policy> {
-    let mode = prop::sample::select(vec![
-        Mode::Enforce,
-        Mode::Enforce,
-        Mode::Enforce,
-        Mode::Shadow,
-    ]);
-    (prop::collection::vec(rule(), 1..5), mode, some(), some()).prop_map(
-        |(mut rules, mode, exempt, block)| {
-            let count = rules.len();
-            for (number, rule) in rules.iter_mut().enumerate() {
-                rule.name = number.to_string();
-                rule.replaces
-                    .retain(|name| name.parse::<usize>().is_ok_and(|number| number < count));
-            }
-            Policy {
-                rules,
-                mode,
-                exempt,
-                block,
-                near_limit_percent: 80,
-                ..Policy::default()
-            }
-        },
-    )
-}
 
 /// The state of one key of one limit.
 enum State {
@@ -310,11 +133,7 @@ impl Slow {
     }
 
     fn checks(&mut self, rule: &Rule, facts: &Facts<'_>) -> Vec<(StateName, u64)> {
-        let key: Vec<String> = rule
-            .key
-            .iter()
-            .map(|part| part_of(part, facts).expect("it applies"))
-            .collect();
+        let key = key_of(rule, facts).unwrap_or_else(|| vec!["no key".to_owned()]);
         let cost = rule
             .cost
             .fact
@@ -370,6 +189,19 @@ fn part_of(part: &KeyPart, facts: &Facts<'_>) -> Option<String> {
     }
 }
 
+/// The key that a request has: the number of the first of which it has every part, and their values.
+fn key_of(rule: &Rule, facts: &Facts<'_>) -> Option<Vec<String>> {
+    if rule.key.is_empty() {
+        return Some(Vec::new());
+    }
+    rule.keys().enumerate().find_map(|(number, key)| {
+        let values: Option<Vec<_>> = key.iter().map(|part| part_of(part, facts)).collect();
+        let mut values = values?;
+        values.push(format!("of key {number}"));
+        Some(values)
+    })
+}
+
 /// What the engine should say: whether it passes, by which rule, and that rule's decision; and which
 /// rules in shadow refuse.
 type Expected = (bool, String, Option<Said>, Vec<String>);
@@ -394,8 +226,9 @@ fn expected(
     }
     let mode = |rule: &Rule| rule.mode.max(policy.mode);
     let applies = |rule: &&Rule| {
-        let has_key = rule.key.iter().all(|part| part_of(part, facts).is_some());
-        rule.mode != Mode::Off && holds(&rule.matches, facts) && has_key
+        let passes = matches!(rule.on_missing_key, None | Some(OnMissingKey::Pass));
+        let has_key = key_of(rule, facts).is_some();
+        rule.mode != Mode::Off && holds(&rule.matches, facts) && (has_key || !passes)
     };
     let met: Vec<&Rule> = policy.rules.iter().filter(applies).collect();
     let stays = |rule: &&&Rule| {
@@ -403,6 +236,16 @@ fn expected(
             .any(|other| mode(other) <= mode(rule) && other.replaces.contains(&rule.name))
     };
     let staying: Vec<&Rule> = met.iter().filter(stays).copied().collect();
+    let is_denied = |rule: &&Rule| {
+        rule.on_missing_key == Some(OnMissingKey::Deny) && key_of(rule, facts).is_none()
+    };
+    let (denying, staying): (Vec<&Rule>, Vec<&Rule>) = staying.into_iter().partition(is_denied);
+    let cause_of = |rule: &&&Rule| Cause::Rule(&rule.name).to_string();
+    let mut enforced = denying.iter().filter(|rule| mode(rule) == Mode::Enforce);
+    if let Some(rule) = enforced.next() {
+        return (false, cause_of(&rule), None, shadows);
+    }
+    shadows.extend(denying.iter().map(|rule| cause_of(&rule)));
     let enforced: Vec<_> = staying
         .iter()
         .filter(|rule| mode(rule) == Mode::Enforce)
@@ -481,7 +324,7 @@ proptest! {
                     let told = Said {
                         outcome: decision.outcome,
                         remaining: decision.remaining,
-                        retry_after: decision.retry_after,
+                        retry_after: decision.wait(),
                     };
                     prop_assert_eq!(told, said, "{} {:?}", number, verdict);
                 }

@@ -9,10 +9,10 @@ use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::facts::Descriptor;
 use tollgate_engine::orders::{
-    Act, Effect, LONGEST_ORDER, NewOrder, Order, OrderError, Replacement, Target,
+    Act, Effect, LONGEST_ORDER, NewOrder, Order, OrderError, OrderFacts, Replacement, Target,
 };
 use tollgate_engine::policy::{KeyPart, Match, Mode, Policy, Rule};
-use tollgate_engine::verdict::{Cause, Reason};
+use tollgate_engine::verdict::{Cause, DenyReason};
 use tollgate_engine::{Engine, Facts};
 use tollgate_testkit::scratch::Scratch;
 
@@ -20,6 +20,7 @@ use crate::common::{TestEngine, engine, only, policy, rates, rule};
 use crate::{awaited, user};
 
 mod descriptors;
+mod matching;
 mod told;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -37,7 +38,7 @@ fn of(act: Act, target: Target) -> NewOrder {
 fn rate(rate: &str) -> Act {
     let rate: Rate = rate.parse().expect("a rate");
     Act::Override(Replacement {
-        rate: Some(rate),
+        rates: vec![rate],
         ..Replacement::default()
     })
 }
@@ -92,19 +93,19 @@ fn a_blocked_key_is_refused_until_the_order_ends_and_others_are_not() {
     clock.advance(Duration::from_secs(20));
     let eve = user("eve");
     let verdict = engine.decide(&eve);
-    assert_eq!(verdict.reason(), Some(Reason::Blocked));
+    assert_eq!(verdict.reason(), Some(DenyReason::Blocked));
     assert_eq!(verdict.cause(), Cause::Rule("a"));
     assert_eq!(verdict.key().expect("a key").to_string(), "user=eve");
     assert_eq!(verdict.order(), Some(made.id));
     let decision = verdict.decision();
-    assert_eq!(decision.retry_after, Duration::from_secs(40));
+    assert_eq!(decision.wait(), Duration::from_secs(40));
     assert_eq!((decision.limit, decision.remaining), (0, 0));
     assert!(passes(&engine, &user("bob")));
     let tally = engine
         .tallies()
         .into_iter()
         .find(|own| &*own.limiter == "a");
-    assert_eq!(tally.expect("counted").denied(Reason::Blocked), 1);
+    assert_eq!(tally.expect("counted").denied(DenyReason::Blocked), 1);
     clock.advance(Duration::from_secs(40));
     assert!(passes(&engine, &eve));
     assert!(engine.orders().is_empty());
@@ -164,7 +165,7 @@ fn facts_without_a_rule_are_blocked_before_the_lists_and_by_all_of_them() {
     let verdict = engine.decide(&eve);
     assert_eq!(verdict.cause(), Cause::Ordered(made.id));
     assert_eq!(verdict.cause().to_string(), "order 1");
-    assert_eq!(verdict.reason(), Some(Reason::Blocked));
+    assert_eq!(verdict.reason(), Some(DenyReason::Blocked));
     assert!(passes(&engine, &user("eve").with("header.x-plan", "paid")));
     assert!(passes(&engine, &user("eve")));
 }
@@ -258,6 +259,41 @@ fn of_several_rates_the_one_with_the_same_period_is_overridden() {
 }
 
 #[test]
+fn another_period_frees_nothing_and_windows_have_only_their_own() {
+    let key = Target::key("a", [("user", "ada")]);
+    let ada = user("ada");
+    for algorithm in [
+        "gcra",
+        "token-bucket",
+        "leaky",
+        "fixed-window",
+        "sliding-window",
+        "sliding-log",
+    ] {
+        let text = format!("limits: [{{name: a, key: user, rate: 30/h, algorithm: {algorithm}}}]");
+        let engine = engine(read(&text), &Manual::new());
+        assert_eq!((0..4).map(|_| of_ten(&engine, &ada)).sum::<usize>(), 30);
+        let is_window = algorithm.contains("window") || algorithm.contains("log");
+        for _ in 0..10 {
+            let ordered = engine.order(of(rate("30/d"), key.clone()));
+            if is_window {
+                let error = ordered.expect_err("another period").to_string();
+                assert!(error.contains("30/h in windows"), "{error}");
+                assert!(error.contains("30/d by the period of 30/h"), "{error}");
+            }
+            assert_eq!(of_ten(&engine, &ada), 0, "{algorithm}");
+            engine.withdraw_from(&key, &rate("1/s"));
+            assert_eq!(of_ten(&engine, &ada), 0, "{algorithm}");
+        }
+        // Nothing is counted where nothing passes, so any period will do.
+        order(&engine, rate("0/d"), key.clone());
+        assert_eq!(of_ten(&engine, &ada), 0, "{algorithm}");
+        order(&engine, rate("35/h"), key.clone());
+        assert_eq!(of_ten(&engine, &ada), 5, "{algorithm}");
+    }
+}
+
+#[test]
 fn a_rule_in_shadow_tells_of_a_block_and_lets_pass() {
     let clock = Manual::new();
     let mut trial = rule("trial", rates(&["1/h"]));
@@ -337,7 +373,7 @@ fn orders_by_facts_are_of_few_sorts() {
     let engine = engine(policy(Vec::new()), &clock);
     let block = |number: usize| {
         let target = Target::facts([(format!("fact{number}"), "x")]);
-        engine.order(of(Act::Block, target))
+        engine.order(of(Act::Block, target).naming(OrderFacts::Any))
     };
     for number in 0..16 {
         block(number).expect("one of few");
@@ -363,7 +399,7 @@ fn who_waits_is_told_at_once_of_a_block() {
     assert_eq!(found[0].limits[0].waiting, 1);
     order(&engine, Act::Block, Target::key("a", [("user", "ada")]));
     let verdict = awaited(waiting).expect("memory never fails");
-    assert_eq!(verdict.reason(), Some(Reason::Blocked));
+    assert_eq!(verdict.reason(), Some(DenyReason::Blocked));
 }
 
 #[test]

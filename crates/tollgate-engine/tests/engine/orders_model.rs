@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::time::Duration;
+use tollgate_engine::engine::ResetScope;
 
 use proptest::prelude::*;
 use tollgate::clock::Manual;
@@ -205,7 +206,7 @@ fn ask(engine: &TestEngine, way: Way, number: usize) -> Expected {
         Way::Facts => {
             let facts = user(name);
             let verdict = engine.decide(&facts);
-            let told = (verdict.reason(), verdict.decision().retry_after);
+            let told = (verdict.reason(), verdict.decision().wait());
             (
                 verdict.refused().is_none(),
                 told.0.map(|reason| reason.name()),
@@ -234,7 +235,7 @@ fn act(what: What) -> Act {
         What::Block => Act::Block,
         What::Bypass => Act::Bypass,
         What::Limit(limit) => Act::Override(Replacement {
-            rate: Some(Rate::per_minute(limit)),
+            rates: vec![Rate::per_minute(limit)],
             ..Replacement::default()
         }),
     }
@@ -297,14 +298,13 @@ fn play(way: Way, steps: &[Step]) {
                 }
             }
             Step::Reload(limit) => {
+                // What a rule has counted is kept while it is gone.
                 engine.reload(policy(way, *limit)).expect("a policy");
                 model.limit = *limit;
-                if limit.is_none() {
-                    model.counts.clear();
-                }
             }
             Step::Reset(user) => {
-                let reset = engine.reset(&target(way, Whom::Key(*user)));
+                let reset =
+                    engine.reset(&target(way, Whom::Key(*user)), ResetScope::RatesAndQuotas);
                 assert_eq!(reset.is_ok(), model.limit.is_some());
                 if reset.is_ok() {
                     model.counts.remove(user);
@@ -391,7 +391,7 @@ proptest! {
                     now += millis;
                 }
                 Pace::Override(rate, lasts) => {
-                    let other = Replacement { rate: Some(Rate::per_second(*rate)), ..Replacement::default() };
+                    let other = Replacement { rates: vec![Rate::per_second(*rate)], ..Replacement::default() };
                     let lasts = Duration::from_millis(*lasts);
                     engine.order(NewOrder::new(Act::Override(other), ada.clone(), lasts)).expect("an order");
                     fastest = fastest.max(*rate);

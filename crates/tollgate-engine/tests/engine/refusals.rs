@@ -2,7 +2,9 @@
 
 use std::convert::Infallible;
 use std::future::Ready;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::common::{engine, policy, rates, rule};
@@ -54,29 +56,37 @@ fn a_remembered_refusal_holds_until_time_or_a_new_policy_ends_it() {
             (verdict.refused().is_none(), verdict.cause()),
             (false, Cause::Rule("one"))
         );
-        clock.advance(Duration::from_secs(60));
+        clock.advance(Duration::from_millis(300));
     }
-    let left = Duration::from_secs(3_600 - 180);
-    assert_eq!(decide().decision().retry_after, left);
+    let left = Duration::from_secs(3_600) - Duration::from_millis(900);
+    assert_eq!(decide().decision().wait(), left);
     assert_eq!(
         asked(),
         2,
         "one passed, one was refused, the others were known"
     );
+    // A second after it was told, and each second from then on, it is asked about again.
+    for number in 3..6 {
+        clock.advance(Duration::from_secs(1));
+        for _ in 0..3 {
+            assert!(decide().refused().is_some());
+        }
+        assert_eq!(asked(), number);
+    }
     assert!(
         awaited(engine.decide_async(&user("2")))
             .unwrap()
             .passed()
             .is_some()
     );
-    assert_eq!(asked(), 3);
+    assert_eq!(asked(), 6);
 
     engine
         .reload(policy(vec![rule("one", rates(&["100/h"]))]))
         .unwrap();
     // What is left of the one, and this one, of a hundred.
     assert_eq!(decide().decision().remaining, 98);
-    assert_eq!(asked(), 4, "another policy, another question");
+    assert_eq!(asked(), 7, "another policy, another question");
 }
 
 #[test]
@@ -97,6 +107,141 @@ fn what_is_forgotten_counts_no_more_and_refusals_neither() {
     engine.forget(&facts);
     assert!(engine.decide(&facts).passed().is_some());
     assert!(engine.decide(&other).refused().is_some());
+}
+
+/// A far backend that another process counts in, too, and that fails on command.
+struct Shared {
+    memory: Memory<Manual, Manual>,
+    fails: AtomicBool,
+    times: AtomicU64,
+    /// Answers come only once this is up.
+    answers: AtomicBool,
+}
+
+impl Backend for Shared {
+    type Error = &'static str;
+    type Asking<'a> = Pin<Box<dyn Future<Output = Result<Answer, &'static str>> + Send + 'a>>;
+
+    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
+        self.times.fetch_add(1, Ordering::Relaxed);
+        let answer = if self.fails.load(Ordering::Relaxed) {
+            Err("away")
+        } else {
+            Ok(self.memory.answer(checks))
+        };
+        let mut answer = Some(answer);
+        Box::pin(std::future::poll_fn(move |_| {
+            if self.answers.load(Ordering::Relaxed) {
+                Poll::Ready(answer.take().expect("one answer"))
+            } else {
+                Poll::Pending
+            }
+        }))
+    }
+
+    fn now(&self) -> Timestamp {
+        self.memory.now()
+    }
+}
+
+/// An engine whose backend has denied a key for an hour, and the clock.
+fn denied() -> (Engine<Shared>, Manual) {
+    let clock = Manual::starting_at(Timestamp::from_secs(1));
+    let memory = Memory::builder().clock(clock.clone()).wall(clock.clone());
+    let backend = Shared {
+        memory: memory.capacity(100).build(),
+        fails: AtomicBool::new(false),
+        times: AtomicU64::new(0),
+        answers: AtomicBool::new(true),
+    };
+    let hourly = policy(vec![rule("one", rates(&["1/h"]))]);
+    let engine = Engine::new(hourly, backend)
+        .expect("it works")
+        .with_deny_cache(16);
+    let facts = user("1");
+    assert!(
+        awaited(engine.decide_async(&facts))
+            .expect("it works")
+            .passed()
+            .is_some()
+    );
+    assert!(
+        awaited(engine.decide_async(&facts))
+            .expect("it works")
+            .refused()
+            .is_some()
+    );
+    (engine, clock)
+}
+
+#[test]
+fn one_request_asks_again_while_the_others_repeat_the_denial() {
+    let (engine, clock) = denied();
+    let facts = user("1");
+    let asked = || engine.backend().times.load(Ordering::Relaxed);
+    let is_denied = || {
+        awaited(engine.decide_async(&facts))
+            .unwrap()
+            .refused()
+            .is_some()
+    };
+    clock.advance(Duration::from_secs(1));
+    engine.backend().answers.store(false, Ordering::Relaxed);
+    let poll = |asking: Pin<&mut dyn Future<Output = bool>>| {
+        asking.poll(&mut Context::from_waker(Waker::noop()))
+    };
+    let deciding = || async {
+        engine
+            .decide_async(&facts)
+            .await
+            .unwrap()
+            .passed()
+            .is_some()
+    };
+    let mut first = Box::pin(deciding());
+    assert!(poll(first.as_mut()).is_pending());
+    assert_eq!(asked(), 3);
+    for _ in 0..5 {
+        assert!(is_denied());
+    }
+    assert_eq!(asked(), 3, "one asks");
+    // It is given up, so the next one asks.
+    drop(first);
+    let mut second = Box::pin(deciding());
+    assert!(poll(second.as_mut()).is_pending());
+    assert_eq!(asked(), 4);
+    assert!(is_denied());
+    engine.backend().answers.store(true, Ordering::Relaxed);
+    assert_eq!(poll(second.as_mut()), Poll::Ready(false));
+    clock.advance(Duration::from_millis(999));
+    assert!(is_denied());
+    assert_eq!(asked(), 4, "it was noted as of when it was asked");
+}
+
+#[test]
+fn a_denial_decides_while_the_backend_fails_until_its_time_is_over() {
+    let (engine, clock) = denied();
+    let facts = user("1");
+    let asked = || engine.backend().times.load(Ordering::Relaxed);
+    let fails = &engine.backend().fails;
+    fails.store(true, Ordering::Relaxed);
+    assert!(awaited(engine.decide_async(&user("2"))).is_err());
+    for number in 4..7 {
+        clock.advance(Duration::from_secs(1));
+        for _ in 0..3 {
+            let verdict = awaited(engine.decide_async(&facts)).expect("a denial that holds");
+            assert!(verdict.refused().is_some());
+        }
+        assert_eq!(asked(), number, "once a second");
+    }
+    fails.store(false, Ordering::Relaxed);
+    clock.advance(Duration::from_secs(3_600));
+    assert!(
+        awaited(engine.decide_async(&facts))
+            .unwrap()
+            .passed()
+            .is_some()
+    );
 }
 
 /// A backend whose answers take a second to come back.
@@ -127,9 +272,9 @@ fn a_remembered_refusal_ends_when_it_was_to_however_long_the_answer_took() {
     let facts = user("1");
     let decide = || awaited(engine.decide_async(&facts)).unwrap();
     assert!(decide().passed().is_some());
-    assert_eq!(decide().decision().retry_after, Duration::from_secs(9));
+    assert_eq!(decide().decision().wait(), Duration::from_secs(9));
     // It was said a second ago.
-    assert_eq!(decide().decision().retry_after, Duration::from_secs(8));
+    assert_eq!(decide().decision().wait(), Duration::from_secs(8));
     clock.advance(Duration::from_secs(8));
     assert!(decide().passed().is_some());
 }

@@ -245,7 +245,7 @@ fn a_tenant_is_limited_by_its_tier_and_takes_along_what_it_spent() {
     assert!(engine.decide(&upgraded).passed().is_some());
     let refused = engine.decide(&new);
     assert_eq!(refused.cause(), Cause::Tier("free"));
-    assert_eq!(refused.decision().retry_after, Duration::from_secs(72));
+    assert_eq!(refused.decision().wait(), Duration::from_secs(72));
 
     all.tenants.insert("b".to_owned(), "gold".to_owned());
     let error = engine.reload(all).unwrap_err().to_string();
@@ -300,7 +300,7 @@ fn of_several_limits_that_refuse_the_one_that_takes_longest_is_told() {
     let refused = engine.decide(&facts);
     assert_eq!(refused.cause(), Cause::Rule("hour"));
     assert_eq!(
-        refused.decision().retry_after,
+        refused.decision().wait(),
         Duration::from_millis(1_800_000 - 1_500)
     );
 }

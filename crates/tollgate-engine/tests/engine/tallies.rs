@@ -6,7 +6,7 @@ use tollgate_engine::document::Format;
 use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_engine::policy::{Limits, Match, Mode, Pattern, Policy, Rule};
 use tollgate_engine::tally::Tally;
-use tollgate_engine::verdict::Reason;
+use tollgate_engine::verdict::DenyReason;
 use tollgate_engine::{Bounds, Engine, Facts};
 
 use crate::common::{TestEngine, engine, only, policy, rates, rule};
@@ -28,7 +28,7 @@ fn counted(engine: &TestEngine) -> Vec<String> {
                 line += &format!(" {name}={count}");
             }
         }
-        for reason in Reason::ALL {
+        for reason in DenyReason::ALL {
             if tally.denied(reason) > 0 {
                 line += &format!(" {reason}={}", tally.denied(reason));
             }
@@ -113,7 +113,7 @@ fn each_limiter_counts_what_it_decides_and_why() {
             "total 1 near=1 quota=1",
             "slots 1 near=1 concurrency=1",
             "free 1",
-            "trial 4 shadow=1",
+            "trial 4 near=4 shadow=1",
         ]
     );
 }

@@ -64,7 +64,7 @@ descriptors:
     }
     let failures: Vec<_> = rules
         .iter()
-        .map(|rule| rule.on_store_failure.name())
+        .map(|rule| rule.on_store_failure.shown(&rule.limits))
         .collect();
     assert_eq!(failures, ["closed", "local", "local", "closed", "local"]);
     let counted: Vec<_> = rules.iter().map(|rule| rule.counting.name()).collect();
@@ -154,7 +154,7 @@ fn a_failure_is_said_by_the_limit_or_the_domain_or_the_kind_of_limit() {
         let domains = envoy::decode(&[(0, text)]).expect("a domain").domains;
         let rules = domains["edge"].descriptors.iter();
         let limits = rules.filter_map(|rule| rule.limit.as_ref());
-        let names = limits.map(|limit| limit.on_store_failure.name());
+        let names = limits.map(|limit| limit.on_store_failure.shown(&limit.limits));
         names.collect::<Vec<_>>()
     };
     let default = ["local", "closed", "local", "local"];
@@ -164,7 +164,10 @@ fn a_failure_is_said_by_the_limit_or_the_domain_or_the_kind_of_limit() {
     let last = format!("domain: edge\n{tree}on_store_failure: open\n");
     assert_eq!(
         (failures(&first), failures(&last)),
-        (open.to_vec(), open.to_vec())
+        (
+            open.map(str::to_owned).to_vec(),
+            open.map(str::to_owned).to_vec()
+        )
     );
     let wrong = envoy::decode(&[(0, "domain: edge\non_store_failure: opne")]);
     let problems = wrong.expect_err("no such word");

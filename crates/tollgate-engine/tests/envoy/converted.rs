@@ -146,35 +146,35 @@ descriptors:
         ..Policy::default()
     })
     .expect("a policy");
-    let expected = r#"# Converted from the form of envoyproxy/ratelimit. The facts are named like its keys, and those of a
-# request stand for all its descriptors: a limit applies where all of its keys are known.
+    let expected = r#"# Converted from the form of envoyproxy/ratelimit. The facts are named like its keys. A rule is for
+# descriptors of just its keys; where a request comes as facts, for all that have its keys.
 # Not converted, "edge/shop": quota_mode: a limit that refuses only together with all others of its kind
 # Not converted, "edge/a/a": a key that is given twice on the way: a fact has one value
 limits:
 - name: "per-user"
-  match: {user: {not: [{present: false}, "root", {prefix: "bot-"}]}}
+  match: {domain: [{present: false}, "edge"], descriptor: [{present: false}, "user"], user: {not: [{present: false}, "root", {prefix: "bot-"}]}}
   key: [user]
   rate: 10/m
   algorithm: fixed-window
 - name: "edge/user=root"
-  match: {user: "root"}
+  match: {domain: [{present: false}, "edge"], descriptor: [{present: false}, "user"], user: "root"}
   unlimited: true
   replaces: ["per-user"]
 - name: "edge/user=bot-*"
-  match: {user: {prefix: "bot-"}}
+  match: {domain: [{present: false}, "edge"], descriptor: [{present: false}, "user"], user: {prefix: "bot-"}}
   key: [user]
   rate: 1 per 30d
   algorithm: fixed-window
   mode: shadow
 - name: "edge/path=/files/*.pdf"
-  match: {path: {regex: "(?s)/files/.*\\.pdf"}}
+  match: {domain: [{present: false}, "edge"], descriptor: [{present: false}, "path"], path: {regex: "(?s)/files/.*\\.pdf"}}
   rate: [10/s burst 20, 1000/h]
   quota: 10000/month
   concurrency: 5
   algorithm: gcra
   # lost: detailed_metric
 - name: "edge/ip=10.0.0.0/8"
-  match: {ip: {exact: "10.0.0.0/8"}}
+  match: {domain: [{present: false}, "edge"], descriptor: [{present: false}, "ip"], ip: {exact: "10.0.0.0/8"}}
   rate: zero
   algorithm: fixed-window
 "#;
@@ -238,7 +238,7 @@ proptest! {
         let read = Policy::from_text(&text, Format::Yaml).map_err(|it| TestCaseError::fail(it.to_string()))?;
         let plain = |mut rule: Rule| {
             (rule.span, rule.matches.span) = Default::default();
-            rule.on_store_failure = OnStoreFailure::Local;
+            rule.on_store_failure = OnStoreFailure::Local.into();
             if rule.limits.rates.is_empty() {
                 rule.algorithm = Algorithm::default();
             }

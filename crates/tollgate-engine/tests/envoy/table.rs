@@ -138,9 +138,12 @@ fn limits_mean_what_they_say() {
             (limit.quota_mode, ", quota mode"),
             (limit.counting == Counting::Leased, ", leased"),
             (limit.counting == Counting::Local, ", local"),
-            (limit.on_store_failure == OnStoreFailure::Open, ", open"),
             (
-                limit.on_store_failure == OnStoreFailure::CircuitBreak,
+                limit.on_store_failure.one_of(&limit.limits) == Some(OnStoreFailure::Open),
+                ", open",
+            ),
+            (
+                limit.on_store_failure.one_of(&limit.limits) == Some(OnStoreFailure::CircuitBreak),
                 ", circuit-break",
             ),
         ] {

@@ -126,14 +126,14 @@ fn each_check_says_how_it_is_counted_and_what_is_done_without_a_store() {
         let _ = at_once(engine.decide_async(&facts));
     };
     for (words, expect) in [
-        ("", ["exact, closed", "exact, closed", "exact, closed"]),
+        ("", ["exact, local", "exact, closed", "exact, local"]),
         (
             ", counting: leased",
-            ["leased, closed", "exact, closed", "exact, closed"],
+            ["leased, local", "exact, closed", "exact, local"],
         ),
         (
             ", counting: local",
-            ["local, closed", "local, closed", "local, closed"],
+            ["local, local", "local, closed", "local, local"],
         ),
         (
             ", on_store_failure: open",
@@ -169,7 +169,7 @@ fn each_check_says_how_it_is_counted_and_what_is_done_without_a_store() {
         let _ = at_once(engine.decide_descriptors_async("edge", &[own], 1));
     };
     let noted = noted(text, &asked);
-    assert!(noted.starts_with("1 of 7/d: local, closed"), "{noted}");
+    assert!(noted.starts_with("1 of 7/d: local, local"), "{noted}");
 }
 
 #[test]
@@ -222,4 +222,34 @@ descriptors:
     assert_eq!(ask(&["shut", "near"], 1), (closed, refused("shut")));
     assert_eq!(ask(&["near"], 1), (local, refused("near")));
     assert_eq!(ask(&["shut"], 1), (closed, refused("shut")));
+}
+
+#[test]
+fn each_limit_of_a_tier_has_its_own_answer_without_a_store() {
+    let tenant = Facts::new().with("tenant", "acme");
+    let without_store = |failure: &str| {
+        let policy =
+            format!("tiers: {{free: {{rate: 4/h, quota: 9/day{failure}}}}}\ndefault_tier: free\n");
+        let fleet = Fleet::new(&policy, 1);
+        fleet.switch(true);
+        let passed = fleet.passed(&tenant, 20);
+        let verdict = fleet.decide(&tenant);
+        (
+            passed,
+            verdict.cause() == Cause::StoreFailure("free"),
+            verdict.fallback(),
+        )
+    };
+    let (closed, local) = (OnStoreFailure::Closed, OnStoreFailure::Local);
+    // The quota denies, and the rate is spared: nothing was charged to it.
+    assert_eq!(without_store(""), (0, true, Some(closed)));
+    // Without its answer the rate's is left, which is local, not closed.
+    let open = ", on_store_failure: {quota: open}";
+    assert_eq!(without_store(open), (4, false, Some(local)));
+    let both = ", on_store_failure: {quota: local}";
+    assert_eq!(without_store(both), (4, false, Some(local)));
+    let turned = ", on_store_failure: {rate: open, quota: local}";
+    assert_eq!(without_store(turned), (9, false, Some(local)));
+    let rate = ", on_store_failure: {rate: closed, quota: local}";
+    assert_eq!(without_store(rate), (0, true, Some(closed)));
 }

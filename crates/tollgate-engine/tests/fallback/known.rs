@@ -195,10 +195,10 @@ fn a_refusal_that_is_remembered_tells_a_higher_cost_its_own_wait() {
             let known = cache.find(&[limit.check(&facts, cost)], clock.now(), version);
             assert_eq!(known.is_some(), is_told, "{algorithm:?}");
             if let Some((_, told)) = known {
-                let true_wait = ask(cost).retry_after;
+                let true_wait = ask(cost).wait();
                 let slack = Duration::from_micros(3);
                 assert!(
-                    true_wait <= told.retry_after && told.retry_after <= true_wait + slack,
+                    true_wait <= told.wait() && told.wait() <= true_wait + slack,
                     "{algorithm:?} {cost}: {told:?}, {true_wait:?}"
                 );
             }
@@ -210,7 +210,7 @@ fn a_refusal_that_is_remembered_tells_a_higher_cost_its_own_wait() {
 fn logged() -> [SoleLimit; 2] {
     let rate = Rate::new(100, Duration::from_secs(3));
     let algorithm = Algorithm::SlidingLog;
-    let quota = tollgate::quota::Quota::rolling(100, Duration::from_secs(3));
+    let quota = tollgate::quota::Quota::rolling(100, Duration::from_secs(3)).expect("a period");
     [LimitKind::Rate { rate, algorithm }, LimitKind::Quota(quota)].map(|kind| {
         let limit = SoleLimit::new("log", kind).expect("a limit");
         limit.on_store_failure(OnStoreFailure::Local)

@@ -2,6 +2,7 @@
 
 mod adaptive;
 mod chosen;
+mod dropped;
 mod here_first;
 mod known;
 mod parts;

@@ -13,7 +13,7 @@ fn limits() -> Vec<(LimitKind, Duration)> {
         rate: Rate::per_hour(20),
         algorithm,
     };
-    let rolling = Quota::rolling(20, HOUR);
+    let rolling = Quota::rolling(20, HOUR).expect("a period");
     vec![
         (rate(Algorithm::Gcra), 2 * HOUR),
         (rate(Algorithm::TokenBucket), 2 * HOUR),

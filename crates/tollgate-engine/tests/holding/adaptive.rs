@@ -7,7 +7,7 @@ use tollgate::adaptive::NamedLaw;
 use tollgate::clock::Manual;
 use tollgate::concurrency::Ending;
 use tollgate_engine::engine::AdaptiveState;
-use tollgate_engine::verdict::{Cause, Permits, Reason};
+use tollgate_engine::verdict::{Cause, DenyReason, Permits};
 use tollgate_engine::{Engine, Facts, Policy, PolicyError, Verdict};
 
 use super::tasks::Tasks;
@@ -126,7 +126,7 @@ limits:
     let verdict = engine.decide(&facts);
     let refused = verdict.refused().expect("two run");
     assert_eq!(refused.cause(), Cause::Rule("api"));
-    assert_eq!(refused.reason(), Some(Reason::Shed));
+    assert_eq!(refused.reason(), Some(DenyReason::Shed));
     assert_eq!(
         refused
             .limit()
@@ -134,7 +134,7 @@ limits:
             .as_deref(),
         Some("1 to 2 at once by aimd")
     );
-    assert!(refused.decision().retry_after.is_zero());
+    assert!(refused.decision().wait().is_zero());
     drop((verdict, held));
     assert_eq!(engine.left(&facts)[0].decision.remaining, 98);
     let tallies = engine.tallies();
@@ -143,7 +143,11 @@ limits:
         .find(|tally| &*tally.limiter == "api")
         .expect("it counts");
     assert_eq!(
-        (api.allowed, api.denied(Reason::Shed), api.denied_total()),
+        (
+            api.allowed,
+            api.denied(DenyReason::Shed),
+            api.denied_total()
+        ),
         (2, 1, 1)
     );
 }

@@ -30,7 +30,7 @@ async fn ask<B: Backend>(engine: &Engine<B>, facts: &[(&'static str, &'static st
     }
     match engine.decide_async(&own).await {
         Ok(Verdict::Passed(passed)) => Ok(passed.into_permits()),
-        Ok(Verdict::Refused(refused)) => Err(refused.decision().retry_after),
+        Ok(Verdict::Refused(refused)) => Err(refused.decision().wait()),
         Err(_) => panic!("memory never fails"),
     }
 }
@@ -263,7 +263,7 @@ fn a_look_tells_of_the_line() {
     }
     let facts = Facts::new();
     let told = *engine.decide(&facts).decision();
-    assert_eq!(told.retry_after, 300 * MS);
+    assert_eq!(told.wait(), 300 * MS);
     assert_eq!(engine.peek(&facts).decision(), &told);
     clock.advance(150 * MS);
     let told = *engine.decide(&facts).decision();

@@ -7,6 +7,7 @@ mod conditions;
 mod estimates;
 mod lines;
 mod peek;
+mod queue_full;
 mod shed;
 mod shed_lines;
 mod tasks;

@@ -87,7 +87,7 @@ fn a_look_tells_whether_the_cost_would_pass_and_when() {
         (after.decision().is_allowed(), after.decision().remaining),
         (false, 1)
     );
-    assert_eq!(after.decision().retry_after, Duration::from_millis(750));
+    assert_eq!(after.decision().wait(), Duration::from_millis(750));
     assert_eq!(after.key().expect("by user").to_string(), "user=ada");
     clock.advance(Duration::from_secs(1));
     assert!(engine.peek(&facts).decision().is_allowed());

@@ -1,7 +1,7 @@
 //! `shed`: who is refused first when too many run at once, by a fact.
 
 use tollgate::clock::Manual;
-use tollgate_engine::verdict::{Cause, Reason};
+use tollgate_engine::verdict::{Cause, DenyReason};
 use tollgate_engine::{Facts, Verdict};
 
 use super::{TestEngine, engine, policy};
@@ -37,7 +37,7 @@ fn sheddable_requests_go_first_and_critical_ones_last() {
         for facts in [&sheddable, &default, &critical] {
             let verdict = engine.decide(facts);
             assert_eq!(verdict.cause(), Cause::Rule("api"));
-            assert_eq!(verdict.reason(), Some(Reason::Shed), "{slots}");
+            assert_eq!(verdict.reason(), Some(DenyReason::Shed), "{slots}");
         }
         drop(dear);
         assert!(engine.decide(&sheddable).refused().is_some());

@@ -16,7 +16,7 @@ use super::{TestEngine, engine, policy};
 const MS: Duration = Duration::from_millis(1);
 
 /// What a request came to: what it holds, or how long it is to wait.
-type Outcome = Result<Permits, Duration>;
+pub(crate) type Outcome = Result<Permits, Duration>;
 
 async fn ask(engine: &TestEngine, facts: Vec<(&'static str, String)>) -> Outcome {
     let mut own = Facts::new();
@@ -26,15 +26,15 @@ async fn ask(engine: &TestEngine, facts: Vec<(&'static str, String)>) -> Outcome
     let Ok(verdict) = engine.decide_async(&own).await;
     match verdict {
         Verdict::Passed(passed) => Ok(passed.into_permits()),
-        Verdict::Refused(refused) => Err(refused.decision().retry_after),
+        Verdict::Refused(refused) => Err(refused.decision().wait()),
     }
 }
 
-fn start<'a>(tasks: &mut Tasks<'a, Outcome>, name: usize, engine: &'a TestEngine) {
+pub(crate) fn start<'a>(tasks: &mut Tasks<'a, Outcome>, name: usize, engine: &'a TestEngine) {
     tasks.start(name, async move { ask(engine, Vec::new()).await });
 }
 
-fn names(done: &[(usize, Outcome)]) -> Vec<usize> {
+pub(crate) fn names(done: &[(usize, Outcome)]) -> Vec<usize> {
     done.iter().map(|(name, _)| *name).collect()
 }
 
@@ -181,7 +181,7 @@ fn nobody_passes_a_line() {
     let facts = Facts::new();
     let verdict = engine.decide(&facts);
     assert!(verdict.refused().is_some());
-    assert_eq!(verdict.decision().retry_after, 200 * MS);
+    assert_eq!(verdict.decision().wait(), 200 * MS);
     tasks.run();
     assert_eq!(names(&tasks.take_done()), [0, 1]);
 }

@@ -1,6 +1,7 @@
 //! Each warning where it belongs, and not where it doesn't.
 
 mod never_applies;
+mod slips;
 
 use tollgate_engine::document::Format;
 use tollgate_engine::{Code, Policy, lint};
@@ -59,11 +60,12 @@ fn a_rule_that_is_never_reached() {
 #[test]
 fn a_tier_that_nobody_is_in() {
     let tiers = "tiers: {free: {rate: 1/s}, pro: {rate: 9/s}}\ntenants: {acme: free}\n";
+    let named = format!("{tiers}default_tier: free\n");
     let cases = [
-        tiers.to_owned(),
+        named.clone(),
         format!("{tiers}default_tier: pro"),
-        format!("{tiers}tier_fact: plan"),
-        tiers.replace("acme: free", "acme: free, umbrella: pro"),
+        format!("{named}tier_fact: plan"),
+        named.replace("acme: free", "acme: free, umbrella: pro"),
     ];
     for silent in &cases[1..] {
         check(lint::UNUSED_TIER, &[(&cases[0], silent)]);

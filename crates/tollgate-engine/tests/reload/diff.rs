@@ -41,9 +41,9 @@ const STATES: [(&str, &str, Option<State>); 15] = [
         "rate: 9/h, algorithm: sliding-log",
         Some(State::Anew),
     ),
-    ("rate: 9/h", "rate: 9/h, mode: off", Some(State::Forgotten)),
+    ("rate: 9/h", "rate: 9/h, mode: off", Some(State::Retired)),
     ("rate: 9/h, mode: off", "rate: 9/h", Some(State::Anew)),
-    ("rate: 9/h", "unlimited: true", Some(State::Forgotten)),
+    ("rate: 9/h", "unlimited: true", Some(State::Retired)),
     (
         "rate: 9/h, key: user",
         "rate: 9/h, key: tenant",
@@ -116,7 +116,7 @@ fn what_is_gone_is_forgotten_unless_others_count_there() {
         .iter()
         .map(|one| one.state)
         .collect();
-    assert_eq!(states, [Some(State::Kept), Some(State::Forgotten)]);
+    assert_eq!(states, [Some(State::Kept), Some(State::Retired)]);
     assert_eq!(
         diff(one, both).to_string(),
         "+ rule \"a\": keeps what its keys have spent\n    rate: 9/h\n    shared: s\n\
@@ -155,12 +155,12 @@ const CHANGES: [(&str, &str, &str); 16] = [
     (
         "rate: 5/s",
         "rate: 5/s, over: wait 2s",
-        "~ rule \"b\": keeps what its keys have spent\n    over: nothing -> wait 2s\n",
+        "~ rule \"b\": keeps what its keys have spent\n    over: refuse (the default) -> wait 2s\n",
     ),
     (
         "rate: 5/s",
         "rate: 5/s, on_store_failure: closed",
-        "~ rule \"b\": keeps what its keys have spent\n    on_store_failure: nothing -> closed\n",
+        "~ rule \"b\": keeps what its keys have spent\n    on_store_failure: quota closed, rate and concurrency local (the default) -> closed\n",
     ),
     (
         "rate: 5/s",
@@ -175,7 +175,7 @@ const CHANGES: [(&str, &str, &str); 16] = [
     (
         "rate: 5/s",
         "rate: 5/s, cost: {fact: tokens, default: 3, settle_within: 9s}",
-        "~ rule \"b\": keeps what its keys have spent\n    cost: nothing -> {fact: tokens, default: 3, settle_within: 9s, unsettled: charge}\n",
+        "~ rule \"b\": keeps what its keys have spent\n    cost: 1 (the default) -> {fact: tokens, default: 3, settle_within: 9s, unsettled: charge}\n",
     ),
     (
         "free: {rate: 1/s}",
@@ -210,7 +210,7 @@ const CHANGES: [(&str, &str, &str); 16] = [
     (
         "exempt:",
         "mode: off\nexempt:",
-        "~ policy: forgets what its keys have spent\n    mode: enforce -> off\n",
+        "~ policy: limits nobody, and what its keys have spent counts if it returns\n    mode: enforce -> off\n",
     ),
     (
         "exempt: [{path: /healthz}]",
@@ -272,7 +272,7 @@ fn trees_are_told_by_their_paths() {
     );
     assert_eq!(
         diff(&old, &tree("")).to_string(),
-        "- descriptor \"edge/user/path=%2Fa\": forgets what its keys have spent\n    rate: 5/h\n    algorithm: fixed-window\n    unit: hour\n"
+        "- descriptor \"edge/user/path=%2Fa\": limits nobody, and what its keys have spent counts if it returns\n    rate: 5/h\n    algorithm: fixed-window\n    unit: hour\n"
     );
     let turned = old
         .replace("x*", "-")

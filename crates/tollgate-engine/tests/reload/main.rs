@@ -6,6 +6,7 @@ mod common;
 mod diff;
 mod diff_fields;
 mod restart;
+mod returning;
 mod rollout;
 mod state;
 mod state_forms;
@@ -311,7 +312,7 @@ fn who_has_spent_a_slow_rate_waits_no_longer_than_a_faster_one_says() {
         engine.reload(rules("100/s burst 5")).unwrap();
         let refused = engine.decide(&facts);
         assert!(refused.refused().is_some());
-        let wait = refused.decision().retry_after;
+        let wait = refused.decision().wait();
         assert_eq!(wait, Duration::from_millis(60), "{other:?}");
         clock.set(start + (wait - Duration::from_nanos(1)));
         assert!(engine.decide(&facts).refused().is_some(), "{other:?}");
@@ -400,7 +401,7 @@ fn who_has_spent_a_larger_burst_is_told_how_long_that_takes() {
     let passed = (0..40).filter(|_| engine.decide(&facts).passed().is_some());
     assert_eq!(passed.count(), 30);
     engine.reload(version("1/s burst 1")).unwrap();
-    let wait = engine.decide(&facts).decision().retry_after;
+    let wait = engine.decide(&facts).decision().wait();
     assert_eq!(wait, Duration::from_secs(30));
     clock.set(start + (wait - Duration::from_nanos(1)));
     assert!(engine.decide(&facts).refused().is_some());
@@ -412,7 +413,7 @@ fn who_has_spent_a_larger_burst_is_told_how_long_that_takes() {
     let passed = (0..40).filter(|_| engine.decide(&facts).passed().is_some());
     assert_eq!(passed.count(), 30);
     engine.reload(version("10/s burst 5")).unwrap();
-    let wait = engine.decide(&facts).decision().retry_after;
+    let wait = engine.decide(&facts).decision().wait();
     assert_eq!(wait, Duration::from_millis(2_600));
 }
 

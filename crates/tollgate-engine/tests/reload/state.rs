@@ -293,16 +293,16 @@ fn keys_are_told_apart_by_the_seeds_of_the_process_before() {
 }
 
 #[test]
-fn what_a_counter_that_is_gone_had_counted_is_nobodys() {
+fn what_a_limit_that_is_gone_has_counted_waits_for_its_return() {
     let scratch = Scratch::new("restart-gone");
     let path = scratch.path("state");
     let (clock, wall) = clock();
     let clocks = (&clock, &wall);
     save(&spent(clocks), &path);
-    // Other names: all start from nothing, and only GCRA's keys, which don't tell whose they are, stay till idle.
+    // Other names: all start from nothing.
     let renamed = version(&["10/h"], " renamed");
     let (engine, loaded) = try_restore(renamed, &path, clocks).unwrap();
-    assert_eq!(loaded.keys, 1);
+    assert_eq!(loaded.keys, 6);
     let gone = [
         "counter",
         "gcra",
@@ -311,19 +311,19 @@ fn what_a_counter_that_is_gone_had_counted_is_nobodys() {
         "token bucket",
         "window",
     ];
-    assert_eq!(loaded.forgotten, gone.map(|name| format!("rule/{name}")));
+    assert_eq!(loaded.retired, gone.map(|name| format!("rule/{name}")));
     for (name, _) in ALGORITHMS {
         assert!(ask(&engine, name, "ada", 3).is_allowed());
     }
     save(&engine, &path);
-    // The old names again: they get numbers that none had before, so nobody's past is theirs.
-    let engine = restore(version(&["10/h"], ""), &path, clocks);
-    assert_eq!(left(&engine), [10; 6]);
-    // And a policy that has both.
+    // The old names again go on with what they had, and so do both in one policy.
+    let (engine, loaded) = try_restore(version(&["10/h"], ""), &path, clocks).unwrap();
+    assert_eq!(left(&engine), [4; 6]);
+    assert_eq!((loaded.keys, loaded.left_out), (12, 0));
     let mut both = version(&["10/h"], " renamed");
     both.rules.extend(version(&["10/h"], "").rules);
     let engine = restore(both, &path, clocks);
-    assert_eq!(left(&engine), [7; 6]);
+    assert_eq!(left(&engine), [4; 6]);
 }
 
 #[test]

@@ -89,7 +89,7 @@ fn tells_the_wait(
         if said.outcome != Outcome::Denied {
             continue;
         }
-        let wait = said.retry_after;
+        let wait = said.wait();
         prop_assert!(wait > Duration::ZERO);
         // A counter of two windows tells an upper bound.
         if algorithm != Algorithm::SlidingCounter {

@@ -119,7 +119,7 @@ fn a_request_that_costs_more_than_the_part_passes_nevertheless() {
     // It has taken all of the part, which comes back in a second.
     let one = Facts::new().with("user", "1").with("units", "1");
     let refused = engine.decide(&one);
-    assert_eq!(refused.decision().retry_after, Duration::from_millis(100));
+    assert_eq!(refused.decision().wait(), Duration::from_millis(100));
 }
 
 #[test]

@@ -72,6 +72,14 @@ pub enum StoreEvent<'a> {
         /// Failures since the last that was told.
         untold: u64,
     },
+    /// It answered that a key holds what no limiter wrote: requests of that key are decided without it, and no others.
+    /// Told at most once a second, together with failures.
+    KeyFailed {
+        /// Which key, and what to do.
+        error: &'a str,
+        /// Failures since the last that was told.
+        untold: u64,
+    },
     /// From now on requests are decided without it.
     FallbackBegan,
     /// It answers again.
@@ -106,6 +114,8 @@ impl fmt::Display for StoreEvent<'_> {
                     "the store couldn't be asked: {error} (and {untold} times more)"
                 )
             }
+            Self::KeyFailed { error, untold: 0 } => f.write_str(error),
+            Self::KeyFailed { error, untold } => write!(f, "{error} (and {untold} times more)"),
             Self::FallbackBegan => {
                 f.write_str("requests are decided without the store from now on")
             }

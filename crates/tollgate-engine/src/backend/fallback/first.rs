@@ -73,9 +73,10 @@ impl<B: Backend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
             },
         };
         there.tell(&mut each, &others);
-        answer.decider = answer
-            .decider
-            .and_then(|decider| there.numbers.get(decider).copied());
+        answer.decider = there.number_among_all(answer.decider);
+        if let Some(decider) = answer.decider {
+            each[decider] = answer.decision;
+        }
         if answer.allowed {
             answer.pass = hold.keep().and(answer.pass);
             if let Some(estimates) = estimates.keep() {
@@ -143,15 +144,18 @@ impl<'a> Part<'a> {
     /// If less is left of one of these than of what decided, it is the one to tell of; of equals the first is.
     fn decide_if_tighter(&self, left: &[Decision], answer: &mut Answer) {
         let own = Answer::over(&self.checks, left);
-        let number = own
-            .decider
-            .and_then(|decider| self.numbers.get(decider).copied());
+        let number = self.number_among_all(own.decider);
         let rank = |answer: &Answer, number: Option<usize>| {
             (answer.decision.remaining, number.unwrap_or(usize::MAX))
         };
         if rank(&own, number) < rank(answer, answer.decider) {
             (answer.decider, answer.decision) = (number, own.decision);
         }
+    }
+
+    /// Which of all checks one of these is.
+    fn number_among_all(&self, own: Option<usize>) -> Option<usize> {
+        own.and_then(|number| self.numbers.get(number).copied())
     }
 
     /// Tells what these said, among all.

@@ -9,9 +9,14 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// Charges all checks, or none, and looks at each then.
     pub(super) fn answer_each(&self, checks: &[Check<'_>]) -> (Answer, Vec<Decision>) {
         let answer = self.answer(checks);
-        let each = checks.iter().map(|check| self.look(check, &answer));
-        let each = each.collect();
+        let each = self.look_after(checks, answer.allowed);
         (answer, each)
+    }
+
+    /// What each check says after all were charged, if they were.
+    pub(crate) fn look_after(&self, checks: &[Check<'_>], are_charged: bool) -> Vec<Decision> {
+        let each = checks.iter().map(|check| self.look(check, are_charged));
+        each.collect()
     }
 
     /// What is left of a limit. Of slots too none is taken for that.
@@ -43,13 +48,13 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     }
 
     /// What is left of a limit that passed, or would have; of another, why not.
-    fn look(&self, check: &Check<'_>, answer: &Answer) -> Decision {
+    fn look(&self, check: &Check<'_>, is_charged: bool) -> Decision {
         let owned = BorrowedFrom::of(Some(check));
         let held = self.hold(Some(check), &owned);
         let Some(level) = level(&held, check) else {
             return Decision::UNLIMITED;
         };
-        if answer.allowed {
+        if is_charged {
             *self.stack.peek(&[level.cost(0)]).decision()
         } else {
             self.would(&level)

@@ -38,7 +38,7 @@ fn terms(settle: Settle) -> Terms {
     let terms = Terms::within(settle.within);
     match settle.unsettled {
         Unsettled::Charge => terms,
-        Unsettled::Refund => terms.refund_on_drop(),
+        Unsettled::Refund => terms.refund_unsettled(),
     }
 }
 

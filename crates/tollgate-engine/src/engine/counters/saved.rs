@@ -7,7 +7,7 @@
 //! | … | the name, as bytes |
 //! | 3 | 0 for a quota, 1 for slots, or 2 and the algorithm's number; where windows begin: 0, or 1 for the first hit; a boundary |
 //! | 1 | how many counters, and for each |
-//! | 2 · 5 | its number, 1 if it has a rate, and the rate |
+//! | 2 · 5 | its number, 1 if it has a rate and twice the number of reloads since it was retired, and the rate |
 
 use std::mem::discriminant;
 
@@ -32,15 +32,25 @@ const ALGORITHMS: [Algorithm; 6] = [
 ];
 
 impl Counters {
-    /// Writes those of the policy in force.
+    /// Writes those of the policy in force, and retired ones.
     pub(crate) fn save(&self, file: &mut SnapshotWriter) -> Result<(), SnapshotError> {
-        file.words(&[self.next, self.held.len() as u64])?;
-        for ((name, sort), states) in &self.held {
+        let none = Vec::new();
+        let held = self.held.iter().map(|(key, states)| {
+            let retired = self.retired.get(key).unwrap_or(&none);
+            (key, [states, retired])
+        });
+        let gone = self.retired.iter();
+        let gone = gone.filter(|(key, _)| !self.held.contains_key(key));
+        let gone = gone.map(|(key, states)| (key, [states, &none]));
+        let all: Vec<_> = held.chain(gone).collect();
+        file.words(&[self.next, all.len() as u64])?;
+        for ((name, sort), states) in all {
             file.bytes(name.as_bytes())?;
             file.words(&sort.words())?;
-            file.word(states.len() as u64)?;
-            for State { id, rate } in states {
-                file.words(&[*id, u64::from(rate.is_some())])?;
+            file.word(states.iter().map(|states| states.len() as u64).sum())?;
+            for State { id, rate, retired } in states.into_iter().flatten() {
+                let retired = (*retired).min(u64::from(u32::MAX)) << 1;
+                file.words(&[*id, u64::from(rate.is_some()) | retired])?;
                 file.rate(rate.unwrap_or(Rate::unlimited()))?;
             }
         }
@@ -50,26 +60,39 @@ impl Counters {
     /// Reads what [`save`](Self::save) wrote.
     pub(crate) fn load(file: &mut SnapshotReader) -> Result<Self, SnapshotError> {
         let [next, groups] = file.words()?;
-        let mut held = Held::default();
+        let (mut held, mut gone) = (Held::default(), Held::default());
         for _ in 0..groups {
             let name = String::from_utf8(file.bytes()?).map_err(|_| file.corrupt())?;
             let sort = Sort::of_words(file.words()?).ok_or_else(|| file.corrupt())?;
-            let mut states = Vec::new();
+            let (mut states, mut retired) = (Vec::new(), Vec::new());
             for _ in 0..file.word()? {
-                let [id, has_rate] = file.words()?;
+                let [id, is_rate_and_age] = file.words()?;
                 let rate = file.rate()?;
-                states.push(State {
+                if id >= next {
+                    return Err(file.corrupt());
+                }
+                let state = State {
                     id,
-                    rate: (has_rate != 0).then_some(rate),
-                });
+                    rate: (is_rate_and_age & 1 != 0).then_some(rate),
+                    retired: is_rate_and_age >> 1,
+                };
+                let group = match state.retired {
+                    0 => &mut states,
+                    _ => &mut retired,
+                };
+                group.push(state);
             }
-            if states.iter().any(|state| state.id >= next) {
-                return Err(file.corrupt());
+            let key = (name.into(), sort);
+            if !retired.is_empty() {
+                gone.insert(Clone::clone(&key), retired);
             }
-            held.insert((name.into(), sort), states);
+            if !states.is_empty() {
+                held.insert(key, states);
+            }
         }
         Ok(Self {
             held,
+            retired: gone,
             before: Held::default(),
             next,
         })

@@ -12,6 +12,7 @@ use tollgate::{Decision, Outcome};
 use super::pool::Pool;
 use super::trees::{CounterId, Force, Met};
 use crate::backend::Backend;
+use crate::engine::deciding::Unanswered;
 use crate::limits::Answer;
 use crate::policy::{Charging, OnStoreFailure};
 use crate::verdict::Permits;
@@ -176,8 +177,18 @@ impl<'m, 'a> Deciding<'m, 'a> {
     /// Charges those in shadow, each counter by itself. One that can't be asked about is left out.
     async fn charge_shadows<B: Backend>(&mut self, backend: &B) {
         let groups = self.in_shadow();
+        if groups.is_empty() {
+            return;
+        }
         let pools: Vec<_> = groups.iter().map(|numbers| self.pool(numbers)).collect();
+        let is_charged =
+            |number: &usize| self.charged[*number] > 0 && self.fallbacks[*number].is_none();
+        let charged: Vec<_> = self.in_force().into_iter().filter(is_charged).collect();
+        let charged = self.pool(&charged);
+        let mut unanswered = Unanswered::new(backend, &mut self.permits);
+        unanswered.is_charged(charged.checks());
         let answers = all(pools.iter().map(|pool| pool.ask(backend))).await;
+        unanswered.answered();
         for (numbers, answer) in groups.iter().zip(answers) {
             if let Ok(answer) = answer {
                 let answer = self.note(numbers, answer);
@@ -239,7 +250,7 @@ impl<'m, 'a> Deciding<'m, 'a> {
             let decision = self.each[number].filter(|decision| !decision.is_allowed())?;
             Some(match decision.outcome {
                 Outcome::Never => (number, Duration::MAX),
-                _ => (number, decision.retry_after),
+                _ => (number, decision.wait()),
             })
         };
         let by_wait = |(_, wait): &(usize, Duration)| *wait;

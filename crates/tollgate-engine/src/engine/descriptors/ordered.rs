@@ -4,6 +4,7 @@ use super::trees::Met;
 use crate::engine::gather::blocked_until;
 use crate::engine::orders::{InForce, Limiter};
 use crate::envoy::{self, Lookup, Status};
+use crate::facts::Facts;
 use crate::limits::{Limit, LimitKind};
 
 /// Notes of each descriptor whether it is blocked, and what limits it meets instead of the policy's. One that is
@@ -16,14 +17,24 @@ pub(super) fn heed<'a>(found: &[Lookup<'_>], met: &mut [Option<Met<'a>>], orders
             continue;
         };
         let leaf = lookup.counts_as();
-        let rulings = leaf.map(|leaf| orders.of(Limiter::Leaf(leaf.id), met.key.fingerprint()));
+        // Orders of trees name a descriptor, and have no patterns that facts could match.
+        let no_facts = Facts::new();
+        let rulings =
+            leaf.map(|leaf| orders.of(Limiter::Leaf(leaf.id), met.key.fingerprint(), &no_facts));
         let rulings = rulings.unwrap_or_default();
         let block = rulings.block;
+        let bypass = everything.or(rulings.bypass);
+        let acts = block
+            .or(bypass)
+            .or(rulings.changed.map(|changed| changed.order));
+        if let Some(acts) = acts {
+            orders.note(acts);
+        }
         met.blocked = block.map(|order| blocked_until(order.until, orders.now));
         if let Some(changed) = rulings.changed.filter(|_| lookup.leaf().is_some()) {
             (met.limits, met.is_changed) = (&changed.limits, true);
         }
-        if met.blocked.is_none() && (everything.is_some() || rulings.bypass.is_some()) {
+        if met.blocked.is_none() && bypass.is_some() {
             *own = None;
         }
     }

@@ -71,6 +71,11 @@ impl<'m, 'a> Pool<'m, 'a> {
         pool
     }
 
+    /// What is asked of all counters.
+    pub(super) fn checks(&self) -> &[Check<'a>] {
+        &self.checks
+    }
+
     /// Has the strictest of the checks of one counter ask for all of them, but for those that cost nothing.
     fn judge(&mut self, numbers: &[usize]) {
         let strictest = numbers.iter().copied();
@@ -97,6 +102,10 @@ impl<'m, 'a> Pool<'m, 'a> {
             return Ok((Answer::new(None, Decision::UNLIMITED), self.each(&[])));
         }
         let (answer, mut said) = backend.check_each(&self.checks).await?;
+        if said.is_empty() {
+            // Each descriptor has a status of its own, also where the denial was known without a question.
+            said = backend.peek(&self.checks).await?;
+        }
         said.resize(self.checks.len(), Decision::UNLIMITED);
         if answer.allowed {
             said.iter_mut().for_each(allow)
@@ -138,9 +147,10 @@ impl<'m, 'a> Pool<'m, 'a> {
             let Counted { cost, judge } = self.counted[number];
             if number != judge {
                 // It only looked. Limits of one counter wait for the same.
-                said[number] = without(said[number], cost, said[judge].retry_after);
+                said[number] = without(said[number], cost, said[judge].wait());
             } else if !said[number].is_allowed() && cost > most(self.checks[number].limit) {
-                (said[number].outcome, said[number].retry_after) = (Outcome::Never, Duration::MAX);
+                said[number].outcome = Outcome::Never;
+                said[number].set_wait(Duration::MAX);
             }
         }
     }
@@ -178,17 +188,20 @@ fn most(limit: &Limit) -> u64 {
 }
 
 fn allow(decision: &mut Decision) {
-    (decision.outcome, decision.retry_after) = (Outcome::Allowed, Duration::ZERO);
+    decision.outcome = Outcome::Allowed;
+    decision.set_wait(Duration::ZERO);
 }
 
 /// What a limit that has this much left says to a cost that passes after a wait, if it ever does.
 fn without(mut left: Decision, cost: u64, wait: Duration) -> Decision {
     if left.remaining < cost {
-        (left.outcome, left.retry_after) = if cost > left.limit {
+        let (outcome, wait) = if cost > left.limit {
             (Outcome::Never, Duration::MAX)
         } else {
             (Outcome::Denied, wait)
         };
+        left.outcome = outcome;
+        left.set_wait(wait);
     }
     left
 }

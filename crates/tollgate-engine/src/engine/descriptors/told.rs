@@ -11,11 +11,11 @@ use crate::backend::Backend;
 use crate::engine::counting::Told;
 use crate::engine::rules::Rules;
 use crate::envoy::{Leaf, Lookup};
-use crate::limits::Limit;
+use crate::limits::{Limit, LimitKind};
 use crate::observer::{Event, Observer, Wants};
 use crate::policy::{Mode, OnStoreFailure};
-use crate::top::Top;
-use crate::verdict::{BLOCKED, Cause, Reason, is_near, percent_of};
+use crate::top::{Refusal, Top};
+use crate::verdict::{BLOCKED, Cause, DenyReason, is_near, percent_of, reason_of};
 
 /// A request, as its descriptors were found and met.
 #[derive(Clone, Copy)]
@@ -50,7 +50,7 @@ impl<B: Backend> Engine<B> {
                 tallies.descriptor(request.rules, &request.found[number], said);
             }
             if request.met.iter().all(Option::is_none) {
-                tallies.nothing_met();
+                tallies.nothing_met(request.rules, request.found);
             }
         }
         if let Some(top) = &self.top {
@@ -77,7 +77,7 @@ impl<B: Backend> Engine<B> {
             observer.decided(&Event {
                 cause: Cause::TooMuch(what),
                 key: None,
-                reason: Some(Reason::TooLarge),
+                reason: Some(DenyReason::TooLarge),
                 mode,
                 enforced_percent: percent_of(mode),
                 decision: BLOCKED,
@@ -93,10 +93,18 @@ impl Request<'_, '_> {
     /// Counts a refusal by the limit and the key that refused.
     fn note(&self, top: &Top, decided: &Decided) {
         for (number, said) in self.said(decided) {
-            if let (Told::Refused(_), Some(leaf), Some(met)) =
-                (said, self.found[number].counts_as(), &self.met[number])
-            {
-                top.add(leaf, met.key.fingerprint(), LeafKey(leaf, met.key));
+            let mode = match said {
+                Told::Refused(_) => Mode::Enforce,
+                Told::InShadow => Mode::Shadow,
+                Told::Passed { .. } => continue,
+            };
+            if let (Some(leaf), Some(met)) = (self.found[number].counts_as(), &self.met[number]) {
+                let refusal = Refusal {
+                    limiter: leaf,
+                    fingerprint: met.key.fingerprint(),
+                    mode,
+                };
+                top.add(refusal, LeafKey(leaf, met.key));
             }
         }
     }
@@ -126,19 +134,38 @@ impl Request<'_, '_> {
     }
 
     /// Why a descriptor is refused: of several limits, the first that has as much as is told.
-    fn reason(&self, number: usize, decision: &Decision, decided: &Decided) -> Reason {
+    fn reason(&self, number: usize, decision: &Decision, decided: &Decided) -> DenyReason {
         let met = self.met[number].as_ref();
         if met.is_some_and(|met| met.blocked.is_some()) {
-            return Reason::Blocked;
+            return DenyReason::Blocked;
         }
         if decided.fallbacks[number] == Some(OnStoreFailure::Closed) {
-            return Reason::Store;
+            return DenyReason::Store;
         }
-        let limits = met.map_or(&[][..], |met| met.limits);
-        let told = limits
-            .iter()
-            .find(|limit| limit.kind().quota() == Some(decision.limit));
-        Reason::of(told.or(limits.first()).map(Limit::kind), decision)
+        reason_of(self.limit(number, decision).map(Limit::kind), decision)
+    }
+
+    /// The limit of a descriptor that a decision is of: of several, the first that has as much as is told.
+    fn limit(&self, number: usize, decision: &Decision) -> Option<&Limit> {
+        let limits = self.met[number].as_ref().map_or(&[][..], |met| met.limits);
+        let mut all = limits.iter();
+        let told = all.find(|limit| limit.kind().quota() == Some(decision.limit));
+        told.or(limits.first())
+    }
+
+    /// Why a request was refused, and by which limit.
+    #[cold]
+    pub(super) fn why(&self, decided: &Decided) -> (Option<DenyReason>, Option<LimitKind>) {
+        let decider = decided.decider;
+        let Some((number, decision)) =
+            decider.and_then(|number| Some((number, decided.each[number]?)))
+        else {
+            return (Some(DenyReason::Rate), None);
+        };
+        let reason = self.reason(number, &decision, decided);
+        let limit = self.limit(number, &decision);
+        let limit = limit.filter(|_| reason != DenyReason::Blocked);
+        (Some(reason), limit.map(|limit| limit.kind().clone()))
     }
 
     fn mode(&self, number: usize) -> Mode {

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use tollgate::{Algorithm, Decision, Rate, core::Align};
 
+use crate::engine::seen::KeySeen;
 use crate::envoy::{self, Charge, Compiled, Leaf, Lookup};
 use crate::facts::{Descriptor, Facts};
+use crate::key_text::write_pair;
 use crate::limits::{Check, Counter, Limit, LimitKind};
 use crate::limits::{KeyHashers, KeyPlan, RequestKey};
 use crate::matcher::Slots;
@@ -26,6 +28,8 @@ pub(crate) struct Trees {
     plans: Box<[KeyPlan]>,
     /// Where each leaf is counted, by its number; none if nothing is.
     tallies: Box<[u32]>,
+    /// Whether any request met a limit.
+    pub(crate) seen: KeySeen,
 }
 
 /// The values of a limit that counts as no configured one: the domain, the unit, and the entries.
@@ -42,11 +46,8 @@ impl Trees {
         let of_leaves = leaves.iter().map(|leaf| Ok(limits(leaf)?.into()));
         let of_leaves = of_leaves.collect::<Result<_, E>>()?;
         let deepest = leaves.iter().map(|leaf| leaf.steps.len()).max();
-        let most = if domains.is_empty() {
-            0
-        } else {
-            deepest.unwrap_or(0).max(APART)
-        };
+        // Proxies may bring limits along where no tree has any.
+        let most = deepest.unwrap_or(0).max(APART);
         let places: Box<[_]> = (0..most).map(|place| format!("{place:02}")).collect();
         // Values are found by their places, not by numbers.
         let mut slots = Slots::default();
@@ -58,6 +59,7 @@ impl Trees {
             places,
             compiled,
             tallies: Box::default(),
+            seen: KeySeen::default(),
         })
     }
 
@@ -118,6 +120,11 @@ impl Trees {
                 .unwrap_or(value)
         });
         places.zip(values).collect()
+    }
+
+    /// Whether there are any limits.
+    pub(crate) fn is_any(&self) -> bool {
+        !self.limits.is_empty()
     }
 
     /// What is said about a descriptor.
@@ -253,7 +260,7 @@ impl fmt::Display for LeafKey<'_> {
         self.1.each(&mut |place, value| {
             let name = steps.next().map_or(place, |step| &step.key);
             if result.is_ok() {
-                result = write!(f, "{space}{name}={value}");
+                result = f.write_str(space).and_then(|()| write_pair(f, name, value));
             }
             space = " ";
         });

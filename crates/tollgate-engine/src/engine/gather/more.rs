@@ -2,7 +2,7 @@
 
 use super::{Gathered, Met};
 use crate::engine::overload::GateCheck;
-use crate::engine::rules::Applied;
+use crate::engine::rules::{Applied, Rules};
 use crate::limits::RequestKey;
 use crate::matcher::Known;
 use crate::policy::Mode;
@@ -49,4 +49,22 @@ impl<'a> Gathered<'a> {
             });
         }
     }
+}
+
+/// Whether another rule that applies takes its place. A rule in shadow takes only the place of others
+/// in shadow.
+#[inline]
+pub(super) fn is_replaced(rules: &Rules, met: &[(Met, Mode)], (number, mode): (u32, Mode)) -> bool {
+    met.iter()
+        .any(|(other, its_mode)| replaces(rules, (other.number, *its_mode), (number, mode)))
+}
+
+/// Whether a rule that applies takes the place of another.
+pub(super) fn replaces(
+    rules: &Rules,
+    (other, its_mode): (u32, Mode),
+    (number, mode): (u32, Mode),
+) -> bool {
+    let other = &rules.applied[other as usize];
+    its_mode <= mode && other.replaces.contains(&number)
 }

@@ -8,7 +8,7 @@ use tollgate::{Decision, Outcome, Timestamp};
 use super::{Gathered, Met};
 use crate::engine::orders::{InForce, Limiter, Override, Timed};
 use crate::engine::rules::{Applied, Rules};
-use crate::facts::Facts;
+use crate::facts::{Facts, Scope};
 use crate::matcher::Known;
 use crate::policy::Mode;
 use crate::verdict::{By, Shadowed};
@@ -16,8 +16,12 @@ use crate::verdict::{By, Shadowed};
 /// What is ordered of a request.
 pub(crate) struct Ordered<'a> {
     orders: InForce<'a>,
-    /// No rule is asked.
-    is_bypassed: bool,
+    /// No rule is asked, because of this.
+    bypass: Option<Timed>,
+    /// Orders that have let it pass a rule, or that hold it to other limits.
+    acted: Vec<Timed>,
+    /// Whether it passed a rule by an order.
+    pub(crate) is_bypassed: bool,
     /// What refuses it: the block that lasts longest.
     pub(crate) block: Option<Blocked>,
     /// What would, if it weren't in shadow.
@@ -33,6 +37,8 @@ pub(crate) struct Blocked {
     pub(crate) by: By,
     /// Of the key.
     pub(crate) fingerprint: [u64; 2],
+    /// The set of facts.
+    pub(crate) set: u32,
     pub(crate) decision: Decision,
 }
 
@@ -40,11 +46,20 @@ impl From<Blocked> for Shadowed {
     fn from(blocked: Blocked) -> Self {
         Self {
             fingerprint: blocked.fingerprint,
+            set: blocked.set,
             decision: blocked.decision,
             ..Self::blocked(blocked.by)
         }
     }
 }
+
+/// What is met where no rule is.
+const NO_KEY: Met = Met {
+    number: 0,
+    fingerprint: [0; 2],
+    is_keyless: false,
+    set: 0,
+};
 
 /// What a request is told that is blocked until then.
 pub(crate) fn blocked_until(until: Timestamp, now: Timestamp) -> Decision {
@@ -59,15 +74,48 @@ impl<'a> Gathered<'a> {
         let rulings = orders.of_request(facts);
         let mut ordered = Box::new(Ordered {
             orders,
-            is_bypassed: rulings.bypass.is_some(),
+            bypass: rulings.bypass,
+            acted: Vec::new(),
+            is_bypassed: false,
             block: None,
             shadow_blocks: Vec::new(),
             overrides: Vec::new(),
         });
         if let Some(order) = rulings.block {
-            ordered.note_block(order, By::Ordered(order.id), ([0; 2], rules.mode));
+            ordered.note_block(order, By::Ordered(order.id), (NO_KEY, rules.mode));
         }
         self.ordered = Some(ordered);
+    }
+
+    /// The same of one of several sets of facts. What is ordered of the sets before it stays. A bypass of the whole request is one
+    /// of each descriptor, too.
+    pub(super) fn heed_set(
+        &mut self,
+        rules: &Rules,
+        orders: InForce<'a>,
+        (facts, bypass): (&Facts<'_>, Option<Timed>),
+    ) {
+        let before = self.ordered.take();
+        self.heed(rules, orders, facts);
+        let Some(ordered) = &mut self.ordered else {
+            return;
+        };
+        ordered.bypass = ordered.bypass.or(bypass);
+        if facts.scope() == Scope::Descriptor {
+            // The whole request is looked for among what is blocked, not each part.
+            ordered.block = None;
+            ordered.shadow_blocks.clear();
+        }
+        if let Some(before) = before {
+            let lasts = |blocked: &Option<Blocked>| blocked.map(|blocked| blocked.order.until);
+            if lasts(&before.block) >= lasts(&ordered.block) {
+                ordered.block = before.block;
+            }
+            ordered.shadow_blocks.extend(before.shadow_blocks);
+            ordered.overrides.extend(before.overrides);
+            ordered.acted = before.acted;
+            ordered.is_bypassed = before.is_bypassed;
+        }
     }
 
     /// Adds the checks of one rule, as is ordered.
@@ -84,18 +132,21 @@ impl<'a> Gathered<'a> {
         };
         let rulings = ordered
             .orders
-            .of(Limiter::Applied(met.number), met.fingerprint);
+            .of(Limiter::Applied(met.number), met.fingerprint, facts);
         if let Some(order) = rulings.block {
             let by = By::Blocked(met.number);
-            ordered.note_block(order, by, (met.fingerprint, mode));
+            ordered.note_block(order, by, (met, mode));
         }
-        if ordered.is_bypassed || rulings.bypass.is_some() {
+        if let Some(bypass) = ordered.bypass.or(rulings.bypass) {
+            ordered.is_bypassed = true;
+            ordered.note_acted(bypass);
             return;
         }
         let Some(changed) = rulings.changed else {
             return self.ask_limits(rule, rule.limits.as_slice(), (met, mode), (known, facts));
         };
         ordered.overrides.push((met.number, changed));
+        ordered.note_acted(changed.order);
         self.ask_limits(rule, &changed.limits, (met, mode), (known, facts));
     }
 
@@ -108,11 +159,37 @@ impl<'a> Gathered<'a> {
 }
 
 impl<'a> Ordered<'a> {
-    fn note_block(&mut self, order: Timed, by: By, (fingerprint, mode): ([u64; 2], Mode)) {
+    /// What lets the request pass all rules.
+    pub(super) const fn bypass(&self) -> Option<Timed> {
+        self.bypass
+    }
+
+    /// An order may let a request pass several rules, and acts once.
+    fn note_acted(&mut self, order: Timed) {
+        if !self.acted.contains(&order) {
+            self.acted.push(order);
+        }
+    }
+
+    /// Counts what orders have done to a request that was decided.
+    #[cold]
+    pub(crate) fn count(&self) {
+        let shadow = self.shadow_blocks.iter().map(|blocked| blocked.order);
+        let decided = match self.block {
+            Some(blocked) => vec![blocked.order],
+            None => self.acted.clone(),
+        };
+        shadow
+            .chain(decided)
+            .for_each(|order| self.orders.note(order));
+    }
+
+    fn note_block(&mut self, order: Timed, by: By, (met, mode): (Met, Mode)) {
         let blocked = Blocked {
             order,
             by,
-            fingerprint,
+            fingerprint: met.fingerprint,
+            set: met.set,
             decision: blocked_until(order.until, self.orders.now),
         };
         match mode {

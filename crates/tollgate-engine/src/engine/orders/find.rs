@@ -1,5 +1,4 @@
-//! Looking for one key of a rule, as operators do: what is left of its limits, and what is ordered of it. And forgetting
-//! what it has spent.
+//! Looking for one key of a rule, as operators do: what is left of its limits, and what is ordered of it.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -7,18 +6,19 @@ use std::task::{Context, Poll, Waker};
 use tollgate::{Clock, Decision};
 
 use super::overlay::{Held, InForce, Rulings};
-use super::place::{borrowed, key_of, named, place};
+use super::place::as_descriptor;
 use super::table::Limiter;
+use super::target_keys::{Named, addresses, entries};
 use crate::backend::fallback::is_failure;
-use crate::backend::{Backend, Gift, Memory};
+use crate::backend::{Backend, Memory};
 use crate::engine::Engine;
-use crate::engine::descriptors::LeafKey;
-use crate::engine::rules::{Applied, Rules};
+use crate::engine::rules::Tiered;
 use crate::engine::turns::Spot;
 use crate::engine::warm::is_gate;
-use crate::facts::{Descriptor, Facts};
-use crate::limits::{Check, KeyHashers, Limit, LimitKind, RequestKey};
-use crate::orders::{Order, OrderError, Target, TargetKey};
+use crate::facts::Facts;
+use crate::limits::LimitKind;
+use crate::matcher::Known;
+use crate::orders::{Order, OrderError, Target};
 use crate::policy::Mode;
 
 /// One key of a rule, as it is now.
@@ -48,6 +48,8 @@ pub struct Found {
     pub key: String,
     /// Whether it is enforced for this key, or only counts.
     pub mode: Mode,
+    /// Of a tier, whether it is the one that a request with these facts has; none of a rule, whose match decides that.
+    pub applies: Option<bool>,
     /// What is left of each limit that is in force for it, also while it is blocked or bypassed.
     pub limits: Vec<FoundLimit>,
     /// What operators have ordered of it, of all of the rule, or of everything.
@@ -85,178 +87,6 @@ pub struct FoundLimit {
     pub waiting: usize,
 }
 
-/// What was forgotten.
-///
-/// ```
-/// # use tollgate::clock::Manual;
-/// # use tollgate_engine::backend::{Gift, Memory};
-/// # use tollgate_engine::document::Format;
-/// # use tollgate_engine::{Engine, Facts, Policy};
-/// # use tollgate_engine::orders::Target;
-/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-/// let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 1/h}]", Format::Yaml)?.policy;
-/// let engine = Engine::new(policy, memory)?;
-/// let ada = Facts::new().with("user", "ada");
-/// assert!(engine.decide(&ada).passed().is_some());
-/// let reset = engine.reset(&Target::facts([("user", "ada")]))?;
-/// assert_eq!((reset.rules, reset.gift), (vec!["per-user".to_owned()], Gift::Given));
-/// assert!(engine.decide(&ada).passed().is_some());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Reset {
-    /// The rules of which it was.
-    pub rules: Vec<String>,
-    /// Whether a store could be told.
-    pub gift: Gift,
-}
-
-/// Where a key's counters are, before they are looked at.
-struct Key<'a> {
-    limiter: Limiter,
-    rule: String,
-    mode: Mode,
-    key: RequestKey<'a>,
-    shown: String,
-    limits: &'a [Limit],
-    gates: &'a [Limit],
-    cost: u64,
-}
-
-impl<'a> Key<'a> {
-    fn of_rule(
-        (number, rule): (u32, &'a Applied),
-        facts: &'a Facts<'a>,
-        fingerprint: [u64; 2],
-        now: tollgate::Timestamp,
-    ) -> Self {
-        let key = RequestKey::new(&rule.key, facts, fingerprint);
-        Self {
-            limiter: Limiter::Applied(number),
-            rule: rule.name.to_string(),
-            mode: rule.mode_for(&key),
-            shown: key.to_string(),
-            key,
-            limits: rule.limits.as_slice(),
-            gates: rule.gates(Some(now)),
-            cost: rule.default_cost,
-        }
-    }
-
-    /// As is ordered.
-    fn changed_by(self, rulings: &Rulings<'a>) -> Self {
-        match rulings.changed {
-            Some(changed) => Self {
-                limits: &changed.limits,
-                gates: &[],
-                ..self
-            },
-            None => self,
-        }
-    }
-
-    fn checks(&self) -> Vec<Check<'a>> {
-        let (key, cost) = (self.key, self.cost);
-        let limits = self.limits.iter().chain(self.gates);
-        limits.map(|limit| Check { limit, key, cost }).collect()
-    }
-}
-
-/// What a target names, to be borrowed from.
-struct Named<'a> {
-    facts: Facts<'a>,
-    descriptor: Option<(&'a str, Descriptor<'a>)>,
-}
-
-/// The entries of a target that is a descriptor.
-fn entries(target: &Target) -> Vec<(&str, &str)> {
-    match &target.key {
-        TargetKey::Descriptor { entries, .. } => borrowed(entries).collect(),
-        _ => Vec::new(),
-    }
-}
-
-impl<'a> Named<'a> {
-    fn of(rules: &'a Rules, target: &'a Target, entries: &'a [(&'a str, &'a str)]) -> Self {
-        match &target.key {
-            TargetKey::Everybody => Self {
-                facts: Facts::new(),
-                descriptor: None,
-            },
-            TargetKey::Facts(facts) => Self {
-                facts: borrowed(facts).collect(),
-                descriptor: None,
-            },
-            TargetKey::Descriptor { domain, .. } => {
-                let descriptor = Descriptor::new(entries);
-                let lookup = rules.trees.lookup(domain, &descriptor);
-                Self {
-                    facts: rules.trees.by_place(domain, &descriptor, &lookup, None),
-                    descriptor: Some((domain, descriptor)),
-                }
-            }
-        }
-    }
-
-    /// All keys that it names.
-    fn keys(
-        &'a self,
-        rules: &'a Rules,
-        target: &Target,
-        (hashers, now): (&KeyHashers, tollgate::Timestamp),
-    ) -> Result<Vec<Key<'a>>, OrderError> {
-        let fingerprint = |rule: &Applied| key_of(rules, hashers, rule, &self.facts);
-        if let Some((domain, descriptor)) = &self.descriptor {
-            let placed = place(rules, hashers, target)?;
-            let asked = (rules.trees.lookup(domain, descriptor), None);
-            let leaf = asked.0.leaf();
-            let met = (rules.trees).meet(hashers, (domain, descriptor), asked, &self.facts);
-            let key = met.map(|met| met.key).ok_or(OrderError::NoSuchLimit {
-                rule: placed.name.clone(),
-                sort: "limit",
-            })?;
-            return Ok(vec![Key {
-                limiter: placed.place.limiter,
-                rule: placed.name,
-                mode: placed.mode,
-                shown: leaf.map_or_else(String::new, |leaf| LeafKey(leaf, key).to_string()),
-                key,
-                limits: placed.limits,
-                gates: &[],
-                cost: 1,
-            }]);
-        }
-        if let Some(name) = &target.rule {
-            if let Some((number, rule)) = named(rules, name) {
-                let fingerprint = match target.key {
-                    TargetKey::Everybody => fingerprint(rule)?,
-                    _ => place(rules, hashers, target)?
-                        .place
-                        .fingerprint
-                        .unwrap_or_default(),
-                };
-                let key = Key::of_rule((number, rule), &self.facts, fingerprint, now);
-                return Ok(vec![key]);
-            }
-            let rule = place(rules, hashers, target)?.name;
-            return Err(OrderError::WantsDescriptor { rule });
-        }
-        let keyed = (0..).zip(rules.applied.iter());
-        let keyed = keyed.filter(|(_, rule)| rule.key.facts().next().is_some());
-        let keys: Vec<_> = keyed
-            .filter_map(|(number, rule)| {
-                let fingerprint = fingerprint(rule).ok()?;
-                Some(Key::of_rule((number, rule), &self.facts, fingerprint, now))
-            })
-            .collect();
-        if keys.is_empty() {
-            return Err(OrderError::NoKey);
-        }
-        Ok(keys)
-    }
-}
-
 impl<B: Backend> Engine<B> {
     /// The key of a rule that a target names, or those of all rules whose keys its facts make, by a backend that may take
     /// its time. Nothing is charged.
@@ -268,18 +98,38 @@ impl<B: Backend> Engine<B> {
         target: &Target,
     ) -> Result<Result<Vec<Found>, OrderError>, B::Error> {
         let rules = self.rules.load_full();
+        let target = match as_descriptor(&rules, target) {
+            Ok(target) => target,
+            Err(why) => return Ok(Err(why)),
+        };
+        let target = &*target;
         let orders = self.ordered(&rules);
         let orders = orders.as_ref().map(Held::in_force);
         let entries = entries(target);
-        let named = Named::of(&rules, target, &entries);
+        let addresses = addresses(target);
+        let named = Named::of(&rules, target, &entries, &addresses);
         let times = (&self.hashers, self.backend.now());
         let keys = match named.keys(&rules, target, times) {
             Ok(keys) => keys,
             Err(why) => return Ok(Err(why)),
         };
+        let mut known = Known::new(rules.matcher.slots(), &named.literal);
+        known.look_up();
+        let tier = match rules.tiers.of(|slot| known.text(slot)) {
+            Tiered::In(number) => Some(number),
+            Tiered::Unknown(default) => default,
+            _ => None,
+        };
         let mut found = Vec::with_capacity(keys.len());
         for key in keys {
-            let rulings = orders.map(|orders| orders.of(key.limiter, key.key.fingerprint()));
+            let applies = match key.limiter {
+                Limiter::Applied(number) if rules.applied[number as usize].is_tier => {
+                    Some(tier == Some(number))
+                }
+                _ => None,
+            };
+            let rulings =
+                orders.map(|orders| orders.of(key.limiter, key.key.fingerprint(), &named.facts));
             let rulings = rulings.unwrap_or_default();
             let key = key.changed_by(&rulings);
             let checks = key.checks();
@@ -295,6 +145,7 @@ impl<B: Backend> Engine<B> {
                 limits: limits.collect(),
                 orders: self.orders_of(&rulings, orders, &named.facts),
                 key: key.shown,
+                applies,
                 mode: key.mode,
                 rule: key.rule,
             });
@@ -325,39 +176,8 @@ impl<B: Backend> Engine<B> {
         }
         let book = self.book();
         let is_meant = |order: &&Order| ids.contains(&order.id);
-        book.orders.iter().filter(is_meant).cloned().collect()
-    }
-
-    /// Forgets what the keys that [`find_async`](Self::find_async) finds have spent. Slots that are held stay held. Of a store
-    /// that others ask too, they may repeat what they were refused before, as long as that was said to hold.
-    ///
-    /// # Errors
-    /// If the backend couldn't be asked; inside, if there is no such key by the policy in force.
-    pub async fn reset_async(
-        &self,
-        target: &Target,
-    ) -> Result<Result<Reset, OrderError>, B::Error> {
-        let rules = self.rules.load_full();
-        let entries = entries(target);
-        let named = Named::of(&rules, target, &entries);
-        let times = (&self.hashers, self.backend.now());
-        let keys = match named.keys(&rules, target, times) {
-            Ok(keys) => keys,
-            Err(why) => return Ok(Err(why)),
-        };
-        let mut reset = Reset {
-            rules: Vec::with_capacity(keys.len()),
-            gift: Gift::Given,
-        };
-        for key in keys {
-            let checks = key.checks();
-            reset.gift = reset.gift.max(self.backend.forget(&checks).await?);
-            for check in &checks {
-                self.turns.poke(Spot::of(check));
-            }
-            reset.rules.push(key.rule);
-        }
-        Ok(Ok(reset))
+        let meant = book.orders.iter().filter(is_meant).cloned();
+        meant.map(|order| book.with_acted(order)).collect()
     }
 }
 
@@ -369,18 +189,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     pub fn find(&self, target: &Target) -> Result<Vec<Found>, OrderError> {
         at_once(self.find_async(target))
     }
-
-    /// Forgets what the keys that [`find`](Self::find) finds have spent. Slots that are held stay held.
-    ///
-    /// # Errors
-    /// If there is no such key by the policy in force.
-    pub fn reset(&self, target: &Target) -> Result<Reset, OrderError> {
-        at_once(self.reset_async(target))
-    }
 }
 
 /// What memory says, which it does at once.
-fn at_once<T>(asking: impl Future<Output = Result<T, std::convert::Infallible>>) -> T {
+pub(super) fn at_once<T>(asking: impl Future<Output = Result<T, std::convert::Infallible>>) -> T {
     match pin!(asking).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Ok(said)) => said,
         Poll::Ready(Err(never)) => match never {},

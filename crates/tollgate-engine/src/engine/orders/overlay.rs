@@ -97,20 +97,29 @@ pub(crate) struct Rulings<'a> {
 }
 
 impl<'a> InForce<'a> {
-    /// Of one key of a rule.
-    pub(crate) fn of(self, limiter: Limiter, fingerprint: [u64; 2]) -> Rulings<'a> {
+    /// Counts that an order has decided a request.
+    pub(crate) fn note(self, timed: Timed) {
+        self.table.note(timed, self.now);
+    }
+
+    /// Of one key of a rule, which a request with these facts has.
+    pub(crate) fn of(
+        self,
+        limiter: Limiter,
+        fingerprint: [u64; 2],
+        facts: &Facts<'_>,
+    ) -> Rulings<'a> {
         if self.table.count(limiter) == 0 {
             return Rulings::default();
         }
-        let own = self.table.at(limiter, Some(fingerprint));
+        let own = self.table.at(limiter, Some(fingerprint)).into_iter();
+        let matching = self.table.of_matching(Some(limiter), facts);
         let all = self.table.at(limiter, None);
-        let both = [own, all];
+        // What is for one key goes before what is for several, and that before what is for all.
+        let found: Vec<_> = own.chain(matching).chain(all).collect();
         let timed = |timed: Option<Timed>| timed.filter(|timed| timed.until > self.now);
         let last = |of: fn(&Acts) -> Option<Timed>| {
-            let found = both
-                .into_iter()
-                .flatten()
-                .filter_map(|acts| timed(of(acts)));
+            let found = found.iter().filter_map(|acts| timed(of(acts)));
             found.max_by_key(|timed| timed.until)
         };
         let changed = |acts: &'a Acts| {
@@ -120,7 +129,7 @@ impl<'a> InForce<'a> {
         Rulings {
             block: last(|acts| acts.block),
             bypass: last(|acts| acts.bypass),
-            changed: both.into_iter().flatten().find_map(changed),
+            changed: found.iter().copied().find_map(changed),
         }
     }
 

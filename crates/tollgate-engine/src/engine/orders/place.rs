@@ -1,12 +1,16 @@
 //! Where a target's counters are, by the policy in force: the rule's number, and the fingerprint of the key.
 
+use std::borrow::Cow;
+
+use super::pattern::Conditions;
 use super::table::Limiter;
 use crate::engine::rules::{Applied, Rules};
 use crate::facts::{Descriptor, Facts};
-use crate::limits::{KeyHashers, Limit};
+use crate::limits::{KeyHashers, KeyPlan, Limit};
 use crate::matcher::Known;
-use crate::orders::{OrderError, Target, TargetKey};
-use crate::policy::Mode;
+use crate::matcher::address::{ClientBits, Network};
+use crate::orders::{FactPattern, OrderError, Target, TargetKey};
+use crate::policy::{Mode, OnMissingKey};
 use crate::suggest::closest;
 
 /// A rule, and a key of it; without one all of the rule.
@@ -22,6 +26,8 @@ pub(super) struct Placed<'r> {
     pub(super) name: String,
     pub(super) limits: &'r [Limit],
     pub(super) mode: Mode,
+    /// What the facts of a request have to match, if it is for some keys of the rule.
+    pub(super) conditions: Option<Conditions>,
 }
 
 /// Finds a target that names a rule or a descriptor.
@@ -39,8 +45,107 @@ pub(super) fn place<'r>(
             let facts: Facts<'_> = borrowed(facts).collect();
             of_key(rules, hashers, rule, &facts)
         }
-        (None, TargetKey::Everybody | TargetKey::Facts(_)) => Err(OrderError::NamesNobody),
+        (Some(rule), TargetKey::Patterns(facts)) => of_patterns(rules, hashers, rule, facts),
+        (None, _) => Err(OrderError::NamesNobody),
     }
+}
+
+/// The same target; of a limit of a tree that is named by its name and its key, as lists show it, the descriptor.
+pub(super) fn as_descriptor<'t>(
+    rules: &Rules,
+    target: &'t Target,
+) -> Result<Cow<'t, Target>, OrderError> {
+    let leaf = target.rule.as_deref().and_then(|name| {
+        let Limiter::Leaf(number) = rules.orders.limiter(rules, name)? else {
+            return None;
+        };
+        Some(rules.trees.leaf(number).0)
+    });
+    let value_of: &dyn Fn(&str) -> Option<String> = match &target.key {
+        TargetKey::Facts(facts) => &|key| {
+            let mut own = facts.iter();
+            own.find(|(name, _)| name == key)
+                .map(|(_, value)| value.clone())
+        },
+        TargetKey::Patterns(facts) => &|key| {
+            let own = facts.iter().find(|(name, _)| name == key);
+            own.map(|(_, value)| value.text().to_owned())
+        },
+        _ => return Ok(Cow::Borrowed(target)),
+    };
+    let Some(leaf) = leaf else {
+        return Ok(Cow::Borrowed(target));
+    };
+    let rule = leaf.to_string();
+    let mut entries: Vec<(String, String)> = Vec::new();
+    for step in &leaf.steps {
+        // Of two entries by one key, facts name one value only.
+        if entries.iter().any(|(key, _)| **key == *step.key) {
+            return Err(OrderError::WantsDescriptor { rule });
+        }
+        let own = step.value.as_deref().map(str::to_owned);
+        let value = value_of(&step.key).or(own).ok_or(OrderError::LacksFact {
+            rule: rule.clone(),
+            fact: step.key.to_string(),
+        })?;
+        entries.push((step.key.to_string(), value));
+    }
+    let mut target = Target::descriptor(&*leaf.domain, entries);
+    target.rule = Some(rule);
+    Ok(Cow::Owned(target))
+}
+
+/// A key, or several, by globs and networks.
+fn of_patterns<'r>(
+    rules: &'r Rules,
+    hashers: &KeyHashers,
+    name: &str,
+    facts: &[(String, FactPattern)],
+) -> Result<Placed<'r>, OrderError> {
+    let Some((_, rule)) = named(rules, name) else {
+        let all = of_all(rules, name)?;
+        return Err(OrderError::WantsDescriptor { rule: all.name });
+    };
+    if let Some(one) = one_key(rule, facts) {
+        let facts: Facts<'_> = borrowed(&one).collect();
+        return of_key(rules, hashers, name, &facts);
+    }
+    let texts: Vec<_> = facts
+        .iter()
+        .map(|(fact, own)| (fact.as_str(), own.text()))
+        .collect();
+    let texts: Facts<'_> = texts.into_iter().collect();
+    // What it lacks, or has too much, is said as of one key.
+    of_key(rules, hashers, name, &texts)?;
+    Ok(Placed {
+        conditions: Some(Conditions::new(facts)?),
+        ..of_all(rules, name)?
+    })
+}
+
+/// The facts of the only key of a rule that patterns can mean; none if they match several.
+pub(super) fn one_key(
+    rule: &Applied,
+    facts: &[(String, FactPattern)],
+) -> Option<Vec<(String, String)>> {
+    let one = facts.iter().map(|(fact, pattern)| {
+        let value = match pattern {
+            FactPattern::Exact(text) => text.clone(),
+            FactPattern::Glob(_) => return None,
+            FactPattern::Network(text) => {
+                let (_, bits) = rule.key.parts().find(|(own, _)| own == fact)?;
+                in_one_network(text, bits?)?
+            }
+        };
+        Some((fact.clone(), value))
+    });
+    one.collect()
+}
+
+/// An address of a network all of which is one key, if so many bits of an address count.
+pub(super) fn in_one_network(text: &str, bits: ClientBits) -> Option<String> {
+    let address = Network::parse(text)?.of_one_client(bits);
+    address.map(|address| address.to_string())
 }
 
 /// Pairs of a target, as a request has them.
@@ -79,6 +184,7 @@ fn of_all<'r>(rules: &'r Rules, name: &str) -> Result<Placed<'r>, OrderError> {
         name: name.to_owned(),
         limits,
         mode,
+        conditions: None,
     })
 }
 
@@ -94,23 +200,31 @@ fn of_key<'r>(
         return Err(OrderError::WantsDescriptor { rule: all.name });
     };
     let fingerprint = key_of(rules, hashers, rule, facts)?;
-    let of_rule = || rule.name.to_string();
-    let mut others = facts.iter().map(|(fact, _)| fact);
-    if let Some(fact) = others.find(|fact| rule.key.facts().all(|own| own != *fact)) {
-        return Err(OrderError::NotOfKey {
-            rule: of_rule(),
-            fact: fact.to_owned(),
-        });
-    }
+    not_of_key(rule, facts)?;
     Ok(Placed {
         place: Place {
             limiter: Limiter::Applied(number),
             fingerprint: Some(fingerprint),
         },
-        name: of_rule(),
+        name: rule.name.to_string(),
         limits: rule.limits.as_slice(),
         mode: rule.mode,
+        conditions: None,
     })
+}
+
+/// Whether a rule's key is made of all of these facts.
+pub(super) fn not_of_key(rule: &Applied, facts: &Facts<'_>) -> Result<(), OrderError> {
+    let own = rule.key.facts_for(facts);
+    let own: Vec<&str> = own.map_or_else(Vec::new, Iterator::collect);
+    let mut others = facts.iter().map(|(fact, _)| fact);
+    match others.find(|fact| !own.contains(fact)) {
+        Some(fact) => Err(OrderError::NotOfKey {
+            rule: rule.name.to_string(),
+            fact: fact.to_owned(),
+        }),
+        None => Ok(()),
+    }
 }
 
 /// The fingerprint of a rule's key, as a request with these facts has it.
@@ -123,7 +237,12 @@ pub(super) fn key_of(
     let mut known = Known::new(rules.matcher.slots(), facts);
     known.look_up();
     known.read_addresses();
-    rule.key.fingerprint(&known, hashers).ok_or_else(|| {
+    // Nobody's facts name the counter of those who have none of the key.
+    let is_for_all =
+        rule.on_missing_key == OnMissingKey::OneCounter && facts.iter().next().is_none();
+    let missing = || is_for_all.then(|| KeyPlan::missing(hashers));
+    let found = rule.key.fingerprint(&known, hashers).or_else(missing);
+    found.ok_or_else(|| {
         let mut own = rule.key.facts();
         let fact = own.find(|fact| facts.get(fact).is_none());
         OrderError::LacksFact {
@@ -139,6 +258,13 @@ fn of_descriptor<'r>(
     rule: Option<&str>,
     (domain, entries): (&str, &[(String, String)]),
 ) -> Result<Placed<'r>, OrderError> {
+    let is_network = |value: &str| value.contains('/') && Network::parse(value).is_some();
+    if let Some((key, value)) = entries.iter().find(|(_, value)| is_network(value)) {
+        return Err(OrderError::NetworkInDescriptor {
+            key: key.clone(),
+            value: value.clone(),
+        });
+    }
     let entries: Vec<_> = borrowed(entries).collect();
     let descriptor = Descriptor::new(&entries);
     let met = rules.trees.leaf_of(hashers, domain, &descriptor);
@@ -159,6 +285,7 @@ fn of_descriptor<'r>(
         name: name.clone(),
         limits,
         mode: rules.mode.max(leaf.mode()),
+        conditions: None,
     })
 }
 

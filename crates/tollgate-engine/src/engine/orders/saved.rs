@@ -4,16 +4,19 @@
 //! |---|---|
 //! | 2 | how many orders were ever made, and how many there are; for each: |
 //! | 4 | its number, when it was made and when it ends by the wall clock, and 0 for a block, 1 for a bypass, 2 for an override |
-//! | … | of an override: 1 and the rate, or 0; 1 or 0 and the quota; 1 or 0 and how many at once |
-//! | … | 1 and the rule's name, or 0; 0 for everybody, 1 for facts, 2 and the domain for a descriptor; how many pairs, and each |
+//! | 2 | how many requests it has decided, and when it did so last, or 0 |
+//! | … | of an override: how many rates, and each; 1 or 0 and the quota; 1 or 0 and how many at once |
+//! | … | 1 and the rule's name, or 0; 0 for everybody, 1 for facts, 2 and the domain for a descriptor, 3 for patterns; how many pairs, and each, of a pattern with 0 for a text, 1 for a glob, 2 for a network |
 //! | … | who wanted it, as bytes |
 
-use tollgate::snapshot::{SnapshotError, SnapshotReader, SnapshotWriter};
-use tollgate::{Rate, Timestamp};
+use std::sync::Arc;
 
-use super::{BY_BYTES, Book, TARGET_BYTES};
+use tollgate::Timestamp;
+use tollgate::snapshot::{SnapshotError, SnapshotReader, SnapshotWriter};
+
+use super::{Acted, BY_BYTES, Book, TARGET_BYTES};
 use crate::orders::{
-    Act, Effect, LONGEST_ORDER, MOST_ORDERS, Order, Replacement, Target, TargetKey,
+    Act, Effect, FactPattern, LONGEST_ORDER, MOST_ORDERS, Order, Replacement, Target, TargetKey,
 };
 
 const BLOCK: u64 = 0;
@@ -23,6 +26,19 @@ const OVERRIDE: u64 = 2;
 const EVERYBODY: u64 = 0;
 const FACTS: u64 = 1;
 const DESCRIPTOR: u64 = 2;
+const PATTERNS: u64 = 3;
+
+/// No rule has as many rates.
+const MOST_RATES: u64 = 256;
+
+/// Which of the forms a snapshot has orders in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum BookForm {
+    /// As above.
+    Now,
+    /// Without what orders have done, and with one rate of an override: 1 and the rate, or 0 and any.
+    Before,
+}
 
 impl Book {
     /// Writes those that haven't ended.
@@ -41,6 +57,9 @@ impl Book {
             };
             let times = [order.made_at, order.until].map(Timestamp::as_nanos);
             file.words(&[order.id, times[0], times[1], act])?;
+            let acted = self.acted.get(&order.id).map(|acted| acted.read());
+            let (acted, last) = acted.unwrap_or_default();
+            file.words(&[acted, last.map_or(0, Timestamp::as_nanos)])?;
             if let Act::Override(replacement) = &order.act {
                 save_replacement(file, replacement)?;
             }
@@ -53,19 +72,26 @@ impl Book {
     /// Reads what [`save`](Self::save) wrote, but for those that have ended.
     pub(in crate::engine) fn load(
         file: &mut SnapshotReader,
+        form: BookForm,
         now: Timestamp,
     ) -> Result<Self, SnapshotError> {
         let [made, count] = file.words()?;
         if count > MOST_ORDERS as u64 {
             return Err(file.corrupt());
         }
-        let mut orders = Vec::new();
+        let mut book = Self::default();
         for _ in 0..count {
             let [id, made_at, until, act] = file.words()?;
+            let [acted, last] = match form {
+                BookForm::Now => file.words()?,
+                BookForm::Before => [0, 0],
+            };
+            let last = (last > 0).then(|| Timestamp::from_nanos(last));
+            book.acted.insert(id, Arc::new(Acted::new(acted, last)));
             let act = match act {
                 BLOCK => Act::Block,
                 BYPASS => Act::Bypass,
-                OVERRIDE => Act::Override(load_replacement(file)?),
+                OVERRIDE => Act::Override(load_replacement(file, form)?),
                 _ => return Err(file.corrupt()),
             };
             let order = Order {
@@ -76,15 +102,17 @@ impl Book {
                 made_at: Timestamp::from_nanos(made_at),
                 until: Timestamp::from_nanos(until),
                 effect: Effect::InForce,
+                acted: 0,
+                last_acted: None,
             };
             let is_bounded = order.until - order.made_at <= LONGEST_ORDER;
             let is_short = order.by.len() <= BY_BYTES && order.target.bytes() <= TARGET_BYTES;
             if id > made || !is_bounded || !is_short {
                 return Err(file.corrupt());
             }
-            orders.push(order);
+            book.orders.push(order);
         }
-        let mut book = Self { orders, made };
+        book.made = made;
         book.end(now);
         Ok(book)
     }
@@ -95,26 +123,41 @@ fn save_replacement(
     replacement: &Replacement,
 ) -> Result<(), SnapshotError> {
     let Replacement {
-        rate,
+        rates,
         quota,
         concurrency,
-    } = *replacement;
-    file.word(u64::from(rate.is_some()))?;
-    file.rate(rate.unwrap_or(Rate::unlimited()))?;
+    } = replacement;
+    file.word(rates.len() as u64)?;
+    for rate in rates {
+        file.rate(*rate)?;
+    }
     let slots = concurrency.map(u64::from);
-    for number in [quota, slots] {
+    for number in [*quota, slots] {
         file.words(&[u64::from(number.is_some()), number.unwrap_or_default()])?;
     }
     Ok(())
 }
 
-fn load_replacement(file: &mut SnapshotReader) -> Result<Replacement, SnapshotError> {
-    let has_rate = file.word()? != 0;
-    let rate = file.rate()?;
+fn load_replacement(
+    file: &mut SnapshotReader,
+    form: BookForm,
+) -> Result<Replacement, SnapshotError> {
+    let count = file.word()?;
+    if count > MOST_RATES {
+        return Err(file.corrupt());
+    }
+    let read = match form {
+        BookForm::Now => count,
+        BookForm::Before => 1,
+    };
+    let mut rates = (0..read)
+        .map(|_| file.rate())
+        .collect::<Result<Vec<_>, _>>()?;
+    rates.truncate(usize::try_from(count).unwrap_or(0));
     let [has_quota, quota, has_slots, slots] = file.words()?;
     let slots = u32::try_from(slots).map_err(|_| file.corrupt())?;
     Ok(Replacement {
-        rate: has_rate.then_some(rate),
+        rates,
         quota: (has_quota != 0).then_some(quota),
         concurrency: (has_slots != 0).then_some(slots),
     })
@@ -124,6 +167,20 @@ fn save_target(file: &mut SnapshotWriter, target: &Target) -> Result<(), Snapsho
     file.word(u64::from(target.rule.is_some()))?;
     if let Some(rule) = &target.rule {
         file.bytes(rule.as_bytes())?;
+    }
+    if let TargetKey::Patterns(facts) = &target.key {
+        file.words(&[PATTERNS, facts.len() as u64])?;
+        for (name, pattern) in facts {
+            file.bytes(name.as_bytes())?;
+            let sort = match pattern {
+                FactPattern::Exact(_) => 0,
+                FactPattern::Glob(_) => 1,
+                FactPattern::Network(_) => 2,
+            };
+            file.word(sort)?;
+            file.bytes(pattern.text().as_bytes())?;
+        }
+        return Ok(());
     }
     let pairs: &[(String, String)] = match &target.key {
         TargetKey::Everybody => {
@@ -139,6 +196,7 @@ fn save_target(file: &mut SnapshotWriter, target: &Target) -> Result<(), Snapsho
             file.bytes(domain.as_bytes())?;
             entries
         }
+        TargetKey::Patterns(_) => &[],
     };
     file.word(pairs.len() as u64)?;
     for (name, value) in pairs {
@@ -154,6 +212,21 @@ fn load_target(file: &mut SnapshotReader) -> Result<Target, SnapshotError> {
         _ => Some(text(file)?),
     };
     let sort = file.word()?;
+    if sort == PATTERNS {
+        let mut facts = Vec::new();
+        for _ in 0..file.word()? {
+            let name = text(file)?;
+            let make = match file.word()? {
+                0 => FactPattern::Exact,
+                1 => FactPattern::Glob,
+                2 => FactPattern::Network,
+                _ => return Err(file.corrupt()),
+            };
+            facts.push((name, make(text(file)?)));
+        }
+        let key = TargetKey::Patterns(facts);
+        return Ok(Target { rule, key });
+    }
     let domain = match sort {
         DESCRIPTOR => text(file)?,
         _ => String::new(),

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use tollgate::Timestamp;
+use tollgate::{Algorithm, Rate, Timestamp};
 
 use super::SET_BACK;
-use super::place::{Place, place};
+use super::acted::Acted;
+use super::pattern::{Conditions, canonical};
+use super::place::{Place, as_descriptor, place};
 use crate::backend::Backend;
 use crate::engine::rules::Rules;
 use crate::facts::Facts;
@@ -33,6 +35,8 @@ pub(crate) enum Limiter {
 pub(crate) struct Timed {
     pub(crate) id: u64,
     pub(crate) until: Timestamp,
+    /// Where its table counts what it does.
+    number: u32,
 }
 
 /// The limits of a rule, some of them changed.
@@ -59,7 +63,11 @@ pub(super) struct Table {
     places: HashMap<Place, Acts, RandomState>,
     /// Those that name no rule, by the facts that they name.
     sorts: Vec<Sort>,
+    /// Those by globs and networks, from the first that was made.
+    patterns: Vec<Matching>,
     pub(super) everything: Option<Timed>,
+    /// What each has done, by number.
+    acted: Vec<Arc<Acted>>,
     /// When the first of them ends, and the last.
     ends_first: Timestamp,
     ends_last: Timestamp,
@@ -73,7 +81,9 @@ impl Default for Table {
             limiters: HashMap::default(),
             places: HashMap::default(),
             sorts: Vec::new(),
+            patterns: Vec::new(),
             everything: None,
+            acted: Vec::new(),
             ends_first: Timestamp::MAX,
             ends_last: Timestamp::ZERO,
             made_last: Timestamp::ZERO,
@@ -90,6 +100,14 @@ struct Sort {
     keys: HashMap<u64, Vec<Named>, RandomState>,
 }
 
+/// What is ordered of requests that match, by one rule or by all.
+#[derive(Debug)]
+struct Matching {
+    limiter: Option<Limiter>,
+    conditions: Conditions,
+    acts: Acts,
+}
+
 #[derive(Debug)]
 struct Named {
     values: Box<[Box<str>]>,
@@ -100,10 +118,11 @@ impl Table {
     /// Adds an order, and tells what it does by this policy.
     pub(super) fn add(
         &mut self,
-        order: &Order,
+        (order, acted): (&Order, Arc<Acted>),
         rules: &Rules,
         (hashers, backend): (&KeyHashers, &impl Backend),
     ) -> Effect {
+        self.acted.push(acted);
         self.ends_first = self.ends_first.min(order.until);
         self.ends_last = self.ends_last.max(order.until);
         self.made_last = self.made_last.max(order.made_at);
@@ -123,15 +142,23 @@ impl Table {
         let timed = Timed {
             id: order.id,
             until: order.until,
+            number: u32::try_from(self.acted.len() - 1).unwrap_or(u32::MAX),
         };
-        let target = &order.target;
+        let target = &*as_descriptor(rules, &order.target)?;
         match (&target.rule, &target.key) {
             (None, TargetKey::Everybody) => {
                 self.everything = Some(timed);
                 return Ok(rules.mode);
             }
             (None, TargetKey::Facts(facts)) => {
+                is_for_facts(rules)?;
                 self.sort(facts).set(&order.act, timed);
+                return Ok(rules.mode);
+            }
+            (None, TargetKey::Patterns(facts)) => {
+                is_for_facts(rules)?;
+                let conditions = Conditions::new(facts)?;
+                self.matching(None, conditions).set(&order.act, timed);
                 return Ok(rules.mode);
             }
             _ => {}
@@ -149,7 +176,10 @@ impl Table {
             })?;
         }
         *self.limiters.entry(found.place.limiter).or_default() += 1;
-        let acts = self.places.entry(found.place).or_default();
+        let acts = match found.conditions {
+            Some(conditions) => self.matching(Some(found.place.limiter), conditions),
+            None => self.places.entry(found.place).or_default(),
+        };
         match limits {
             Some(limits) => {
                 acts.changed.push(Arc::new(Override {
@@ -160,6 +190,24 @@ impl Table {
             None => acts.set(&order.act, timed),
         }
         Ok(found.mode)
+    }
+
+    fn matching(&mut self, limiter: Option<Limiter>, conditions: Conditions) -> &mut Acts {
+        self.patterns.push(Matching {
+            limiter,
+            conditions,
+            acts: Acts::default(),
+        });
+        let last = self.patterns.len() - 1;
+        &mut self.patterns[last].acts
+    }
+
+    /// Counts that an order has decided a request.
+    #[cold]
+    pub(super) fn note(&self, timed: Timed, now: Timestamp) {
+        if let Some(acted) = self.acted.get(timed.number as usize) {
+            acted.note(now);
+        }
     }
 
     /// What is ordered of those that have these facts.
@@ -175,7 +223,8 @@ impl Table {
             self.sorts.len() - 1
         });
         let sort = &mut self.sorts[place];
-        let values = || facts.iter().map(|(_, value)| value.as_str());
+        let own: Vec<_> = facts.iter().map(|(_, value)| canonical(value)).collect();
+        let values = || own.iter().map(|value| &**value);
         let alike = sort.keys.entry(hash(&sort.hasher, values())).or_default();
         let is_own = |named: &Named| named.values.iter().map(|value| &**value).eq(values());
         let place = alike.iter().position(is_own).unwrap_or_else(|| {
@@ -208,20 +257,33 @@ impl Table {
         })
     }
 
+    /// What is ordered by globs and networks of requests that a rule is for, or of all: the latest first.
+    pub(super) fn of_matching<'t>(
+        &'t self,
+        limiter: Option<Limiter>,
+        facts: &Facts<'_>,
+    ) -> impl Iterator<Item = &'t Acts> {
+        let own = self.patterns.iter().rev();
+        let own = own.filter(move |own| own.limiter == limiter && own.conditions.hold(facts));
+        own.map(|own| &own.acts)
+    }
+
     /// What is ordered of requests with facts that these are some of.
     pub(super) fn of_facts<'t>(&'t self, facts: &Facts<'_>) -> impl Iterator<Item = &'t Acts> {
-        self.sorts.iter().filter_map(|sort| {
+        let by_value = self.sorts.iter().filter_map(|sort| {
             let mut values = Vec::with_capacity(sort.names.len());
             for name in &sort.names {
-                values.push(facts.get(name)?);
+                values.push(canonical(facts.get(name)?));
             }
-            let alike = sort.keys.get(&hash(&sort.hasher, values.iter().copied()))?;
+            let values = || values.iter().map(|value| &**value);
+            let alike = sort.keys.get(&hash(&sort.hasher, values()))?;
             let is_own = |named: &&Named| {
                 let own = named.values.iter().map(|value| &**value);
-                own.eq(values.iter().copied())
+                own.eq(values())
             };
             alike.iter().find(is_own).map(|named| &named.acts)
-        })
+        });
+        by_value.chain(self.of_matching(None, facts))
     }
 }
 
@@ -242,6 +304,16 @@ impl Acts {
     }
 }
 
+/// Whether requests have facts by this policy: those of trees are descriptors.
+fn is_for_facts(rules: &Rules) -> Result<(), OrderError> {
+    let has_trees = rules.trees.named().next().is_some();
+    let has_rules = !rules.policy.rules.is_empty() || !rules.policy.tiers.is_empty();
+    if has_trees && !has_rules {
+        return Err(OrderError::OnlyTrees);
+    }
+    Ok(())
+}
+
 fn hash<'a>(hasher: &RandomState, values: impl Iterator<Item = &'a str>) -> u64 {
     let mut hasher = hasher.build_hasher();
     values.for_each(|value| value.hash(&mut hasher));
@@ -256,18 +328,16 @@ fn changed(
 ) -> Result<Vec<Limit>, OrderError> {
     let mut own = limits.to_vec();
     let mut replace = |place: usize, kind: LimitKind| {
-        let limit = own[place].with_kind(kind);
-        let mut limit = limit.map_err(|error| OrderError::limit(rule, &error))?;
-        // What it refuses may pass sooner, when the order ends.
-        limit.lasting = false;
-        own[place] = limit;
+        let limit = own[place].replaced_by(kind);
+        own[place] = limit.map_err(|error| OrderError::limit(rule, &error))?;
         Ok(())
     };
     let lacks = |sort| OrderError::NoSuchLimit {
         rule: rule.to_owned(),
         sort,
     };
-    if let Some(rate) = replacement.rate {
+    let mut raised = Vec::with_capacity(replacement.rates.len());
+    for rate in replacement.rates.iter().copied() {
         if rate.is_unlimited() {
             return Err(OrderError::Limit {
                 rule: rule.to_owned(),
@@ -275,6 +345,23 @@ fn changed(
             });
         }
         let (place, algorithm) = which_rate(rule, limits, rate)?;
+        if let LimitKind::Rate { rate: own, .. } = limits[place].kind()
+            && counts_in_windows(algorithm)
+            && is_of_another_period(*own, rate)
+        {
+            return Err(OrderError::OtherPeriod {
+                rule: rule.to_owned(),
+                own: own.to_string(),
+                asked: rate.to_string(),
+            });
+        }
+        if raised.contains(&place) {
+            return Err(OrderError::Limit {
+                rule: rule.to_owned(),
+                why: format!("two rates stand in for {}", limits[place].kind()),
+            });
+        }
+        raised.push(place);
         replace(place, LimitKind::Rate { rate, algorithm })?;
     }
     if let Some(count) = replacement.quota {
@@ -296,12 +383,22 @@ fn changed(
     Ok(own)
 }
 
+/// Whether what is counted is of one period: a bucket's tokens are worth the same at any rate.
+const fn counts_in_windows(algorithm: Algorithm) -> bool {
+    !matches!(
+        algorithm,
+        Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket
+    )
+}
+
+/// Whether two rates count in different periods. Where nothing is counted, no period matters.
+fn is_of_another_period(own: Rate, other: Rate) -> bool {
+    let is_counted = |rate: Rate| !rate.is_zero() && !rate.is_unlimited();
+    is_counted(own) && is_counted(other) && own.period() != other.period()
+}
+
 /// The only rate, or the one with the same period.
-fn which_rate(
-    rule: &str,
-    limits: &[Limit],
-    rate: tollgate::Rate,
-) -> Result<(usize, tollgate::Algorithm), OrderError> {
+fn which_rate(rule: &str, limits: &[Limit], rate: Rate) -> Result<(usize, Algorithm), OrderError> {
     let rates: Vec<_> = limits
         .iter()
         .enumerate()

@@ -46,6 +46,7 @@ impl<'a> GateCheck<'a> {
         Shadowed {
             by: By::Applied(self.met.number),
             fingerprint: self.met.fingerprint,
+            set: self.met.set,
             limit: self.adapting.limit.id,
             decision,
         }
@@ -243,7 +244,7 @@ impl<B: Backend> Engine<B> {
                 let mut answer = Answer::new(None, Decision::UNLIMITED);
                 entered.hold(Beside::Nothing, &mut answer);
                 self.count_in_shadow(rules, number, &answer);
-                said.overhear(rules, (number, &[]), answer);
+                said.overhear((rules, gathered), (number, &[]), answer);
             }
         }
     }

@@ -62,6 +62,11 @@ pub enum PolicyError {
         /// The name.
         name: String,
     },
+    /// A rule and a tier have one name.
+    RuleAndTier {
+        /// The name.
+        name: String,
+    },
 }
 
 impl fmt::Display for PolicyError {
@@ -85,6 +90,11 @@ impl fmt::Display for PolicyError {
                 f,
                 "two rules are called {name:?}; names tell counters apart: rename one, or give both \
                  the same \"shared\" name if they are to count together"
+            ),
+            Self::RuleAndTier { name } => write!(
+                f,
+                "a rule and a tier are both called {name:?}; answers and metrics tell limits apart by \
+                 name: rename one of them"
             ),
         }
     }

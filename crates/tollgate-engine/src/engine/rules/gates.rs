@@ -6,7 +6,7 @@ use tollgate::shed::Criticality;
 
 use super::{Applied, Draft, PolicyError, Rules, of};
 use crate::backend::Backend;
-use crate::engine::overload::{self, Adapting, Overload};
+use crate::engine::overload::{self, Adapting, GatesBefore, Overload, RetiredGates};
 use crate::limits::Limit;
 use crate::policy::{Over, Rule};
 
@@ -35,20 +35,22 @@ impl Applied {
 }
 
 impl Rules {
-    /// Opens the gates of rules whose limit adapts: those of the policy before, with all who are inside. It is to come into
+    /// Opens the gates of rules whose limit adapts: those that they had before, with all who are inside. It is to come into
     /// force then, as they go by it from now on.
     pub(crate) fn open_gates(&mut self, before: Option<&Self>, backend: &impl Backend) {
+        let none = RetiredGates::default();
+        let retired = before.map_or(&none, |before| &before.retired_gates);
+        let open = before.into_iter().flat_map(|before| before.applied.iter());
+        let open = open.filter_map(|rule| Some((rule.name.clone(), rule.adapting()?.kept()?)));
+        let mut gates = GatesBefore::new(retired, open);
         for rule in &mut self.applied {
-            let Some(overload) = &mut rule.overload else {
-                continue;
-            };
-            let before = before.and_then(|before| {
-                let mut applied = before.applied.iter();
-                applied.find(|applied| !applied.is_tier && applied.name == rule.name)
-            });
-            let before = before.and_then(|before| before.overload.as_deref());
-            overload.open(before, || backend.timer());
+            if let Some(overload) = &mut rule.overload
+                && overload.adaptive.is_some()
+            {
+                overload.open(gates.take(&rule.name), || backend.timer());
+            }
         }
+        self.retired_gates = gates.retire();
     }
 }
 

@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
+use tollgate::OnMissingKey;
 
 use super::{Applied, Draft, OwnLimits, PolicyError, TENANT, Way, estimates, of, patience};
 use crate::engine::counters::Sharing;
-use crate::limits::KeyPlan;
-use crate::policy::{Cost, KeyPart, Mode, Policy};
+use crate::engine::seen::KeySeen;
+use crate::limits::{Estimates, KeyPlan};
+use crate::policy::{Cost, KeyPart, Mode, Policy, Tier};
 use crate::tally::UNCOUNTED;
 
 /// The state that all tiers count in.
@@ -21,19 +23,58 @@ pub(crate) struct Tiers {
     by_tenant: HashMap<Box<str>, u32, FixedState>,
     by_name: HashMap<Box<str>, u32, FixedState>,
     default: Option<u32>,
+    /// Whether any request had a tenant.
+    pub(crate) tenants_seen: KeySeen,
+    /// Whether any tenant's tier was known.
+    pub(crate) tiers_seen: KeySeen,
+}
+
+/// How a request stands to the tiers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tiered {
+    /// There are none.
+    NoTiers,
+    /// It has no tenant.
+    NoTenant,
+    /// It is in the tier of this number.
+    In(u32),
+    /// Its tenant isn't listed, and its tier is unknown or isn't told: it is in the default tier, if there is one.
+    Unknown(Option<u32>),
 }
 
 impl Tiers {
-    /// The number of the tier in force for a tenant, if any.
+    /// Which tier a request is in; a tenant that isn't listed and says no tier is meant for the default one.
     #[inline]
-    pub(crate) fn number<'f>(
-        &self,
-        tenant: &str,
-        text: impl FnOnce(u32) -> Option<&'f str>,
-    ) -> Option<u32> {
-        let by_fact = || self.by_name.get(text(self.fact?)?).copied();
-        let known = self.by_tenant.get(tenant).copied().or_else(by_fact);
-        known.or(self.default)
+    pub(crate) fn of<'f>(&self, text: impl Fn(u32) -> Option<&'f str>) -> Tiered {
+        let Some(slot) = self.tenant else {
+            return Tiered::NoTiers;
+        };
+        let Some(tenant) = text(slot) else {
+            return Tiered::NoTenant;
+        };
+        if let Some(number) = self.by_tenant.get(tenant) {
+            return Tiered::In(*number);
+        }
+        match (self.fact.and_then(text), self.default) {
+            (None, Some(default)) => Tiered::In(default),
+            (None, None) => Tiered::Unknown(None),
+            (Some(name), default) => match self.by_name.get(name) {
+                Some(number) => Tiered::In(*number),
+                None => Tiered::Unknown(default),
+            },
+        }
+    }
+
+    /// The fact that carries a tenant's tier.
+    pub(crate) fn fact(&self) -> Option<u32> {
+        self.fact
+    }
+
+    /// The names of all tiers, sorted.
+    pub(crate) fn names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.by_name.keys().map(|name| &**name).collect();
+        names.sort_unstable();
+        names
     }
 }
 
@@ -47,6 +88,11 @@ impl Draft<'_> {
         if policy.tiers.is_empty() || policy.mode == Mode::Off {
             return no_tiers(policy);
         }
+        let mut rules = policy.rules.iter();
+        if let Some(rule) = rules.find(|rule| policy.tiers.contains_key(&rule.name)) {
+            let name = rule.name.clone();
+            return Err(PolicyError::RuleAndTier { name });
+        }
         let settled_elsewhere = policy.tiers.values().any(|tier| tier.cost.settle.is_some());
         let mut by_name: HashMap<Box<str>, u32, FixedState> = HashMap::default();
         for (name, tier) in &policy.tiers {
@@ -54,35 +100,8 @@ impl Draft<'_> {
                 name.as_str().into(),
                 u32::try_from(applied.len()).unwrap_or(u32::MAX),
             );
-            // A tenant's counters are the same in every tier, so that it takes along what it spent.
-            let place = (TIERS, Sharing::Shared);
-            let limits = self.limits(&tier.limits, tier.algorithm, place, name)?;
-            let kept = Way {
-                failure: tier.on_store_failure,
-                counting: tier.counting,
-                slot: None,
-                estimates: estimates(&tier.cost, settled_elsewhere),
-            };
-            let Cost { fact, default, .. } = &tier.cost;
-            applied.push(Applied {
-                name: name.as_str().into(),
-                key: KeyPlan::new(&[KeyPart::Fact(TENANT.to_owned())], &mut self.slots),
-                limits: OwnLimits::new(kept.mark(limits).map_err(of(name))?),
-                waits: patience(tier.over),
-                cost: fact.as_ref().map(|fact| self.slots.number(fact)),
-                default_cost: *default,
-                mode: policy.mode,
-                replaces: Box::default(),
-                holds: tier.limits.concurrency.is_some() || tier.cost.settle.is_some(),
-                is_estimated: tier.cost.settle.is_some(),
-                is_tier: true,
-                shares: false,
-                rollout: None,
-                has_more: false,
-                warm: None,
-                overload: None,
-                tally: UNCOUNTED,
-            });
+            let estimates = estimates(&tier.cost, settled_elsewhere);
+            applied.push(self.tier((name, tier), estimates, policy.mode)?);
         }
         let number = |tier: &String| {
             let unknown = || PolicyError::UnknownTier { tier: tier.clone() };
@@ -102,6 +121,51 @@ impl Draft<'_> {
             by_tenant,
             by_name,
             default,
+            tenants_seen: KeySeen::default(),
+            tiers_seen: KeySeen::default(),
+        })
+    }
+}
+
+impl Draft<'_> {
+    /// Compiles one tier.
+    fn tier(
+        &mut self,
+        (name, tier): (&str, &Tier),
+        estimates: Estimates,
+        mode: Mode,
+    ) -> Result<Applied, PolicyError> {
+        // A tenant's counters are the same in every tier, so that it takes along what it spent.
+        let place = (TIERS, Sharing::Shared);
+        let limits = self.limits(&tier.limits, tier.algorithm, place, name)?;
+        let kept = Way {
+            failure: tier.on_store_failure,
+            counting: tier.counting,
+            slot: None,
+            estimates,
+        };
+        let Cost { fact, default, .. } = &tier.cost;
+        Ok(Applied {
+            name: name.into(),
+            key: KeyPlan::new(&[KeyPart::Fact(TENANT.to_owned())], &mut self.slots),
+            on_missing_key: OnMissingKey::Pass,
+            is_missing_expected: false,
+            seen: KeySeen::default(),
+            limits: OwnLimits::new(kept.mark(limits).map_err(of(name))?),
+            waits: patience(tier.over),
+            cost: fact.as_ref().map(|fact| self.slots.number(fact)),
+            default_cost: *default,
+            mode,
+            replaces: Box::default(),
+            holds: tier.limits.concurrency.is_some() || tier.cost.settle.is_some(),
+            is_estimated: tier.cost.settle.is_some(),
+            is_tier: true,
+            shares: false,
+            rollout: None,
+            has_more: false,
+            warm: None,
+            overload: None,
+            tally: UNCOUNTED,
         })
     }
 }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use super::{Converted, Rule, Unsaid};
 use crate::native::text::{algorithm, conditions, key_part, quoted};
-use crate::policy::{Counting, Mode, OnStoreFailure};
+use crate::policy::{Counting, Mode};
 
 const HEAD: &str = "\
-# Converted from the form of envoyproxy/ratelimit. The facts are named like its keys, and those of a
-# request stand for all its descriptors: a limit applies where all of its keys are known.
+# Converted from the form of envoyproxy/ratelimit. The facts are named like its keys. A rule is for
+# descriptors of just its keys; where a request comes as facts, for all that have its keys.
 ";
 
 pub(super) fn write(converted: &Converted) -> String {
@@ -74,11 +74,10 @@ fn limit(out: &mut String, rule: &Rule) {
     if rule.counting != Counting::default() && !limits.unlimited {
         line(out, &format!("  counting: {}", rule.counting.name()));
     }
-    let failure = rule.on_store_failure;
     // One that asks no store has nothing to say of it.
     let asks = rule.counting != Counting::Local && !limits.unlimited;
-    if failure != OnStoreFailure::default_for(limits) && asks {
-        line(out, &format!("  on_store_failure: {}", failure.name()));
+    if let Some(failure) = rule.on_store_failure.written(limits).filter(|_| asks) {
+        line(out, &format!("  on_store_failure: {failure}"));
     }
     if rule.mode == Mode::Shadow {
         line(out, "  mode: shadow");

@@ -11,7 +11,7 @@ use super::super::{
 };
 use crate::diagnostic::Severity;
 use crate::document::Span;
-use crate::native::fields::{FAILURES, names};
+use crate::native::words::{FAILURES, names};
 use crate::policy::{Charging, DescriptorLimit, DescriptorRule, Domain, OnStoreFailure};
 use crate::suggest::did_you_mean;
 

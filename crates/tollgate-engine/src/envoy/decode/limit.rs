@@ -13,8 +13,8 @@ use super::super::{
 };
 use super::descriptor::{ON_STORE_FAILURE, Reader};
 use crate::facts::Unit;
-use crate::native::fields::{ALGORITHMS, ASKS_NO_STORE, COUNTINGS, NOT_LEASED, lends};
-use crate::policy::{Counting, DescriptorLimit, Limits, OnStoreFailure};
+use crate::native::words::{ALGORITHMS, ASKS_NO_STORE, COUNTINGS, NOT_LEASED, lends};
+use crate::policy::{Counting, DescriptorLimit, FailureModes, Limits};
 
 /// The fields of a limit, by their names.
 struct Named<'n>(Vec<(&'n str, &'n Node)>);
@@ -46,7 +46,7 @@ impl Reader<'_> {
             unit: None,
             algorithm: Algorithm::FixedWindow(Align::default()),
             counting: Counting::default(),
-            on_store_failure: OnStoreFailure::Local,
+            on_store_failure: FailureModes::default(),
             shadow: false,
             quota_mode: false,
             replaces: Vec::new(),
@@ -153,7 +153,7 @@ impl Reader<'_> {
     ) {
         let own = failure.and_then(|value| self.failure(value));
         let said = own.or(self.failure);
-        limit.on_store_failure = said.unwrap_or(OnStoreFailure::default_for(&limit.limits));
+        limit.on_store_failure = said.map_or_else(FailureModes::default, FailureModes::from);
         let Some(value) = counting else { return };
         let field = ("counting", "way to count", BAD_COUNTING);
         limit.counting = self.word(field, COUNTINGS, value).unwrap_or_default();

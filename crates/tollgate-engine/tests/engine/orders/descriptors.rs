@@ -27,7 +27,7 @@ fn descriptors_are_blocked_bypassed_and_overridden() {
         .tallies()
         .into_iter()
         .find(|own| &*own.limiter == "edge/user");
-    assert_eq!(tally.expect("counted").denied(Reason::Blocked), 11);
+    assert_eq!(tally.expect("counted").denied(DenyReason::Blocked), 11);
 
     order(&engine, rate("4/h"), target("carl"));
     let told = engine.decide_descriptors("edge", &[Descriptor::new(&[("user", "carl")])], 1);
@@ -39,9 +39,16 @@ fn descriptors_are_blocked_bypassed_and_overridden() {
     assert_eq!((many("dora"), many("eve")), (10, 0));
     clock.advance(MINUTE);
     assert_eq!((many("dora"), many("eve")), (2, 2));
-    let error = engine.order(of(Act::Block, Target::key("edge/user", [("user", "eve")])));
-    let told = "\"edge/user\" is a limit of a tree: say the domain and the entries of a descriptor";
-    assert_eq!(error.expect_err("no facts").to_string(), told);
+    // By the name of the limit and its key, as lists show them.
+    order(
+        &engine,
+        Act::Block,
+        Target::key("edge/user", [("user", "eve")]),
+    );
+    assert_eq!(many("eve"), 0);
+    let error = engine.order(of(Act::Block, Target::key("edge/user", [("path", "/")])));
+    let told = "the key of \"edge/user\" is made of the fact \"user\": say user=…";
+    assert_eq!(error.expect_err("another key").to_string(), told);
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! What valid files mean, in YAML and in TOML, whole or in parts.
 
-use std::fs;
-use std::path::PathBuf;
+mod include;
 
-use tollgate::{Algorithm, Rate, core::Align};
+use tollgate::core::Align;
+use tollgate::{Algorithm, Rate};
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::policy::{
-    Cost, Counting, KeyPart, Mode, OnStoreFailure, Pattern, Policy, Tier,
+    Cost, Counting, FailureModes, KeyPart, Mode, OnStoreFailure, Pattern, Policy, Tier,
 };
 use tollgate_engine::{Checked, Engine, Facts, Rejected};
 
@@ -102,8 +102,11 @@ fn what_is_left_out_has_a_default() {
         }
     );
     assert!(rule.key.is_empty() && rule.matches.conditions.is_empty());
-    assert_eq!(rule.on_store_failure, OnStoreFailure::Local);
-    assert_eq!(policy.rules[1].on_store_failure, OnStoreFailure::Closed);
+    let modes = policy.rules[1].on_store_failure;
+    assert_eq!(rule.on_store_failure, modes);
+    let own = (modes.rate, modes.quota, modes.concurrency);
+    let (local, closed) = (OnStoreFailure::Local, OnStoreFailure::Closed);
+    assert_eq!(own, (local, closed, local), "each kind has its own");
     assert_eq!(
         (policy.near_limit_percent, policy.mode),
         (80, Mode::Enforce)
@@ -125,6 +128,7 @@ fn a_failure_is_said_by_the_rule_or_the_file_or_the_kind_of_limit() {
         OnStoreFailure::Closed,
         OnStoreFailure::Open,
     ];
+    let expect = expect.map(FailureModes::from);
     assert_eq!(found.collect::<Vec<_>>(), expect);
 }
 
@@ -144,10 +148,10 @@ fn a_tier_says_as_much_as_a_rule_of_how_it_is_counted() {
          tier_fact: plan\n",
     );
     let [free, large, paid] = ["free", "large", "paid"].map(|name| &policy.tiers[name]);
-    assert_eq!(free.on_store_failure, OnStoreFailure::Open);
+    assert_eq!(free.on_store_failure, OnStoreFailure::Open.into());
     let plain = Tier {
         span: free.span,
-        on_store_failure: OnStoreFailure::Open,
+        on_store_failure: OnStoreFailure::Open.into(),
         ..Tier::new(free.limits.clone())
     };
     assert_eq!(*free, plain);
@@ -156,9 +160,9 @@ fn a_tier_says_as_much_as_a_rule_of_how_it_is_counted() {
         (Algorithm::SlidingLog, Counting::Local)
     );
     assert_eq!(paid.cost.fact.as_deref(), Some("tokens"));
-    assert_eq!(paid.on_store_failure, OnStoreFailure::Open);
+    assert_eq!(paid.on_store_failure, OnStoreFailure::Open.into());
     assert_eq!((large.cost.default, large.counting), (3, Counting::Leased));
-    assert_eq!(large.on_store_failure, OnStoreFailure::Closed);
+    assert_eq!(large.on_store_failure, OnStoreFailure::Closed.into());
 }
 
 #[test]
@@ -277,95 +281,6 @@ fn bare(mut policy: Policy) -> Policy {
     policy
 }
 
-/// A folder for one test, made anew.
-fn folder(name: &str) -> PathBuf {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let _ = fs::remove_dir_all(&folder);
-    fs::create_dir_all(folder.join("inner")).expect("a folder");
-    folder
-}
-
-#[test]
-fn included_files_come_first_and_are_found_beside_the_file() {
-    let folder = folder("include-order");
-    let write = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
-    write(
-        "root.yaml",
-        "include: [inner/a.yaml, b.toml]\nlimits: [{name: root, rate: 10/s, replaces: b}]\n\
-         tenants: {acme: free}\n",
-    );
-    write(
-        "inner/a.yaml",
-        "include: c.yml\nlimits: [{name: a, key: user, rate: 1/s}]\n",
-    );
-    write(
-        "inner/c.yml",
-        "limits: [{name: c, key: host, rate: 1/s}]\nmode: shadow\n",
-    );
-    write(
-        "b.toml",
-        "[[limits]]\nname = 'b'\nkey = 'ip'\nrate = '1/s'\n[tiers.free]\nrate = '1/s'\n",
-    );
-    let checked = Policy::from_path(folder.join("root.yaml")).unwrap();
-    let names: Vec<_> = checked.policy.rules.iter().map(|rule| &rule.name).collect();
-    assert_eq!(names, ["c", "a", "b", "root"]);
-    assert_eq!(checked.policy.mode, Mode::Shadow);
-    let files: Vec<_> = checked
-        .sources
-        .iter()
-        .map(|file| file.name().to_owned())
-        .collect();
-    assert!(files[0].ends_with("root.yaml") && files[3].ends_with("b.toml"));
-    // The spans of a rule point into its own file.
-    let span = checked.policy.rules[2].span;
-    assert_eq!(checked.sources.get(span.file).unwrap().name(), files[3]);
-}
-
-#[test]
-fn includes_are_bounded_in_depth_number_and_size() {
-    let folder = folder("include-bounds");
-    for number in 0..20 {
-        let next = number + 1;
-        let text = format!("include: d{next}.yaml\nlimits: [{{name: d{number}, rate: 1/s}}]\n");
-        fs::write(folder.join(format!("d{number}.yaml")), text).unwrap();
-    }
-    let only = |name: &str| {
-        let rejected = Policy::from_path(folder.join(name)).unwrap_err();
-        let error = rejected.errors[0].clone();
-        assert_eq!(rejected.errors.len(), 1, "{rejected}");
-        (error.code.0, error.message)
-    };
-    let deep = "included deeper than 8 levels".to_owned();
-    assert_eq!(only("d0.yaml"), ("bad-include", deep));
-
-    let names: Vec<_> = (0..150).map(|number| format!("n{number}.yaml")).collect();
-    for name in &names {
-        fs::write(folder.join(name), format!("tenants: {{{name}: x}}")).unwrap();
-    }
-    let text = format!("include: [{}]\nlimits: []", names.join(", "));
-    fs::write(folder.join("many.yaml"), &text).unwrap();
-    let rejected = Policy::from_path(folder.join("many.yaml")).unwrap_err();
-    let messages: Vec<_> = rejected.errors.iter().map(|error| &error.message).collect();
-    assert!(
-        messages.contains(&&"more than 100 files".to_owned()),
-        "{rejected}"
-    );
-    assert!(rejected.sources.iter().count() <= 100);
-
-    let half = format!("# {}\n", "x".repeat(9 << 20));
-    fs::write(
-        folder.join("big.yaml"),
-        format!("{half}include: big2.yaml\nmode: off\n"),
-    )
-    .unwrap();
-    fs::write(folder.join("big2.yaml"), half).unwrap();
-    let message = format!("the files of a policy have more than {} bytes", 16 << 20);
-    assert_eq!(only("big.yaml"), ("too-large", message));
-
-    let text = Policy::from_text("include: a.yaml", Format::Yaml).unwrap_err();
-    assert_eq!(text.errors[0].code.0, "bad-include");
-}
-
 #[test]
 fn a_file_full_of_errors_is_told_in_part() {
     let mut text = String::from("limits:\n");
@@ -467,7 +382,59 @@ fn a_tier_counts_by_its_own_algorithm() {
     let waits = |plan: &str| {
         let facts = Facts::new().with("tenant", plan).with("plan", plan);
         let _ = (engine.decide(&facts), engine.decide(&facts));
-        engine.decide(&facts).decision().retry_after.as_secs()
+        engine.decide(&facts).decision().wait().as_secs()
     };
     assert_eq!((waits("log"), waits("smooth")), (3_600, 1_800));
+}
+
+#[test]
+fn what_is_done_without_a_store_is_said_by_the_kind_of_limit() {
+    let policy = yaml(
+        "on_store_failure: {quota: local, concurrency: open}\n\
+         limits:\n\
+         - {name: a, rate: 1/s, quota: 5/day, on_store_failure: {rate: circuit-break}}\n\
+         - {name: b, rate: 1/s, quota: 5/day, on_store_failure: {quota: closed, rate: inherit}}\n\
+         - {name: c, rate: 1/s, quota: 5/day, on_store_failure: closed}\n\
+         - {name: d, rate: 1/s, quota: 5/day, concurrency: 5}\n",
+    );
+    let shown = policy
+        .rules
+        .iter()
+        .map(|rule| rule.on_store_failure.shown(&rule.limits));
+    assert_eq!(
+        shown.collect::<Vec<_>>(),
+        [
+            "rate circuit-break, quota local",
+            "rate local, quota closed",
+            "closed",
+            "rate local, quota local, concurrency open",
+        ]
+    );
+    let errors = |words: &str| {
+        let text = format!("limits: [{{name: a, rate: 1/s, {words}}}]");
+        let rejected = Policy::from_text(&text, Format::Yaml).expect_err("wrong");
+        let told = rejected.errors.iter();
+        let told = told.map(|error| format!("{}: {}", error.code, error.message));
+        told.collect::<Vec<_>>().join("; ")
+    };
+    assert_eq!(
+        errors("on_store_failure: {quota: open}"),
+        "conflict: quota does nothing here: there is no quota"
+    );
+    assert_eq!(
+        errors("on_store_failure: {}"),
+        "empty: expected ways to fail by kind, but there is nothing in it"
+    );
+    assert_eq!(
+        errors("on_store_failure: {rates: open}"),
+        "unknown-field: unknown field \"rates\" in ways to fail by kind"
+    );
+    assert_eq!(
+        errors("on_store_failure: {rate: opne}"),
+        "unknown-value: unknown way to fail \"opne\""
+    );
+    assert_eq!(
+        errors("counting: local, on_store_failure: {rate: open}"),
+        "conflict: on_store_failure does nothing where counting is local: no store is asked"
+    );
 }

@@ -1,0 +1,241 @@
+//! Requests that stand for several sets of facts: each set is matched by itself, and all checks are asked together.
+//!
+//! A proxy that sends two values of one fact means both, and rules with a condition on `descriptor` see each descriptor by
+//! itself. Single requests, which nearly all are, never come here.
+
+use super::{Early, Gathered, Met, meet, replaces, rule_cost};
+use crate::backend::Backend;
+use crate::engine::bounds::Bounds;
+use crate::engine::orders::{InForce, Limiter};
+use crate::engine::rules::Rules;
+use crate::facts::{DESCRIPTOR, Facts, Scope};
+use crate::limits::{KeyHashers, LimitKind, RequestKey};
+use crate::matcher::{Known, Numbers};
+use crate::policy::Mode;
+use crate::verdict::By;
+
+/// What a set of facts is matched by.
+struct Matching<'m, 'a> {
+    rules: &'a Rules,
+    hashers: &'m KeyHashers,
+    /// The number of the fact that holds the keys of a descriptor, if a rule asks for it.
+    descriptor: Option<u32>,
+}
+
+/// What came of a set.
+enum Matched {
+    /// Rules may apply.
+    Rules,
+    /// It is exempt, by this entry.
+    Exempt(usize),
+    /// The whole request is decided.
+    Settled,
+}
+
+impl<'a> Gathered<'a> {
+    /// Finds out what is to be asked about a request of several sets of facts.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn fill_sets(
+        &mut self,
+        (rules, orders): (&'a Rules, Option<InForce<'a>>),
+        facts: &'a Facts<'a>,
+        (hashers, bounds): (&KeyHashers, &Bounds),
+        backend: &impl Backend,
+    ) {
+        self.first = Some(facts);
+        if rules.warms {
+            self.now = Some(backend.now());
+        }
+        let by = Matching {
+            rules,
+            hashers,
+            descriptor: rules.matcher.slots().number_of(DESCRIPTOR),
+        };
+        self.lacks.rule = true;
+        let (mut met, mut exempt, mut is_limited) = (Vec::new(), None, false);
+        for (set, facts) in (0..).zip(facts.sets()) {
+            match self.match_set(&by, facts, set, &mut met) {
+                Matched::Settled => return,
+                Matched::Exempt(entry) if facts.scope() == Scope::Request => {
+                    exempt.get_or_insert(entry);
+                }
+                Matched::Exempt(_) => {}
+                Matched::Rules => is_limited |= facts.scope() == Scope::Request,
+            }
+        }
+        // What is exempt as a whole is exempt in each of its descriptors.
+        if let (Some(entry), false) = (exempt, is_limited) {
+            self.settled = Some(By::Exempt(entry));
+            return;
+        }
+        if met.len() > bounds.checks {
+            return self.exceed_checks(rules, met.len(), bounds);
+        }
+        self.lacks.forget_replaced(rules, &met);
+        self.ask_sets((rules, orders), facts, &met);
+        let found = self.enforced.checks.as_slice().len() + self.shadow.checks.as_slice().len();
+        if found > bounds.checks {
+            self.exceed_limits(rules, found, bounds);
+        }
+    }
+
+    /// Finds the rules that apply to one set.
+    fn match_set(
+        &mut self,
+        by: &Matching<'_, 'a>,
+        facts: &'a Facts<'a>,
+        set: u32,
+        met: &mut Vec<(Met, Mode)>,
+    ) -> Matched {
+        let rules = by.rules;
+        let known = look_up(rules, facts);
+        let mut matching = Numbers::new();
+        rules.matcher.candidates(&known, &mut matching);
+        rules.matcher.keep_matching(&known, &mut matching);
+        let first = rules.block + rules.exempt;
+        let is_whole = facts.scope() != Scope::Descriptor;
+        if is_whole && let Some(tier) = self.tier(rules, &known) {
+            matching.push(tier.saturating_add(u32::try_from(first).unwrap_or(u32::MAX)));
+        }
+        self.lacks.rule &= matching.as_slice().is_empty();
+        for number in matching.as_slice() {
+            let number = *number as usize;
+            let Some(rule) = number.checked_sub(first) else {
+                match number.checked_sub(rules.block) {
+                    // Each value by itself has to be exempt, not all of them in one text.
+                    Some(_) if facts.scope() == Scope::Joined => continue,
+                    Some(entry) => return Matched::Exempt(entry),
+                    // The whole request is looked for in the list of what is blocked, not each part.
+                    None if is_whole && self.is_settled(rules, number) => return Matched::Settled,
+                    None => continue,
+                }
+            };
+            if !is_whole && !by.names_descriptor(number) {
+                continue;
+            }
+            let applied = &rules.applied[rule];
+            let early = Early::none();
+            let own = meet(rule, applied, (&early, by.hashers), (&known, facts));
+            let Some((mut own, mode)) = own else {
+                let rule = u32::try_from(rule).unwrap_or(u32::MAX);
+                if !self.lacks.keys.as_slice().contains(&rule) {
+                    self.lacks.keys.push(rule);
+                }
+                continue;
+            };
+            own.set = set;
+            met.push((own, mode));
+        }
+        Matched::Rules
+    }
+
+    /// Adds the checks of the rules that apply to the sets and that no other takes the place of.
+    fn ask_sets(
+        &mut self,
+        (rules, orders): (&'a Rules, Option<InForce<'a>>),
+        facts: &'a Facts<'a>,
+        met: &[(Met, Mode)],
+    ) {
+        let mut whole = facts
+            .sets()
+            .filter(|set| set.scope() == Scope::Request)
+            .peekable();
+        let bypass = orders.and_then(|orders| {
+            let first = orders.of_request(whole.peek()?).bypass?;
+            let is_all = whole.all(|set| orders.of_request(set).bypass.is_some());
+            is_all.then_some(first)
+        });
+        let scopes: Vec<_> = facts.sets().map(Facts::scope).collect();
+        let mut asked = Vec::new();
+        for (number, set) in (0..).zip(facts.sets()) {
+            if let Some(orders) = orders {
+                self.heed_set(rules, orders, (set, bypass));
+            }
+            let known = look_up(rules, set);
+            for (own, mode) in met {
+                if own.set != number || is_replaced_in_set(rules, met, &scopes, (own, *mode)) {
+                    continue;
+                }
+                let applied = &rules.applied[own.number as usize];
+                // By which limits it is asked, if it is: an order that lets one set pass lets no other.
+                let rulings = orders
+                    .map(|orders| orders.of(Limiter::Applied(own.number), own.fingerprint, set));
+                let ordered = self.ordered.as_ref().and_then(|ordered| ordered.bypass());
+                let is_bypassed =
+                    ordered.is_some() || rulings.as_ref().is_some_and(|own| own.bypass.is_some());
+                let changed = rulings
+                    .and_then(|own| own.changed)
+                    .map(std::sync::Arc::as_ptr);
+                let question = (own.number, own.fingerprint, changed);
+                if is_bypassed || !asked.contains(&question) {
+                    self.ask(applied, (*own, *mode), &known, set);
+                    if !is_bypassed {
+                        asked.push(question);
+                    }
+                    continue;
+                }
+                let cost = rule_cost(applied, &known, set);
+                // Hits of several descriptors on one counter add up. Of several values of the whole request the dearest counts.
+                match set.scope() {
+                    Scope::Descriptor => self.change_cost(*own, |known| known.saturating_add(cost)),
+                    Scope::Request | Scope::Joined => {
+                        self.change_cost(*own, |known| known.max(cost));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Changes what a rule is asked already, but for slots: a request holds one, however often it is named.
+    fn change_cost(&mut self, met: Met, change: impl Fn(u64) -> u64) {
+        for group in [&mut self.enforced, &mut self.shadow] {
+            let checks = group.checks.as_mut_slice().iter_mut();
+            for (check, asker) in checks.zip(group.askers.as_slice()) {
+                let is_own = *asker == met.number && check.key.fingerprint() == met.fingerprint;
+                if is_own && !matches!(check.limit.kind(), LimitKind::Concurrency(_)) {
+                    check.cost = change(check.cost);
+                }
+            }
+        }
+    }
+
+    /// The number of the set of facts that a key is of.
+    pub(crate) fn set_of(&self, key: &RequestKey<'_>) -> u32 {
+        let first = self.first;
+        let place = first.and_then(|first| first.sets().position(|set| key.is_of(set)));
+        place
+            .and_then(|place| u32::try_from(place).ok())
+            .unwrap_or(0)
+    }
+}
+
+impl Matching<'_, '_> {
+    /// Whether a rule has a condition on the keys of a descriptor.
+    fn names_descriptor(&self, number: usize) -> bool {
+        let asks = |slot| self.rules.matcher.asks(number, slot);
+        self.descriptor.is_some_and(asks)
+    }
+}
+
+/// Whether another rule that applies takes its place. Of several sets about the whole request each is by itself: a rule that one value
+/// meets doesn't take the place of one that another value meets.
+fn is_replaced_in_set(
+    rules: &Rules,
+    met: &[(Met, Mode)],
+    scopes: &[Scope],
+    (own, mode): (&Met, Mode),
+) -> bool {
+    let is_part = |met: &Met| scopes.get(met.set as usize) == Some(&Scope::Descriptor);
+    met.iter().any(|(other, its_mode)| {
+        (other.set == own.set || is_part(own) || is_part(other))
+            && replaces(rules, (other.number, *its_mode), (own.number, mode))
+    })
+}
+
+fn look_up<'a>(rules: &'a Rules, facts: &'a Facts<'a>) -> Known<'a, 'a> {
+    let mut known = Known::new(rules.matcher.slots(), facts);
+    known.look_up();
+    known.read_addresses();
+    known
+}

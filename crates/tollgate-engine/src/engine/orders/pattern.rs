@@ -1,0 +1,85 @@
+//! Globs and networks of orders, compiled: whether the facts of a request match.
+
+use std::borrow::Cow;
+
+use crate::facts::Facts;
+use crate::matcher::address::{Address, Network};
+use crate::matcher::glob::Glob;
+use crate::orders::{FactPattern, OrderError};
+
+/// As many stars as a policy's glob has at the most.
+const MOST_STARS: usize = 16;
+
+/// What the facts of a request have to match, all of them.
+#[derive(Debug)]
+pub(super) struct Conditions(Box<[(Box<str>, Test)]>);
+
+/// What one value has to be.
+#[derive(Debug)]
+enum Test {
+    Exact(Box<str>),
+    Glob(Box<Glob>),
+    /// The network, and how it was written: a value may be that text itself.
+    Network(Network, Box<str>),
+}
+
+impl Conditions {
+    pub(super) fn new(facts: &[(String, FactPattern)]) -> Result<Self, OrderError> {
+        let test = |(fact, pattern): &(String, FactPattern)| {
+            let test = match pattern {
+                FactPattern::Exact(text) => Test::Exact(canonical(text).into()),
+                FactPattern::Glob(text) => Test::Glob(Box::new(glob(text)?)),
+                FactPattern::Network(text) => {
+                    let network = Network::parse(text);
+                    let network = network.ok_or_else(|| OrderError::NotAnAddress {
+                        fact: fact.clone(),
+                        value: text.clone(),
+                    })?;
+                    Test::Network(network, text.as_str().into())
+                }
+            };
+            Ok((fact.as_str().into(), test))
+        };
+        Ok(Self(facts.iter().map(test).collect::<Result<_, _>>()?))
+    }
+
+    /// Whether all facts are there and match.
+    pub(super) fn hold(&self, facts: &Facts<'_>) -> bool {
+        let holds = |(fact, test): &(Box<str>, Test)| {
+            let value = facts.get(fact);
+            value.is_some_and(|value| test.holds(value))
+        };
+        self.0.iter().all(holds)
+    }
+}
+
+impl Test {
+    fn holds(&self, value: &str) -> bool {
+        match self {
+            Self::Exact(text) => canonical(value) == **text,
+            Self::Glob(glob) => glob.matches(value),
+            Self::Network(network, text) => {
+                let address = Address::parse(value);
+                address.is_some_and(|own| network.contains(own)) || value == &**text
+            }
+        }
+    }
+}
+
+fn glob(text: &str) -> Result<Glob, OrderError> {
+    let is_short = !text.contains("***") && text.matches('*').count() <= MOST_STARS;
+    let glob = is_short.then(|| Glob::new(text)).flatten();
+    glob.ok_or_else(|| OrderError::BadGlob(text.to_owned()))
+}
+
+/// A text as it is compared: addresses have one form, however they are written.
+pub(super) fn canonical(text: &str) -> Cow<'_, str> {
+    // Most texts are no addresses, and have none of these.
+    if !text.contains(['.', ':']) {
+        return Cow::Borrowed(text);
+    }
+    match Address::parse(text) {
+        Some(address) => Cow::Owned(address.to_string()),
+        None => Cow::Borrowed(text),
+    }
+}

@@ -1,0 +1,97 @@
+//! Denials that an engine remembers, before and after its backend is asked.
+
+use tollgate::Timestamp;
+
+use super::Engine;
+use super::gather::Group;
+use super::rules::Rules;
+use crate::backend::Backend;
+use crate::limits::{Answer, DenyRecheck, DenyVersion, KnownDenial, Source};
+
+/// What is known of a request's checks before they are asked.
+pub(super) enum Remembered<'e> {
+    /// It is denied.
+    Denied(Answer),
+    /// The backend is asked.
+    Asking(Asking<'e>),
+}
+
+/// A question to the backend, whose denial may be remembered.
+#[derive(Default)]
+pub(super) struct Asking<'e> {
+    version: DenyVersion,
+    /// Before the question, so that no denial is held longer than it was meant.
+    at: Timestamp,
+    /// The denial that is asked about again.
+    recheck: Option<DenyRecheck<'e>>,
+}
+
+impl<B: Backend> Engine<B> {
+    /// What is known before the backend is asked.
+    #[inline]
+    pub(super) fn before_asking(&self, rules: &Rules, group: &Group<'_>) -> Remembered<'_> {
+        let Some(deny) = &self.deny else {
+            return Remembered::Asking(Asking::default());
+        };
+        // Read before the question: an answer is of the epoch in which it was asked for.
+        let version = DenyVersion(rules.version, self.backend.epoch());
+        let at = self.backend.now();
+        let recheck = match deny.look_up(group.checks.as_slice(), at, version) {
+            KnownDenial::Repeat(decider, decision) => {
+                return Remembered::Denied(Answer::new(Some(decider), decision));
+            }
+            KnownDenial::Due(recheck) => Some(recheck),
+            KnownDenial::None => None,
+        };
+        Remembered::Asking(Asking {
+            version,
+            at,
+            recheck,
+        })
+    }
+
+    /// The answer to a request, after the backend gave this one.
+    #[inline]
+    pub(super) fn after_asking(
+        &self,
+        group: &Group<'_>,
+        answer: Answer,
+        asking: Asking<'_>,
+    ) -> Answer {
+        let Some(deny) = &self.deny else {
+            return answer;
+        };
+        if answer.fallback.is_some() {
+            // Nobody knows better than what was remembered.
+            return match asking.without_backend() {
+                Some(denied) => {
+                    answer.pass.cancel();
+                    denied
+                }
+                None => answer,
+            };
+        }
+        if answer.allowed {
+            if let Some(recheck) = asking.recheck {
+                recheck.passed();
+            }
+        } else if let Some(check) = answer
+            .decider
+            .and_then(|decider| group.checks.as_slice().get(decider))
+        {
+            deny.note(check, &answer.decision, asking.at, asking.version);
+        }
+        answer
+    }
+}
+
+impl Asking<'_> {
+    /// The denial that holds as far as is known, if the backend couldn't be asked about it again.
+    pub(super) fn without_backend(self) -> Option<Answer> {
+        let (decider, decision) = self.recheck?.failed();
+        Some(Answer {
+            source: Source::Known,
+            ..Answer::new(Some(decider), decision)
+        })
+    }
+}

@@ -1,0 +1,104 @@
+//! Whether requests have what rules want of them: counted for the first hundred of each policy, so that a limit that never
+//! applies is told of once.
+//!
+//! All of it is advice, so the orderings are relaxed: nothing else is published by these numbers. The one thing that must
+//! hold is that a warning comes once, and it does, as each addition to one number gives another result. Once a hundred are
+//! counted, or a key was found, nothing is written any more: requests without a key don't take the cache line of a rule from
+//! those that have one.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// How many requests are looked at.
+const FIRST: u32 = 100;
+
+/// Counts up to a hundred.
+#[derive(Debug, Default)]
+pub(crate) struct FirstHundred(AtomicU32);
+
+impl FirstHundred {
+    /// Counts one more, and says whether it is the hundredth.
+    #[cold]
+    pub(crate) fn is_reached(&self) -> bool {
+        self.0.load(Ordering::Relaxed) < FIRST
+            && self.0.fetch_add(1, Ordering::Relaxed) == FIRST - 1
+    }
+
+    /// Whether none was counted.
+    pub(crate) fn is_none(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether there were a hundred.
+    pub(crate) fn is_full(&self) -> bool {
+        self.0.load(Ordering::Relaxed) >= FIRST
+    }
+}
+
+/// Whether any request that a rule matched had its key.
+#[derive(Debug, Default)]
+pub(crate) struct KeySeen {
+    found: AtomicBool,
+    missing: FirstHundred,
+}
+
+impl KeySeen {
+    /// A request had the key.
+    #[inline(always)]
+    pub(crate) fn note_found(&self) {
+        if !self.found.load(Ordering::Relaxed) {
+            self.note_first();
+        }
+    }
+
+    #[cold]
+    fn note_first(&self) {
+        self.found.store(true, Ordering::Relaxed);
+    }
+
+    /// A request lacked the key: whether it is the hundredth, and none had it.
+    #[cold]
+    pub(crate) fn note_missing(&self) -> bool {
+        !self.found.load(Ordering::Relaxed) && self.missing.is_reached()
+    }
+
+    /// Whether the rule matched a request, with its key or without.
+    pub(crate) fn is_any(&self) -> bool {
+        self.found.load(Ordering::Relaxed) || !self.missing.is_none()
+    }
+
+    /// Whether the key was missing a hundred times, and never found.
+    pub(crate) fn is_never_found(&self) -> bool {
+        !self.found.load(Ordering::Relaxed) && self.missing.is_full()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hundredth_is_told_once_however_many_threads_count() {
+        let seen = KeySeen::default();
+        let told = std::thread::scope(|scope| {
+            let count = || (0..500).filter(|_| seen.note_missing()).count();
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(count)).collect();
+            threads
+                .into_iter()
+                .map(|own| own.join().unwrap())
+                .sum::<usize>()
+        });
+        assert_eq!(told, 1);
+        assert!(seen.is_never_found() && seen.is_any());
+        seen.note_found();
+        assert!(!seen.is_never_found());
+    }
+
+    #[test]
+    fn a_key_that_was_found_once_is_never_told_of() {
+        let seen = KeySeen::default();
+        assert!(!seen.is_any());
+        seen.note_found();
+        assert_eq!((0..500).filter(|_| seen.note_missing()).count(), 0);
+        assert!(seen.is_any() && !seen.is_never_found());
+    }
+}

@@ -1,0 +1,215 @@
+//! Counting requests that lack what rules want, and warning of limits that never apply.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use super::Engine;
+use super::gather::Gathered;
+use super::rules::{Applied, Rules, Tiered};
+use crate::backend::Backend;
+use crate::explain::misspelt;
+use crate::facts::{Descriptor, Facts};
+use crate::tally::{MISSING_KEY, NO_TENANT};
+use crate::warning::{Had, Warning};
+
+/// Most names of facts that are kept of a request, and most characters of each.
+const MOST_NAMES: usize = 64;
+const LONGEST_NAME: usize = 80;
+
+/// What was warned of since the policy is in force.
+#[derive(Debug, Default)]
+pub(super) struct Warnings {
+    all: Mutex<Vec<Warning>>,
+    /// Who logs them, beside the observer.
+    log: OnceLock<fn(&Warning)>,
+}
+
+impl Warnings {
+    fn add(&self, warning: Warning) {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(warning);
+    }
+
+    /// Another policy is in force.
+    pub(super) fn clear(&self) {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.clear();
+    }
+}
+
+impl<B: Backend> Engine<B> {
+    /// What operators should know of the policy in force: rules that found their key in none of their first hundred
+    /// requests, tiers that nobody is in, and requests that no rule is for. Each is listed once, in the order in which it was
+    /// noticed; [`reload`](Self::reload) begins anew. See [`Observer::warned`](crate::observer::Observer::warned) to be told
+    /// at once.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 1/h}]", Format::Yaml)?.policy;
+    /// let engine = Engine::new(policy, memory)?;
+    /// for _ in 0..100 {
+    ///     let _ = engine.decide(&Facts::new());
+    /// }
+    /// assert_eq!(engine.warnings()[0].rule(), Some("per-user"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn warnings(&self) -> Vec<Warning> {
+        let all = self.warnings.all.lock();
+        all.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Has each warning logged by this function from now on, unless one was given before: for those who are handed an engine that is
+    /// shared already, and so can't give it an observer. Middleware does this by itself.
+    ///
+    /// ```
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Policy};
+    /// let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 1/h}]", Format::Yaml)?.policy;
+    /// let engine = Engine::new(policy, Memory::new())?;
+    /// engine.log_warnings(|warning| eprintln!("{warning}"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn log_warnings(&self, log: fn(&Warning)) {
+        // Of several layers with one engine the first one logs.
+        let _ = self.warnings.log.set(log);
+    }
+
+    #[cold]
+    fn warn(&self, warning: Warning) {
+        if let Some(observer) = &self.observer {
+            observer.warned(&warning);
+        }
+        if let Some(log) = self.warnings.log.get() {
+            log(&warning);
+        }
+        self.warnings.add(warning);
+    }
+
+    /// Counts what a request lacks, and warns of what all have lacked so far.
+    #[inline]
+    pub(super) fn note_lacks(&self, rules: &Rules, gathered: &Gathered<'_>, facts: &Facts<'_>) {
+        if gathered.lacks.is_any() {
+            self.note_each_lack(rules, gathered, facts);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_each_lack(&self, rules: &Rules, gathered: &Gathered<'_>, facts: &Facts<'_>) {
+        for number in gathered.lacks.keys.as_slice() {
+            let rule = &rules.applied[*number as usize];
+            if let Some(tallies) = &self.tallies {
+                tallies.add(rule.tally, MISSING_KEY);
+            }
+            if rule.seen.note_missing() && !rule.is_missing_expected {
+                self.warn(key_never_found(rules, rule, facts));
+            }
+        }
+        match gathered.lacks.tier {
+            Tiered::NoTiers | Tiered::In(_) => {}
+            Tiered::NoTenant => self.note_no_tenant(rules, facts),
+            Tiered::Unknown(default) => self.note_no_tier(rules, facts, default),
+        }
+        if gathered.lacks.rule && rules.unmet.is_reached() && is_never_met(rules) {
+            self.warn(Warning::NoRuleMet {
+                had: had(rules, facts),
+            });
+        }
+    }
+
+    fn note_no_tenant(&self, rules: &Rules, facts: &Facts<'_>) {
+        if let Some(tallies) = &self.tallies {
+            tallies.add(NO_TENANT, MISSING_KEY);
+        }
+        if rules.tiers.tenants_seen.note_missing() {
+            self.warn(Warning::TenantNeverFound {
+                had: had(rules, facts),
+            });
+        }
+    }
+
+    fn note_no_tier(&self, rules: &Rules, facts: &Facts<'_>, default: Option<u32>) {
+        if let Some(tallies) = &self.tallies {
+            tallies.add_unknown_tier();
+        }
+        if rules.tiers.tiers_seen.note_missing() {
+            let tier = rules.tiers.fact().and_then(|slot| {
+                let fact = rules.matcher.slots().name(slot);
+                Some((fact.to_owned(), short(facts.get(fact)?)))
+            });
+            let known = rules.tiers.names().into_iter();
+            self.warn(Warning::TierNeverFound {
+                tier,
+                known: known.map(str::to_owned).collect(),
+                has_default: default.is_some(),
+            });
+        }
+    }
+
+    /// Warns of descriptors of which none has met a limit so far.
+    #[cold]
+    pub(super) fn note_unmet_descriptors(
+        &self,
+        rules: &Rules,
+        domain: &str,
+        descriptors: &[Descriptor<'_>],
+    ) {
+        if !rules.trees.is_any() || !rules.trees.seen.note_missing() {
+            return;
+        }
+        let mut had: Vec<String> = Vec::new();
+        for (key, _) in descriptors.iter().flat_map(|own| own.entries) {
+            let key = short(key);
+            if had.len() < MOST_NAMES && !had.contains(&key) {
+                had.push(key);
+            }
+        }
+        self.warn(Warning::NoDescriptorMet {
+            domain: short(domain),
+            known: rules.policy.domains.keys().cloned().collect(),
+            had,
+        });
+    }
+}
+
+/// Whether there are rules, and neither one of them nor a tier has matched a request. Of tiers alone it is told that they
+/// find nobody.
+fn is_never_met(rules: &Rules) -> bool {
+    let mut applied = rules.applied.iter();
+    let has_rules = rules.applied.iter().any(|rule| !rule.is_tier);
+    has_rules && !applied.any(|rule| rule.seen.is_any())
+}
+
+fn key_never_found(rules: &Rules, rule: &Applied, facts: &Facts<'_>) -> Warning {
+    let owned = |facts: Vec<&str>| facts.into_iter().map(str::to_owned).collect();
+    Warning::KeyNeverFound {
+        rule: rule.name.to_string(),
+        wants: rule.key.fact_lists().map(owned).collect(),
+        on_missing_key: rule.on_missing_key,
+        had: had(rules, facts),
+    }
+}
+
+/// The facts of a request, as people are told of them.
+fn had(rules: &Rules, facts: &Facts<'_>) -> Had {
+    let names = facts.iter().map(|(name, _)| short(name));
+    let mut names: Vec<_> = names.take(MOST_NAMES).collect();
+    names.sort_unstable();
+    let near = misspelt(&rules.policy, facts).into_iter();
+    Had {
+        names,
+        near: near
+            .map(|(name, near)| (short(name), near.to_owned()))
+            .collect(),
+    }
+}
+
+/// A name that clients may have chosen, on one line and not too long.
+fn short(name: &str) -> String {
+    let shown: String = name.chars().take(LONGEST_NAME).collect();
+    shown.escape_debug().to_string()
+}

@@ -1,0 +1,227 @@
+//! Keys as text: what lists and logs show for a key can be read again, and finds that key.
+//!
+//! A key is `name=value` pairs with one space between two of them. A value stands as it is unless a reader could take it
+//! for something else: an empty one, and one with spaces, quotes, backslashes, control characters or `*`, stands in double
+//! quotes with Rust's escapes. Text that was cut ends with `…`, outside of quotes.
+
+use std::fmt;
+
+/// What follows a key of which only the beginning is shown.
+pub(crate) const CUT: char = '…';
+
+/// One pair of a key that was read from text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WrittenPair {
+    pub(crate) name: String,
+    pub(crate) value: String,
+    /// It stood in quotes, so that it is no pattern.
+    pub(crate) is_quoted: bool,
+}
+
+/// Why a text is no key.
+///
+/// ```
+/// use tollgate_engine::orders::{KeyTextError, Target};
+///
+/// let error = Target::from_text(None, "user=ada gold").unwrap_err();
+/// assert_eq!(error, KeyTextError::NoPair("gold".to_owned()));
+/// assert_eq!(error.to_string(), "\"gold\" is no pair of a name and a value: write name=value, and quote a value with spaces");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeyTextError {
+    /// There is nothing in it.
+    Empty,
+    /// A piece isn't `name=value`.
+    NoPair(String),
+    /// A quoted text has no end, or an escape that there isn't.
+    Quotes(String),
+    /// A list has shown the beginning of a long key only.
+    Cut,
+}
+
+impl fmt::Display for KeyTextError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("the key is empty: write name=value"),
+            Self::NoPair(piece) => write!(
+                f,
+                "{piece:?} is no pair of a name and a value: write name=value, and quote a value with spaces"
+            ),
+            Self::Quotes(piece) => write!(
+                f,
+                "the quotes of {piece:?} don't close, or hold an escape that there isn't: use \\\", \\\\, \\n, \\r, \\t, \\0 and \\u{{…}}"
+            ),
+            Self::Cut => f.write_str(
+                "the key ends with …: the list has shown its beginning only, so it names no key; take the whole of it from the client",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for KeyTextError {}
+
+/// A name or a value, as it is shown.
+pub(crate) struct Shown<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stands = |sign: char| {
+            sign.is_alphanumeric()
+                || sign.is_ascii_graphic() && !matches!(sign, '"' | '\'' | '\\' | '*')
+        };
+        if !self.0.is_empty() && self.0.chars().all(stands) {
+            f.write_str(self.0)
+        } else {
+            write!(f, "{:?}", self.0)
+        }
+    }
+}
+
+/// A pair, as it is shown. A name with `=` is quoted too.
+pub(crate) fn write_pair(
+    f: &mut (impl fmt::Write + ?Sized),
+    name: &str,
+    value: &str,
+) -> fmt::Result {
+    if name.contains('=') {
+        write!(f, "{name:?}={}", Shown(value))
+    } else {
+        write!(f, "{}={}", Shown(name), Shown(value))
+    }
+}
+
+/// The pairs of a text.
+pub(crate) fn read_pairs(text: &str) -> Result<Vec<WrittenPair>, KeyTextError> {
+    let mut pairs = Vec::new();
+    let mut rest = text.trim();
+    if rest.ends_with(CUT) {
+        return Err(KeyTextError::Cut);
+    }
+    while !rest.is_empty() {
+        let whole = rest;
+        let no_pair = || {
+            let piece = whole.split(' ').next().unwrap_or_default();
+            KeyTextError::NoPair(piece.to_owned())
+        };
+        let (name, _, after) = piece(rest, '=')?;
+        let after = after.strip_prefix('=').ok_or_else(no_pair)?;
+        let (value, is_quoted, after) = piece(after, ' ')?;
+        if name.is_empty() || !(after.is_empty() || after.starts_with(' ')) {
+            return Err(no_pair());
+        }
+        pairs.push(WrittenPair {
+            name,
+            value,
+            is_quoted,
+        });
+        rest = after.trim_start();
+    }
+    if pairs.is_empty() {
+        return Err(KeyTextError::Empty);
+    }
+    Ok(pairs)
+}
+
+/// A text up to a sign or a space, or one in quotes; whether it stood in them; and what follows.
+fn piece(text: &str, ends: char) -> Result<(String, bool, &str), KeyTextError> {
+    if !text.starts_with('"') {
+        let end = text.find([ends, ' ']).unwrap_or(text.len());
+        return Ok((text[..end].to_owned(), false, &text[end..]));
+    }
+    let wrong = || KeyTextError::Quotes(text.to_owned());
+    let mut own = String::new();
+    let mut signs = text.char_indices().skip(1);
+    while let Some((at, sign)) = signs.next() {
+        match sign {
+            '"' => return Ok((own, true, &text[at + 1..])),
+            '\\' => {
+                let (_, escape) = signs.next().ok_or_else(wrong)?;
+                own.push(match escape {
+                    '"' | '\\' | '\'' => escape,
+                    'n' => '\n',
+                    'r' => '\r',
+                    't' => '\t',
+                    '0' => '\0',
+                    'u' => {
+                        signs
+                            .next()
+                            .filter(|(_, open)| *open == '{')
+                            .ok_or_else(wrong)?;
+                        let digits = signs.by_ref().map(|(_, digit)| digit);
+                        let digits: String = digits.take_while(|digit| *digit != '}').collect();
+                        let number = u32::from_str_radix(&digits, 16).ok();
+                        number.and_then(char::from_u32).ok_or_else(wrong)?
+                    }
+                    _ => return Err(wrong()),
+                });
+            }
+            sign => own.push(sign),
+        }
+    }
+    Err(wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_read_as_they_are_shown_and_what_is_none_is_said() {
+        let of = |text: &str| {
+            let pairs = read_pairs(text)?;
+            let pairs = pairs.into_iter().map(|pair| (pair.name, pair.value));
+            Ok(pairs.collect::<Vec<_>>())
+        };
+        let pairs = |pairs: &[(&str, &str)]| {
+            let pairs = pairs.iter();
+            let pairs = pairs.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            Ok(pairs.collect::<Vec<_>>())
+        };
+        for (text, expect) in [
+            ("user=ada", pairs(&[("user", "ada")])),
+            (
+                "ip=2001:db8::/64 method=GET",
+                pairs(&[("ip", "2001:db8::/64"), ("method", "GET")]),
+            ),
+            (
+                "user=\"a b=c\" plan=\"\"",
+                pairs(&[("user", "a b=c"), ("plan", "")]),
+            ),
+            ("q=a=b&c", pairs(&[("q", "a=b&c")])),
+            ("\"a=b\"=\"\\u{7}\\\"\"", pairs(&[("a=b", "\u{7}\"")])),
+            ("", Err(KeyTextError::Empty)),
+            ("user", Err(KeyTextError::NoPair("user".to_owned()))),
+            ("=ada", Err(KeyTextError::NoPair("=ada".to_owned()))),
+            (
+                "user=ada gold",
+                Err(KeyTextError::NoPair("gold".to_owned())),
+            ),
+            ("user=\"ada", Err(KeyTextError::Quotes("\"ada".to_owned()))),
+            (
+                "user=\"\\x\"",
+                Err(KeyTextError::Quotes("\"\\x\"".to_owned())),
+            ),
+            (
+                "user=\"a\"b",
+                Err(KeyTextError::NoPair("user=\"a\"b".to_owned())),
+            ),
+            ("user=ada…", Err(KeyTextError::Cut)),
+        ] {
+            assert_eq!(of(text), expect, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_could_be_taken_for_something_else_is_quoted() {
+        let shown = |value: &str| Shown(value).to_string();
+        for plain in ["ada", "josé", "2001:db8::/64", "/api?x=1&y", "a,b;c"] {
+            assert_eq!(shown(plain), plain);
+        }
+        assert_eq!(shown(""), "\"\"");
+        assert_eq!(shown("a b"), "\"a b\"");
+        assert_eq!(shown("a*"), "\"a*\"");
+        assert_eq!(shown("a…"), "\"a…\"");
+        assert_eq!(shown("a\"b"), "\"a\\\"b\"");
+    }
+}

@@ -1,0 +1,180 @@
+//! Conditions that hold of everything, or never of two rules together: exemptions of all, and what replaces nothing.
+
+use super::cover::Fuel;
+use super::{EXEMPTS_ALL, Found, REPLACES_NOTHING, UNLIMITED_REPLACES_NOTHING, in_use};
+use crate::matcher::address::Network;
+use crate::matcher::glob::Glob;
+use crate::native::Places;
+use crate::policy::{Match, Mode, Pattern, Policy, Rule};
+
+pub(super) fn lint(found: &mut Found, policy: &Policy, places: &Places) {
+    exempts_all(found, policy);
+    let fuel = Fuel::new();
+    replaces_nothing(found, policy, places, &fuel);
+    unlimited(found, policy, places, &fuel);
+}
+
+/// Warns of exemptions that hold of every request there is.
+fn exempts_all(found: &mut Found, policy: &Policy) {
+    for (number, exempt) in policy.exempt.iter().enumerate() {
+        let mut conditions = exempt.conditions.iter();
+        if !conditions.all(|(fact, pattern)| is_every(fact, pattern)) {
+            continue;
+        }
+        let facts: Vec<_> = exempt
+            .conditions
+            .iter()
+            .map(|(fact, _)| fact.as_str())
+            .collect();
+        let message = format!(
+            "exempt[{number}] holds of every request that has a {}: nothing limits them",
+            facts.join(" and a ")
+        );
+        let help = "name the requests that are exempt, as in {path: /healthz}";
+        found.warn(EXEMPTS_ALL, exempt.span, message, help);
+    }
+}
+
+/// Whether a pattern holds of all values that requests have of a fact.
+fn is_every(fact: &str, pattern: &Pattern) -> bool {
+    match (fact, pattern) {
+        ("ip", Pattern::OneOf(any)) => {
+            let has = |network: &str| any.contains(&Pattern::Cidr(network.to_owned()));
+            has("0.0.0.0/0") && has("::/0")
+        }
+        (_, Pattern::OneOf(any)) => any.iter().any(|pattern| is_every(fact, pattern)),
+        ("method" | "host" | "path" | "ip", Pattern::Present) => true,
+        ("method" | "host", Pattern::Glob(glob)) => matches!(glob.as_str(), "*" | "**"),
+        ("path", Pattern::Glob(glob)) => matches!(glob.as_str(), "**" | "/**"),
+        ("path", Pattern::Prefix(prefix)) => prefix == "/",
+        _ => false,
+    }
+}
+
+/// Warns of rules that replace others which are never for the same request.
+fn replaces_nothing(found: &mut Found, policy: &Policy, places: &Places, fuel: &Fuel) {
+    let by_name: std::collections::HashMap<&str, &Rule> = policy
+        .rules
+        .iter()
+        .map(|rule| (rule.name.as_str(), rule))
+        .collect();
+    for (rule, place) in in_use(policy, places) {
+        for (number, name) in rule.replaces.iter().enumerate() {
+            let Some(other) = by_name.get(name.as_str()) else {
+                continue;
+            };
+            if let Some(fact) = apart(&rule.matches, &other.matches, fuel) {
+                let message = format!(
+                    "{:?} and {name:?} are never for the same request: no {fact} meets the conditions of both",
+                    rule.name
+                );
+                let help = "leave it out, or change what either of them matches";
+                let span = place.replaces.get(number).copied().unwrap_or(place.name);
+                found.warn(REPLACES_NOTHING, span, message, help);
+            }
+        }
+    }
+}
+
+/// Warns of rules without a limit that replace none: all others still limit their requests.
+fn unlimited(found: &mut Found, policy: &Policy, places: &Places, fuel: &Fuel) {
+    for (rule, place) in in_use(policy, places) {
+        if !rule.limits.unlimited || !rule.replaces.is_empty() {
+            continue;
+        }
+        let mut others = policy
+            .rules
+            .iter()
+            .filter(|other| !other.limits.unlimited && other.mode != Mode::Off && fuel.burn(1));
+        let Some(other) = others.find(|other| apart(&rule.matches, &other.matches, fuel).is_none())
+        else {
+            continue;
+        };
+        let message = format!(
+            "{:?} is unlimited and replaces nothing: {:?} still limits its requests",
+            rule.name, other.name
+        );
+        let help = format!(
+            "say replaces: {:?}, or list its requests under exempt",
+            other.name
+        );
+        found.warn(UNLIMITED_REPLACES_NOTHING, place.name, message, help);
+    }
+}
+
+/// The fact by which no request meets both.
+fn apart<'a>(one: &'a Match, other: &Match, fuel: &Fuel) -> Option<&'a str> {
+    one.conditions.iter().find_map(|(fact, a)| {
+        let mut same = other.conditions.iter().filter(|(name, _)| name == fact);
+        let is_apart = fuel.burn(other.conditions.len()) && same.any(|(_, b)| excludes(a, b, fuel));
+        is_apart.then_some(fact.as_str())
+    })
+}
+
+/// Whether surely no text, nor the lack of one, meets both.
+fn excludes(a: &Pattern, b: &Pattern, fuel: &Fuel) -> bool {
+    if !fuel.burn(1) {
+        return false;
+    }
+    match (a, b) {
+        (Pattern::OneOf(each), other) | (other, Pattern::OneOf(each)) => {
+            each.iter().all(|pattern| excludes(pattern, other, fuel))
+        }
+        (Pattern::Not(inner), other) | (other, Pattern::Not(inner)) => **inner == *other,
+        (Pattern::Absent, Pattern::Absent) => false,
+        (Pattern::Absent, _) | (_, Pattern::Absent) => true,
+        (Pattern::Exact(a), Pattern::Exact(b)) => a != b,
+        (Pattern::Exact(text), Pattern::Prefix(prefix))
+        | (Pattern::Prefix(prefix), Pattern::Exact(text)) => !text.starts_with(prefix),
+        (Pattern::Exact(text), Pattern::Glob(glob))
+        | (Pattern::Glob(glob), Pattern::Exact(text)) => {
+            let is_cheap = fuel.burn(glob.len().saturating_mul(text.len()));
+            is_cheap && Glob::new(glob).is_some_and(|glob| !glob.matches(text))
+        }
+        (Pattern::Cidr(a), Pattern::Cidr(b)) => match (Network::parse(a), Network::parse(b)) {
+            (Some(a), Some(b)) => !a.covers(&b) && !b.covers(&a),
+            _ => false,
+        },
+        _ => match (super::cover::start(a), super::cover::start(b)) {
+            (Some(a), Some(b)) => !a.starts_with(b) && !b.starts_with(a),
+            _ => false,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_excludes_one_another() {
+        let exact = |text: &str| Pattern::Exact(text.into());
+        let prefix = |text: &str| Pattern::Prefix(text.into());
+        let glob = |text: &str| Pattern::Glob(text.into());
+        let net = |text: &str| Pattern::Cidr(text.into());
+        let not = |pattern| Pattern::Not(Box::new(pattern));
+        let any = |patterns: &[Pattern]| Pattern::OneOf(patterns.to_vec());
+        for (a, b, expect) in [
+            (exact("/a"), exact("/b"), true),
+            (exact("/a"), exact("/a"), false),
+            (exact("/a"), prefix("/a"), false),
+            (exact("/b"), prefix("/a"), true),
+            (exact("/a/b"), glob("/a/*"), false),
+            (exact("/a/b/c"), glob("/a/*"), true),
+            (prefix("/a"), glob("/a/**"), false),
+            (prefix("/b"), glob("/a/**"), true),
+            (any(&[exact("/a"), exact("/b")]), exact("/b"), false),
+            (any(&[exact("/a"), exact("/b")]), exact("/c"), true),
+            (Pattern::Absent, Pattern::Present, true),
+            (Pattern::Absent, not(exact("/a")), false),
+            (not(exact("/a")), exact("/a"), true),
+            (not(exact("/a")), exact("/b"), false),
+            (net("10.0.0.0/8"), net("10.1.0.0/16"), false),
+            (net("10.0.0.0/8"), net("11.0.0.0/8"), true),
+        ] {
+            let found = excludes(&a, &b, &Fuel::new());
+            assert_eq!(found, expect, "{a:?} {b:?}");
+            assert_eq!(excludes(&b, &a, &Fuel::new()), expect, "{b:?} {a:?}");
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! Conditions whose text no request has: a regular expression, a query or a port where text is compared as it stands.
+
+use super::{
+    EDGE_SPACE, Found, LOOKS_LIKE_NETWORK, LOOKS_LIKE_REGEX, LOWER_CASE_METHOD, NETWORK_OF_TEXT,
+    NOT_A_HOST, NOT_A_METHOD, NOT_A_PATH, NOT_AN_ADDRESS, ONLY_THIS_PATH, REGEX_IS_WHOLE,
+    STAR_STOPS_AT_SLASH,
+};
+use crate::diagnostic::Code;
+use crate::native::cidr::Cidr;
+use crate::native::{Form, Written};
+use crate::policy::{Match, Pattern, Policy};
+
+/// What is wrong with the text of a condition.
+struct Slip {
+    code: Code,
+    message: String,
+    help: String,
+}
+
+impl Slip {
+    fn new(code: Code, message: impl Into<String>, help: impl Into<String>) -> Option<Self> {
+        let (message, help) = (message.into(), help.into());
+        Some(Self {
+            code,
+            message,
+            help,
+        })
+    }
+}
+
+pub(super) fn lint(found: &mut Found, written: &[Written]) {
+    for condition in written {
+        if let Some(slip) = slip(condition) {
+            found.warn(slip.code, condition.span, slip.message, slip.help);
+        }
+    }
+}
+
+/// The texts of a policy's conditions, for one whose files are unknown.
+pub(super) fn written(policy: &Policy) -> Vec<Written> {
+    let rules = policy.rules.iter().map(|rule| &rule.matches);
+    let mut written = Vec::new();
+    for matches in rules.chain(&policy.exempt).chain(&policy.block) {
+        for (fact, pattern) in &matches.conditions {
+            gather(fact, pattern, matches, &mut written);
+        }
+    }
+    written
+}
+
+fn gather(fact: &str, pattern: &Pattern, matches: &Match, written: &mut Vec<Written>) {
+    let (text, form) = match pattern {
+        Pattern::Exact(text) | Pattern::Glob(text) => (text, Form::Plain),
+        Pattern::Prefix(text) => (text, Form::Prefix),
+        Pattern::Regex(text) => (text, Form::Regex),
+        Pattern::Cidr(text) => (text, Form::Network),
+        Pattern::OneOf(each) => {
+            return each
+                .iter()
+                .for_each(|one| gather(fact, one, matches, written));
+        }
+        Pattern::Not(inner) => return gather(fact, inner, matches, written),
+        Pattern::Present | Pattern::Absent => return,
+    };
+    written.push(Written {
+        fact: fact.to_owned(),
+        text: text.clone(),
+        form,
+        span: matches.span,
+    });
+}
+
+/// The first thing that is wrong. Whoever writes `{exact: …}` means the text as it stands.
+fn slip(condition: &Written) -> Option<Slip> {
+    let Written {
+        fact, text, form, ..
+    } = condition;
+    match (fact.as_str(), form) {
+        (_, Form::Regex) => return whole(text),
+        (_, Form::Network) => return network_of_text(fact),
+        ("method", Form::Plain | Form::Exact) => return method(text),
+        ("ip", _) => return address(text, *form),
+        (_, Form::Exact) => return None,
+        _ => {}
+    }
+    if text.trim() != text {
+        let message = format!("{text:?} begins or ends with white space, which no {fact} does");
+        let help = format!("write {:?}", text.trim());
+        return Slip::new(EDGE_SPACE, message, help);
+    }
+    if looks_like_regex(fact, text) {
+        let message = format!(
+            "{:?} looks like a regular expression, but is compared as {}",
+            text,
+            match form {
+                Form::Prefix => "a beginning",
+                _ if text.contains('*') => "a glob",
+                _ => "it stands",
+            }
+        );
+        let help =
+            format!("write {{regex: '{text}'}}, or {{exact: '{text}'}} if this very text is meant");
+        return Slip::new(LOOKS_LIKE_REGEX, message, help);
+    }
+    match fact.as_str() {
+        "path" => path(text, *form),
+        "host" => host(text),
+        "header.user-agent" | "header.referer" | "header.origin" | "header.via" => {
+            star(fact, text, *form)
+        }
+        "masked_remote_address" => None,
+        _ => network(fact, text, *form),
+    }
+}
+
+/// Signs that regular expressions have and the texts of requests don't.
+const SIGNS: [&str; 9] = [
+    ".+", "\\d", "\\w", "\\.", "\\/", "(?", "[0-9]", "[a-z]", "[^/]",
+];
+
+fn looks_like_regex(fact: &str, text: &str) -> bool {
+    let is_anchored = text.len() > 1 && (text.starts_with('^') || text.ends_with('$'));
+    let any_rest = text.contains("/.*") || text.starts_with(".*");
+    let choice = fact == "path" && text.contains('|');
+    is_anchored || any_rest || choice || SIGNS.iter().any(|sign| text.contains(sign))
+}
+
+/// A regular expression that only the beginning of a text, or a part of it, would meet.
+fn whole(text: &str) -> Option<Slip> {
+    let ends = ["$", ".*", ".+", ".*)", ".+)"];
+    let begins = text.starts_with('^') && !ends.iter().any(|end| text.ends_with(end));
+    let is_plain = !text.contains(|sign: char| "\\^$.|?*+()[]{}".contains(sign));
+    if !begins && !is_plain {
+        return None;
+    }
+    let message = format!("{text:?} has to fit the whole text, not only a part of it");
+    let rest = text.trim_start_matches('^');
+    let help = if begins {
+        format!("write {{prefix: {rest}}} or {{regex: '{rest}.*'}}; if it is whole, end it by $")
+    } else {
+        format!("write {{regex: '.*{rest}.*'}} for a part, or {{exact: '{rest}'}}")
+    };
+    Slip::new(REGEX_IS_WHOLE, message, help)
+}
+
+/// Facts that are no address.
+const NO_ADDRESS: [&str; 7] = [
+    "method", "path", "route", "user", "tenant", "api_key", "tier",
+];
+
+/// A network as a condition, or as a part of a key, on what is no address.
+pub(super) fn is_no_address(fact: &str) -> bool {
+    NO_ADDRESS.contains(&fact)
+}
+
+fn network_of_text(fact: &str) -> Option<Slip> {
+    if !is_no_address(fact) {
+        return None;
+    }
+    let message = format!("{fact:?} is no address, so it is in no network");
+    Slip::new(NETWORK_OF_TEXT, message, "put the network under ip")
+}
+
+fn network(fact: &str, text: &str, form: Form) -> Option<Slip> {
+    if form != Form::Plain || !text.contains('/') || Cidr::parse(text).is_err() {
+        return None;
+    }
+    let message = format!(
+        "{text:?} is compared with {fact:?} as it stands: only \"ip\" takes a network as plain text"
+    );
+    let help = format!("write {{cidr: {text}}}, or {{exact: {text}}} if {fact} has this very text");
+    Slip::new(LOOKS_LIKE_NETWORK, message, help)
+}
+
+const METHODS: [&str; 9] = [
+    "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE",
+];
+
+fn method(text: &str) -> Option<Slip> {
+    let upper = text.to_ascii_uppercase();
+    let words: Vec<&str> = upper
+        .split(|sign: char| !sign.is_ascii_alphanumeric())
+        .filter(|word| !word.is_empty())
+        .collect();
+    if words.len() > 1 && words.iter().all(|word| METHODS.contains(word)) {
+        let message = format!("no request has the method {text:?}: it has one of them");
+        let help = format!("write a list: [{}]", words.join(", "));
+        return Slip::new(NOT_A_METHOD, message, help);
+    }
+    if matches!(upper.as_str(), "ANY" | "ALL") {
+        let message = format!("no request has the method {text:?}");
+        let help = "leave the method out, or write \"*\"";
+        return Slip::new(NOT_A_METHOD, message, help);
+    }
+    if text != upper && METHODS.contains(&upper.as_str()) {
+        let message = format!("no request has the method {text:?}: methods are in capitals");
+        return Slip::new(LOWER_CASE_METHOD, message, format!("write {upper}"));
+    }
+    None
+}
+
+fn path(text: &str, form: Form) -> Option<Slip> {
+    let not = |why: &str, help: String| {
+        let message = format!("no request has the path {text:?}: {why}");
+        Slip::new(NOT_A_PATH, message, help)
+    };
+    let is_glob = form == Form::Glob || text.contains('*');
+    if let Some((_, rest)) = text.split_once("://") {
+        let path = rest.find('/').map_or("/", |at| &rest[at..]);
+        return not(
+            "a path has no host",
+            format!("write {path:?}, and the host under host"),
+        );
+    }
+    if text.starts_with('*') && !text.starts_with("**") {
+        let why = "paths begin with /, and * is anything but /";
+        return not(why, format!("write \"*{text}\", where ** is anything"));
+    }
+    if !text.starts_with(['/', '*']) {
+        return not("paths begin with /", format!("write \"/{text}\""));
+    }
+    if let Some((path, query)) = text.split_once('?')
+        && (!is_glob || query.contains('='))
+    {
+        return not(
+            "it is without the query string",
+            format!("write {path:?}, or {{exact: …}} if your requests' paths have a query"),
+        );
+    }
+    if let Some((path, _)) = text.split_once('#') {
+        return not("it is without what follows #", format!("write {path:?}"));
+    }
+    if let Some(sign) = text.chars().find(|sign| !sign.is_ascii_graphic()) {
+        let bytes = sign.to_string();
+        let encoded: String = bytes.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let help = format!("write {encoded} for {sign:?}");
+        return not("paths come percent-encoded", help);
+    }
+    if let Some(part) = text.split('/').find(|part| is_parameter(part)) {
+        let help = format!(
+            "write * for {part:?}, or match the route, which is the pattern that a path fits"
+        );
+        return not("it has no parameters in it", help);
+    }
+    if text.contains('[') && text.contains(']') || text.contains('{') && text.contains('}') {
+        let why = "globs have *, ** and ?, but neither [] nor {}";
+        return not(why, "write a list of globs, or {regex: …}".to_owned());
+    }
+    if form == Form::Plain && !is_glob && text.len() > 1 && text.ends_with('/') {
+        let message = format!("only the path {text:?} itself meets this, and nothing below it");
+        let help = format!("write \"{text}**\", or {{exact: {text}}} if it alone is meant");
+        return Slip::new(ONLY_THIS_PATH, message, help);
+    }
+    None
+}
+
+/// A part of a route that stands for any: `{id}`, `:id` or `<id>`.
+fn is_parameter(part: &str) -> bool {
+    let inside = |open: char, close: char| {
+        let inside = part
+            .strip_prefix(open)
+            .and_then(|part| part.strip_suffix(close));
+        inside.is_some_and(|name| !name.is_empty() && !name.contains(','))
+    };
+    let is_colon = part.strip_prefix(':').is_some_and(|name| !name.is_empty());
+    is_colon || inside('{', '}') || inside('<', '>')
+}
+
+fn host(text: &str) -> Option<Slip> {
+    let (why, help) = if text.contains('/') {
+        let bare = text.split_once("://").map_or(text, |(_, rest)| rest);
+        let bare = bare.split('/').next().unwrap_or(bare);
+        ("it has neither a scheme nor a path", bare.to_owned())
+    } else if text.contains(|sign: char| sign.is_ascii_uppercase()) {
+        ("hosts are in lower case", text.to_ascii_lowercase())
+    } else {
+        return None;
+    };
+    let message = format!("no request has the host {text:?}: {why}");
+    Slip::new(NOT_A_HOST, message, format!("write {help:?}"))
+}
+
+/// An address as no request has it: it is compared letter by letter.
+fn address(text: &str, form: Form) -> Option<Slip> {
+    let wrong = match form {
+        Form::Exact => match text.parse::<std::net::IpAddr>() {
+            Ok(address) => address.to_canonical().to_string() != *text,
+            Err(_) => true,
+        },
+        Form::Prefix | Form::Glob => text.contains(|sign: char| sign.is_ascii_uppercase()),
+        Form::Plain if text.contains('*') => {
+            text.contains(|sign: char| sign == '/' || sign.is_ascii_uppercase())
+        }
+        _ => false,
+    };
+    if !wrong {
+        return None;
+    }
+    let message =
+        format!("no request has the ip {text:?}: addresses are compared letter by letter here");
+    let help = "write the address or the network alone, as in ip: 2001:db8::/32";
+    Slip::new(NOT_AN_ADDRESS, message, help)
+}
+
+/// A star that is to skip what has slashes in it.
+fn star(fact: &str, text: &str, form: Form) -> Option<Slip> {
+    let at = text.find('*').filter(|_| form != Form::Prefix)?;
+    let is_double = text[at..].starts_with("**");
+    if is_double || text[..at].contains('/') {
+        return None;
+    }
+    let header = fact.trim_start_matches("header.");
+    let message = format!(
+        "{text:?} meets no {header} with a slash in it, and nearly all have one: * is anything but /"
+    );
+    let help = format!("write {:?}", text.replace('*', "**"));
+    Slip::new(STAR_STOPS_AT_SLASH, message, help)
+}

@@ -1,0 +1,186 @@
+//! What requests get while the store can't be asked: by each kind of limit.
+
+use super::Limits;
+
+/// What a request gets while the store can't be asked.
+///
+/// ```
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::policy::OnStoreFailure;
+///
+/// let policy = Policy::from_text("limits: [{name: a, rate: 9/s, on_store_failure: open}]", Format::Yaml)?.policy;
+/// assert_eq!(policy.rules[0].on_store_failure.rate, OnStoreFailure::Open);
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OnStoreFailure {
+    /// It passes.
+    Open,
+    /// It is refused.
+    Closed,
+    /// It is judged by a limit of this process alone.
+    Local,
+    /// Likewise; and once the store has failed for a while it isn't asked for some time.
+    CircuitBreak,
+}
+
+impl OnStoreFailure {
+    /// As files say it.
+    ///
+    /// ```
+    /// use tollgate_engine::policy::OnStoreFailure;
+    ///
+    /// assert_eq!(OnStoreFailure::CircuitBreak.name(), "circuit-break");
+    /// ```
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Closed => "closed",
+            Self::Local => "local",
+            Self::CircuitBreak => "circuit-break",
+        }
+    }
+}
+
+/// What each kind of limit of a rule or tier does while the store can't be asked. A request passes only if all of
+/// them let it: one that is closed denies it, whatever the others would say.
+///
+/// Where nothing is said, a quota is closed, as a total that is gone can't be given back, and anything else is judged
+/// locally.
+///
+/// ```
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::policy::{FailureModes, OnStoreFailure};
+///
+/// let text = "limits: [{name: a, rate: 9/s, quota: 99/day, on_store_failure: {quota: open}}]";
+/// let policy = Policy::from_text(text, Format::Yaml)?.policy;
+/// let modes = FailureModes { quota: OnStoreFailure::Open, ..FailureModes::default() };
+/// assert_eq!(policy.rules[0].on_store_failure, modes);
+/// assert_eq!(modes.rate, OnStoreFailure::Local);
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FailureModes {
+    /// Of its rates.
+    pub rate: OnStoreFailure,
+    /// Of its quota.
+    pub quota: OnStoreFailure,
+    /// Of how many at once.
+    pub concurrency: OnStoreFailure,
+}
+
+impl Default for FailureModes {
+    fn default() -> Self {
+        Self {
+            quota: OnStoreFailure::Closed,
+            ..Self::from(OnStoreFailure::Local)
+        }
+    }
+}
+
+impl From<OnStoreFailure> for FailureModes {
+    /// The same for all kinds.
+    fn from(all: OnStoreFailure) -> Self {
+        Self {
+            rate: all,
+            quota: all,
+            concurrency: all,
+        }
+    }
+}
+
+impl FailureModes {
+    /// Those of the limits that there are, by their names in files.
+    ///
+    /// ```
+    /// use tollgate::Rate;
+    /// use tollgate_engine::policy::{FailureModes, Limits, OnStoreFailure};
+    ///
+    /// let limits = Limits { rates: vec![Rate::per_second(5)], quota: Some("5/day".parse()?), ..Limits::default() };
+    /// let used: Vec<_> = FailureModes::default().used_by(&limits).collect();
+    /// assert_eq!(used, [("rate", OnStoreFailure::Local), ("quota", OnStoreFailure::Closed)]);
+    /// # Ok::<(), tollgate::quota::QuotaError>(())
+    /// ```
+    pub fn used_by(
+        self,
+        limits: &Limits,
+    ) -> impl Iterator<Item = (&'static str, OnStoreFailure)> + use<> {
+        let each = [
+            (!limits.rates.is_empty(), "rate", self.rate),
+            (limits.quota.is_some(), "quota", self.quota),
+            (
+                limits.concurrency.is_some(),
+                "concurrency",
+                self.concurrency,
+            ),
+        ];
+        let used = each.into_iter().filter(|(is_used, ..)| *is_used);
+        used.map(|(_, name, mode)| (name, mode))
+    }
+
+    /// The one that all of these limits have, if they have one: that of the rates if there is none of them.
+    ///
+    /// ```
+    /// use tollgate_engine::policy::{FailureModes, Limits, OnStoreFailure};
+    ///
+    /// let slots = Limits { concurrency: Some(5), ..Limits::default() };
+    /// assert_eq!(FailureModes::default().one_of(&slots), Some(OnStoreFailure::Local));
+    /// ```
+    pub fn one_of(self, limits: &Limits) -> Option<OnStoreFailure> {
+        let mut used = self.used_by(limits).map(|(_, mode)| mode);
+        let first = used.next().unwrap_or(self.rate);
+        used.all(|mode| mode == first).then_some(first)
+    }
+
+    /// Whether one of these limits has this one.
+    ///
+    /// ```
+    /// use tollgate_engine::policy::{FailureModes, Limits, OnStoreFailure};
+    ///
+    /// let quota = Limits { quota: Some("5/day".parse()?), ..Limits::default() };
+    /// assert!(FailureModes::default().any_of(&quota, OnStoreFailure::Closed));
+    /// # Ok::<(), tollgate::quota::QuotaError>(())
+    /// ```
+    pub fn any_of(self, limits: &Limits, wanted: OnStoreFailure) -> bool {
+        self.used_by(limits).any(|(_, mode)| mode == wanted)
+    }
+
+    /// In words: one if all are the same, else each kind with its own.
+    ///
+    /// ```
+    /// use tollgate::Rate;
+    /// use tollgate_engine::policy::{FailureModes, Limits};
+    ///
+    /// let limits = Limits { rates: vec![Rate::per_second(5)], quota: Some("5/day".parse()?), ..Limits::default() };
+    /// assert_eq!(FailureModes::default().shown(&limits), "rate local, quota closed");
+    /// # Ok::<(), tollgate::quota::QuotaError>(())
+    /// ```
+    pub fn shown(self, limits: &Limits) -> String {
+        match self.one_of(limits) {
+            Some(one) => one.name().to_owned(),
+            None => {
+                let each = self.used_by(limits);
+                let each = each.map(|(kind, mode)| format!("{kind} {}", mode.name()));
+                each.collect::<Vec<_>>().join(", ")
+            }
+        }
+    }
+
+    /// As files say it, if it isn't what holds where nothing is said.
+    pub(crate) fn written(self, limits: &Limits) -> Option<String> {
+        let default = Self::default();
+        if self.used_by(limits).eq(default.used_by(limits)) {
+            return None;
+        }
+        Some(match self.one_of(limits) {
+            Some(one) => one.name().to_owned(),
+            None => {
+                let each = self.used_by(limits);
+                let each = each.map(|(kind, mode)| format!("{kind}: {}", mode.name()));
+                format!("{{{}}}", each.collect::<Vec<_>>().join(", "))
+            }
+        })
+    }
+}

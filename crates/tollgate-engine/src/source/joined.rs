@@ -1,0 +1,251 @@
+//! The files of a policy as one text.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::load::{self, Loaded};
+use super::{Rejected, Sources, check, files_in};
+use crate::document::{Node, Value};
+use crate::policy::Policy;
+use crate::render::escaped;
+
+/// Fields whose items of all files count, and may be one alone.
+const LISTS: [&str; 4] = ["limits", "exempt", "block", "facts"];
+/// Fields whose entries of all files count.
+const MAPS: [&str; 2] = ["tiers", "tenants"];
+
+impl Policy {
+    /// The policy at a path as one text: a file that includes none as it is written, several of ours as one file of
+    /// YAML that says the same, and those of envoyproxy/ratelimit's form one after the other, as a file has one domain.
+    ///
+    /// # Errors
+    /// Every error in these files.
+    ///
+    /// ```
+    /// use tollgate_engine::Policy;
+    ///
+    /// # let folder = std::env::temp_dir().join(format!("tollgate-text-of-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder)?;
+    /// std::fs::write(folder.join("a.yaml"), "limits: [{name: login, key: ip, rate: 5/m}]\n")?;
+    /// std::fs::write(folder.join("b.toml"), "near_limit = '90%'\n")?;
+    /// let text = Policy::text_of(&folder)?;
+    /// assert!(text.contains("- {\"name\": \"login\", \"key\": \"ip\", \"rate\": \"5/m\"}\n"));
+    /// assert!(text.ends_with("b.toml\nnear_limit: \"90%\"\n"));
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn text_of(path: impl AsRef<Path>) -> Result<String, Rejected> {
+        let path = path.as_ref();
+        // Whatever is wrong is said as ever.
+        let checked = Self::from_path(path)?;
+        let mut sources = checked.sources.iter();
+        if let (Some(only), None) = (sources.next(), sources.next()) {
+            return Ok(only.text().to_owned());
+        }
+        if !checked.policy.domains.is_empty() {
+            return Ok(one_by_one(&checked.sources));
+        }
+        let load = || match files_in(path) {
+            files if files.is_empty() => load::from_path(path),
+            files => load::from_paths(&files),
+        };
+        // They may have changed since.
+        let Loaded { sources, trees, .. } = load();
+        let text = together(&trees, &sources);
+        check(load::from_text(&text, crate::document::Format::Yaml))?;
+        Ok(text)
+    }
+}
+
+/// Each file below its name.
+fn one_by_one(sources: &Sources) -> String {
+    let mut text = String::new();
+    for source in sources.iter() {
+        let (name, own) = (escaped(source.name()), source.text().trim_end());
+        // Writing to a string can't fail.
+        let _ = write!(text, "---\n# {name}\n{own}\n");
+    }
+    text
+}
+
+/// One field of a policy, as all files say it.
+struct Field<'t> {
+    name: &'t str,
+    values: Vec<&'t Node>,
+}
+
+/// All files as one, the included ones first, as they are read.
+fn together(trees: &[Node], sources: &Sources) -> String {
+    let mut fields: Vec<Field<'_>> = Vec::new();
+    for tree in trees {
+        let Value::Map(own) = &tree.value else {
+            continue;
+        };
+        for (name, value) in own {
+            let Value::Text(name) = &name.value else {
+                continue;
+            };
+            if name == "include" {
+                continue;
+            }
+            match fields.iter_mut().find(|field| field.name == name) {
+                Some(field) => field.values.push(value),
+                None => fields.push(Field {
+                    name,
+                    values: vec![value],
+                }),
+            }
+        }
+    }
+    let mut text = String::new();
+    for field in &fields {
+        field.write(sources, &mut text);
+    }
+    text
+}
+
+impl Field<'_> {
+    fn write(&self, sources: &Sources, text: &mut String) {
+        let name = self.name;
+        // Writing to a string can't fail.
+        if LISTS.contains(&name) {
+            let _ = writeln!(text, "{name}:");
+            let before = text.len();
+            for value in &self.values {
+                let items = match &value.value {
+                    Value::List(items) => items.as_slice(),
+                    Value::Null => &[],
+                    _ => std::slice::from_ref(*value),
+                };
+                origin(items.first(), sources, text);
+                for item in items {
+                    text.push_str("- ");
+                    flow(item, text);
+                    text.push('\n');
+                }
+            }
+            if text.len() == before {
+                text.truncate(before - 1);
+                text.push_str(" []\n");
+            }
+        } else if MAPS.contains(&name) {
+            let _ = writeln!(text, "{name}:");
+            for value in &self.values {
+                let Value::Map(entries) = &value.value else {
+                    continue;
+                };
+                origin(entries.first().map(|(key, _)| key), sources, text);
+                for (key, value) in entries {
+                    text.push_str("  ");
+                    flow(key, text);
+                    text.push_str(": ");
+                    flow(value, text);
+                    text.push('\n');
+                }
+            }
+        } else if let Some(value) = self.values.first() {
+            origin(Some(value), sources, text);
+            let _ = write!(text, "{name}: ");
+            flow(value, text);
+            text.push('\n');
+        }
+    }
+}
+
+/// Says which file the next lines are from.
+fn origin(first: Option<&Node>, sources: &Sources, text: &mut String) {
+    let source = first.and_then(|node| sources.get(node.span.file));
+    if let Some(source) = source {
+        // Writing to a string can't fail.
+        let _ = writeln!(text, "# {}", escaped(source.name()));
+    }
+}
+
+/// A value in one line, which YAML reads as it was. Its depth is bounded where it was made.
+fn flow(node: &Node, text: &mut String) {
+    match &node.value {
+        Value::Null => text.push('~'),
+        Value::Bool(is) => text.push_str(if *is { "true" } else { "false" }),
+        Value::Integer(number) => text.push_str(&number.to_string()),
+        Value::Float(number) => text.push_str(&format!("{number:?}")),
+        Value::Text(own) => quoted(own, text),
+        Value::List(items) => {
+            text.push('[');
+            for (place, item) in items.iter().enumerate() {
+                text.push_str(if place == 0 { "" } else { ", " });
+                flow(item, text);
+            }
+            text.push(']');
+        }
+        Value::Map(entries) => {
+            text.push('{');
+            for (place, (key, value)) in entries.iter().enumerate() {
+                text.push_str(if place == 0 { "" } else { ", " });
+                flow(key, text);
+                text.push_str(": ");
+                flow(value, text);
+            }
+            text.push('}');
+        }
+    }
+}
+
+/// Text in quotes, by escapes that YAML knows.
+fn quoted(own: &str, text: &mut String) {
+    text.push('"');
+    for character in own.chars() {
+        match character {
+            '"' | '\\' => text.extend(['\\', character]),
+            '\n' => text.push_str("\\n"),
+            // What YAML takes for a break, or for nothing that can be printed.
+            other
+                if other.is_control() || matches!(other, '\u{2028}' | '\u{2029}' | '\u{feff}') =>
+            {
+                let _ = write!(text, "\\u{:04x}", u32::from(other));
+            }
+            other => text.push(other),
+        }
+    }
+    text.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::diff::Diff;
+    use crate::document::Format;
+    use crate::policy::Policy;
+
+    #[test]
+    fn several_files_say_the_same_as_the_one_that_is_made_of_them() {
+        let folder = std::env::temp_dir().join(format!("tollgate-joined-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
+        write(
+            "first.yaml",
+            "include: [second.yaml, third.toml]\nlimits:\n- {name: all, rate: [5/s, 90/h]}\n\
+             block: [{user: \"a\\\"\\\\\\t\\u2028b: #\"}]\ndefault_tier: free\nfacts: [region]\nmode: shadow\n",
+        );
+        write(
+            "second.yaml",
+            "limits: [{name: login, key: [ip, region], match: {path: [/a/**, /b]}, rate: 5/m, cost: 2}]\n\
+             tiers: {free: {rate: 10/s burst 20}}\ntenants: {\"007\": free, \"true\": free}\nexempt: [{ip: 10.0.0.0/8}]\n",
+        );
+        write(
+            "third.toml",
+            "near_limit = '90%'\n[tiers.pro]\nquota = '10000/month'\n[tenants]\nacme = 'pro'\n",
+        );
+        let path = folder.join("first.yaml");
+        let text = Policy::text_of(&path).unwrap();
+        let (one, several) = (
+            Policy::from_text(&text, Format::Yaml).unwrap().policy,
+            Policy::from_path(&path).unwrap().policy,
+        );
+        let names = |policy: &Policy| -> Vec<String> {
+            policy.rules.iter().map(|rule| rule.name.clone()).collect()
+        };
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(Diff::between(&several, &one).to_string(), "", "{text}");
+        assert_eq!(names(&one), ["login", "all"]);
+        assert_eq!((one.tenants.len(), one.near_limit_percent), (3, 90));
+    }
+}

@@ -1,0 +1,245 @@
+//! What operators should know of a policy in force: limits that are there, and apply to nothing.
+
+use std::fmt;
+
+use tollgate::OnMissingKey;
+
+use crate::suggest::any_of;
+
+/// Most names that a text lists.
+const MOST: usize = 12;
+
+/// A limit of the policy in force that applied to none of its first hundred requests, or a tier that isn't there.
+///
+/// [`Observer::warned`](crate::observer::Observer::warned) is told of each once, and
+/// [`Engine::warnings`](crate::Engine::warnings) lists those of the policy in force.
+///
+/// ```
+/// # use tollgate::clock::Manual;
+/// # use tollgate_engine::backend::Memory;
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::{Engine, Facts, Policy};
+/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 1/h}]", Format::Yaml)?.policy;
+/// let engine = Engine::new(policy, memory)?;
+/// for _ in 0..100 {
+///     assert!(engine.decide(&Facts::new().with("usr", "ada")).passed().is_some());
+/// }
+/// assert_eq!(
+///     engine.warnings()[0].to_string(),
+///     "the rule \"per-user\" found its key in none of its first 100 requests, and let all of them pass: it counts by \
+///      user, and the last request had usr; did you mean user where you say usr? Send that fact, or say on_missing_key: \
+///      pass, deny or one_counter"
+/// );
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Warning {
+    /// A rule that matched a hundred requests found its key in none of them.
+    KeyNeverFound {
+        /// The rule.
+        rule: String,
+        /// The facts of each of its keys, in their order.
+        wants: Vec<Vec<String>>,
+        /// What happened to the requests.
+        on_missing_key: OnMissingKey,
+        /// The facts of the last one.
+        had: Had,
+    },
+    /// None of a hundred requests had a tenant, so no tier applied to any.
+    TenantNeverFound {
+        /// The facts of the last one.
+        had: Had,
+    },
+    /// None of a hundred tenants was in a tier that there is.
+    TierNeverFound {
+        /// The fact that should carry it, and what it was in the last request; none if it has none.
+        tier: Option<(String, String)>,
+        /// The tiers that there are.
+        known: Vec<String>,
+        /// Whether the default tier applied to them.
+        has_default: bool,
+    },
+    /// No rule was for any of the first hundred requests.
+    NoRuleMet {
+        /// The facts of the last one.
+        had: Had,
+    },
+    /// No limit was for any descriptor of the first hundred requests of descriptors.
+    NoDescriptorMet {
+        /// The domain of the last one.
+        domain: String,
+        /// The domains that there are.
+        known: Vec<String>,
+        /// The keys of its descriptors' entries.
+        had: Vec<String>,
+    },
+}
+
+/// The names of the facts that a request had, and which of them are near to one that the policy asks for.
+///
+/// ```
+/// use tollgate_engine::warning::Had;
+///
+/// let had = Had::default();
+/// assert_eq!(had.to_string(), "no facts");
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Had {
+    /// The names.
+    pub names: Vec<String>,
+    /// Names that nothing in the policy asks for, each with the one that was likely meant.
+    pub near: Vec<(String, String)>,
+}
+
+impl Warning {
+    /// The rule it is about, if it is about one.
+    ///
+    /// ```
+    /// use tollgate_engine::warning::{Had, Warning};
+    ///
+    /// # fn shows(warning: &Warning) -> Option<&str> {
+    /// warning.rule()
+    /// # }
+    /// ```
+    pub fn rule(&self) -> Option<&str> {
+        match self {
+            Self::KeyNeverFound { rule, .. } => Some(rule),
+            _ => None,
+        }
+    }
+}
+
+/// Names as a list, no more than a line of them.
+fn list(names: &[String]) -> String {
+    let shown: Vec<&str> = names.iter().take(MOST).map(String::as_str).collect();
+    match names.len().saturating_sub(MOST) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+impl fmt::Display for Had {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.names.is_empty() {
+            return f.write_str("no facts");
+        }
+        f.write_str(&list(&self.names))?;
+        for (name, near) in self.near.iter().take(MOST) {
+            write!(f, "; did you mean {near} where you say {name}?")?;
+        }
+        Ok(())
+    }
+}
+
+/// What ends a sentence about facts: a question has its own sign.
+fn end(had: &Had) -> &'static str {
+    if had.near.is_empty() { "." } else { "" }
+}
+
+/// A rule that never found its key: what it wants, what the requests had, and what became of them.
+struct KeyNeverFound<'a> {
+    rule: &'a str,
+    wants: &'a [Vec<String>],
+    on_missing_key: OnMissingKey,
+    had: &'a Had,
+}
+
+impl fmt::Display for KeyNeverFound<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rule, had, .. } = self;
+        let keys: Vec<_> = self.wants.iter().map(|facts| facts.join(" and ")).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let became = match self.on_missing_key {
+            OnMissingKey::Pass => "let all of them pass",
+            OnMissingKey::Deny => "denied all of them",
+            OnMissingKey::OneCounter => "counted all of them together",
+        };
+        write!(
+            f,
+            "the rule {rule:?} found its key in none of its first 100 requests, and {became}: it counts by {}, \
+             and the last request had {had}{} Send that fact, or say on_missing_key: pass, deny or one_counter",
+            any_of(&keys),
+            end(had),
+        )
+    }
+}
+
+/// The tier that the last of a hundred tenants had, if any, and the tiers that there are.
+struct TierNeverFound<'a> {
+    tier: Option<&'a (String, String)>,
+    known: &'a [String],
+    has_default: bool,
+}
+
+impl fmt::Display for TierNeverFound<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.tier {
+            Some((fact, value)) => write!(
+                f,
+                "none of the first 100 tenants was in a tier of the policy: the last request had {fact}={value:?}, \
+                 and the tiers are {}. ",
+                list(self.known)
+            )?,
+            None => write!(
+                f,
+                "none of the first 100 tenants was in a tier of the policy: they aren't listed under tenants. "
+            )?,
+        }
+        f.write_str(if self.has_default {
+            "They are in the default tier"
+        } else {
+            "Nothing limits them: add the tier, or a default_tier"
+        })
+    }
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::KeyNeverFound {
+                rule,
+                wants,
+                on_missing_key,
+                had,
+            } => KeyNeverFound {
+                rule,
+                wants,
+                on_missing_key: *on_missing_key,
+                had,
+            }
+            .fmt(f),
+            Self::TenantNeverFound { had } => write!(
+                f,
+                "none of the first 100 requests had a tenant, so no tier applied to them: the last request had {had}{} \
+                 Send the fact tenant",
+                end(had),
+            ),
+            Self::TierNeverFound {
+                tier,
+                known,
+                has_default,
+            } => TierNeverFound {
+                tier: tier.as_ref(),
+                known,
+                has_default: *has_default,
+            }
+            .fmt(f),
+            Self::NoRuleMet { had } => write!(
+                f,
+                "no rule was for any of the first 100 requests, so nothing limits them: the last request had {had}{} \
+                 tollgate explain shows what each rule wants",
+                end(had),
+            ),
+            Self::NoDescriptorMet { domain, known, had } => write!(
+                f,
+                "no limit was for any descriptor of the first 100 requests, so nothing limits them: the last request \
+                 was of the domain {domain:?} with entries {}, and the policy has the domains {}",
+                list(had),
+                list(known),
+            ),
+        }
+    }
+}

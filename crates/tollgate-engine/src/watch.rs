@@ -1,0 +1,360 @@
+//! Watches the files of a policy, which may be links, and may be replaced, removed and made again (feature `watch`).
+//!
+//! [`Engine::watch`](crate::Engine::watch) puts a changed policy in force; [`FileWatch`] is what notices the change. Every folder on the way to a file is watched, so that a link that leads elsewhere is noticed as well as a file that
+//! another is moved over: Kubernetes swaps the link `..data`, and most editors write a new file. Where the system can't
+//! tell of changes, the files are looked at from time to time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use notify::event::{AccessKind, AccessMode, ModifyKind};
+use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use tollgate::clock::Monotonic;
+use tollgate::{Clock, Timestamp};
+
+mod policy;
+
+pub use policy::WatchEvent;
+
+/// So long nothing may happen before files are read: a change often comes in several steps.
+const CALM: Duration = Duration::from_millis(150);
+/// More steps than this aren't waited for.
+const MOST_STEPS: usize = 100;
+/// How often files are polled where the system doesn't report changes.
+pub const POLL_EVERY: Duration = Duration::from_secs(2);
+/// Links that lead to links, as many as the system follows.
+const MOST_LINKS: usize = 40;
+
+/// The folders on the way to some files, and what in each of them matters.
+type Folders = BTreeMap<PathBuf, Names>;
+
+/// What in a folder matters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Names {
+    /// These entries.
+    Some(BTreeSet<OsString>),
+    /// All: the folder itself is what is read.
+    All,
+}
+
+/// Watches files in a thread of its own, until it is dropped.
+///
+/// ```no_run
+/// use std::path::PathBuf;
+/// use tollgate_engine::watch::FileWatch;
+///
+/// let file = PathBuf::from("policy.yaml");
+/// let watch = FileWatch::start(vec![file.clone()], move |polled| {
+///     if let Some(why) = polled {
+///         eprintln!("the system doesn't report changes, so the files are polled: {why}");
+///     }
+///     println!("{:?}", std::fs::read_to_string(&file));
+///     vec![file.clone()]
+/// })?;
+/// # drop(watch);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "the files are watched until it is dropped"]
+pub struct FileWatch(Sender<Signal>);
+
+/// What a thread is told that looks after files.
+#[derive(Debug)]
+enum Signal {
+    /// Something happened to these; to something that isn't known if there are none.
+    Happened(Vec<PathBuf>),
+    End,
+}
+
+/// What is next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Read,
+    End,
+}
+
+/// The files that are looked after, and the way to them.
+struct Watched {
+    how: How,
+    /// Why the system can't report changes, until the reader was told.
+    polled_because: Option<String>,
+    paths: Vec<PathBuf>,
+    folders: Folders,
+    /// Whether one of the folders may be another now, which nobody looks after.
+    is_stale: bool,
+    signals: Receiver<Signal>,
+}
+
+/// Who notices that they have changed.
+enum How {
+    /// The system, which tells.
+    Told(RecommendedWatcher),
+    /// This thread, by what was known of the files.
+    Looking(Vec<Stamp>),
+}
+
+/// What is known of a file without reading it.
+type Stamp = Option<(u64, u64, u64, i64, i64)>;
+
+impl FileWatch {
+    /// Calls `read` once, and then whenever something has happened to the files and nothing more did for 150 ms. It returns
+    /// the files to watch from then on. Where the system can't report changes the files are polled every 2 seconds, and
+    /// the next call says why.
+    ///
+    /// # Errors
+    /// The system has no thread for it.
+    pub fn start(
+        paths: Vec<PathBuf>,
+        mut read: impl FnMut(Option<&str>) -> Vec<PathBuf> + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let (tell, signals) = mpsc::channel();
+        let told = tell.clone();
+        let look = move || {
+            let mut watched = Watched::new(paths, told, signals);
+            loop {
+                // What happens from here on is told, and what happened before is read now.
+                let is_new = watched.follow();
+                if !is_new && watched.wait() == Next::End {
+                    return;
+                }
+                let polled = watched.polled_because.take();
+                watched.paths = read(polled.as_deref());
+            }
+        };
+        let thread = std::thread::Builder::new().name("file-watch".to_owned());
+        thread.spawn(look)?;
+        Ok(Self(tell))
+    }
+}
+
+impl Drop for FileWatch {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.send(Signal::End);
+    }
+}
+
+impl Watched {
+    fn new(paths: Vec<PathBuf>, tell: Sender<Signal>, signals: Receiver<Signal>) -> Self {
+        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            let paths = match event {
+                Ok(event) if is_change(&event.kind) => event.paths,
+                Ok(_) => return,
+                // Something was missed.
+                Err(_) => Vec::new(),
+            };
+            // Nobody listens once that has ended.
+            let _ = tell.send(Signal::Happened(paths));
+        });
+        let (how, polled_because) = match watcher {
+            Ok(watcher) => (How::Told(watcher), None),
+            Err(error) => (How::Looking(Vec::new()), Some(error.to_string())),
+        };
+        Self {
+            how,
+            polled_because,
+            paths,
+            folders: Folders::new(),
+            is_stale: false,
+            signals,
+        }
+    }
+
+    /// Looks after the files by the ways that lead to them now. Whether those are others than before, so that something
+    /// may have been missed.
+    fn follow(&mut self) -> bool {
+        let folders = folders_of(&self.paths);
+        let mut is_new = std::mem::take(&mut self.is_stale) || folders != self.folders;
+        let before = std::mem::replace(&mut self.folders, folders);
+        let failed = match &mut self.how {
+            // What is to be told of a folder is lost if it is watched anew, so that isn't done without need.
+            How::Told(_) if !is_new => None,
+            How::Told(watcher) => {
+                // Another folder may be where one was, and that one isn't looked after any more. It may be gone.
+                for folder in before.keys().chain(self.folders.keys()) {
+                    let _ = watcher.unwatch(folder);
+                }
+                let watch = |folder: &PathBuf| {
+                    let watched = watcher.watch(folder, RecursiveMode::NonRecursive);
+                    unable(folder, &self.folders, &watched.err()?)
+                };
+                self.folders.keys().filter_map(watch).next_back()
+            }
+            How::Looking(last) => {
+                let now = stamps(&self.paths);
+                is_new |= now != *last;
+                *last = now;
+                None
+            }
+        };
+        if let Some(why) = failed {
+            self.polled_because = Some(why);
+            self.how = How::Looking(stamps(&self.paths));
+            is_new = true;
+        }
+        is_new
+    }
+
+    /// Waits until something has happened to the files, and no more does.
+    fn wait(&mut self) -> Next {
+        if let How::Looking(last) = &mut self.how {
+            loop {
+                match self.signals.recv_timeout(POLL_EVERY) {
+                    Ok(Signal::Happened(_)) => {}
+                    Ok(Signal::End) | Err(RecvTimeoutError::Disconnected) => return Next::End,
+                    Err(RecvTimeoutError::Timeout) if stamps(&self.paths) == *last => {}
+                    Err(RecvTimeoutError::Timeout) => return Next::Read,
+                }
+            }
+        }
+        let folders = &self.folders;
+        let matters = |paths: &[PathBuf]| {
+            paths.is_empty() || paths.iter().any(|path| is_about(folders, path))
+        };
+        // Nothing has happened yet.
+        let clock = Monotonic::new();
+        let (mut until, mut steps) = (None::<Timestamp>, 0);
+        loop {
+            let signal = match until {
+                None => self
+                    .signals
+                    .recv()
+                    .map_err(|_| RecvTimeoutError::Disconnected),
+                Some(until) => self.signals.recv_timeout(until - clock.now()),
+            };
+            if let Ok(Signal::Happened(paths)) = &signal {
+                self.is_stale |= is_of_folders(folders, paths);
+            }
+            match signal {
+                Ok(Signal::Happened(paths)) if matters(&paths) && steps < MOST_STEPS => {
+                    until = Some(clock.now() + CALM);
+                    steps += 1;
+                }
+                Ok(Signal::Happened(_)) => {}
+                Err(RecvTimeoutError::Timeout) => return Next::Read,
+                Ok(Signal::End) | Err(RecvTimeoutError::Disconnected) => return Next::End,
+            }
+        }
+    }
+}
+
+/// Whether an event is one: to read a file is none, though it is told of. Nor is to write to one where it is told when that
+/// is over: half of a policy may be one, too.
+fn is_change(kind: &EventKind) -> bool {
+    match kind {
+        EventKind::Access(AccessKind::Close(AccessMode::Write)) => true,
+        EventKind::Access(_) => false,
+        EventKind::Modify(ModifyKind::Data(_)) => !cfg!(target_os = "linux"),
+        _ => true,
+    }
+}
+
+/// Why changes can't be told of, if it matters that this folder isn't watched. Folders far above may not be read, and
+/// what is missing isn't there to be watched.
+fn unable(folder: &Path, folders: &Folders, error: &notify::Error) -> Option<String> {
+    let is_last = !folders
+        .keys()
+        .any(|other| other != folder && other.starts_with(folder));
+    let is_missing = matches!(error.kind, notify::ErrorKind::PathNotFound)
+        || matches!(&error.kind, notify::ErrorKind::Io(error) if error.kind() == std::io::ErrorKind::NotFound);
+    (is_last && !is_missing).then(|| format!("{}: {error}", folder.display()))
+}
+
+/// Whether something happened to folders themselves, or nobody knows to what.
+fn is_of_folders(folders: &Folders, paths: &[PathBuf]) -> bool {
+    paths.is_empty() || paths.iter().any(|path| folders.contains_key(path))
+}
+
+fn is_about(folders: &Folders, path: &Path) -> bool {
+    // The folder itself: it was moved or removed.
+    if folders.contains_key(path) {
+        return true;
+    }
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return true;
+    };
+    match folders.get(folder) {
+        Some(Names::All) => true,
+        Some(Names::Some(names)) => names.contains(name),
+        None => false,
+    }
+}
+
+/// The folders on the way to these files or folders, each as it is called without links.
+fn folders_of(paths: &[PathBuf]) -> Folders {
+    let mut folders = Folders::new();
+    for path in paths {
+        let whole = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        walk(&whole, &mut folders);
+    }
+    folders
+}
+
+/// Goes from the root to what a path leads to, through all links on the way.
+fn walk(path: &Path, folders: &mut Folders) {
+    let mut at = PathBuf::from("/");
+    let mut rest: Vec<OsString> = parts(path);
+    let mut links = 0;
+    while let Some(name) = rest.pop() {
+        if name == ".." {
+            at.pop();
+            continue;
+        }
+        let names = folders
+            .entry(at.clone())
+            .or_insert(Names::Some(BTreeSet::new()));
+        if let Names::Some(names) = names {
+            names.insert(name.clone());
+        }
+        let next = at.join(&name);
+        match std::fs::read_link(&next) {
+            Ok(target) if links < MOST_LINKS => {
+                links += 1;
+                if target.is_absolute() {
+                    at = PathBuf::from("/");
+                }
+                rest.extend(parts(&target));
+            }
+            Ok(_) => return,
+            // What isn't there can't be looked into, but can be made.
+            Err(_) if !next.exists() => return,
+            Err(_) => at = next,
+        }
+    }
+    if at.is_dir() {
+        folders.insert(at, Names::All);
+    }
+}
+
+/// The names on a way, the last first.
+fn parts(path: &Path) -> Vec<OsString> {
+    let parts = path.components().rev().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        _ => None,
+    });
+    parts.collect()
+}
+
+/// What is known of files, and of those in folders, without reading them.
+fn stamps(paths: &[PathBuf]) -> Vec<Stamp> {
+    let stamp = |path: &Path| {
+        let known = std::fs::metadata(path).ok()?;
+        Some((
+            known.dev(),
+            known.ino(),
+            known.len(),
+            known.mtime(),
+            known.mtime_nsec(),
+        ))
+    };
+    let inside = |path: &PathBuf| crate::source::files_in(path);
+    let all = paths
+        .iter()
+        .flat_map(|path| std::iter::once(path.clone()).chain(inside(path)));
+    all.map(|path| stamp(&path)).collect()
+}

@@ -1,0 +1,200 @@
+//! Puts a policy in force when its files change, and reports what came of it.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::FileWatch;
+use crate::backend::Backend;
+use crate::diff::Diff;
+use crate::source::fingerprint;
+use crate::{Checked, Diagnostic, Engine, Policy, Rejected};
+
+/// How long until files are read again that couldn't be for want of a file descriptor: nothing reports a free one.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What happened to a policy that is [watched](Engine::watch). Its text is one line for a log.
+///
+/// ```
+/// use tollgate_engine::watch::WatchEvent;
+///
+/// let event = WatchEvent::Rejected { why: "policy.yaml:1:1: unknown field \"limitz\"" };
+/// assert!(event.is_error());
+/// assert_eq!(
+///     event.to_string(),
+///     "policy not reloaded, the one before stays in force: policy.yaml:1:1: unknown field \"limitz\""
+/// );
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum WatchEvent<'a> {
+    /// A changed policy is in force.
+    Reloaded {
+        /// What it changed.
+        changes: &'a Diff,
+        /// What may not be meant in it.
+        warnings: &'a [Diagnostic],
+    },
+    /// The policy before stays in force, because the files can't be put in force.
+    Rejected {
+        /// The likeliest cause, in one line.
+        why: &'a str,
+    },
+    /// The system can't report changes: the files are looked at every [two seconds](super::POLL_EVERY).
+    Polling {
+        /// Why.
+        why: &'a str,
+    },
+}
+
+impl WatchEvent<'_> {
+    /// Whether the files and the policy in force differ now, so that somebody has to act.
+    pub const fn is_error(&self) -> bool {
+        matches!(self, Self::Rejected { .. })
+    }
+}
+
+impl fmt::Display for WatchEvent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reloaded { changes, warnings } => {
+                write!(f, "policy reloaded: {}", changes.summary())?;
+                match warnings.len() {
+                    0 => Ok(()),
+                    1 => f.write_str(", 1 warning"),
+                    more => write!(f, ", {more} warnings"),
+                }
+            }
+            Self::Rejected { why } => {
+                write!(
+                    f,
+                    "policy not reloaded, the one before stays in force: {why}"
+                )
+            }
+            Self::Polling { why } => {
+                write!(
+                    f,
+                    "the system doesn't report changes, the policy is polled: {why}"
+                )
+            }
+        }
+    }
+}
+
+impl<B: Backend + 'static> Engine<B> {
+    /// Watches a policy file, or a folder of them, and puts each change in force, until the returned watch or the last
+    /// other owner of the engine is dropped (feature `watch`).
+    ///
+    /// Changes within 150 ms are one. Files that are replaced, linked elsewhere (as Kubernetes does), removed and made again
+    /// are noticed, and so are those that they include. A file with a mistake changes nothing: the policy before stays in
+    /// force. `report` is called for each event, in a thread of the watch's own: that is the place for your log.
+    ///
+    /// # Errors
+    /// The system has no thread for it.
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    /// use tollgate_engine::backend::Memory;
+    /// use tollgate_engine::{Engine, Policy};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let engine = Arc::new(Engine::new(Policy::from_path("policy.yaml")?.policy, Memory::new())?);
+    /// let _watch = engine.watch("policy.yaml", |event| eprintln!("{event}"))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn watch(
+        self: &Arc<Self>,
+        path: impl Into<PathBuf>,
+        mut report: impl FnMut(&WatchEvent<'_>) + Send + 'static,
+    ) -> std::io::Result<FileWatch> {
+        let path = path.into();
+        let mut follower = Follower {
+            engine: Arc::downgrade(self),
+            path: path.clone(),
+            last: None,
+            was_rejected: false,
+        };
+        FileWatch::start(vec![path], move |polled| {
+            if let Some(why) = polled {
+                report(&WatchEvent::Polling { why });
+            }
+            loop {
+                match follower.look(&mut report) {
+                    Some(files) => return files,
+                    None => std::thread::park_timeout(AGAIN),
+                }
+            }
+        })
+    }
+}
+
+/// What is known of the files that an engine follows.
+struct Follower<B: Backend> {
+    engine: Weak<Engine<B>>,
+    path: PathBuf,
+    /// The files as they were read last.
+    last: Option<u64>,
+    /// Whether they were rejected then.
+    was_rejected: bool,
+}
+
+impl<B: Backend> Follower<B> {
+    /// Puts the files in force if they say something else than before, and returns what to watch; nothing if they have to
+    /// be read again in a moment.
+    fn look(&mut self, report: &mut impl FnMut(&WatchEvent<'_>)) -> Option<Vec<PathBuf>> {
+        let mut files = vec![self.path.clone()];
+        let Some(engine) = self.engine.upgrade() else {
+            return Some(files);
+        };
+        let read = Policy::from_path(&self.path);
+        let now = fingerprint(&read);
+        if self.last.replace(now) == Some(now) {
+            files.extend(names_of(&read));
+            return Some(files);
+        }
+        if read.as_ref().is_err_and(Rejected::is_temporary) {
+            self.last = None;
+            return None;
+        }
+        files.extend(names_of(&read));
+        let put = match read {
+            Ok(checked) => self.put_in_force(&engine, checked, report),
+            Err(rejected) => Err(rejected.in_one_line()),
+        };
+        if let Err(why) = &put {
+            report(&WatchEvent::Rejected { why });
+        }
+        self.was_rejected = put.is_err();
+        Some(files)
+    }
+
+    /// Puts a policy in force, unless it is already.
+    fn put_in_force(
+        &self,
+        engine: &Engine<B>,
+        checked: Checked,
+        report: &mut impl FnMut(&WatchEvent<'_>),
+    ) -> Result<(), String> {
+        let changes = &Diff::between(&engine.policy(), &checked.policy);
+        // After an error it is told that the files are right again.
+        if changes.is_empty() && !self.was_rejected {
+            return Ok(());
+        }
+        let put = engine.reload(checked.policy);
+        put.map_err(|error| error.to_string())?;
+        let warnings = &checked.warnings;
+        report(&WatchEvent::Reloaded { changes, warnings });
+        Ok(())
+    }
+}
+
+/// The files that were read.
+fn names_of(read: &Result<Checked, Rejected>) -> impl Iterator<Item = PathBuf> {
+    let sources = match read {
+        Ok(checked) => &checked.sources,
+        Err(rejected) => &rejected.sources,
+    };
+    sources.iter().map(|source| PathBuf::from(source.name()))
+}
