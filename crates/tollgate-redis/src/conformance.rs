@@ -277,10 +277,10 @@ fn compare(key: &mut ModelledKey, action: KeyAction, now: u64, raw: Raw, algorit
         expected.outcome,
         expected.limit,
         expected.remaining,
-        scaled_up(expected.retry_after),
+        scaled_up(expected.wait()),
         scaled_up(expected.reset_after),
     );
-    let mut seen = seen.decision(numbers.limit);
+    let mut seen = seen.decision(numbers);
     if is_window(algorithm) && seen.remaining == seen.limit {
         // An empty window is as if never used: core still tells when it begins.
         seen.reset_after = expected.reset_after;
@@ -442,13 +442,13 @@ async fn numbers_just_below_two_to_the_53_are_exact() {
             };
             let asked = question(&key, numbers, KeyAction::Decide(cost));
             let answers = store.ask(vec![asked], Some(now)).await.unwrap();
-            let seen = answers.each[0].decision(numbers.limit);
+            let seen = answers.each[0].decision(&numbers);
             let (expected, _) = model.step(now, KeyAction::Decide(cost));
             let expected = Decision::new(
                 expected.outcome,
                 expected.limit,
                 expected.remaining,
-                scaled_up(expected.retry_after),
+                scaled_up(expected.wait()),
                 scaled_up(expected.reset_after),
             );
             assert_eq!(seen, expected, "{key}: {cost} at {now} (step {step})");

@@ -26,14 +26,15 @@ use tollgate_engine::backend::{Answer, Backend, Check, Gift, Limit, LimitKind, L
 use crate::error::{StoreError, StoreLimitError};
 use crate::holders::Holders;
 use crate::host::{Host, HostClock, HostWall, Time};
-use crate::lease::{LeaseKey, Leases};
+use crate::lease::{Forgiven, LeaseKey, Leased, Leases};
 use crate::options::Options;
 use crate::question::Op;
 use crate::refusals::Refusals;
-use crate::store::Store;
+use crate::store::{Patience, Store};
 
 pub use asking::Asking;
 
+use asking::Asked;
 use estimate::is_held;
 use plan::{Need, Plan};
 use stored::{Naming, StoredLimit};
@@ -155,30 +156,62 @@ impl Direct {
 }
 
 impl Direct {
-    /// Does something to the keys of checks whose limits are kept in such a form, but to no slots.
-    async fn act(
-        &self,
-        checks: &[Check<'_>],
-        op: Op,
-        is_meant: impl Fn(&StoredLimit) -> bool,
-    ) -> Result<(), StoreError> {
+    /// Does something to the keys of checks, but to no slots. One key that holds what no limiter wrote keeps nothing
+    /// from the others.
+    async fn act(&self, checks: &[Check<'_>], op: Op) -> Result<(), StoreError> {
         let now = self.store_time();
         let mut asked = Vec::new();
         for (number, check) in checks.iter().enumerate() {
             let stored = self.stored(check.limit)?;
-            let is_asked = stored.form.known(check.cost).is_none() && is_meant(stored);
             let is_slots = matches!(check.limit.kind(), LimitKind::Concurrency(_));
-            if is_asked && !is_slots {
-                asked.push((number, self.question(check, op, now)?));
+            if stored.form.known(check.cost).is_none() && !is_slots {
+                asked.push((number, stored, self.question(check, op, now)?));
             }
         }
-        for (number, question) in asked {
+        let mut strange = Ok(());
+        for (number, stored, question) in asked {
             // Each is a request by itself.
-            let question = (vec![question], self.at());
             let mut patience = self.store.patience();
-            self.ask(checks, &[number], question, &mut patience).await?;
+            let done = match &stored.leased {
+                Some(leased) => {
+                    let lent = (stored, leased);
+                    self.forgive(&checks[number], lent, op, &mut patience).await
+                }
+                None => {
+                    let question = (vec![question], self.at());
+                    let numbers = [number];
+                    let asked = self.ask(checks, &numbers, question, &mut patience);
+                    asked.await.map(drop)
+                }
+            };
+            match done {
+                Err(error) if !self.is_of_key(&error) => return Err(error),
+                done => strange = strange.and(done),
+            }
         }
-        Ok(())
+        strange
+    }
+
+    /// Gives back what a check of a leased limit says, or all that its key has spent.
+    pub(crate) async fn forgive(
+        &self,
+        check: &Check<'_>,
+        (stored, leased): (&StoredLimit, &Leased),
+        op: Op,
+        patience: &mut Patience,
+    ) -> Result<(), StoreError> {
+        let forgiven = match op {
+            Op::Reset => Forgiven::All,
+            _ => Forgiven::Tokens(check.cost),
+        };
+        let key = || stored.key(check).into();
+        let forgiving = self
+            .leases
+            .forgive(check, leased, (key, forgiven), patience);
+        let done = forgiving.await;
+        // Even if that failed: it may have been done.
+        self.leases.was_reset();
+        done
     }
 }
 
@@ -192,17 +225,21 @@ impl Backend for Direct {
         {
             return Asking::said(Ok(answer));
         }
-        let needs = match self.plan(checks) {
-            Ok(Plan::Ask(needs)) => needs,
+        let (needs, recheck) = match self.plan(checks) {
+            Ok(Plan::Ask(needs, recheck)) => (needs, recheck),
             Ok(Plan::Refused(answer)) => return Asking::said(Ok(answer)),
             Err(error) => return Asking::said(Err(error)),
         };
-        Asking::asked(match <[Need<'_>; 1]>::try_from(needs) {
+        let asked: Asked<'a> = match <[Need<'_>; 1]>::try_from(needs) {
             Ok([Need::Answer(question)]) if question.holder.is_none() && !is_held(&checks[0]) => {
                 Box::pin(self.ask_one(checks, *question))
             }
             Ok([need]) => Box::pin(self.answer(checks, vec![need])),
             Err(needs) => Box::pin(self.answer(checks, needs)),
+        };
+        Asking::asked(match recheck {
+            None => asked,
+            Some(recheck) => Box::pin(recheck.await_answer(asked)),
         })
     }
 
@@ -210,16 +247,20 @@ impl Backend for Direct {
         &'a self,
         checks: &'a [Check<'a>],
     ) -> Result<(Answer, Vec<Decision>), StoreError> {
+        // A denial that is known here, or that a lease gives, asks the store nothing about the other checks.
         let (answer, each) = match self.plan(checks)? {
-            Plan::Ask(needs) => {
-                let done = self.carry_out(checks, needs).await?;
-                (done.answer, done.each)
+            Plan::Ask(needs, recheck) => {
+                let mut each = None;
+                let asked = self.carry_out(checks, needs).await.map(|done| {
+                    each = done.each;
+                    done.answer
+                });
+                if let Some(recheck) = recheck {
+                    recheck.asked(&asked);
+                }
+                (asked?, each.unwrap_or_default())
             }
-            Plan::Refused(answer) => (answer, None),
-        };
-        let each = match each {
-            Some(each) => each,
-            None => self.look_at_each(checks, &answer).await?,
+            Plan::Refused(answer) => (answer, Vec::new()),
         };
         Ok((answer, each))
     }
@@ -229,18 +270,40 @@ impl Backend for Direct {
     }
 
     async fn forget<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Gift, StoreError> {
-        let forgotten = self.act(checks, Op::Reset, |_| true).await;
+        let forgotten = self.act(checks, Op::Reset).await;
         // Even if that failed: it may have been done.
-        self.leases.was_reset();
         self.improved();
         forgotten.map(|()| Gift::Given)
     }
 
     async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Gift, StoreError> {
-        let given = self.act(checks, Op::Gift, |stored| !stored.is_leased).await;
+        let given = self.act(checks, Op::Gift).await;
         // Also if one failed: those before it came back, and it may have.
         self.improved();
         given.map(|()| Gift::Given)
+    }
+
+    fn refund_detached(&self, checks: &[Check<'_>]) {
+        let (now, mut questions) = (self.store_time(), Vec::new());
+        for check in checks {
+            let Ok(stored) = self.stored(check.limit) else {
+                continue;
+            };
+            if let Some(leased) = &stored.leased {
+                let place = LeaseKey::of(leased, check);
+                self.leases.put_back_late(place, check.cost);
+            } else if stored.form.known(check.cost).is_none() {
+                questions.extend(self.question(check, Op::Gift, now));
+            }
+        }
+        self.improved();
+        for question in questions {
+            let (store, at) = (Arc::clone(&self.store), self.at());
+            // If the store can't be told, it drains by itself.
+            self.host.spawn(async move {
+                let _ = store.ask(vec![question], at).await;
+            });
+        }
     }
 
     fn spent_ahead(&self, check: &Check<'_>) -> u64 {
@@ -274,8 +337,16 @@ impl Backend for Direct {
         self.refusals.are_kept()
     }
 
+    fn known_denial(&self, checks: &[Check<'_>]) -> Option<(usize, Decision)> {
+        self.denial_of(checks)
+    }
+
     fn is_in_part(&self, error: &StoreError) -> bool {
-        matches!(error, StoreError::Foreign { .. }) || self.store.answers_in_part()
+        self.is_of_key(error) || self.store.answers_in_part()
+    }
+
+    fn is_of_key(&self, error: &StoreError) -> bool {
+        matches!(error, StoreError::Foreign { .. })
     }
 
     fn supports(&self, limit: &Limit) -> Result<(), String> {

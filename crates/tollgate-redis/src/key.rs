@@ -6,10 +6,13 @@
 //! |---|---|
 //! | `tollgate` | the prefix, chosen when the client is built |
 //! | `2` | the version of what is kept: another version is another key |
-//! | `5f1c09ab` | a hash of the algorithm, the period, and whether it is leased: likewise |
+//! | `5f1c09ab` | a hash of the algorithm, the period, and whether it is leased: likewise. Of arrival times, of that alone |
 //! | `{tenant=acme}` | the hash tag: keys with the same one are on the same node of a cluster |
 //! | `rule/per-user:0` | the counter: a rule, or what rules share, and which of its limits |
 //! | `user=42` | the key's other values |
+//!
+//! A counter that was reset has a key beside it, whose name ends in `#reset`: the time of the reset, for as long as
+//! something from before it might be given back.
 //!
 //! Every part is escaped, so that no two keys have the same name. Values that are very long are
 //! replaced by their SHA-1.
@@ -19,7 +22,7 @@ use std::time::Duration;
 
 use sha1_smol::Sha1;
 use tollgate::{Algorithm, core::Align};
-use tollgate_engine::backend::LimitKind;
+use tollgate_engine::backend::{CarryOver, LimitKind};
 
 /// The version of what is kept. A change of what a script writes raises it.
 const VERSION: u32 = 2;
@@ -34,10 +37,19 @@ pub(crate) enum Sharing {
 }
 
 /// What all keys of a limit begin with, up to the hash tag.
-pub(crate) fn head(prefix: &str, kind: &LimitKind, sharing: Sharing) -> String {
+pub(crate) fn head(
+    prefix: &str,
+    kind: &LimitKind,
+    (sharing, carry_over): (Sharing, CarryOver),
+) -> String {
     let mut head = String::new();
     escape(prefix, &mut head);
-    let hash = Sha1::from(what_is_kept(kind, sharing)).digest().bytes();
+    let kept = match carry_over {
+        // One state, whatever the rate.
+        CarryOver::Time => format!("arrival {sharing:?}"),
+        _ => what_is_kept(kind, sharing),
+    };
+    let hash = Sha1::from(kept).digest().bytes();
     // A String takes whatever is written.
     let _ = write!(head, ":{VERSION}:");
     for byte in &hash[..4] {
@@ -184,7 +196,7 @@ mod tests {
             rate: text.parse().unwrap(),
             algorithm,
         };
-        let of = |kind: &LimitKind| head("t", kind, Sharing::Exact);
+        let of = |kind: &LimitKind| head("t", kind, (Sharing::Exact, CarryOver::Tokens));
         let gcra = rate("10/s", Algorithm::Gcra);
         assert_eq!(of(&gcra), of(&rate("20/s burst 50", Algorithm::Gcra)));
         let others = [
@@ -198,10 +210,20 @@ mod tests {
             LimitKind::Quota("10/day in Europe/Zurich".parse().unwrap()),
         ];
         let mut heads: Vec<_> = others.iter().map(of).collect();
-        heads.extend([of(&gcra), head("t", &gcra, Sharing::Leased)]);
+        heads.extend([
+            of(&gcra),
+            head("t", &gcra, (Sharing::Leased, CarryOver::Tokens)),
+            head("t", &gcra, (Sharing::Exact, CarryOver::Time)),
+        ]);
         let count = heads.len();
         heads.sort();
         heads.dedup();
         assert_eq!(heads.len(), count);
+        // An arrival time is one key, whatever the period.
+        let timed = |text| {
+            let kind = rate(text, Algorithm::Gcra);
+            head("t", &kind, (Sharing::Exact, CarryOver::Time))
+        };
+        assert_eq!(timed("10/s"), timed("3/minute burst 9"));
     }
 }

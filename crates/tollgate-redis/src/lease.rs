@@ -7,10 +7,12 @@
 mod asks;
 mod book;
 mod estimate;
+mod forgive;
 mod keep;
 mod look;
 mod refill;
 mod said;
+mod taken;
 #[cfg(test)]
 mod tests;
 
@@ -25,7 +27,7 @@ use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 use futures_util::stream::{self, StreamExt};
 use tollgate::{Clock, Decision, Outcome, Timestamp};
-use tollgate_engine::backend::{Check, Limit, Local};
+use tollgate_engine::backend::{Check, Gift, Limit, Local};
 use tollgate_engine::policy::Counting;
 
 use crate::error::StoreError;
@@ -34,10 +36,13 @@ use crate::question::Numbers;
 use crate::store::{Patience, Store};
 
 use asks::Wants;
+pub(crate) use book::Stamp;
 use book::{Book, Spent};
 pub(crate) use estimate::Estimate;
+pub(crate) use forgive::Forgiven;
 use keep::keep;
 use refill::Came;
+pub(crate) use taken::{Here, Taken};
 
 const SHARDS: usize = 64;
 /// Leases that are returned at once when all are.
@@ -209,8 +214,8 @@ impl Leases {
                     Came::Enough(spent) => return Ok(spent.heard()),
                     Came::TooLittle(retry_after) => {
                         let left = lease.book.held(inner.clock.now());
-                        if left >= cost {
-                            // Some of what requests held came back meanwhile.
+                        if left.saturating_add(lease.book.spared()) >= cost {
+                            // Some of what requests held came back meanwhile, here or there.
                             continue;
                         }
                         return Ok((lease.decision(Outcome::Denied, left, retry_after), None));
@@ -226,14 +231,6 @@ impl Leases {
         }
     }
 
-    /// Gives back what was spent of a lease, unless the lease was planned anew since (`plans` differs). If more is being
-    /// asked for at this moment, it is lost.
-    pub(crate) fn put_back(&self, place: LeaseKey, cost: u64, plans: u64) {
-        if let Some(lease) = self.inner.shard(place).load().get(&place) {
-            self.inner.put_back(lease, cost, plans);
-        }
-    }
-
     /// A limit was reset: what was refused is asked about again.
     pub(crate) fn was_reset(&self) {
         self.inner.resets.fetch_add(1, Ordering::Release);
@@ -246,12 +243,6 @@ impl Leases {
         lease.map_or(0, |lease| lease.book.note_all(self.inner.clock.now()))
     }
 
-    /// How often a lease was planned: to be remembered before something is spent that may be put back.
-    pub(crate) fn plans(&self, place: LeaseKey) -> u64 {
-        let shard = self.inner.shard(place).load();
-        shard.get(&place).map_or(0, |lease| lease.book.plans())
-    }
-
     /// How much is held of all keys together.
     pub(crate) fn held(&self) -> u64 {
         let now = self.inner.clock.now();
@@ -259,15 +250,22 @@ impl Leases {
         leases.iter().map(|lease| lease.book.held(now)).sum()
     }
 
-    /// Returns all that is held.
-    pub(crate) async fn close(&self) {
+    /// Returns all that is held: whether the store has heard of it. What can't be returned runs out by itself.
+    pub(crate) async fn close(&self) -> Gift {
         let returning = stream::iter(self.inner.all()).map(|lease| async move {
             let _asking = lease.asking.lock().await;
-            self.inner.ask(&lease, (Wants::Nothing, None)).await
+            let has_any = lease.book.is_unsaid(self.inner.clock.now());
+            let asked = self.inner.ask(&lease, (Wants::Nothing, None)).await;
+            if has_any && asked.is_err() {
+                Gift::Lost
+            } else {
+                Gift::Given
+            }
         });
-        let mut returned = returning.buffer_unordered(AT_ONCE);
-        // What can't be returned runs out by itself.
-        while returned.next().await.is_some() {}
+        let returned = returning.buffer_unordered(AT_ONCE);
+        returned
+            .fold(Gift::Given, |all, one| async move { all.max(one) })
+            .await
     }
 }
 
@@ -384,10 +382,8 @@ impl Inner {
         }
     }
 
-    fn put_back(&self, lease: &Lease, cost: u64, plans: u64) {
-        if let Ok(_alone) = lease.asking.try_lock() {
-            lease.book.put_back(self.clock.now(), cost, plans);
-        }
+    fn put_back(&self, lease: &Lease, cost: u64, stamp: Stamp) {
+        lease.book.put_back(self.clock.now(), cost, stamp);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::{Algorithm, Decision, LimitError, Rate, Timestamp};
-use tollgate_engine::backend::{Answer, Backend, LimitKind, SoleLimit};
+use tollgate_engine::backend::{Answer, Backend, CarryOver, LimitKind, SoleLimit};
 use tollgate_engine::policy::{Counting, OnStoreFailure};
 
 use crate::error::{StoreError, StoreLimitError};
@@ -30,7 +30,7 @@ use crate::verdict::LimitVerdict;
 ///     LimitVerdict::Passed(passed) => println!("come in: {}", passed.decision),
 ///     LimitVerdict::Refused(refused) => match refused.fallback {
 ///         Some(OnStoreFailure::Closed) => println!("503: no store to ask"),
-///         _ => println!("429: come back in {:?}", refused.decision.retry_after),
+///         _ => println!("429: come back in {:?}", refused.decision.wait()),
 ///     },
 /// }
 /// # Ok(())
@@ -65,6 +65,7 @@ pub struct RedisLimiterBuilder {
     name: String,
     kind: LimitKind,
     counting: Counting,
+    carry_over: CarryOver,
     failure: Option<OnStoreFailure>,
 }
 
@@ -93,6 +94,7 @@ impl RedisLimiterBuilder {
             name: name.to_owned(),
             kind,
             counting: Counting::Exact,
+            carry_over: CarryOver::Tokens,
             failure: None,
         }
     }
@@ -108,6 +110,24 @@ impl RedisLimiterBuilder {
     /// Takes tokens ahead and spends them here, at the speed of memory, instead of asking each time.
     pub fn leased(mut self) -> Self {
         self.counting = Counting::Leased;
+        self
+    }
+
+    /// Keeps one theoretical arrival time a key, whatever the rate is that it is asked [by](RedisLimiter::at): a
+    /// request passes if the time that its tokens take, after all that was taken before, ends within the burst's. This
+    /// is redis-cell's state, in whole nanoseconds. Only a rate can be kept so, counted by GCRA, and not leased.
+    ///
+    /// ```
+    /// use tollgate::{Rate, clock::Manual};
+    /// use tollgate_redis::Redis;
+    ///
+    /// let redis = Redis::in_memory(Manual::new());
+    /// let calls = redis.limiter("calls", Rate::per_minute(5)).by_arrival_time().build()?;
+    /// # drop(calls);
+    /// # Ok::<(), tollgate_redis::StoreLimitError>(())
+    /// ```
+    pub fn by_arrival_time(mut self) -> Self {
+        self.carry_over = CarryOver::Time;
         self
     }
 
@@ -129,19 +149,49 @@ impl RedisLimiterBuilder {
         let limit = SoleLimit::new(&self.name, self.kind)
             .map_err(|error: LimitError| StoreLimitError::Rate(error))?
             .counting(self.counting)
+            .carry_over(self.carry_over)
             .on_store_failure(self.failure.unwrap_or(default));
-        match &self.redis.home {
-            Home::Store(fallback) => drop(fallback.store().inner.stored(limit.limit())?),
-            Home::Memory(fallback) => drop(fallback.store().inner.form(limit.limit())?),
-        }
-        Ok(RedisLimiter {
-            redis: self.redis,
-            limit,
-        })
+        RedisLimiter::of(self.redis, limit)
     }
 }
 
 impl RedisLimiter {
+    /// A limit that the store can keep.
+    fn of(redis: Redis, limit: SoleLimit) -> Result<Self, StoreLimitError> {
+        match &redis.home {
+            Home::Store(fallback) => drop(fallback.store().inner.stored(limit.limit())?),
+            Home::Memory(fallback) => drop(fallback.store().inner.form(limit.limit())?),
+        }
+        Ok(Self { redis, limit })
+    }
+
+    /// The same keys by another rate, for callers that bring their limits along. What a key has spent counts
+    /// [by its arrival time](RedisLimiterBuilder::by_arrival_time), or else in tokens if the period is the same.
+    ///
+    /// # Errors
+    /// If the limit can't be kept in the store: see [`StoreLimitError`].
+    ///
+    /// ```
+    /// # use tollgate::{Rate, clock::Manual};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
+    /// let calls = redis.limiter("calls", Rate::per_hour(5)).by_arrival_time().build()?;
+    /// let _ = calls.check_n("ada", 5).await;
+    /// let stricter = calls.at(Rate::per_hour(4))?;
+    /// assert!(stricter.check("ada").await.passed().is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn at(&self, rate: Rate) -> Result<Self, StoreLimitError> {
+        let algorithm = match self.limit.limit().kind() {
+            LimitKind::Rate { algorithm, .. } => *algorithm,
+            _ => Algorithm::Gcra,
+        };
+        let limit = self.limit.at(LimitKind::Rate { rate, algorithm })?;
+        Self::of(self.redis.clone(), limit)
+    }
+
     /// Decides one unit of a key.
     pub fn check(&self, key: &str) -> impl Future<Output = LimitVerdict> + Send {
         self.check_n(key, 1)
@@ -288,7 +338,7 @@ impl RedisLimiter {
     }
 
     /// Forgets what a key has spent. Slots stay with those who hold them. Of a leased limit, what nodes hold is
-    /// theirs to spend still.
+    /// theirs to spend still, and only the rest of the burst is there for others: never more than the burst in all.
     ///
     /// # Errors
     /// If the store couldn't be asked.
@@ -308,10 +358,6 @@ impl RedisLimiter {
     pub async fn reset(&self, key: &str) -> Result<(), StoreError> {
         let reset = self.act(key, 0, Op::Reset, None).await;
         self.improved();
-        let is_leased = self.limit.limit().counting() == Counting::Leased;
-        if let Some(direct) = self.redis.direct().filter(|_| is_leased) {
-            direct.leases.was_reset();
-        }
         reset.map(drop)
     }
 
@@ -390,13 +436,19 @@ impl RedisLimiter {
         let now = at.unwrap_or_else(|| direct.store_time());
         let question = direct.question(&check, op, now)?;
         possible(op, &question.numbers, check.limit)?;
-        let most = question.numbers.limit;
+        let numbers = question.numbers;
         let mut patience = direct.store.patience();
+        if let (Some(leased), Op::Reset | Op::Gift) = (&stored.leased, op) {
+            let forgiving = direct.forgive(&check, (stored, leased), op, &mut patience);
+            let forgiven = forgiving.await;
+            store.failures.hear(forgiven.as_ref().map(|()| false));
+            return forgiven.map(|()| (Decision::UNLIMITED, None));
+        }
         let answers = direct
             .ask(&[check], &[0], (vec![question], at), &mut patience)
             .await;
         store.failures.hear(answers.as_ref().map(|_| false));
         let raw = answers?.each[0];
-        Ok((raw.decision(most), Some(raw)))
+        Ok((raw.decision(&numbers), Some(raw)))
     }
 }

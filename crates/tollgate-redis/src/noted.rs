@@ -96,8 +96,16 @@ impl<B: Backend<Error = StoreError>> Backend for Noted<B> {
         self.inner.repeats_refusals()
     }
 
+    fn known_denial(&self, checks: &[Check<'_>]) -> Option<(usize, Decision)> {
+        self.inner.known_denial(checks)
+    }
+
     fn is_in_part(&self, error: &StoreError) -> bool {
         self.inner.is_in_part(error)
+    }
+
+    fn is_of_key(&self, error: &StoreError) -> bool {
+        self.inner.is_of_key(error)
     }
 }
 

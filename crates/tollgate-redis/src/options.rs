@@ -101,6 +101,9 @@ fn log(event: &StoreEvent<'_>) {
         StoreEvent::Failed { error, untold } => {
             tracing::warn!(target: "tollgate", untold, "rate-limit store failed: {error}");
         }
+        StoreEvent::KeyFailed { error, untold } => {
+            tracing::warn!(target: "tollgate", untold, "rate-limit store: {error}");
+        }
         StoreEvent::FallbackBegan => {
             tracing::warn!(target: "tollgate", "deciding without the rate-limit store");
         }

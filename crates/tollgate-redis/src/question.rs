@@ -23,11 +23,13 @@ pub(crate) enum Kind {
     Calendar = 5,
     Rolling = 6,
     Slots = 7,
+    /// One arrival time a key, whatever the limit.
+    Arrival = 8,
 }
 
 #[cfg(feature = "simulation")]
 impl Kind {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Level,
         Self::Window,
         Self::Counter,
@@ -35,6 +37,7 @@ impl Kind {
         Self::Calendar,
         Self::Rolling,
         Self::Slots,
+        Self::Arrival,
     ];
 }
 
@@ -42,12 +45,19 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Op {
     Decide,
+    /// The same for what is held until it is settled: the answer also tells the counter's generation, which a reset ends.
+    Hold,
     /// As much of the cost as there is.
     AtMost,
     /// Charges now what may have to wait for its time, for so many microseconds at most.
     Reserve(u64),
-    /// Gives back what was charged at this time.
+    /// Gives back what was charged at this time, unless the counter was reset then or since.
     GiveBack(u64),
+    /// Gives back what was charged at this time, unless the counter is of another generation by now.
+    GiveBackHeld {
+        since: u64,
+        generation: u64,
+    },
     Gift,
     Reset,
     Renew,
@@ -70,6 +80,18 @@ pub(crate) struct Question {
     pub(crate) holder: Option<Box<str>>,
 }
 
+impl Question {
+    /// The key that tells when the counter was last reset, if this is about that. It is on the same node of a cluster.
+    pub(crate) fn generation_key(&self) -> Option<String> {
+        let is_asked = matches!(
+            self.op,
+            Op::Hold | Op::Reset | Op::GiveBack(_) | Op::GiveBackHeld { .. }
+        );
+        // No part of a key's name contains this sign.
+        (is_asked && self.numbers.kind != Kind::Slots).then(|| format!("{}#reset", self.key))
+    }
+}
+
 /// Whole microseconds, rounded up.
 pub(crate) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX)
@@ -78,13 +100,18 @@ pub(crate) fn micros(duration: Duration) -> u64 {
 /// Whether a limit of this kind can be asked that.
 pub(crate) fn possible(op: Op, numbers: &Numbers, limit: &Limit) -> Result<(), StoreLimitError> {
     let what = match op {
-        Op::Decide => "deciding at a time of one's own",
+        Op::Decide | Op::Hold => "deciding at a time of one's own",
         Op::AtMost => "taking as much as there is",
         Op::Reserve(_) => "a reservation",
-        Op::Gift => "a refund",
-        Op::Reset | Op::GiveBack(_) | Op::Renew | Op::Release | Op::Raise(_) | Op::Look => {
-            return Ok(());
-        }
+        Op::Gift if numbers.kind == Kind::Slots => "a refund",
+        Op::Gift
+        | Op::Reset
+        | Op::GiveBack(_)
+        | Op::GiveBackHeld { .. }
+        | Op::Renew
+        | Op::Release
+        | Op::Raise(_)
+        | Op::Look => return Ok(()),
     };
     if limit.counting() == Counting::Leased {
         return Err(StoreLimitError::Leased { what });
@@ -93,7 +120,8 @@ pub(crate) fn possible(op: Op, numbers: &Numbers, limit: &Limit) -> Result<(), S
     let kind = numbers.kind;
     let is_possible = match op {
         Op::Reserve(_) => kind == Kind::Level,
-        Op::AtMost | Op::Gift => kind != Kind::Slots,
+        Op::AtMost => !matches!(kind, Kind::Slots | Kind::Arrival),
+        Op::Gift => false,
         _ => true,
     };
     if !is_possible {

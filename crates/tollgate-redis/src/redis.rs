@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::future::join3;
 use tollgate::clock::Manual;
-use tollgate_engine::backend::Fallback;
+use tollgate_engine::backend::{Fallback, Gift};
 
 use crate::address::AddressError;
 use crate::direct::Direct;
@@ -103,13 +103,26 @@ impl Redis {
     /// Gives back all that this node has, so that others can have it at once: tokens of leased limits, slots (also those
     /// whose passes aren't dropped yet) and its sign of life. Call it at the end, after the last request; it takes five
     /// seconds at most. What can't be given back runs out by itself, which is all of it outside of a Tokio runtime.
-    pub async fn close(&self) {
+    /// Returns [`Gift::Lost`] then.
+    ///
+    /// ```
+    /// use tollgate::clock::Manual;
+    /// use tollgate_engine::backend::Gift;
+    /// use tollgate_redis::Redis;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let redis = Redis::in_memory(Manual::new());
+    /// assert_eq!(redis.close().await, Gift::Given);
+    /// # }
+    /// ```
+    pub async fn close(&self) -> Gift {
         let direct = match &self.home {
             Home::Store(fallback) => &fallback.store().inner,
             Home::Memory(fallback) => return fallback.store().inner.close(),
         };
         if Host::system().is_err() {
-            return;
+            return Gift::Lost;
         }
         let leaving = async {
             if let Some(nodes) = &self.nodes {
@@ -117,7 +130,10 @@ impl Redis {
             }
         };
         let closing = join3(direct.leases.close(), direct.holders.close(), leaving);
-        let _ = tokio::time::timeout(CLOSING, closing).await;
+        match tokio::time::timeout(CLOSING, closing).await {
+            Ok((leases, ..)) => leases,
+            Err(_) => Gift::Lost,
+        }
     }
 
     /// The store without a failure policy; none if there is no store.

@@ -1,16 +1,56 @@
-//! Refusals that a node remembers, and repeats without asking the store while they hold.
+//! Denials that a node remembers, and repeats without asking the store: for a second at most, as any other process may
+//! have reset the key. Then one request asks again.
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate::{Decision, Outcome, Timestamp};
-use tollgate_engine::backend::{Check, DenyCache, DenyVersion};
+use tollgate_engine::backend::{Answer, Check, DenyCache, DenyRecheck, DenyVersion, KnownDenial};
 
-/// The refusals that are remembered, if any are to be.
+use crate::error::StoreError;
+
+/// The denials that are remembered, if any are to be.
 #[derive(Debug)]
 pub(crate) struct Refusals {
     cache: Option<DenyCache>,
     /// How often one was repeated.
     repeated: AtomicU64,
+}
+
+/// What is known of a check.
+pub(crate) enum Remembered<'r> {
+    /// Nothing: the store is asked.
+    Nothing,
+    /// It is denied, which is repeated.
+    Denied(Decision),
+    /// It was denied, and this request is the one to ask again.
+    Due(Recheck<'r>),
+}
+
+/// The right to ask again about a denial.
+#[derive(Debug)]
+pub(crate) struct Recheck<'r>(DenyRecheck<'r>);
+
+impl Recheck<'_> {
+    /// This came of asking again. A denial was noted by itself, if it was of the same check.
+    pub(crate) fn asked<E>(self, came: &Result<Answer, E>) {
+        match came {
+            Ok(answer) if answer.allowed => self.0.passed(),
+            Ok(_) => {}
+            // The denial decides for those who have a policy for that.
+            Err(_) => drop(self.0.failed()),
+        }
+    }
+
+    /// Waits for what comes of it.
+    pub(crate) async fn await_answer(
+        self,
+        asking: Pin<Box<dyn Future<Output = Result<Answer, StoreError>> + Send + '_>>,
+    ) -> Result<Answer, StoreError> {
+        let came = asking.await;
+        self.asked(&came);
+        came
+    }
 }
 
 impl Refusals {
@@ -27,7 +67,28 @@ impl Refusals {
         self.cache.is_some()
     }
 
-    /// A refusal of this check that still holds. It counts as repeated.
+    /// What is known of this check. A denial that is told counts as repeated.
+    pub(crate) fn look_up(
+        &self,
+        check: &Check<'_>,
+        now: Timestamp,
+        version: impl FnOnce() -> DenyVersion,
+    ) -> Remembered<'_> {
+        let Some(cache) = self.cache.as_ref() else {
+            return Remembered::Nothing;
+        };
+        match cache.look_up(&[*check], now, version()) {
+            KnownDenial::None => Remembered::Nothing,
+            KnownDenial::Repeat(_, decision) => {
+                self.repeated.fetch_add(1, Ordering::Relaxed);
+                Remembered::Denied(decision)
+            }
+            KnownDenial::Due(recheck) => Remembered::Due(Recheck(recheck)),
+        }
+    }
+
+    /// A denial of this check that still holds as far as is known, however long ago the store was asked. It counts as
+    /// repeated.
     pub(crate) fn find(
         &self,
         check: &Check<'_>,

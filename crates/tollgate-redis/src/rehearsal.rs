@@ -1,22 +1,20 @@
 //! A store of a test, in this process: it fails and comes back on command.
 
 mod act;
+mod denials;
 mod lease;
+mod told;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::future::{Ready, ready};
-use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
-use foldhash::fast::FixedState;
 use tollgate::clock::{Clock, Manual, Wakeup};
 use tollgate::{Decision, ExactKeyedLimiter, Timestamp};
-use tollgate_engine::backend::{
-    Answer, Backend, Check, DenyVersion, Gift, Limit, Local, Memory, Source,
-};
+use tollgate_engine::backend::{Answer, Backend, Check, Gift, Limit, Local, Memory, Source};
 use tollgate_engine::policy::Counting;
 
 use crate::error::{FailureKind, StoreError, StoreLimitError};
@@ -229,13 +227,19 @@ impl Rehearsal {
     }
 
     /// Returns the tokens that this node holds.
-    pub(crate) fn close(&self) {
-        self.lock().leases = Leases::default();
+    pub(crate) fn close(&self) -> Gift {
+        let mut state = self.lock();
+        let held = state.leases.held(self.clock.now());
+        state.leases = Leases::default();
+        match state.fault {
+            Some(_) if held > 0 => Gift::Lost,
+            _ => Gift::Given,
+        }
     }
 
     /// The limit as the store would read it.
     pub(crate) fn form(&self, limit: &Limit) -> Result<StoreForm, StoreLimitError> {
-        let form = StoreForm::new(limit.kind(), self.slot_life)?;
+        let form = StoreForm::of(limit, self.slot_life)?;
         let is_leased = limit.counting() == Counting::Leased;
         if is_leased && !is_level(&form) && form.known(0).is_none() {
             return Err(StoreLimitError::NotALevel {
@@ -249,10 +253,28 @@ impl Rehearsal {
     fn decide(&self, checks: &[Check<'_>]) -> Result<Answer, StoreError> {
         let mut state = self.lock();
         let now = self.clock.now();
-        if let Some(mut answer) = self.known_refusal(&state, checks, now) {
-            answer.source = Source::Known;
-            return Ok(answer);
+        let recheck = match self.remembered(&state, checks, now) {
+            Ok(recheck) => recheck,
+            Err((number, known)) => {
+                let mut answer = Answer::new(Some(number), known);
+                answer.source = Source::Known;
+                return Ok(answer);
+            }
+        };
+        let decided = self.decide_by(&mut state, checks, now);
+        if let Some(recheck) = recheck {
+            recheck.asked(&decided);
         }
+        decided
+    }
+
+    /// Decides by what is leased, or asks.
+    fn decide_by(
+        &self,
+        state: &mut State,
+        checks: &[Check<'_>],
+        now: Timestamp,
+    ) -> Result<Answer, StoreError> {
         let mut spending = state.leases.spending(now);
         let mut said = |check: &Check<'_>| -> Result<bool, StoreLimitError> {
             let is_known = self.form(check.limit)?.known(check.cost).is_some();
@@ -267,9 +289,9 @@ impl Rehearsal {
             state.memory.answer(checks)
         };
         let mut answer = if asks {
-            self.asked(&mut state, checks.len(), judge)?
+            self.asked(state, checks.len(), judge)?
         } else {
-            judge(&mut state)
+            judge(state)
         };
         if !asks {
             answer.source = Source::Known;
@@ -287,32 +309,16 @@ impl Rehearsal {
                 let part = (burst / self.terms.part).max(1);
                 let is_low = state.leases.spend(check, now, part, self.terms.life);
                 if state.fault.is_none() && (asks || is_low) {
-                    self.take(&mut state, check, part);
+                    self.take(state, check, part);
                     // Ahead, by a question of its own.
                     state.counts.ask(u64::from(!asks));
                 }
             }
         } else {
-            self.note_refusal(&state, checks, &answer, now);
+            self.note_refusal(state, checks, &answer, now);
         }
-        self.tell_what_is_held(&state, checks, &mut answer);
+        self.tell_what_is_held(state, checks, &mut answer);
         Ok(answer)
-    }
-
-    /// Tells the store what was decided without it: as much is used at least.
-    fn tell(&self, state: &State, check: &Check<'_>) {
-        if let Some(owed) = self.local.owed(check) {
-            let left = state.memory.answer(&[peek(check)]).decision;
-            let missing = owed
-                .used
-                .saturating_sub(left.limit.saturating_sub(left.remaining));
-            let cost = missing.min(left.remaining);
-            if cost > 0 {
-                let mut charged = state.memory.answer(&[Check { cost, ..*check }]);
-                charged.pass.settle(cost);
-            }
-            self.local.told(check, &owed);
-        }
     }
 
     /// Asks the store: what it does then, unless it fails.
@@ -353,24 +359,6 @@ impl Rehearsal {
         }
     }
 
-    /// A refusal that still holds, for which the store isn't asked.
-    fn known_refusal(&self, state: &State, checks: &[Check<'_>], now: Timestamp) -> Option<Answer> {
-        checks.iter().enumerate().find_map(|(number, check)| {
-            let version = || state.version(check.limit);
-            let decision = self.refusals.find(check, now, version)?;
-            Some(Answer::new(Some(number), decision))
-        })
-    }
-
-    fn note_refusal(&self, state: &State, checks: &[Check<'_>], answer: &Answer, now: Timestamp) {
-        if let Some(check) = answer.decider.map(|number| &checks[number])
-            && !is_leased(check.limit)
-        {
-            let version = || state.version(check.limit);
-            self.refusals.note(check, &answer.decision, now, version);
-        }
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -387,12 +375,6 @@ impl Counts {
 impl State {
     fn epoch(&self) -> u64 {
         self.improved + Backend::epoch(&self.memory)
-    }
-
-    /// What a remembered refusal of a limit depends on.
-    fn version(&self, limit: &Limit) -> DenyVersion {
-        let kind = FixedState::default().hash_one(format!("{:?}", limit.kind()));
-        DenyVersion(kind, self.epoch())
     }
 }
 
@@ -414,19 +396,17 @@ impl Backend for Rehearsal {
     }
 
     async fn forget<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Gift, StoreError> {
-        let forget = |state: &mut State| state.memory.forget(checks);
+        let forget = |state: &mut State| {
+            state.memory.forget(checks);
+            checks.iter().for_each(|check| state.leases.forget(check));
+        };
         self.asked(&mut self.lock(), checks.len(), forget)?;
         Ok(Gift::Given)
     }
 
     async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Gift, StoreError> {
-        let exact = checks.iter().filter(|check| !is_leased(check.limit));
-        let exact: Vec<_> = exact.copied().collect();
-        if exact.is_empty() {
-            return Ok(Gift::Given);
-        }
-        let give = |state: &mut State| state.memory.give_back(&exact);
-        self.asked(&mut self.lock(), exact.len(), give)?;
+        let give = |state: &mut State| state.memory.give_back(checks);
+        self.asked(&mut self.lock(), checks.len(), give)?;
         Ok(Gift::Given)
     }
 
@@ -446,6 +426,10 @@ impl Backend for Rehearsal {
     fn repeats_refusals(&self) -> bool {
         self.refusals.are_kept()
     }
+
+    fn known_denial(&self, checks: &[Check<'_>]) -> Option<(usize, Decision)> {
+        self.denial_of(checks)
+    }
 }
 
 /// Limits in this process, by a clock that is set by hand.
@@ -456,7 +440,7 @@ pub(crate) fn memory(clock: &Manual) -> Memory<Manual, Manual> {
 
 /// Whether tokens are taken ahead of it.
 fn is_leased(limit: &Limit) -> bool {
-    let form = || StoreForm::new(limit.kind(), Duration::ZERO);
+    let form = || StoreForm::of(limit, Duration::ZERO);
     limit.counting() == Counting::Leased && form().is_ok_and(|form| is_level(&form))
 }
 

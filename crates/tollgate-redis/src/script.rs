@@ -29,7 +29,7 @@ impl Script {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Needs {
     /// One bit a kind of limit.
-    kinds: u8,
+    kinds: u16,
     /// Anything but deciding.
     acts: bool,
 }
@@ -44,15 +44,17 @@ const WINDOW: &str = include_str!("scripts/window.lua");
 const COUNTER: &str = include_str!("scripts/counter.lua");
 const LOG: &str = include_str!("scripts/log.lua");
 const QUOTA: &str = include_str!("scripts/quota.lua");
+const ARRIVAL: &str = include_str!("scripts/arrival.lua");
 const SLOTS: &str = include_str!("scripts/slots.lua");
 const TELL: &str = include_str!("scripts/tell.lua");
+const GENERATION: &str = include_str!("scripts/generation.lua");
 const ACT: &str = include_str!("scripts/act.lua");
 const DECIDE: &str = include_str!("scripts/decide.lua");
 const CLOSE: &str = include_str!("scripts/close.lua");
 const LEASE: &str = include_str!("scripts/lease.lua");
 
-const LEVELS: u8 = 1 << Kind::Level as u8;
-const QUOTAS: u8 = 1 << Kind::Calendar as u8 | 1 << Kind::Rolling as u8;
+const LEVELS: u16 = 1 << Kind::Level as u8;
+const QUOTAS: u16 = 1 << Kind::Calendar as u8 | 1 << Kind::Rolling as u8;
 
 impl Needs {
     /// Also what this question needs.
@@ -78,7 +80,7 @@ impl Needs {
 
     /// The script for this. There are as many as there are mixtures that policies ask for.
     pub(crate) fn script(self) -> &'static Script {
-        static SCRIPTS: [OnceLock<Script>; 512] = [const { OnceLock::new() }; 512];
+        static SCRIPTS: [OnceLock<Script>; 1024] = [const { OnceLock::new() }; 1024];
         let place = usize::from(self.kinds) << 1 | usize::from(self.acts);
         SCRIPTS[place].get_or_init(|| self.compose())
     }
@@ -87,7 +89,7 @@ impl Needs {
         if self.is_plain() {
             return Script::new(&[OPEN, UNITS, LEVEL, PLAIN]);
         }
-        let has = |kinds: u8| self.kinds & kinds != 0;
+        let has = |kinds: u16| self.kinds & kinds != 0;
         let bit = |kind: Kind| 1 << kind as u8;
         let mut parts = vec![OPEN, WRITE];
         let mut kinds = String::from("local kinds = {}\n");
@@ -109,6 +111,7 @@ impl Needs {
             (QUOTAS, Kind::Calendar, "calendar", &[QUOTA]),
             (0, Kind::Rolling, "rolling", &[]),
             (bit(Kind::Slots), Kind::Slots, "slots", &[SLOTS]),
+            (bit(Kind::Arrival), Kind::Arrival, "arrival", &[ARRIVAL]),
         ] {
             if has(wanted) {
                 parts.extend(part);
@@ -120,7 +123,11 @@ impl Needs {
         }
         parts.push(&kinds);
         parts.push(TELL);
-        parts.push(if self.acts { ACT } else { "local act" });
+        if self.acts {
+            parts.extend([GENERATION, ACT]);
+        } else {
+            parts.push("local act, next_reset, generation_of");
+        }
         parts.extend([DECIDE, CLOSE]);
         Script::new(&parts)
     }

@@ -26,7 +26,7 @@ use tollgate_engine::policy::OnStoreFailure;
 ///         assert!(exports.check("ada").await.refused().is_some());
 ///         drop(passed);
 ///     }
-///     LimitVerdict::Refused(refused) => println!("429: come back in {:?}", refused.decision.retry_after),
+///     LimitVerdict::Refused(refused) => println!("429: come back in {:?}", refused.decision.wait()),
 /// }
 /// assert!(exports.check("ada").await.refused().is_none());
 /// # Ok(())

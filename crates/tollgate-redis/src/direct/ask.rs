@@ -2,6 +2,7 @@
 
 use tollgate_engine::backend::{Check, Owed};
 
+use super::estimate::is_held;
 use super::{Direct, StoredLimit};
 use crate::error::StoreError;
 use crate::question::{Answers, Kind, Op, Question};
@@ -60,6 +61,9 @@ impl Direct {
         now: u64,
     ) -> Result<Question, StoreError> {
         let mut question = self.question_of(check, stored, Op::Decide, now)?;
+        if is_held(check) {
+            question.op = Op::Hold;
+        }
         if question.numbers.kind == Kind::Slots {
             // A request takes one slot, also at no cost.
             question.cost = 1;
@@ -131,7 +135,8 @@ impl Direct {
 
     /// What the keys of these questions owe that the store wasn't told of.
     fn untold(&self, checks: &[Check<'_>], numbers: &[usize], questions: &[Question]) -> Vec<Told> {
-        let decides = questions.iter().all(|question| question.op == Op::Decide);
+        let decides = |question: &Question| matches!(question.op, Op::Decide | Op::Hold);
+        let decides = questions.iter().all(decides);
         let mut told = Vec::new();
         for (question, number) in questions.iter().zip(numbers).filter(|_| decides) {
             let Some(owed) = self.local.owed(&checks[*number]) else {

@@ -12,7 +12,8 @@ use crate::error::StoreError;
 #[must_use = "a question that isn't awaited isn't asked"]
 pub struct Asking<'a>(Inner<'a>);
 
-type Asked<'a> = Pin<Box<dyn Future<Output = Result<Answer, StoreError>> + Send + 'a>>;
+/// A question on its way.
+pub(super) type Asked<'a> = Pin<Box<dyn Future<Output = Result<Answer, StoreError>> + Send + 'a>>;
 
 enum Inner<'a> {
     Said(Option<Result<Answer, StoreError>>),

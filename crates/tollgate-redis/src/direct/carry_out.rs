@@ -1,17 +1,15 @@
 //! The second step of a request: what was planned is done, all or none.
 
-use std::ops::ControlFlow;
-
 use tollgate::{Decision, Timestamp};
 use tollgate_engine::backend::{Answer, Backend, Check, DenyVersion};
 use tollgate_engine::policy::Counting;
 
-use super::estimate::{hold_estimate, is_held};
+use super::estimate::is_held;
 use super::plan::Need;
-use super::undo::Undo;
+use super::undo::{Charge, Undo};
 use super::{Direct, StoredLimit};
 use crate::error::StoreError;
-use crate::lease::Leased;
+use crate::lease::{Here, LeaseKey, Leased};
 use crate::question::Question;
 use crate::store::Patience;
 
@@ -34,9 +32,6 @@ struct Carrying<'a, 'c> {
     is_known: bool,
 }
 
-/// It goes on, or is refused.
-type Went = ControlFlow<CarriedOut>;
-
 impl Direct {
     /// Does what was planned.
     pub(super) async fn carry_out(
@@ -52,22 +47,32 @@ impl Direct {
             patience: self.store.patience(),
             is_known: true,
         };
-        let mut asked: Vec<(usize, Question)> = Vec::new();
+        if carrying.spend_what_is_here(&needs) {
+            return Ok(carrying.passed());
+        }
+        let (mut tokens, mut asked): (Vec<_>, Vec<(usize, Question)>) = (Vec::new(), Vec::new());
         for (number, need) in needs.into_iter().enumerate() {
             match need {
                 Need::Nothing(known) => carrying.decisions[number] = known,
-                Need::Tokens(stored, leased) => {
-                    let went = carrying.take_tokens(number, (stored, &leased)).await?;
-                    if let ControlFlow::Break(refused) = went {
-                        return Ok(refused);
-                    }
-                }
+                Need::Tokens(stored, leased) => tokens.push((number, stored, leased)),
                 Need::Answer(question) => asked.push((number, *question)),
             }
         }
+        // Those first that the store has to be asked for: what is here of the others is left to everybody meanwhile.
+        tokens.sort_by_key(|(number, _, leased)| self.is_here(&checks[*number], leased));
+        for (place, (number, stored, leased)) in tokens.iter().enumerate() {
+            if let Some(refused) = carrying.take_tokens(*number, (stored, leased)).await? {
+                let others = tokens[place + 1..].iter().map(|(number, ..)| *number);
+                let others = others.chain(asked.iter().map(|(number, _)| *number));
+                return Ok(carrying
+                    .refused_by((*number, refused), others.collect())
+                    .await);
+            }
+        }
         for group in self.groups(asked) {
-            if let ControlFlow::Break(refused) = carrying.ask_group(group).await? {
-                return Ok(refused);
+            // In a cluster those in other hash slots aren't asked after a refusal: it costs one round trip.
+            if let Some(refused) = carrying.ask_group(group).await? {
+                return Ok(carrying.refused_together(refused));
             }
         }
         Ok(carrying.passed())
@@ -88,7 +93,7 @@ impl Direct {
         checks: &[Check<'_>],
         question: Question,
     ) -> Result<Answer, StoreError> {
-        let limit = question.numbers.limit;
+        let numbers = question.numbers;
         let (question, mut patience) = ((vec![question], self.at()), self.store.patience());
         // Before the question: whatever improves after it makes its answer old.
         let before = self.before();
@@ -96,30 +101,26 @@ impl Direct {
         let (noted, key) = (checks[0].limit, &checks[0].key);
         self.local.memory().prefetch(noted, key.fingerprint());
         let answers = self.ask(checks, &[0], question, &mut patience).await?;
-        let decision = answers.each[0].decision(limit);
+        let decision = answers.each[0].decision(&numbers);
         self.local.note(&checks[0], &decision);
         Ok(if decision.is_allowed() {
             Answer::new(Some(0), decision)
         } else {
-            self.refused(checks, &[decision], &[0], before)
+            self.refused(checks, &[decision], before)
         })
     }
 
-    /// The answer to a request that some of these refused.
+    /// The answer to a request, some of whose checks refuse it.
     fn refused(
         &self,
         checks: &[Check<'_>],
-        decisions: &[Decision],
-        numbers: &[usize],
+        refusals: &[Decision],
         (at, epoch): (Timestamp, u64),
     ) -> Answer {
-        let mut refusals = vec![Decision::UNLIMITED; checks.len()];
-        for number in numbers {
-            refusals[*number] = decisions[*number];
-        }
-        let answer = Answer::over(checks, &refusals);
+        let answer = Answer::over(checks, refusals);
         if let Some(check) = answer.decider.map(|number| &checks[number])
             && let Ok(stored) = self.stored(check.limit)
+            && stored.leased.is_none()
         {
             let version = || DenyVersion(stored.version, epoch);
             self.refusals.note(check, &answer.decision, at, version);
@@ -127,53 +128,118 @@ impl Direct {
         answer
     }
 
+    /// Whether what a check costs is here.
+    fn is_here(&self, check: &Check<'_>, leased: &Leased) -> bool {
+        let place = LeaseKey::of(leased, check);
+        matches!(self.leases.look_here(place, check.cost), Here::Enough)
+    }
+
     /// Whether a limit is spent by leases, whatever is taken ahead.
-    fn is_lent(&self, check: &Check<'_>) -> bool {
+    pub(super) fn is_lent(&self, check: &Check<'_>) -> bool {
         let stored = self.stored(check.limit);
         stored.is_ok_and(|stored| stored.leased.is_some())
     }
 }
 
 impl Carrying<'_, '_> {
-    /// Takes what a check costs, or is estimated to, of a lease.
+    /// Spends all at once, if all of it is here: whether it was.
+    fn spend_what_is_here(&mut self, needs: &[Need<'_>]) -> bool {
+        let leases = &self.direct.leases;
+        for (number, need) in needs.iter().enumerate() {
+            let check = &self.checks[number];
+            let spent = match need {
+                Need::Nothing(known) => Some(*known),
+                Need::Tokens(_, leased) if !is_held(check) => {
+                    let place = LeaseKey::of(leased, check);
+                    let spent = leases.try_spend_for_now(place, check.cost);
+                    spent.map(|(said, stamp)| {
+                        self.undo.leases.push((place, check.cost, stamp));
+                        said
+                    })
+                }
+                Need::Tokens(..) | Need::Answer(_) => None,
+            };
+            let Some(said) = spent else {
+                self.undo.put_back();
+                return false;
+            };
+            self.decisions[number] = said;
+        }
+        true
+    }
+
+    /// Takes what a check costs, or is estimated to, of a lease: what it says if it denies that.
     async fn take_tokens(
         &mut self,
         number: usize,
         of: (&StoredLimit, &Leased),
-    ) -> Result<Went, StoreError> {
+    ) -> Result<Option<Decision>, StoreError> {
         let check = &self.checks[number];
         if is_held(check) {
             self.is_known = false;
             let held = self.direct.hold(check, of, &mut self.patience);
             let (decision, estimate) = held.await?;
             let Some(estimate) = estimate else {
-                return Ok(self.refused_by(number, decision));
+                return Ok(Some(decision));
             };
             self.decisions[number] = decision;
             self.undo.estimates.push((number, estimate));
-            return Ok(Went::Continue(()));
+            return Ok(None);
         }
-        let spent = self.direct.spend(check, of, &mut self.patience).await?;
-        self.is_known &= spent.is_known;
-        if !spent.decision.is_allowed() {
-            return Ok(self.refused_by(number, spent.decision));
+        let had = if self.checks.len() == 1 || check.cost == 0 {
+            self.direct.spend(check, of, &mut self.patience).await?
+        } else {
+            self.direct.take(check, of, &mut self.patience).await?
+        };
+        self.is_known &= had.is_known;
+        if !had.decision.is_allowed() {
+            return Ok(Some(had.decision));
         }
-        self.decisions[number] = spent.decision;
-        self.undo.leases.push((spent.key, check.cost, spent.plans));
-        Ok(Went::Continue(()))
+        self.decisions[number] = had.decision;
+        self.undo.taken.extend(had.taken);
+        Ok(None)
     }
 
-    /// One check has refused before all were asked.
-    fn refused_by(&self, number: usize, decision: Decision) -> Went {
-        let mut answer = Answer::new(Some(number), decision);
+    /// One check has refused before these others were asked.
+    async fn refused_by(
+        mut self,
+        (number, decision): (usize, Decision),
+        others: Vec<usize>,
+    ) -> CarriedOut {
+        let (direct, mut answer) = (self.direct, Answer::new(Some(number), decision));
         if self.is_known {
-            answer.source = self.direct.source_ahead();
+            answer.source = direct.source_ahead();
+        } else {
+            let mut refusals = vec![Decision::UNLIMITED; self.checks.len()];
+            refusals[number] = decision;
+            answer = self.gravest(refusals, others).await;
         }
-        Went::Break(CarriedOut { answer, each: None })
+        CarriedOut { answer, each: None }
     }
 
-    /// Asks questions that go together.
-    async fn ask_group(&mut self, group: Vec<(usize, Question)>) -> Result<Went, StoreError> {
+    /// The refusal that takes longest, of those that are known and of these others: whoever comes back sooner is
+    /// refused again. What can't be looked at isn't told.
+    async fn gravest(&mut self, mut refusals: Vec<Decision>, others: Vec<usize>) -> Answer {
+        let (direct, checks) = (self.direct, self.checks);
+        // Nothing is kept from others meanwhile.
+        drop(std::mem::replace(&mut self.undo, Undo::new(direct)));
+        let before = direct.before();
+        for number in others {
+            let looked = direct.look(checks, number, &mut self.patience).await;
+            match looked {
+                Ok(said) if !said.is_allowed() => refusals[number] = said,
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        direct.refused(checks, &refusals, before)
+    }
+
+    /// Asks questions that go together: which those are, and since when, if some of them refuse.
+    async fn ask_group(
+        &mut self,
+        group: Vec<(usize, Question)>,
+    ) -> Result<Option<(Vec<usize>, (Timestamp, u64))>, StoreError> {
         let (numbers, questions): (Vec<_>, Vec<_>) = group.into_iter().unzip();
         // Before the question: whatever improves after it makes its answer old.
         let before = self.direct.before();
@@ -188,23 +254,26 @@ impl Carrying<'_, '_> {
         let answers = asking.await?;
         self.undo.unsure.clear();
         let mut is_refused = false;
-        for ((number, question), raw) in numbers.iter().zip(&questions).zip(&answers.each) {
-            self.decisions[*number] = raw.decision(question.numbers.limit);
+        let mut charged = Vec::with_capacity(questions.len());
+        for ((number, question), raw) in numbers.iter().zip(questions).zip(answers.each) {
+            let (charge, raw) = Charge::new(*number, question, (raw, answers.now));
+            self.decisions[*number] = raw.decision(&charge.question.numbers);
             is_refused |= !self.decisions[*number].is_allowed();
+            charged.push(charge);
         }
         if is_refused {
-            return Ok(Went::Break(self.refused_together(&numbers, before)));
+            return Ok(Some((numbers, before)));
         }
-        let charged = numbers.into_iter().zip(questions);
-        let charged = charged.filter(|(_, question)| question.cost > 0);
-        let charged = charged.map(|(number, question)| (number, question, answers.now));
+        let charged = charged.into_iter();
+        let charged = charged.filter(|charge| charge.question.cost > 0);
         self.undo.charges.extend(charged);
-        Ok(Went::Continue(()))
+        Ok(None)
     }
 
     /// Some of these checks, which were asked together, have refused.
-    fn refused_together(&mut self, numbers: &[usize], before: (Timestamp, u64)) -> CarriedOut {
-        for number in numbers {
+    fn refused_together(mut self, (numbers, before): (Vec<usize>, (Timestamp, u64))) -> CarriedOut {
+        let mut refusals = vec![Decision::UNLIMITED; self.checks.len()];
+        for number in &numbers {
             // Those that would have passed weren't charged either.
             let uncharged = Check {
                 cost: 0,
@@ -212,8 +281,9 @@ impl Carrying<'_, '_> {
             };
             let said = &self.decisions[*number];
             self.direct.local.note(&uncharged, said);
+            refusals[*number] = *said;
         }
-        let answer = (self.direct).refused(self.checks, &self.decisions, numbers, before);
+        let answer = self.direct.refused(self.checks, &refusals, before);
         let asked_all = numbers.len() == self.checks.len();
         let each = asked_all.then(|| std::mem::take(&mut self.decisions));
         CarriedOut { answer, each }
@@ -236,15 +306,16 @@ impl Carrying<'_, '_> {
             }
         }
         let (charges, estimates) = self.undo.keep();
-        for (number, question, since) in charges {
-            if let Some(end) = direct.holders.hold(&question) {
+        for charge in charges {
+            let check = &checks[charge.number];
+            if let Some(end) = direct.holders.hold(&charge.question) {
                 answer.pass.hold(move |_| end());
-            } else if is_held(&checks[number]) {
-                direct.hold_charge(&checks[number], (question, since), &mut answer.pass);
+            } else if is_held(check) {
+                direct.hold_charge(check, charge, &mut answer.pass);
             }
         }
         for (number, estimate) in estimates {
-            hold_estimate(&checks[number], estimate, &mut answer.pass);
+            direct.hold_estimate(&checks[number], estimate, &mut answer.pass);
         }
         CarriedOut {
             answer,

@@ -1,17 +1,20 @@
-//! The last step of a request whose costs were estimates: what it did cost is put right when it is over.
+//! The last step of a request whose costs were estimates: what it did cost is put right when it is over, and charged if it
+//! is said too late for that.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use tollgate::{
-    Clock,
-    stack::{Pass, Settled},
-};
+use tollgate::stack::{Expire, Pass, Settled, Settlement, TimedEstimate};
+use tollgate::{Clock, Timestamp};
 use tollgate_engine::backend::Check;
-use tollgate_engine::policy::Unsettled;
+use tollgate_engine::policy::{Settle, Unsettled};
 
 use super::Direct;
+use super::undo::Charge;
+use crate::host::{Host, HostClock};
 use crate::lease::Estimate;
 use crate::question::{Op, Question};
+use crate::store::Store;
 
 /// Whether a check's cost is an estimate.
 pub(super) fn is_held(check: &Check<'_>) -> bool {
@@ -27,54 +30,196 @@ fn spent(settled: Settled, unsettled: Unsettled, estimate: u64) -> u64 {
     }
 }
 
-/// Holds an estimate of a lease for as long as the request runs.
-pub(super) fn hold_estimate(check: &Check<'_>, estimate: Estimate, pass: &mut Pass) {
-    let (cost, unsettled) = (check.cost, unsettled(check));
-    pass.hold_estimate(move |settled| estimate.settle(spent(settled, unsettled, cost)));
+/// Where an estimate is charged.
+trait Charged: Send + Sync {
+    /// The request cost so much of what was estimated, or more. False if the estimate was spent before, so that nothing
+    /// came back.
+    fn correct(&mut self, spent: u64) -> bool;
+
+    /// The request cost so much more, and its estimate has ended.
+    fn charge_late(&mut self, more: u64);
+
+    /// Its time is so long.
+    fn prolong(&mut self, until: Timestamp);
 }
 
-fn unsettled(check: &Check<'_>) -> Unsettled {
-    check
-        .limit
-        .settle()
-        .map_or_else(Unsettled::default, |settle| settle.unsettled)
+/// An estimate and its time, wherever it is charged.
+struct Held<C> {
+    charged: C,
+    cost: u64,
+    unsettled: Unsettled,
+    within: Duration,
+    until: Timestamp,
+    clock: HostClock,
+    /// What stays charged, once it has ended before the request said what it cost.
+    ended: Option<u64>,
+}
+
+impl<C: Charged> Held<C> {
+    fn new(charged: C, check: &Check<'_>, clock: HostClock) -> Self {
+        let (unsettled, within) = terms(check);
+        Self {
+            charged,
+            cost: check.cost,
+            unsettled,
+            within,
+            until: clock.now() + within,
+            clock,
+            ended: None,
+        }
+    }
+
+    fn is_late(&self) -> bool {
+        self.clock.now() >= self.until
+    }
+
+    fn end(&mut self, charged: u64) {
+        let is_corrected = self.charged.correct(charged);
+        self.ended = Some(if is_corrected { charged } else { self.cost });
+    }
+}
+
+impl<C: Charged> TimedEstimate for Held<C> {
+    fn settle(&mut self, settled: Settled) -> Settlement {
+        let is_late = self.ended.is_some() || self.is_late();
+        if is_late && self.ended.is_none() && settled != Settled::Cancelled {
+            self.expire(Expire::All);
+        }
+        match (self.ended, settled) {
+            (None, settled) => {
+                let spent = spent(settled, self.unsettled, self.cost);
+                self.end(spent);
+                Settlement::InTime
+            }
+            (Some(charged), Settled::Spent(spent)) => {
+                if spent > charged {
+                    self.charged.charge_late(spent - charged);
+                }
+                Settlement::Late
+            }
+            (Some(_), _) => Settlement::InTime,
+        }
+    }
+
+    fn time_left(&self) -> Option<Duration> {
+        let is_held = self.ended.is_none();
+        is_held.then(|| self.until - self.clock.now())
+    }
+
+    fn expire(&mut self, which: Expire) {
+        if self.ended.is_none() && (which == Expire::All || self.is_late()) {
+            self.end(spent(Settled::Unsaid, self.unsettled, self.cost));
+        }
+    }
+
+    fn renew(&mut self) {
+        if self.ended.is_none() && !self.is_late() {
+            self.until = self.clock.now() + self.within;
+            self.charged.prolong(self.until);
+        }
+    }
+}
+
+impl Charged for Estimate {
+    fn correct(&mut self, spent: u64) -> bool {
+        self.settle(spent)
+    }
+
+    fn charge_late(&mut self, more: u64) {
+        Self::charge_late(self, more);
+    }
+
+    fn prolong(&mut self, until: Timestamp) {
+        Self::prolong(self, until);
+    }
+}
+
+/// What was charged of a window, a log or a quota.
+struct StoredCharge {
+    question: Question,
+    /// What gives it back.
+    back: Op,
+    store: Arc<Store>,
+    at: Option<u64>,
+    host: Host,
+}
+
+impl StoredCharge {
+    fn tell(&self, op: Op, cost: u64) {
+        if cost == 0 {
+            return;
+        }
+        let question = Question {
+            op,
+            cost,
+            ..self.question.clone()
+        };
+        let (store, at) = (Arc::clone(&self.store), self.at);
+        self.host.spawn(async move {
+            let _ = store.ask(vec![question], at).await;
+        });
+    }
+}
+
+impl Charged for StoredCharge {
+    fn correct(&mut self, spent: u64) -> bool {
+        let estimate = self.question.cost;
+        if spent > estimate {
+            self.tell(Op::AtMost, spent - estimate);
+        } else {
+            self.tell(self.back, estimate - spent);
+        }
+        true
+    }
+
+    fn charge_late(&mut self, more: u64) {
+        self.tell(Op::AtMost, more);
+    }
+
+    fn prolong(&mut self, _: Timestamp) {}
+}
+
+fn terms(check: &Check<'_>) -> (Unsettled, Duration) {
+    let settle = check.limit.settle();
+    settle.map_or_else(
+        Default::default,
+        |Settle {
+             within, unsettled, ..
+         }| { (unsettled, within) },
+    )
+}
+
+/// For how long a lease holds an estimate by itself. One that is given back in the end is held until somebody does that:
+/// a lease would count it as spent.
+pub(super) fn held_within(check: &Check<'_>) -> Duration {
+    match terms(check) {
+        (Unsettled::Refund, _) => Duration::MAX,
+        (_, within) => within,
+    }
 }
 
 impl Direct {
+    /// Holds an estimate of a lease for as long as the request runs.
+    pub(super) fn hold_estimate(&self, check: &Check<'_>, estimate: Estimate, pass: &mut Pass) {
+        pass.hold_timed_estimate(Held::new(estimate, check, self.clock.clone()));
+    }
+
     /// Puts right what was charged, of windows, logs and quotas, when it is known what the request cost: the rest
     /// is given back to the window or period that was charged, and what it cost beyond is charged as far as there
     /// is room. If the store can't be told, it stays charged.
     pub(super) fn hold_charge(
         &self,
         check: &Check<'_>,
-        (question, since): (Question, u64),
+        Charge { question, back, .. }: Charge,
         pass: &mut Pass,
     ) {
-        let (estimate, unsettled) = (question.cost, unsettled(check));
-        let (store, at) = (Arc::clone(&self.store), self.at());
-        let (host, clock) = (self.host.clone(), self.clock.clone());
-        let within = check.limit.settle().map(|settle| settle.within);
-        let until = clock.now() + within.unwrap_or_default();
-        pass.hold_estimate(move |settled| {
-            if clock.now() >= until && settled != Settled::Cancelled {
-                return;
-            }
-            let spent = spent(settled, unsettled, estimate);
-            let (op, cost) = if spent > estimate {
-                (Op::AtMost, spent - estimate)
-            } else {
-                (Op::GiveBack(since), estimate - spent)
-            };
-            if cost > 0 {
-                let question = Question {
-                    op,
-                    cost,
-                    ..question
-                };
-                host.spawn(async move {
-                    let _ = store.ask(vec![question], at).await;
-                });
-            }
-        });
+        let charge = StoredCharge {
+            question,
+            back,
+            store: Arc::clone(&self.store),
+            at: self.at(),
+            host: self.host.clone(),
+        };
+        pass.hold_timed_estimate(Held::new(charge, check, self.clock.clone()));
     }
 }

@@ -5,15 +5,16 @@ use tollgate_engine::backend::{Answer, Check, DenyVersion, Source};
 
 use super::{Direct, StoredLimit};
 use crate::error::StoreError;
-use crate::lease::Leased;
+use crate::lease::{Here, LeaseKey, Leased};
 use crate::question::Question;
+use crate::refusals::{Recheck, Remembered};
 
 /// How a request is to be answered.
-pub(super) enum Plan<'a> {
+pub(super) enum Plan<'a, 'd> {
     /// It is refused, as is known here.
     Refused(Answer),
-    /// What is to be done about each of its checks, all or none.
-    Ask(Vec<Need<'a>>),
+    /// What is to be done about each of its checks, all or none; and the denial that is asked about again.
+    Ask(Vec<Need<'a>>, Option<Recheck<'d>>),
 }
 
 /// What one check needs.
@@ -27,41 +28,78 @@ pub(super) enum Need<'a> {
 }
 
 impl Direct {
-    /// What each check needs, unless one of them is known to be refused.
-    pub(super) fn plan<'a>(&self, checks: &[Check<'a>]) -> Result<Plan<'a>, StoreError> {
+    /// What each check needs, unless one of them is known to be refused: nothing is spent before all were looked at.
+    pub(super) fn plan<'a>(&self, checks: &[Check<'a>]) -> Result<Plan<'a, '_>, StoreError> {
         let mut needs = Vec::with_capacity(checks.len());
+        let mut refused: Option<Vec<Decision>> = None;
+        let mut due = None;
         let now = self.store_time();
         for (number, check) in checks.iter().enumerate() {
             let stored = self.stored(check.limit)?;
-            needs.push(match self.known(check, stored) {
-                Some(known) if !known.is_allowed() => {
-                    let mut answer = Answer::new(Some(number), known);
-                    answer.source = Source::Known;
-                    return Ok(Plan::Refused(answer));
+            let known = stored.form.known(check.cost);
+            let known = known.or_else(|| match self.remembered(check, stored) {
+                Remembered::Denied(denied) => Some(denied),
+                // One a request: another request asks about the others.
+                Remembered::Due(recheck) => {
+                    due.get_or_insert(recheck);
+                    None
                 }
-                Some(known) => Need::Nothing(known),
-                None => match stored.leased {
-                    Some(leased) => Need::Tokens(stored, leased),
-                    None => Need::Answer(Box::new(self.decide(check, stored, now)?)),
-                },
+                Remembered::Nothing => self.denied_by_lease(check, stored),
+            });
+            needs.push(match (known, stored.leased) {
+                (Some(known), _) => {
+                    if !known.is_allowed() {
+                        let all = || vec![Decision::UNLIMITED; checks.len()];
+                        refused.get_or_insert_with(all)[number] = known;
+                    }
+                    Need::Nothing(known)
+                }
+                (None, Some(leased)) => Need::Tokens(stored, leased),
+                (None, None) => Need::Answer(Box::new(self.decide(check, stored, now)?)),
             });
         }
-        Ok(Plan::Ask(needs))
+        let Some(refused) = refused else {
+            return Ok(Plan::Ask(needs, due));
+        };
+        let mut answer = Answer::over(checks, &refused);
+        let decider = answer.decider.map(|number| &checks[number]);
+        answer.source = match decider {
+            Some(check) if self.is_lent(check) => self.source_ahead(),
+            _ => Source::Known,
+        };
+        Ok(Plan::Refused(answer))
     }
 
-    /// What is known of a check without asking.
-    pub(super) fn known(&self, check: &Check<'_>, stored: &StoredLimit) -> Option<Decision> {
-        let known = stored.form.known(check.cost);
-        known.or_else(|| self.known_refusal(check, stored))
+    /// A denial that what is held of a lease says.
+    fn denied_by_lease(&self, check: &Check<'_>, stored: &StoredLimit) -> Option<Decision> {
+        let place = LeaseKey::of(stored.leased.as_ref()?, check);
+        match self.leases.look_here(place, check.cost) {
+            Here::Denied(denied) => Some(denied),
+            Here::Enough | Here::Unknown => None,
+        }
     }
 
-    /// A refusal that still holds. What is left of a lease says so itself.
-    fn known_refusal(&self, check: &Check<'_>, stored: &StoredLimit) -> Option<Decision> {
+    /// What is remembered of a check. What is left of a lease says so itself.
+    fn remembered(&self, check: &Check<'_>, stored: &StoredLimit) -> Remembered<'_> {
         if stored.leased.is_some() || !self.refusals.are_kept() {
-            return None;
+            return Remembered::Nothing;
         }
         let (now, epoch) = self.before();
         let version = || DenyVersion(stored.version, epoch);
-        self.refusals.find(check, now, version)
+        self.refusals.look_up(check, now, version)
+    }
+
+    /// A denial that was told before and still holds as far as is known.
+    pub(super) fn denial_of(&self, checks: &[Check<'_>]) -> Option<(usize, Decision)> {
+        if !self.refusals.are_kept() {
+            return None;
+        }
+        let (now, epoch) = self.before();
+        checks.iter().enumerate().find_map(|(number, check)| {
+            let stored = self.stored(check.limit).ok()?;
+            let version = || DenyVersion(stored.version, epoch);
+            let decision = self.refusals.find(check, now, version)?;
+            Some((number, decision))
+        })
     }
 }

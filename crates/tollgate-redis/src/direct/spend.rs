@@ -1,25 +1,22 @@
 //! Tokens of leased limits: every request that takes some starts here.
 
-use std::time::Duration;
-
 use tollgate::Decision;
 use tollgate_engine::backend::{Answer, Check, Source};
-use tollgate_engine::policy::{Counting, Settle};
+use tollgate_engine::policy::Counting;
 
-use super::estimate::is_held;
+use super::estimate::{held_within, is_held};
 use super::{Direct, StoredLimit};
 use crate::error::StoreError;
-use crate::lease::{Estimate, LeaseKey, Leased};
+use crate::lease::{Estimate, LeaseKey, Leased, Taken};
 use crate::store::Patience;
 
-/// Tokens that were spent, or a refusal.
-pub(super) struct Spent {
+/// Tokens that were taken, or a refusal.
+pub(super) struct Had {
     pub(super) decision: Decision,
     /// Whether what is held here said it all.
     pub(super) is_known: bool,
-    pub(super) key: LeaseKey,
-    /// How often the lease had been planned before: for what may be put back.
-    pub(super) plans: u64,
+    /// What comes back if another limit denies the request; none if this one does, or if there is no other.
+    pub(super) taken: Option<Taken>,
 }
 
 impl Direct {
@@ -42,15 +39,14 @@ impl Direct {
         self.leases.try_spend(key, check.cost)
     }
 
-    /// Spends what a check costs, after asking the store for more if need be.
+    /// Spends what the only check of a request costs, after asking the store for more if need be.
     pub(super) async fn spend(
         &self,
         check: &Check<'_>,
         (stored, leased): (&StoredLimit, &Leased),
         patience: &mut Patience,
-    ) -> Result<Spent, StoreError> {
+    ) -> Result<Had, StoreError> {
         let key = LeaseKey::of(leased, check);
-        let plans = self.leases.plans(key);
         let (decision, is_known) = match self.spend_here(check, key) {
             Some(decision) => (decision, true),
             None => {
@@ -59,11 +55,33 @@ impl Direct {
                 (asked.await?, false)
             }
         };
-        Ok(Spent {
+        Ok(Had {
             decision,
             is_known,
-            key,
-            plans,
+            taken: None,
+        })
+    }
+
+    /// Takes what a check costs, one of several, after asking the store for more if need be.
+    pub(super) async fn take(
+        &self,
+        check: &Check<'_>,
+        (stored, leased): (&StoredLimit, &Leased),
+        patience: &mut Patience,
+    ) -> Result<Had, StoreError> {
+        let key = LeaseKey::of(leased, check);
+        let ((decision, taken), is_known) = match self.leases.try_take(key, check.cost) {
+            Some(had) => (had, true),
+            None => {
+                let name = || stored.key(check).into();
+                let asked = self.leases.take((key, check), leased, name, patience);
+                (asked.await?, false)
+            }
+        };
+        Ok(Had {
+            decision,
+            is_known,
+            taken,
         })
     }
 
@@ -75,8 +93,7 @@ impl Direct {
         (stored, leased): (&StoredLimit, &Leased),
         patience: &mut Patience,
     ) -> Result<(Decision, Option<Estimate>), StoreError> {
-        let within = check.limit.settle();
-        let within = within.map_or(Duration::ZERO, |settle: Settle| settle.within);
+        let within = held_within(check);
         let name = || stored.key(check).into();
         let key = LeaseKey::of(leased, check);
         let held = self

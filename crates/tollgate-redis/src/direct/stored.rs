@@ -17,8 +17,7 @@ use crate::question::{Kind, StoreForm};
 #[derive(Debug)]
 pub(crate) struct StoredLimit {
     pub(crate) form: StoreForm,
-    pub(crate) is_leased: bool,
-    pub(super) leased: Option<Leased>,
+    pub(crate) leased: Option<Leased>,
     /// What its keys begin with, up to the hash tag.
     head: String,
     /// Its counter, escaped.
@@ -54,7 +53,7 @@ enum Values {
 impl StoredLimit {
     pub(super) fn new(limit: &Limit, naming: &Naming) -> Result<Self, StoreLimitError> {
         let kind = limit.kind();
-        let form = StoreForm::new(kind, naming.slot_life)?;
+        let form = StoreForm::of(limit, naming.slot_life)?;
         // Estimates that are held of a level are kept track of in the same way as leases.
         let is_level = matches!(&form, StoreForm::Asked(numbers) if numbers.kind == Kind::Level);
         let keeps_track = limit.keeps_estimates() && is_level;
@@ -64,7 +63,10 @@ impl StoredLimit {
         } else {
             Sharing::Exact
         };
-        let head = key::head(&naming.prefix, kind, sharing);
+        let carry_over = limit.carry_over();
+        // An override counts where the rule does, whatever its period.
+        let named = limit.counter_kind();
+        let head = key::head(&naming.prefix, named, (sharing, carry_over));
         let mut counter = String::new();
         key::escape(&limit.counter().name, &mut counter);
         let _ = write!(counter, ":{}", limit.counter().ordinal);
@@ -88,7 +90,6 @@ impl StoredLimit {
             head,
             version,
             form,
-            is_leased,
             leased,
             counter,
             slot,
@@ -112,9 +113,19 @@ impl StoredLimit {
     /// Appends these of a key's values, and tells how many there were.
     fn write_values(&self, check: &Check<'_>, key: &mut String, which: Values) -> usize {
         let (mut number, mut written) = (0, 0);
+        // A key to fall back to may lack the fact that is chosen: its first value is the tag then, or all such keys would be
+        // on one node.
+        let mut slot = None;
+        if let Some(chosen) = self.slot.as_deref() {
+            check.key.each(&mut |fact, _| {
+                if fact == chosen {
+                    slot = Some(chosen);
+                }
+            });
+        }
         check.key.each(&mut |fact, value| {
-            let is_tag = match &self.slot {
-                Some(slot) => **slot == *fact,
+            let is_tag = match slot {
+                Some(slot) => slot == fact,
                 None => number == 0,
             };
             number += 1;

@@ -35,7 +35,7 @@ async fn a_clock_that_is_wrong_by_months_changes_no_quota() {
         Quota::per_hour(3),
         Quota::per_day(3),
         Quota::per_month(3),
-        Quota::rolling(3, 30 * DAY),
+        Quota::rolling(3, 30 * DAY).expect("a period"),
     ] {
         for days in [-3650_i64, -90, -1, 1, 90, 3650] {
             server.command(&["FLUSHALL"]);

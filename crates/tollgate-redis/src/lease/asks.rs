@@ -6,7 +6,7 @@ use tollgate::Timestamp;
 
 use super::book::{Book, Granted, Plan};
 use super::said::{Lent, Lessee};
-use crate::question::Numbers;
+use crate::question::{Numbers, micros};
 
 /// How much is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +30,8 @@ pub(super) struct Asks {
     /// What may be taken ahead; nothing if the store is asked about each request.
     part: u64,
     numbers: Numbers,
+    /// When.
+    at: Timestamp,
 }
 
 /// The holder that asks, how often it has asked, for how long it takes tokens, and how many units it knows to be owed.
@@ -39,6 +41,8 @@ pub(super) struct Asker {
     pub(super) number: u64,
     pub(super) life: Duration,
     pub(super) spent: u64,
+    /// What it forgives, beside what came back to it.
+    pub(super) forgiven: u64,
 }
 
 impl Asks {
@@ -53,11 +57,14 @@ impl Asks {
             Wants::Enough => (book.trim(now, part), 0),
             Wants::Just(cost) => {
                 let (holds, out, returns, more) = (0, 0, 0, cost);
+                let late = (0, now);
                 let plan = Plan {
                     holds,
                     out,
                     returns,
                     more,
+                    owed: 0,
+                    late,
                 };
                 (plan, cost)
             }
@@ -67,6 +74,7 @@ impl Asks {
             least,
             part,
             numbers,
+            at: now,
         }
     }
 
@@ -77,12 +85,15 @@ impl Asks {
             out,
             returns,
             more,
+            owed: _,
+            late,
         } = self.plan;
         let Asker {
             holder,
             number,
             life,
             spent,
+            forgiven,
         } = asker;
         let most = self.part.max(more.min(self.numbers.limit)).max(holds);
         Lessee {
@@ -95,6 +106,7 @@ impl Asks {
             life,
             least: self.at_least(),
             spent,
+            forgiven: forgiven.max(self.undrained(late)),
         }
     }
 
@@ -103,11 +115,13 @@ impl Asks {
         let Plan {
             holds, out, more, ..
         } = self.plan;
+        // What is owed is paid before anything else, which the store doesn't know of.
+        let retry_after = reply.retry_after.saturating_add(self.debts_take(reply));
         Granted {
             more: reply.granted,
             dropped: holds + out - self.kept(reply),
             until,
-            retry_after: reply.retry_after.max(pause(&self.numbers)),
+            retry_after: retry_after.max(pause(&self.numbers)),
             // If the store is asked about each request, a refusal is for that request alone.
             asked: if self.part > 0 { more } else { reply.granted },
             remaining: reply.remaining,
@@ -116,7 +130,32 @@ impl Asks {
 
     /// Whether it isn't as much as is to be spent.
     pub(super) fn is_too_little(&self, reply: &Lent) -> bool {
-        self.kept(reply) + reply.granted < self.at_least()
+        self.kept(reply) + self.left_of(reply.granted) < self.at_least()
+    }
+
+    /// What is left of a grant when what is owed is paid.
+    fn left_of(&self, granted: u64) -> u64 {
+        granted.saturating_sub(self.plan.owed)
+    }
+
+    /// How much longer than the store says it takes until a cost can be had, because of what is owed.
+    fn debts_take(&self, reply: &Lent) -> Duration {
+        let Plan { holds, owed, .. } = self.plan;
+        let had = holds + reply.granted;
+        let needed = (self.least + owed).saturating_sub(had);
+        let told_of = self.least.saturating_sub(had).max(1);
+        let [price, drain, ..] = self.numbers.five;
+        let units = u128::from(needed.saturating_sub(told_of)) * u128::from(price);
+        let micros = units.checked_div(u128::from(drain)).unwrap_or(0);
+        Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+    }
+
+    /// What can't have drained of what was told as spent since then.
+    fn undrained(&self, (tokens, since): (u64, Timestamp)) -> u64 {
+        let [price, drain, ..] = self.numbers.five;
+        let micros = u128::from(micros(self.at - since));
+        let drained = (u128::from(drain) * micros).div_ceil(u128::from(price.max(1)));
+        tokens.saturating_sub(u64::try_from(drained).unwrap_or(u64::MAX))
     }
 
     fn kept(&self, reply: &Lent) -> u64 {

@@ -10,8 +10,10 @@ use std::time::Duration;
 use tollgate::Timestamp;
 
 mod accounts;
+mod held;
 
-use accounts::{Accounts, HeldEstimate};
+use accounts::Accounts;
+pub(crate) use held::Stamp;
 
 /// A lease is to last so long at the present demand.
 const COVERS: Duration = Duration::from_millis(100);
@@ -42,8 +44,10 @@ pub(super) struct Book {
     /// When the last plan was made, and what demand called for then.
     planned_at: AtomicU64,
     covers: AtomicU64,
-    /// Plans so far: what was spent before one can't be put back after it.
+    /// Plans so far: what was spent before one was told to the store as spent.
     plans: AtomicU64,
+    /// How often the store took all that was held for lost.
+    lapses: AtomicU64,
     /// When the key was last asked about, as far as was noticed.
     used_at: AtomicU64,
     renewing: AtomicBool,
@@ -71,6 +75,10 @@ pub(super) struct Plan {
     pub(super) out: u64,
     pub(super) returns: u64,
     pub(super) more: u64,
+    /// How much of that is owed.
+    pub(super) owed: u64,
+    /// What was told as spent before, and came back: so much, and since when it may have drained.
+    pub(super) late: (u64, Timestamp),
 }
 
 /// What the store gave.
@@ -120,7 +128,23 @@ impl Book {
             }
         }
         // What was here once and is spent by now can't be had by asking.
-        let here = if is_live { tokens } else { 0 };
+        self.lacking(now, cost, if is_live { tokens } else { 0 })
+    }
+
+    /// What would come of a cost, without spending it.
+    pub(super) fn look(&self, now: Timestamp, cost: u64) -> Spent {
+        let now = now.as_nanos();
+        let is_live = now < self.until.load(Ordering::Acquire);
+        let tokens = self.tokens.load(Ordering::Relaxed);
+        if is_live && tokens >= cost {
+            let (left, runs_low) = (tokens - cost, false);
+            return Spent::Passed { left, runs_low };
+        }
+        self.lacking(now, cost, if is_live { tokens } else { 0 })
+    }
+
+    /// What is said to a cost that isn't here.
+    fn lacking(&self, now: u64, cost: u64, here: u64) -> Spent {
         let is_enough = cost <= here.saturating_add(self.spared.load(Ordering::Relaxed));
         let is_refused = now < self.asked_from.load(Ordering::Relaxed) && !(is_enough && cost > 0);
         if is_refused && cost == 0 {
@@ -139,12 +163,12 @@ impl Book {
         Spent::Unknown
     }
 
-    /// Plans, so that what was spent before can't be put back any more. What isn't enough for a cost is
+    /// Plans: what was spent before is told as spent. What isn't enough for a cost is
     /// returned: if each node kept some, there might never be enough for any of them.
     pub(super) fn plan(&self, now: Timestamp, cost: u64, part: u64) -> Plan {
         self.plans.fetch_add(1, Ordering::Relaxed);
         let (holds, out, owed) = self.settle(now);
-        self.accounts().is_less = false;
+        let late = self.told();
         let covers = self.measure(now, holds).min(part);
         if cost > 0 {
             self.used_at.store(now.as_nanos(), Ordering::Relaxed);
@@ -162,6 +186,8 @@ impl Book {
             out,
             returns,
             more: covers.max(cost).saturating_sub(holds).saturating_add(owed),
+            owed,
+            late,
         }
     }
 
@@ -209,7 +235,7 @@ impl Book {
     pub(super) fn hand_in(&self, now: Timestamp) -> Plan {
         self.plans.fetch_add(1, Ordering::Relaxed);
         let (_, out, more) = self.settle(now);
-        self.accounts().is_less = false;
+        let late = self.told();
         let returns = self.withdraw(u64::MAX);
         self.low.store(0, Ordering::Relaxed);
         Plan {
@@ -217,7 +243,16 @@ impl Book {
             out,
             returns,
             more,
+            owed: more,
+            late,
         }
+    }
+
+    /// The store is told all that is in the accounts: what came back late goes with that.
+    fn told(&self) -> (u64, Timestamp) {
+        let mut accounts = self.accounts();
+        accounts.is_less = false;
+        accounts.take_late()
     }
 
     /// What is still worth something, here and out; and what is owed.
@@ -227,7 +262,7 @@ impl Book {
         let is_live = now.as_nanos() < self.until.load(Ordering::Acquire);
         if !is_live {
             self.withdraw_from(&mut accounts, u64::MAX);
-            accounts.lapse();
+            self.lapse(&mut accounts);
         }
         // Under the lock: what is held for a request moves from the one to the other.
         let tokens = self.tokens.load(Ordering::Relaxed);
@@ -238,57 +273,6 @@ impl Book {
         )
     }
 
-    /// Holds a cost for a request, if it is here.
-    pub(super) fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> (Spent, Option<u64>) {
-        let mut accounts = self.accounts();
-        let spent = self.spend(now, cost);
-        let number = match spent {
-            Spent::Passed { .. } => Some(accounts.open(cost, until)),
-            _ => None,
-        };
-        (spent, number)
-    }
-
-    /// A request cost so much of what it held: the rest is here again, and what it cost beyond that is spent from
-    /// what is here, or owed, up to this. Returns whether the store has to be told soon.
-    pub(super) fn settle_estimate(
-        &self,
-        now: Timestamp,
-        (number, spent): (u64, u64),
-        most_owed: u64,
-    ) -> bool {
-        let mut accounts = self.accounts();
-        accounts.expire(now);
-        let is_live = now.as_nanos() < self.until.load(Ordering::Acquire);
-        let Some(HeldEstimate { tokens, .. }) = accounts.estimates.remove(&number) else {
-            // It was spent when its time, or the lease's, was over.
-            return false;
-        };
-        accounts.out -= tokens;
-        accounts.is_less = true;
-        let mut rest = tokens.saturating_sub(spent);
-        if is_live {
-            let paid = rest.min(accounts.owed);
-            (accounts.owed, rest) = (accounts.owed - paid, rest - paid);
-        }
-        if rest > 0 && is_live {
-            // What was noted of it wasn't spent.
-            accounts.noted -= accounts.noted.min(rest);
-            self.tokens.fetch_add(rest, Ordering::Relaxed);
-        }
-        let mut beyond = spent.saturating_sub(tokens);
-        if beyond > 0 && is_live {
-            let here = self
-                .tokens
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |here| {
-                    Some(here - here.min(beyond))
-                });
-            beyond -= here.unwrap_or(0).min(beyond);
-        }
-        accounts.owed = accounts.owed.saturating_add(beyond).min(most_owed);
-        is_live || accounts.owed > 0
-    }
-
     /// What the store had left when it was last asked.
     pub(super) fn spared(&self) -> u64 {
         self.spared.load(Ordering::Relaxed)
@@ -297,7 +281,7 @@ impl Book {
     /// Whether the store has to be told something: tokens are here, some are owed, or less is out than it knows.
     pub(super) fn is_unsaid(&self, now: Timestamp) -> bool {
         let accounts = self.accounts();
-        accounts.owed > 0 || accounts.is_less || self.held(now) > 0
+        accounts.owed > 0 || accounts.is_less || accounts.late > 0 || self.held(now) > 0
     }
 
     /// What was spent since this was last asked.
@@ -324,9 +308,10 @@ impl Book {
     }
 
     /// Whether an estimate is still held.
-    #[cfg(test)]
-    pub(super) fn is_out(&self, number: u64) -> bool {
-        self.accounts().estimates.contains_key(&number)
+    pub(super) fn is_out(&self, now: Timestamp, number: u64) -> bool {
+        let mut accounts = self.accounts();
+        accounts.expire(now);
+        accounts.estimates.contains_key(&number)
     }
 
     fn accounts(&self) -> MutexGuard<'_, Accounts> {
@@ -361,7 +346,7 @@ impl Book {
         let is_live = now < granted.until;
         let mut accounts = self.accounts();
         if self.withdraw_from(&mut accounts, granted.dropped) < granted.dropped {
-            accounts.lapse();
+            self.lapse(&mut accounts);
         }
         accounts.had += granted.more;
         let paid = accounts.owed.min(granted.more);
@@ -394,14 +379,6 @@ impl Book {
         self.until
             .store(granted.until.as_nanos(), Ordering::Release);
         left.map(|left| (left, number))
-    }
-
-    /// Puts back what was spent while this many plans had been made. The caller sees to it that no plan is made meanwhile.
-    pub(super) fn put_back(&self, now: Timestamp, cost: u64, plans: u64) {
-        let is_live = now.as_nanos() < self.until.load(Ordering::Acquire);
-        if is_live && self.plans.load(Ordering::Relaxed) == plans {
-            self.tokens.fetch_add(cost, Ordering::Relaxed);
-        }
     }
 
     pub(super) fn plans(&self) -> u64 {
@@ -438,13 +415,13 @@ impl Book {
         }
         let life = u64::try_from(life.as_nanos()).unwrap_or(u64::MAX);
         let idle = nanos.saturating_sub(self.used_at.load(Ordering::Relaxed));
-        let (out, owed) = {
+        let (out, unsaid) = {
             let mut accounts = self.accounts();
             accounts.expire(now);
-            (accounts.out, accounts.owed)
+            (accounts.out, accounts.owed + accounts.late)
         };
         let is_held = out > 0 && nanos < until;
-        if owed > 0 || (is_held && until - nanos <= life / 2) {
+        if unsaid > 0 || (is_held && until - nanos <= life / 2) {
             return Care::Renew;
         }
         if nanos >= until || tokens == 0 {

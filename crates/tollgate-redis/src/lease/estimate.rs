@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::{Clock, Decision, Outcome};
+use tollgate::{Clock, Decision, Outcome, Timestamp};
 use tollgate_engine::policy::Counting;
 
-use super::{Inner, Lease};
+use super::{Inner, Lease, Stamp};
 
 /// What a request holds of a lease until it is known what it cost. Dropped, all of it comes back.
 pub(crate) struct Estimate {
@@ -26,21 +26,37 @@ impl Estimate {
         }
     }
 
-    /// The request cost so much.
-    pub(crate) fn settle(mut self, spent: u64) {
-        self.end(spent);
+    /// The request cost so much. False if all of it was spent before, because its time or that of the lease was over.
+    pub(crate) fn settle(&mut self, spent: u64) -> bool {
+        let Some(number) = self.number.take() else {
+            return false;
+        };
+        let now = self.leases.clock.now();
+        let is_out = self.lease.book.is_out(now, number);
+        let most = self.lease.numbers.limit;
+        let is_news = self.lease.book.settle_estimate(now, (number, spent), most);
+        self.tell(is_news);
+        is_out
     }
 
-    fn end(&mut self, spent: u64) {
-        let Some(number) = self.number.take() else {
-            return;
-        };
+    /// The request cost so much more than was charged when its estimate ended.
+    pub(crate) fn charge_late(&self, more: u64) {
+        let (now, most) = (self.leases.clock.now(), self.lease.numbers.limit);
+        let is_news = self.lease.book.charge_late(now, more, most);
+        self.tell(is_news);
+    }
+
+    /// It is spent by itself then, and not before.
+    pub(crate) fn prolong(&self, until: Timestamp) {
+        if let Some(number) = self.number {
+            self.lease.book.prolong(number, until);
+        }
+    }
+
+    /// Tokens of a lease are spent here by the next request. Those of a limit that isn't leased, or of a key that isn't kept,
+    /// are returned for others.
+    fn tell(&self, is_news: bool) {
         let (leases, lease) = (&self.leases, &self.lease);
-        let most = lease.numbers.limit;
-        let now = leases.clock.now();
-        let is_news = lease.book.settle_estimate(now, (number, spent), most);
-        // Tokens of a lease are spent here by the next request. Those of a limit that isn't leased, or of a key that isn't kept,
-        // are returned for others.
         let is_here = lease.limit.counting() == Counting::Leased && leases.keeps(lease);
         if is_news && !is_here {
             leases.tell(lease);
@@ -50,7 +66,7 @@ impl Estimate {
 
 impl Drop for Estimate {
     fn drop(&mut self) {
-        self.end(0);
+        self.settle(0);
     }
 }
 
@@ -67,7 +83,7 @@ pub(super) struct Spoken {
     pub(super) leases: Arc<Inner>,
     pub(super) lease: Arc<Lease>,
     pub(super) cost: u64,
-    pub(super) plans: u64,
+    pub(super) stamp: Stamp,
     pub(super) left: u64,
     /// What it is held by, if it is an estimate.
     pub(super) estimate: Option<u64>,
@@ -91,8 +107,10 @@ impl Drop for Spoken {
     fn drop(&mut self) {
         if let Some(estimate) = self.held() {
             drop(estimate);
+        } else if self.cost > 0 && !self.leases.keeps(&self.lease) {
+            self.leases.return_passing(&self.lease, self.cost);
         } else if self.cost > 0 {
-            self.leases.put_back(&self.lease, self.cost, self.plans);
+            self.leases.put_back(&self.lease, self.cost, self.stamp);
         }
     }
 }

@@ -26,17 +26,9 @@ impl Leases {
             None => 0,
         };
         let least = check.cost.saturating_sub(here).min(numbers.limit);
-        // As a holder that holds nothing, so that whatever is held stays held.
         let question = Lessee {
-            holder: inner.holder(&inner.passing),
-            number: 0,
-            holds: 0,
-            returns: 0,
-            more: 0,
-            most: 0,
-            life: inner.terms.life,
             least,
-            spent: 0,
+            ..Lessee::of_nobody(inner.terms.life)
         };
         let asking = inner.store.lease(key(), question.record(&numbers), None);
         let reply = match patience.wait(asking).await {

@@ -11,7 +11,7 @@ use tollgate_engine::policy::Counting;
 use super::asks::{Asker, Asks, Wants};
 use super::estimate::Spoken;
 use super::said::Lent;
-use super::{Inner, Lease};
+use super::{Forgiven, Inner, Lease};
 use crate::error::StoreError;
 
 /// What came of asking for a cost.
@@ -65,7 +65,18 @@ impl Inner {
     pub(super) async fn ask(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
+        wants: (Wants, Option<Timestamp>),
+    ) -> Result<Came, StoreError> {
+        self.ask_and_forgive(lease, wants, Forgiven::Tokens(0))
+            .await
+    }
+
+    /// The same, and forgives some of what is owed.
+    pub(super) async fn ask_and_forgive(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
         (wants, hold): (Wants, Option<Timestamp>),
+        forgiven: Forgiven,
     ) -> Result<Came, StoreError> {
         let numbers = lease.numbers;
         let resets = self.resets.load(Ordering::Acquire);
@@ -81,6 +92,8 @@ impl Inner {
             Counting::Leased => (numbers.limit / self.terms.part).max(1),
             _ => 0,
         };
+        // First of what the store doesn't know of.
+        let forgiven = lease.book.forgive(forgiven.tokens());
         let asks = Asks::new((&lease.book, wants), before, (part, numbers));
         let (holder, number) = match wants {
             // Several may be under way, in any order.
@@ -92,6 +105,7 @@ impl Inner {
             number,
             life: self.terms.life,
             spent: owed.as_ref().map_or(0, |owed| numbers.owed(owed)),
+            forgiven,
         });
         let record = question.record(&numbers);
         let reply = self.store.lease(lease.key.clone(), record, None).await?;
@@ -102,12 +116,13 @@ impl Inner {
         let (least, granted) = (asks.least, asks.granted(&reply, before + self.terms.life));
         lease.resets.store(resets, Ordering::Relaxed);
         let spent = lease.book.take(self.clock.now(), &granted, (least, hold));
+        let stamp = lease.book.stamp(before);
         Ok(match spent {
             Some((left, estimate)) => Came::Enough(Spoken {
                 leases: Arc::clone(self),
                 lease: Arc::clone(lease),
                 cost: least,
-                plans: number,
+                stamp,
                 left,
                 estimate,
             }),

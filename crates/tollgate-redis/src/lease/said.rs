@@ -21,9 +21,33 @@ pub(super) struct Lessee {
     pub(super) least: u64,
     /// So many units are owed at least, beside what is out; 0 if that isn't known.
     pub(super) spent: u64,
+    /// So many tokens of what is owed are forgiven, beside what is out.
+    pub(super) forgiven: u64,
 }
 
+/// All that is owed.
+pub(super) const EVERYTHING: u64 = 1 << 53;
+
+/// Who holds nothing, and so changes nothing for those who do: no holder is called so.
+const NOBODY: u64 = 0;
+
 impl Lessee {
+    /// One who holds nothing and takes nothing.
+    pub(super) fn of_nobody(life: Duration) -> Self {
+        Self {
+            holder: NOBODY,
+            number: 0,
+            holds: 0,
+            returns: 0,
+            more: 0,
+            most: 0,
+            life,
+            least: 0,
+            spent: 0,
+            forgiven: 0,
+        }
+    }
+
     pub(super) fn record(&self, numbers: &Numbers) -> Vec<u8> {
         let [price, drain, capacity, ..] = numbers.five;
         let Self {
@@ -36,14 +60,15 @@ impl Lessee {
             life,
             least,
             spent,
+            forgiven,
         } = *self;
         let life = micros(life);
-        let mut record = Vec::with_capacity(12 * 8);
+        let mut record = Vec::with_capacity(13 * 8);
         put(
             &mut record,
             &[
                 price, drain, capacity, holder, number, holds, returns, more, most, life, least,
-                spent,
+                spent, forgiven,
             ],
         );
         record

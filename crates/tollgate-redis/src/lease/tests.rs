@@ -225,14 +225,10 @@ async fn told(
 ) -> Lent {
     let asks = Lessee {
         holder: node,
-        number: 0,
-        holds: 0,
-        returns: 0,
         more,
         most: more,
-        life: Duration::from_micros(LIFE),
         least,
-        spent: 0,
+        ..Lessee::of_nobody(Duration::from_micros(LIFE))
     };
     let record = asks.record(numbers);
     let reply = store.lease("lease".into(), record, Some(now)).await;
@@ -301,9 +297,7 @@ impl Node {
             returns,
             more,
             most,
-            life: Duration::from_micros(self.life),
-            least: 0,
-            spent: 0,
+            ..Lessee::of_nobody(Duration::from_micros(self.life))
         };
         Said {
             record: asks.record(numbers),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::core::{self, Arithmetic as _};
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Decision, Rate, Timestamp, core::Align};
-use tollgate_engine::backend::{LimitKind, Owed};
+use tollgate_engine::backend::{CarryOver, Limit, LimitKind, Owed};
 
 use super::{Kind, micros};
 use crate::error::StoreLimitError;
@@ -37,6 +37,16 @@ pub(crate) struct Numbers {
 }
 
 impl StoreForm {
+    /// A limit with what its keys keep when it changes; `life` as for [`new`](Self::new).
+    pub(crate) fn of(limit: &Limit, life: Duration) -> Result<Self, StoreLimitError> {
+        match (limit.carry_over(), limit.kind()) {
+            (CarryOver::Time, LimitKind::Rate { rate, .. }) => {
+                Numbers::arrival(*rate).map(Self::Asked)
+            }
+            (_, kind) => Self::new(kind, life),
+        }
+    }
+
     /// `life`: for how long a slot is held unless it is renewed.
     pub(crate) fn new(limit: &LimitKind, life: Duration) -> Result<Self, StoreLimitError> {
         match limit {
@@ -139,8 +149,47 @@ impl Numbers {
         })
     }
 
-    /// What a key owes, in the units of a level.
+    /// A limit by arrival times: the tolerance and the time of one token, as whole microseconds and the nanoseconds
+    /// beyond them.
+    fn arrival(rate: Rate) -> Result<Self, StoreLimitError> {
+        let period = rate.period().filter(|_| !rate.is_zero());
+        let Some(period) = period else {
+            return Err(StoreLimitError::NotALevel {
+                what: "an arrival time",
+                limit: rate.to_string(),
+            });
+        };
+        let emission = period.as_nanos().div_ceil(u128::from(rate.count()));
+        let tolerance = emission.saturating_mul(u128::from(rate.burst_size()));
+        let instead = "use a smaller burst or a shorter period";
+        let error = || too_large(&rate, "its burst times its interval", instead);
+        Ok(Self {
+            kind: Kind::Arrival,
+            five: [
+                below_exact(tolerance / 1_000, error)?,
+                below_exact(tolerance % 1_000, error)?,
+                below_exact(emission / 1_000, error)?,
+                below_exact(emission % 1_000, error)?,
+                0,
+            ],
+            limit: rate.burst_size(),
+        })
+    }
+
+    /// The tolerance and the time of one token of a limit by arrival times, in nanoseconds.
+    pub(super) fn arrival_nanos(&self) -> (u128, u128) {
+        let [most, most_rest, each, each_rest, _] = self.five.map(u128::from);
+        (most * 1_000 + most_rest, each * 1_000 + each_rest)
+    }
+
+    /// What a key owes: in the units of a level, or in microseconds until its arrival time.
     pub(crate) fn owed(&self, owed: &Owed) -> u64 {
+        if self.kind == Kind::Arrival {
+            let (most, each) = self.arrival_nanos();
+            let each = u64::try_from(each.div_ceil(1_000)).unwrap_or(u64::MAX);
+            let time = owed.tokens(each).min(most.div_ceil(1_000));
+            return u64::try_from(time).unwrap_or(u64::MAX);
+        }
         let [price, _, capacity, ..] = self.five;
         let units = u64::try_from(owed.tokens(price)).unwrap_or(capacity);
         units.min(capacity)

@@ -5,37 +5,45 @@ use std::time::Duration;
 use tollgate::{Decision, Outcome};
 
 use super::form::FIRST_HIT;
-use super::{Numbers, Op, Question};
+use super::{Kind, Numbers, Op, Question};
 use crate::error::StoreError;
 
 /// A cost that no limit admits.
 const BEYOND: u64 = 1 << 53;
+/// The generation of a charge isn't known: −1 on the wire.
+const UNKNOWN: u64 = FIRST_HIT;
+/// The generation is to be told.
+const TELL: u64 = 1;
 /// Numbers that the reply begins with.
 const HEADER: usize = 2;
 /// Numbers of each answer.
 const ANSWER: usize = 4;
 
 impl Op {
-    fn code(self) -> (u8, u64) {
-        match self {
+    /// What it is called, a number that it reads its own way, and the generation that it is about.
+    fn code(self) -> (u8, u64, u64) {
+        let (code, extra) = match self {
+            Self::GiveBackHeld { since, generation } => return (3, since, generation),
+            Self::GiveBack(since) => return (3, since, UNKNOWN),
+            Self::Hold => return (0, 0, TELL),
             Self::Decide => (0, 0),
             Self::AtMost => (1, 0),
             Self::Reserve(longest) => (2, longest),
-            Self::GiveBack(since) => (3, since),
             Self::Gift => (4, 0),
             Self::Reset => (5, 0),
             Self::Renew => (6, 0),
             Self::Release => (7, 0),
             Self::Raise(units) => (8, units),
             Self::Look => (9, 0),
-        }
+        };
+        (code, extra, 0)
     }
 }
 
 impl Question {
     /// Appends its record: short if all of the call are short.
     pub(crate) fn write(&self, to: &mut Vec<u8>, is_last: bool, is_plain: bool) {
-        let (op, extra) = self.op.code();
+        let (op, extra, generation) = self.op.code();
         let Numbers { kind, five, .. } = self.numbers;
         let last = u8::from(is_last);
         // A cost beyond this is beyond every limit; cut, it can't be taken for a special number.
@@ -47,8 +55,25 @@ impl Question {
             return;
         }
         to.extend_from_slice(&[op, kind as u8, last]);
-        put(to, &[cost, extra]);
-        put(to, &five);
+        put(to, &[cost, extra, generation]);
+        put(
+            to,
+            &if kind == Kind::Arrival {
+                self.arrival()
+            } else {
+                five
+            },
+        );
+    }
+
+    /// The numbers of an arrival: the tolerance, and the time that the cost takes.
+    fn arrival(&self) -> [u64; 5] {
+        let [most, most_rest, ..] = self.numbers.five;
+        let (_, each) = self.numbers.arrival_nanos();
+        let time = each.saturating_mul(u128::from(self.cost));
+        let micros = u64::try_from(time / 1_000).map_or(BEYOND, |micros| micros.min(BEYOND));
+        let rest = u64::try_from(time % 1_000).unwrap_or(0);
+        [most, most_rest, micros, rest, 0]
     }
 }
 
@@ -75,8 +100,9 @@ pub(crate) struct Answers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Raw {
     pub(crate) outcome: i64,
+    /// What is left; of an arrival time, the nanoseconds below a microsecond of `reset`.
     pub(crate) remaining: i64,
-    /// How long until it would pass; of `AtMost`, how much was taken.
+    /// How long until it would pass; of `AtMost`, how much was taken; of `Hold` that passed, the counter's generation.
     pub(crate) wait: i64,
     pub(crate) reset: i64,
 }
@@ -92,13 +118,31 @@ impl Raw {
         self.outcome == 4
     }
 
-    pub(crate) fn decision(&self, limit: u64) -> Decision {
+    /// The generation that a charge which is held was told, and the answer without it.
+    pub(crate) fn held(self) -> (u64, Self) {
+        if self.outcome != 1 {
+            return (0, self);
+        }
+        let generation = u64::try_from(self.wait).unwrap_or(0);
+        (generation, Self { wait: 0, ..self })
+    }
+
+    pub(crate) fn decision(&self, numbers: &Numbers) -> Decision {
+        let limit = numbers.limit;
         let outcome = match self.outcome {
             1 => Outcome::Allowed,
             2 => Outcome::Never,
             _ => Outcome::Denied,
         };
         let remaining = u64::try_from(self.remaining).unwrap_or(0);
+        if numbers.kind == Kind::Arrival {
+            // Of an arrival time the nanoseconds stand where others tell what is left.
+            let owed = wait(self.reset).saturating_add(Duration::from_nanos(remaining));
+            let (most, each) = numbers.arrival_nanos();
+            let left = most.saturating_sub(owed.as_nanos()) / each.max(1);
+            let left = u64::try_from(left).unwrap_or(u64::MAX);
+            return Decision::new(outcome, limit, left, wait(self.wait), owed);
+        }
         Decision::new(outcome, limit, remaining, wait(self.wait), wait(self.reset))
     }
 }

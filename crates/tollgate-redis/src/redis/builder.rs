@@ -64,8 +64,9 @@ impl RedisBuilder {
         self
     }
 
-    /// How many refusals are remembered and repeated without asking: 10,000 unless said otherwise, and 0
-    /// for none. What another node gives back meanwhile isn't seen before the time that was told.
+    /// How many denials are remembered and repeated without asking: 10,000 unless said otherwise, and 0 for none. Each is
+    /// repeated for a second at most before one request asks the store again, so a reset or a refund by another node is seen
+    /// within a second. While the store can't be asked, a denial that is known to hold decides.
     pub fn near_cache(mut self, refusals: usize) -> Self {
         self.options.near = refusals;
         self

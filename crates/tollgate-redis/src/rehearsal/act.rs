@@ -101,14 +101,14 @@ fn carry_out(state: &mut State, check: &Check<'_>, op: Op) -> (Decision, Duratio
     let memory = &state.memory;
     let ask = |cost| memory.answer(&[Check { cost, ..*check }]).decision;
     match op {
-        Op::Decide => {
+        Op::Decide | Op::Hold => {
             let decision = ask(check.cost);
-            (decision, decision.retry_after)
+            (decision, decision.wait())
         }
         Op::Look => {
             let said = memory.look_ahead(&[*check]);
             let decision = said.first().copied().unwrap_or(Decision::UNLIMITED);
-            (decision, decision.retry_after)
+            (decision, decision.wait())
         }
         Op::AtMost => {
             let most = ask(0).remaining.min(check.cost);
@@ -117,7 +117,7 @@ fn carry_out(state: &mut State, check: &Check<'_>, op: Op) -> (Decision, Duratio
             // What was taken stands where a wait would.
             (decision, Duration::from_micros(taken))
         }
-        Op::Gift | Op::GiveBack(_) => {
+        Op::Gift | Op::GiveBack(_) | Op::GiveBackHeld { .. } => {
             memory.give_back(&[*check]);
             (ask(0), Duration::ZERO)
         }

@@ -117,7 +117,7 @@ impl Rehearsal {
             said.outcome,
             said.limit,
             held.map_or(0, |lease| lease.tokens),
-            said.retry_after,
+            said.wait(),
             Duration::ZERO,
         );
     }

@@ -184,7 +184,9 @@ async fn what_is_given_back_is_never_more_than_if_it_had_not_been_charged() {
     let quota = |text: &str| LimitKind::Quota(text.parse().expect("a quota"));
     let mut kinds = vec![
         quota("100/hour"),
-        LimitKind::Quota(tollgate::quota::Quota::rolling(100, Duration::from_secs(1))),
+        LimitKind::Quota(
+            tollgate::quota::Quota::rolling(100, Duration::from_secs(1)).expect("a period"),
+        ),
     ];
     // A window that a charge opened stays where it began after the charge is given back, as in process: it
     // ends sooner than one that the next hit would have opened, and each admits its count and no more.
@@ -242,7 +244,7 @@ async fn what_is_given_back_is_never_more_than_if_it_had_not_been_charged() {
 async fn quotas_equal_those_in_memory_whatever_the_clock_does() {
     let server = Server::start();
     let store = Store::patient(&server);
-    let rolling = tollgate::quota::Quota::rolling(40, Duration::from_secs(60));
+    let rolling = tollgate::quota::Quota::rolling(40, Duration::from_secs(60)).expect("a period");
     let by_calendar = "40/hour".parse().expect("a quota");
     for (quota, seed) in [(rolling, 3), (by_calendar, 4)] {
         let limiter = tollgate::QuotaLimiter::builder(quota.clone(), 1_000_000)
@@ -260,12 +262,13 @@ async fn quotas_equal_those_in_memory_whatever_the_clock_does() {
                 _ => now += random.below(reach),
             }
             let cost = random.below(12);
+            let numbers = form.numbers_at(now).expect("asked");
             let asked = Question {
                 key: format!("{quota}").into(),
-                ..question(form.numbers_at(now).expect("asked"), Op::Decide, cost)
+                ..question(numbers, Op::Decide, cost)
             };
             let answers = store.ask(vec![asked], Some(now)).await.expect("an answer");
-            let seen = answers.each[0].decision(quota.count());
+            let seen = answers.each[0].decision(&numbers);
             let expected = limiter.check_at(tollgate::Timestamp::from_micros(now), "k", cost);
             assert_eq!(seen, expected, "{quota}: {cost} at {now} (step {step})");
         }
@@ -277,7 +280,7 @@ async fn a_clock_that_steps_back_blocks_nobody_for_longer_than_a_period() {
     let server = Server::start();
     let store = Store::patient(&server);
     let hour = 3_600_000_000;
-    let rolling = tollgate::quota::Quota::rolling(5, Duration::from_secs(60));
+    let rolling = tollgate::quota::Quota::rolling(5, Duration::from_secs(60)).expect("a period");
     let mut kinds = vec![
         LimitKind::Quota(rolling),
         LimitKind::Quota("5/hour".parse().expect("a quota")),

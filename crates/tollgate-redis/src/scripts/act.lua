@@ -3,7 +3,8 @@
 local AT_MOST, RESERVE, GIVE_BACK, GIFT, RESET, RENEW, RELEASE, RAISE, LOOK = 1, 2, 3, 4, 5, 6, 7, 8, 9
 
 local function act(op, limit, key, cost, extra, holder, a, b, c, d, e)
-  local wait = 0
+  local wait, generation = 0, extra[2]
+  extra = extra[1]
   if op == AT_MOST then
     limit.look(key, 0, a, b, c, d, e)
     local remaining, reset = limit.left(key, a, b, c, d, e)
@@ -37,15 +38,18 @@ local function act(op, limit, key, cost, extra, holder, a, b, c, d, e)
     say(key, held > 0 and 1 or 0, held, 0, 0)
     return
   elseif op == GIVE_BACK then
-    limit.give_back(key, cost, extra, a, b, c, d, e)
+    -- What was charged before a reset was forgotten by it.
+    if is_current(next_reset(), generation, extra) then limit.give_back(key, cost, extra, a, b, c, d, e) end
   elseif op == GIFT then
     limit.gift(key, cost, a, b, c, d, e)
   elseif op == RESET and limit ~= slots then
     -- Slots stay with those who hold them.
     limit.look(key, 0, a, b, c, d, e)
+    local reset = next_reset()
     if not foreign[key] then
       call('DEL', key)
       states[key] = nil
+      begin_generation(reset, limit.lasts(a, b, c, d, e))
     end
   elseif op == RELEASE then
     limit.release(key, cost, holder, a, b)

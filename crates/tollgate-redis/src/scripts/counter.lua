@@ -129,6 +129,11 @@ function counter.give_back(key, cost, since, _, _, length)
   write(key, state, save_counter)
 end
 
+-- For how long a charge may be given back at most, in microseconds.
+function counter.lasts(_, _, length)
+  return 2 * length
+end
+
 function counter.gift(key, cost, _, _, length)
   if cost == 0 then return end
   local state = counts(key, length)

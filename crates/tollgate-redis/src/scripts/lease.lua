@@ -5,7 +5,8 @@
 -- ARGV[1]  doubles: price, drain and capacity of the level; who asks; how often it has asked, or 0; how
 --          much it holds; how much of what it held it returns; how much more it wants; how much it may
 --          hold at most; for how long; how much it must hold in the end, else it gets nothing: what isn't
---          enough would be kept from others; and how many units are owed at least beside what is out, or 0
+--          enough would be kept from others; how many units are owed at least beside what is out, or 0;
+--          and how many tokens of what is owed are forgiven: what is out stays out, and owed
 -- ARGV[2]  the time in microseconds, or "" for this server's clock
 --
 -- A node says what it holds, not what it spent: a call that was lost or came twice changes nothing but
@@ -21,8 +22,8 @@
 -- that is owed stays owed. As of when is only moved by what changes it: who asks in vain loses nothing.
 
 local key = KEYS[1]
-local price, drain, capacity, own, number, holds, returns, wants, most, length, least, spent_at_least =
-  unpack('<dddddddddddd', ARGV[1])
+local price, drain, capacity, own, number, holds, returns, wants, most, length, least, spent_at_least,
+  forgiven = unpack('<ddddddddddddd', ARGV[1])
 
 local owed, as_of, was, live, out = 0, now, price, {}, 0
 local raw = kept(key)
@@ -116,7 +117,7 @@ if returns > mine[2] - holds then returns = mine[2] - holds end
 local keeps = holds
 if number > 0 and number <= mine[4] then
   -- It has said something else since.
-  holds, returns, wants = mine[2], 0, 0
+  holds, returns, wants, forgiven = mine[2], 0, 0, 0
 end
 if number > mine[4] then mine[4] = number end
 
@@ -139,6 +140,20 @@ if spent_at_least > 0 and not is_beyond then
   end
 end
 
+if forgiven > 0 then
+  -- Never below what is out: tokens in the bucket and tokens out stay within the burst.
+  local before = rest
+  rest = forgiven < MOST and rest - forgiven * unit or 0
+  if rest < left * unit then rest = left * unit end
+  if forgiven >= MOST then as_of, ahead = now, 0 end
+  if is_beyond and rest / unit <= c / p then
+    -- It isn't any more: this limit's own units will do.
+    before, rest, unit, is_beyond = nil, ceil(rest / unit) * p, p, false
+  end
+  if not is_beyond and debt > rest then debt = rest end
+  is_changed = is_changed or rest ~= before
+end
+
 local granted = floor((c - debt) / p)
 if granted > wants then granted = wants end
 if granted > most - holds then granted = most - holds end
@@ -152,14 +167,17 @@ if is_changed or granted > 0 then
   debt = judged()
 end
 
-local values, nodes, latest, soonest = {''}, 0, now, nil
+local values, nodes, latest, soonest, others = {''}, 0, now, nil, 0
 for i = 1, #live do
   local holder = live[i]
   if holder[2] > 0 then
     nodes = nodes + 1
     values[nodes + 1] = pack('<ddddd', holder[1], holder[2], holder[3], holder[4], holder[5])
     if holder[3] > latest then latest = holder[3] end
-    if holder ~= mine and not (soonest and soonest < holder[3]) then soonest = holder[3] end
+    if holder ~= mine then
+      others = others + holder[2]
+      if not (soonest and soonest < holder[3]) then soonest = holder[3] end
+    end
   end
 end
 if is_changed or is_written or mine[2] > 0 then
@@ -182,8 +200,16 @@ if over > 0 then
   wait = drain == 0 and length or ahead + ceil(over / d)
 end
 -- Time alone may bring none: first some of what others hold has to come back, or run out. They may return
--- it sooner than time brings any, and by then it is known.
-if soonest and ((out + needs) * p > c or soonest - now < wait) then wait = soonest - now end
+-- it sooner than time brings any, and by then it is known; what they don't have takes its time all the same.
+if soonest then
+  local back = soonest - now
+  local rest_of_it = over - others * p
+  if rest_of_it > 0 and drain > 0 then
+    local takes = ahead + ceil(rest_of_it / d)
+    if takes > back then back = takes end
+  end
+  if (out + needs) * p > c or back < wait then wait = back end
+end
 local remaining = floor((c - debt) / p)
 if remaining < 0 then remaining = 0 end
 return {now, strange, granted, keeps, remaining, wait, nodes}

@@ -21,6 +21,11 @@ function level.give_back(key, cost, since, price, drain, capacity)
   mark(key, state)
 end
 
+-- For how long a charge may be given back at most, in microseconds. What never drains is given back by who is still there.
+function level.lasts(_, drain, capacity)
+  return drain > 0 and ceil(capacity / drain) or 86400000000
+end
+
 function level.gift(key, cost, price, drain, capacity)
   level.give_back(key, cost, now, price, drain, capacity)
 end

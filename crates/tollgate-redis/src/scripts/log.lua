@@ -164,6 +164,11 @@ function log.give_back(key, cost, since, _, length)
   keep_log(key, found.at, length)
 end
 
+-- For how long a charge may be given back at most, in microseconds.
+function log.lasts(_, length)
+  return length
+end
+
 function log.gift(key, cost, _, length)
   local found = cost > 0 and hits(key, length)
   if not found then return end

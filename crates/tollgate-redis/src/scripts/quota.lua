@@ -2,6 +2,11 @@
 -- one has a lot for each of 60 parts of its period. The key's time never goes back.
 
 local function save_quota(key, state)
+  if #state == 0 then
+    -- Nothing counts any more.
+    call('DEL', key)
+    return
+  end
   local parts = {pack('<d', state.latest)}
   for i = 1, #state do
     parts[i + 1] = pack('<dd', state[i][1], state[i][2])
@@ -11,7 +16,8 @@ end
 
 -- The lots that a value says, if it is one.
 local function read_lots(raw)
-  if #raw % 16 ~= 8 then return nil end
+  -- There is a lot at least: who writes has something to count.
+  if #raw < 24 or #raw % 16 ~= 8 then return nil end
   local state = {latest = unpack('<d', raw)}
   local is_sound = state.latest >= 0 and state.latest <= MOST
   for place = 9, #raw, 16 do
@@ -147,9 +153,19 @@ end, function(_, b, c)
   return now >= b and now < c and c - b or nil
 end)
 
+-- For how long a charge may be given back at most, in microseconds: until the end of the next period, which it may be
+-- charged to if the key's time is ahead.
+function calendar.lasts(_, _, _, _, after)
+  return after > now and after - now or 1
+end
+
 local rolling = quota_of(function(at, length)
   local width = ceil(length / 60)
   return at - at % width + width + length
 end, function(length)
   return length
 end)
+
+function rolling.lasts(_, length)
+  return 2 * length
+end

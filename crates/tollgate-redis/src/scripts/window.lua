@@ -92,6 +92,11 @@ function window.give_back(key, cost, since, _, length, phase)
   if since >= state[1] then uncount(key, state, cost) end
 end
 
+-- For how long a charge may be given back at most, in microseconds.
+function window.lasts(_, length)
+  return length
+end
+
 function window.gift(key, cost, _, length, phase)
   uncount(key, open_window(key, length, phase), cost)
 end

@@ -28,6 +28,8 @@ pub(super) enum By {
 struct Call<'a> {
     script: &'static Script,
     keys: Vec<&'a str>,
+    /// Those that tell when a counter was reset, in the order of the questions that are about that.
+    generations: Vec<String>,
     questions: Vec<u8>,
     at: String,
     holders: Vec<&'a [u8]>,
@@ -45,9 +47,12 @@ impl Batch {
             By::Name => &call.script.sha,
             By::Text => &call.script.text,
         });
-        command.arg(call.keys.len());
+        command.arg(call.keys.len() + call.generations.len());
         for key in &call.keys {
             command.arg(*key);
+        }
+        for key in &call.generations {
+            command.arg(key);
         }
         command.arg(&call.questions[..]).arg(&call.at);
         for holder in &call.holders {
@@ -87,6 +92,7 @@ impl Batch {
             return Call {
                 script: script::lease(),
                 keys: vec![key],
+                generations: Vec::new(),
                 questions: numbers.clone(),
                 at: at(time),
                 holders: Vec::new(),
@@ -107,11 +113,13 @@ impl Batch {
             time = at(own);
         }
         let (mut keys, mut holders, mut program) = (Vec::new(), Vec::new(), Vec::new());
+        let mut generations = Vec::new();
         for (questions, _) in asked() {
             for (number, question) in questions.iter().enumerate() {
                 let is_last = number + 1 == questions.len();
                 question.write(&mut program, is_last, needs.is_plain());
                 keys.push(&*question.key);
+                generations.extend(question.generation_key());
                 if question.numbers.kind == Kind::Slots {
                     // Whatever is asked of slots: the script reads one holder for each such question.
                     let holder = question.holder.as_deref().unwrap_or_default();
@@ -122,6 +130,7 @@ impl Batch {
         Call {
             script: needs.script(),
             keys,
+            generations,
             questions: program,
             at: time,
             holders,
@@ -225,9 +234,14 @@ mod tests {
             cost: 1,
             holder: None,
         };
-        let gives = [Op::GiveBack(7), Op::Gift, Op::Reset];
+        let held = Op::GiveBackHeld {
+            since: 7,
+            generation: 3,
+        };
+        let gives = [Op::GiveBack(7), held, Op::Gift, Op::Reset];
         let takes = [
             Op::Decide,
+            Op::Hold,
             Op::AtMost,
             Op::Reserve(7),
             Op::Renew,

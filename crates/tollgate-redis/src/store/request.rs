@@ -49,8 +49,12 @@ impl Job {
     /// else's the second time, a lease says what is held now, and a slot that was taken the first time
     /// would stay so if another limit refuses the second.
     pub(super) fn may_repeat(&self) -> bool {
-        let gives =
-            |question: &Question| matches!(question.op, Op::GiveBack(_) | Op::Gift | Op::Reset);
+        let gives = |question: &Question| {
+            matches!(
+                question.op,
+                Op::GiveBack(_) | Op::GiveBackHeld { .. } | Op::Gift | Op::Reset
+            )
+        };
         let slot = |question: &Question| question.holder.is_some();
         match self {
             Self::Ask { questions, .. } => {

@@ -4,6 +4,7 @@
 mod common;
 mod failover;
 mod faults;
+mod foreign_keys;
 mod quiet;
 mod recovery;
 mod shutdown;

@@ -114,7 +114,7 @@ async fn a_refusal_that_is_known_sends_nothing_for_any_limit_of_a_request() {
             (verdict.refused().is_none(), verdict.cause()),
             (false, Cause::Rule("narrow"))
         );
-        assert!(!verdict.decision().retry_after.is_zero());
+        assert!(!verdict.decision().wait().is_zero());
     }
     assert_eq!(server.commands_processed(), before);
     assert_eq!(engine.backend().stats().near_hits, 50);

@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::common::proxy::{Act, Proxy};
-use crate::common::{DEADLINE, LIMIT, PATIENT, Subject, connect, eventually};
 use tokio::time::Instant;
+use tollgate::core::Align;
 use tollgate::quota::Quota;
-use tollgate::{Algorithm, Rate, core::Align};
+use tollgate::{Algorithm, Rate};
 use tollgate_engine::backend::LimitKind;
 use tollgate_engine::policy::OnStoreFailure;
-use tollgate_redis::{FailureKind, Redis, RedisLimiter};
-use tollgate_testkit::redis::{Client, Reply, Server, until};
+use tollgate_redis::{FailureKind, Redis};
+use tollgate_testkit::redis::{Client, Server, until};
+
+use crate::common::proxy::{Act, Proxy};
+use crate::common::{DEADLINE, LIMIT, Subject, connect, eventually};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_is_out_of_memory() {
@@ -274,7 +276,7 @@ async fn no_call_outlives_connections_that_are_closed_every_few_milliseconds() {
 }
 
 /// Every kind of limit, each of which passes `LIMIT` in a long time.
-fn kinds() -> Vec<LimitKind> {
+pub(crate) fn kinds() -> Vec<LimitKind> {
     let rate = |algorithm| LimitKind::Rate {
         rate: Rate::per_day(LIMIT),
         algorithm,
@@ -288,139 +290,9 @@ fn kinds() -> Vec<LimitKind> {
         rate(Algorithm::SlidingLog),
         rate(Algorithm::SlidingCounter),
         LimitKind::Quota(Quota::per_month(LIMIT)),
-        LimitKind::Quota(Quota::rolling(LIMIT, Duration::from_secs(2_592_000))),
+        LimitKind::Quota(Quota::rolling(LIMIT, Duration::from_secs(2_592_000)).expect("a period")),
         LimitKind::Concurrency(8),
     ]
-}
-
-/// What no limiter wrote, by the commands that put it under a key.
-fn garbage(key: &[u8], size: usize) -> Vec<Vec<Vec<u8>>> {
-    let words = |words: &[&[u8]]| words.iter().map(|word| word.to_vec()).collect::<Vec<_>>();
-    let mut all = vec![
-        words(&[b"RPUSH", key, b"a", b"b"]),
-        words(&[b"HSET", key, b"a", b"b"]),
-        words(&[b"SADD", key, b"a"]),
-        words(&[b"ZADD", key, b"1", b"neither a holder nor a hit"]),
-        words(&[b"ZADD", key, b"9000000000000000", b"a", b"inf", b"b"]),
-        words(&[b"ZADD", key, b"inf", b"1:1"]),
-        words(&[b"ZADD", key, b"-inf", b"a/1/2", b"inf", b"b/1/2"]),
-        words(&[b"SET", key, b"garbage"]),
-        words(&[b"SET", key, b""]),
-    ];
-    // As long as what belongs there: not a number, huge, tiny, below zero, beyond all times.
-    let doubles = [
-        f64::NAN,
-        f64::INFINITY,
-        f64::NEG_INFINITY,
-        -1e300,
-        1e300,
-        -1.0,
-    ];
-    for number in doubles {
-        let value = number.to_le_bytes().repeat(size / 8);
-        all.push(words(&[b"SET", key, &value]));
-    }
-    all.push(words(&[b"SET", key, &vec![b'x'; size]]));
-    all
-}
-
-/// What somebody else keeps under a key: the same bytes as long as nobody touches it.
-fn dump(client: &mut Client, key: &[u8]) -> Reply {
-    client.command(&[b"DUMP", key]).expect("a server")
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_no_limiter_wrote_is_told_and_left_as_it_is() {
-    let server = Server::start();
-    let builder = Redis::builder(&server.url()).unwrap().timeout(PATIENT);
-    let redis = builder.near_cache(0).nodes(1).build().unwrap();
-    let mut client = server.client().unwrap();
-    for kind in kinds() {
-        let is_slots = matches!(kind, LimitKind::Concurrency(_));
-        server.command(&["FLUSHALL"]);
-        let limiter = redis.limiter_of("odd", kind.clone()).build().unwrap();
-        let other = redis.limiter_of("other", kind.clone()).build().unwrap();
-        let first = limiter.check("k").await;
-        assert!(first.refused().is_none());
-        let keys = server.command(&["KEYS", "*"]);
-        let [Reply::Bulk(key)] = keys.items() else {
-            panic!("{keys:?}");
-        };
-        let size = client.command(&[b"STRLEN", &key[..]]);
-        let size = size.ok().and_then(|size| size.integer()).unwrap_or(24);
-        drop(first);
-        if is_slots {
-            until(DEADLINE, "the slot to be free", || {
-                client.command(&[b"EXISTS", &key[..]]).unwrap() == Reply::Integer(0)
-            });
-        }
-        for odd in garbage(key, usize::try_from(size).unwrap()) {
-            client.command(&[b"DEL", &key[..]]).unwrap();
-            client.command(&odd).unwrap();
-            let before = dump(&mut client, key);
-            let told = is_told(&limiter, &kind).await;
-            // In one call with others: those are answered.
-            let ((), answer) = tokio::join!(is_told_once(&limiter), other.try_check("k", 1));
-            assert!(answer.is_ok(), "{kind:?} {odd:?}");
-            drop(answer);
-            assert_eq!(dump(&mut client, key), before, "{kind:?} {odd:?}");
-            let name = format!("{:?}", String::from_utf8_lossy(key));
-            assert!(told.contains(&name), "{told}");
-        }
-    }
-    assert!(redis.stats().strange_keys > 0);
-}
-
-async fn is_told_once(limiter: &RedisLimiter) {
-    let error = limiter.try_check("k", 1).await.expect_err("not ours");
-    assert_eq!(error.kind(), FailureKind::Foreign, "{error}");
-}
-
-/// Whatever is asked, the answer is that the key is somebody else's.
-async fn is_told(limiter: &RedisLimiter, kind: &LimitKind) -> String {
-    is_told_once(limiter).await;
-    let is_slots = matches!(kind, LimitKind::Concurrency(_));
-    let mut errors = vec![
-        limiter.try_check("k", 0).await.map(drop),
-        limiter.peek("k").await.map(drop),
-        limiter.reset("k").await,
-    ];
-    if !is_slots {
-        errors.push(limiter.allow_at_most("k", 1).await.map(drop));
-        errors.push(limiter.refund("k", 1).await);
-    }
-    let mut told = String::new();
-    for error in errors {
-        let error = error.expect_err("not ours");
-        assert_eq!(error.kind(), FailureKind::Foreign, "{kind:?}: {error}");
-        told = error.to_string();
-    }
-    told
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_that_no_node_wrote_is_told_and_left_as_it_is() {
-    let server = Server::start();
-    let redis = connect(&server.url());
-    let rate = Rate::per_day(LIMIT * 100).burst(LIMIT);
-    let limiter = redis.limiter("odd", rate).leased().build().unwrap();
-    let mut client = server.client().unwrap();
-    assert!(limiter.check("k").await.passed().is_some());
-    let keys = server.command(&["KEYS", "*"]);
-    let [Reply::Bulk(key)] = keys.items() else {
-        panic!("{keys:?}");
-    };
-    for odd in garbage(key, 64) {
-        // Nobody holds anything of a node that is gone.
-        let redis = connect(&server.url());
-        let limiter = redis.limiter("odd", rate).leased().build().unwrap();
-        client.command(&[b"DEL", &key[..]]).unwrap();
-        client.command(&odd).unwrap();
-        let before = dump(&mut client, key);
-        is_told_once(&limiter).await;
-        assert_eq!(dump(&mut client, key), before, "{odd:?}");
-        assert!(redis.stats().strange_keys > 0, "{odd:?}");
-    }
 }
 
 #[tokio::test]
@@ -456,4 +328,53 @@ async fn no_client_tells_a_store_the_time() {
         assert_eq!(words[4 + keys], "", "{words:?}");
     }
     assert!(scripts >= 40, "{scripts}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_limit_of_a_tier_has_its_own_answer_when_the_store_dies() {
+    let policy = "
+limits: [{name: per-user, key: user, rate: 3/h}]
+tiers:
+  strict: {rate: 5/h, quota: 100/day}
+  lenient: {rate: 5/h, quota: 100/day, on_store_failure: {quota: local}}
+default_tier: strict
+tenants: {acme: lenient}
+";
+    let policy =
+        tollgate_engine::Policy::from_text(policy, tollgate_engine::document::Format::Yaml);
+    let server = Server::start();
+    let redis = connect(&server.url());
+    redis.ready(DEADLINE).await.expect("a store");
+    let engine =
+        tollgate_engine::Engine::new(policy.expect("a policy").policy, redis).expect("a policy");
+    let count = async |facts: &tollgate_engine::Facts<'_>| {
+        let mut passed = 0;
+        for _ in 0..8 {
+            let Ok(verdict) = engine.decide_async(facts).await;
+            passed += usize::from(verdict.passed().is_some());
+        }
+        passed
+    };
+    let facts = tollgate_engine::Facts::new;
+    assert_eq!(
+        count(&facts().with("tenant", "one")).await,
+        5,
+        "while it answers"
+    );
+    server.kill();
+    assert_eq!(
+        count(&facts().with("tenant", "other")).await,
+        0,
+        "its quota is closed"
+    );
+    assert_eq!(
+        count(&facts().with("tenant", "acme")).await,
+        5,
+        "all of it is local"
+    );
+    assert_eq!(
+        count(&facts().with("user", "ada")).await,
+        3,
+        "a rate alone is local"
+    );
 }

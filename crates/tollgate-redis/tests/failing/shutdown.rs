@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tollgate::Rate;
+use tollgate_engine::backend::Gift;
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_redis::{Redis, StoreError};
 use tollgate_testkit::redis::Server;
@@ -54,7 +55,7 @@ fn who_asks_outside_of_a_runtime_is_told_so() {
     // It is a failure like others, for which the limit has said what is to be done.
     let answer = logins.check("ada").now_or_never().unwrap();
     assert_eq!(answer.fallback, Some(OnStoreFailure::Local));
-    assert_eq!(redis.close().now_or_never(), Some(()));
+    assert_eq!(redis.close().now_or_never(), Some(Gift::Lost));
     assert_eq!(
         StoreError::NoRuntime.to_string(),
         "a store is asked from within a Tokio runtime with time enabled, and this is none: await it in one \
@@ -66,4 +67,29 @@ fn who_asks_outside_of_a_runtime_is_told_so() {
         left.decision.remaining, 4,
         "one was decided without the store, and told to it"
     );
+}
+
+#[tokio::test]
+async fn who_closes_without_a_store_is_told_that_nothing_was_given_back() {
+    let server = Server::start();
+    let redis = Redis::connect(&server.url()).unwrap();
+    let searches = redis.limiter("searches", Rate::per_hour(100_000)).leased();
+    let searches = searches.build().unwrap();
+    while redis.stats().leased == 0 {
+        assert!(searches.check("ada").await.passed().is_some());
+    }
+    drop(server);
+    assert_eq!(redis.close().await, Gift::Lost);
+}
+
+#[tokio::test]
+async fn who_closes_is_told_that_all_was_given_back() {
+    let server = Server::start();
+    let redis = Redis::connect(&server.url()).unwrap();
+    let searches = redis.limiter("searches", Rate::per_hour(100_000)).leased();
+    let searches = searches.build().unwrap();
+    while redis.stats().leased == 0 {
+        assert!(searches.check("ada").await.passed().is_some());
+    }
+    assert_eq!(redis.close().await, Gift::Given);
 }

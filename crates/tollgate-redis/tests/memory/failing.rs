@@ -9,7 +9,7 @@ use tollgate_engine::backend::LimitKind;
 use tollgate_engine::document::Format;
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_engine::verdict::Passed;
-use tollgate_engine::{Engine, Facts, Policy};
+use tollgate_engine::{Conditions, Engine, Facts, Policy};
 use tollgate_redis::{FailureKind, Fault, Redis, RedisStats};
 use tollgate_testkit::redis::Server;
 
@@ -242,14 +242,51 @@ async fn a_refusal_that_is_known_is_told_while_the_store_is_down() {
         limiter.check("k").await.passed().is_some() && limiter.check("k").await.refused().is_some()
     );
     redis.rehearsal().unwrap().fail(Fault::Down);
-    let answer = limiter.check("k").await;
-    assert_eq!((answer.refused().is_none(), answer.fallback), (false, None));
-    clock.advance(Duration::from_secs(60));
+    let is_told = async || {
+        let answer = limiter.check("k").await;
+        answer.refused().is_some() && answer.fallback.is_none()
+    };
+    assert!(is_told().await);
+    assert!(!redis.fallback_active(), "nothing was asked");
+    // A second later the store is asked again, and that it fails is seen. The denial holds all the same.
+    clock.advance(Duration::from_secs(1));
+    for _ in 0..3 {
+        assert!(is_told().await);
+        assert!(redis.fallback_active());
+    }
+    assert_eq!(redis.stats().fallback.errors, 1, "once a second");
+    clock.advance(Duration::from_secs(59));
     assert_eq!(
         limiter.check("k").await.fallback,
         Some(OnStoreFailure::Closed)
     );
-    assert_eq!(redis.stats().near_hits, 1);
+    assert_eq!(redis.stats().near_hits, 4);
+}
+
+#[tokio::test]
+async fn a_denial_that_is_known_asks_nothing_and_holds_without_the_store_where_limits_are_listed() {
+    const POLICY: &str = "
+limits:
+- {name: searches, key: user, rate: 3/h, on_store_failure: local}
+- {name: all, rate: 1000/h, on_store_failure: open}
+";
+    let redis = Redis::in_memory(Manual::new());
+    let policy = Policy::from_text(POLICY, Format::Yaml).unwrap().policy;
+    let engine = Engine::new(policy, redis.clone()).unwrap();
+    let facts = Facts::new().with("user", "ada");
+    let is_allowed = async || {
+        let on = Conditions::new().listing_limits();
+        let Ok(verdict) = engine.decide_on(on, &facts).await;
+        verdict.expect("no reload").passed().is_some()
+    };
+    for number in 0..4 {
+        assert_eq!(is_allowed().await, number < 3);
+    }
+    let questions = redis.stats().questions;
+    assert!(!is_allowed().await);
+    assert_eq!(redis.stats().questions, questions, "the store was asked");
+    redis.rehearsal().unwrap().fail(Fault::Down);
+    assert!(!is_allowed().await);
 }
 
 #[tokio::test]

@@ -5,10 +5,11 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tollgate::clock::Manual;
 use tollgate::quota::Quota;
-use tollgate::{Clock, Rate};
+use tollgate::{Algorithm, Clock, Rate};
 use tollgate_engine::backend::LimitKind;
-use tollgate_engine::policy::OnStoreFailure;
+use tollgate_engine::policy::{Counting, OnStoreFailure};
 use tollgate_redis::{FailureKind, Fault, Redis, StoreLimitError};
+use tollgate_testkit::traffic::Random;
 
 #[tokio::test]
 async fn a_tenth_is_leased_for_a_second_and_spent_without_asking() {
@@ -106,6 +107,74 @@ async fn what_a_store_would_not_take_isnt_taken_without_one() {
     assert_eq!(error.kind(), FailureKind::Limit);
     // It wasn't asked, so nothing has failed.
     assert_eq!(redis.stats().failures, []);
+}
+
+/// What passes of a store that flaps, whatever each request is decided by: never more than the limit in any window, and
+/// the part of a token that a level is told by.
+async fn flaps(
+    algorithm: Algorithm,
+    counting: Counting,
+    steps: &[(u64, u8, u64)],
+) -> Result<(), String> {
+    let clock = Manual::new();
+    let redis = Redis::in_memory(clock.clone());
+    let store = redis.rehearsal().expect("it is in memory");
+    let rate = Rate::per_second(20).burst(60);
+    let limiter = redis.limiter_of("calls", LimitKind::Rate { rate, algorithm });
+    let limiter = match counting {
+        Counting::Leased => limiter.leased(),
+        _ => limiter,
+    };
+    let limiter = limiter.build().expect("a limit");
+    let mut passed: Vec<(u64, u64)> = Vec::new();
+    for (pause, fate, cost) in steps {
+        clock.advance(Duration::from_millis(*pause));
+        match fate {
+            0..2 => store.fail(Fault::Down),
+            2 => store.fail(Fault::ReadOnly),
+            3..6 => store.recover(),
+            _ => {}
+        }
+        let at = clock.now().as_nanos() / 1_000_000;
+        if limiter.check_n("k", *cost).await.passed().is_some() {
+            passed.push((at, *cost));
+        }
+    }
+    for (number, (from, _)) in passed.iter().enumerate() {
+        let mut sum = 0;
+        for (at, cost) in &passed[number..] {
+            sum += cost;
+            let may = 61_000 + 20 * (at - from);
+            if sum * 1000 > may {
+                return Err(format!(
+                    "{counting:?} {algorithm:?}: {sum} from {from} to {at} ms"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_store_that_flaps_admits_no_more_than_one_that_works() {
+    let mut random = Random::new(7);
+    for _ in 0..400 {
+        let step = |random: &mut Random| {
+            let fate = u8::try_from(random.below(10)).unwrap();
+            (random.below(120), fate, 1 + random.below(6))
+        };
+        let steps: Vec<_> = (0..150).map(|_| step(&mut random)).collect();
+        for algorithm in [
+            Algorithm::Gcra,
+            Algorithm::TokenBucket,
+            Algorithm::LeakyBucket,
+        ] {
+            for counting in [Counting::Leased, Counting::Exact] {
+                let flapped = flaps(algorithm, counting, &steps).await;
+                assert_eq!(flapped, Ok(()));
+            }
+        }
+    }
 }
 
 proptest! {

@@ -40,7 +40,7 @@ impl From<Decision> for Seen {
             remaining,
             ..
         } = decision;
-        let (retry, reset) = (decision.retry_after, decision.reset_after);
+        let (retry, reset) = (decision.wait(), decision.reset_after);
         Self::Decision(Decision::new(
             outcome,
             limit,
@@ -98,7 +98,7 @@ async fn memory_and_store_answer_alike() {
         (rate(Algorithm::SlidingCounter), false),
         (LimitKind::Quota(Quota::per_day(9)), false),
         (
-            LimitKind::Quota(Quota::rolling(9, Duration::from_secs(60))),
+            LimitKind::Quota(Quota::rolling(9, Duration::from_secs(60)).expect("a period")),
             false,
         ),
     ] {

@@ -40,7 +40,7 @@ struct Seen {
 fn seen(verdict: &Verdict<'_>) -> Seen {
     assert_eq!(verdict.fallback(), None);
     let mut decision = *verdict.decision();
-    decision.retry_after = told(decision.retry_after);
+    decision.set_wait(told(decision.wait()));
     decision.reset_after = told(decision.reset_after);
     Seen {
         allowed: verdict.refused().is_none(),

@@ -35,7 +35,7 @@ async fn a_limit_holds_across_connections() {
     let refused = one.check("ada").await;
     assert_eq!(refused.decision.outcome, Outcome::Denied);
     assert_eq!(refused.fallback, None);
-    let wait = refused.decision.retry_after;
+    let wait = refused.decision.wait();
     assert!(wait > Duration::from_secs(700) && wait <= Duration::from_secs(720));
     assert!(one.check("grace").await.passed().is_some());
 }
@@ -84,7 +84,7 @@ async fn quotas_count_by_the_calendar_and_by_parts() {
     for (quota, later) in [
         (Quota::per_day(100), 12 * 3_600),
         (
-            Quota::rolling(100, Duration::from_secs(86_400)),
+            Quota::rolling(100, Duration::from_secs(86_400)).expect("a period"),
             86_400 + 1_440,
         ),
     ] {
@@ -94,9 +94,9 @@ async fn quotas_count_by_the_calendar_and_by_parts() {
         assert_eq!(spent.remaining, 40, "{quota}");
         let refused = limiter.check_at(at(1), "t", 50).await.unwrap();
         assert_eq!(refused.outcome, Outcome::Denied, "{quota}");
-        let wait = refused.retry_after.as_secs();
+        let wait = refused.wait().as_secs();
         assert!(wait <= later && wait + 1_441 > later, "{quota}: {wait}");
-        let again = limiter.check_at(at(1) + refused.retry_after, "t", 50).await;
+        let again = limiter.check_at(at(1) + refused.wait(), "t", 50).await;
         assert!(again.unwrap().is_allowed(), "{quota}");
         assert_eq!(
             limiter.check_at(at(2), "t", 101).await.unwrap().outcome,

@@ -1,12 +1,13 @@
 //! Operators' orders where a store counts: each process has its own, over counters that all share.
 
 use std::time::Duration;
+use tollgate_engine::engine::ResetScope;
 
 use tollgate::Rate;
 use tollgate_engine::document::Format;
 use tollgate_engine::facts::Descriptor;
-use tollgate_engine::orders::{Act, NewOrder, Replacement, Target};
-use tollgate_engine::verdict::Reason;
+use tollgate_engine::orders::{Act, NewOrder, OrderError, Replacement, Target};
+use tollgate_engine::verdict::DenyReason;
 use tollgate_engine::{Engine, Facts, Policy};
 use tollgate_redis::Redis;
 use tollgate_testkit::redis::Server;
@@ -38,7 +39,7 @@ fn order(engine: &Engine<Redis>, act: Act, target: Target) {
 
 fn other_rate(rate: Rate) -> Act {
     Act::Override(Replacement {
-        rate: Some(rate),
+        rates: vec![rate],
         ..Replacement::default()
     })
 }
@@ -53,7 +54,7 @@ async fn a_process_has_its_own_orders_over_counters_of_all() {
     order(&here, Act::Bypass, key("vip"));
     let eve = Facts::new().with("user", "eve");
     let Ok(verdict) = here.decide_async(&eve).await;
-    assert_eq!(verdict.reason(), Some(Reason::Blocked));
+    assert_eq!(verdict.reason(), Some(DenyReason::Blocked));
     assert_eq!(of_ten(&here, "vip").await, 10);
     // Neither of the two is counted.
     assert_eq!(keys(&server), Vec::<String>::new());
@@ -67,8 +68,8 @@ async fn a_process_has_its_own_orders_over_counters_of_all() {
     let found = found.expect("a key").remove(0);
     assert_eq!(found.limits[0].kind.to_string(), "8/h");
     assert!(found.limits[0].is_known && found.orders.len() == 1);
-    let Ok(reset) = here.reset_async(&key("ada")).await;
-    assert_eq!(reset.expect("a key").rules, ["a"]);
+    let Ok(reset) = here.reset_async(&key("ada"), ResetScope::Rates).await;
+    assert_eq!(reset.expect("a key").rules[0].rule, "a");
     assert_eq!(of_ten(&here, "ada").await, 8);
 }
 
@@ -107,5 +108,62 @@ async fn descriptors_are_ordered_about_too() {
             passed += usize::from(verdict.refused().is_none());
         }
         assert_eq!(passed, most, "{user}");
+    }
+}
+
+/// How many of 40 pass.
+async fn of_forty(engine: &Engine<Redis>) -> usize {
+    let mut passed = 0;
+    for _ in 0..4 {
+        passed += of_ten(engine, "ada").await;
+    }
+    passed
+}
+
+#[tokio::test]
+async fn an_override_with_another_period_frees_nothing_however_often_it_comes_and_goes() {
+    let server = Server::start();
+    let key = Target::key("a", [("user", "ada")]);
+    let daily: Rate = "30/d".parse().expect("a rate");
+    for limit in [
+        "algorithm: gcra",
+        "algorithm: token-bucket",
+        "algorithm: leaky",
+        "algorithm: gcra, counting: leased",
+        "algorithm: fixed-window",
+        "algorithm: sliding-window",
+        "algorithm: sliding-log",
+    ] {
+        server.command(&["FLUSHALL"]);
+        let text = format!("limits: [{{name: a, key: user, rate: 30/h, {limit}}}]");
+        let (here, there) = (engine(&server, &text), engine(&server, &text));
+        assert_eq!(of_forty(&here).await, 30, "{limit}");
+        let is_window = limit.contains("window") || limit.contains("log");
+        for round in 0..10 {
+            let ordered = here.order(NewOrder::new(other_rate(daily), key.clone(), HOUR));
+            // What a window of an hour has counted says nothing of a day.
+            let is_refused = matches!(ordered, Err(OrderError::OtherPeriod { .. }));
+            assert_eq!(is_refused, is_window, "{limit}: {ordered:?}");
+            // For a moment one process has the override, and the other doesn't.
+            for engine in [&here, &there] {
+                assert_eq!(of_ten(engine, "ada").await, 0, "{limit}, round {round}");
+            }
+            if !is_refused {
+                here.withdraw_from(&key, &other_rate(daily))
+                    .expect("an order");
+            }
+            for engine in [&here, &there] {
+                assert_eq!(of_ten(engine, "ada").await, 0, "{limit}, round {round}");
+            }
+        }
+        // By the rule's own period it is overridden, whatever it counts by.
+        order(&here, other_rate(Rate::per_hour(35)), key.clone());
+        let more = of_ten(&here, "ada").await;
+        assert!(
+            more <= 5 && (more == 5 || limit.contains("leased")),
+            "{limit}: {more}"
+        );
+        here.backend().close().await;
+        there.backend().close().await;
     }
 }

@@ -90,7 +90,7 @@ async fn follow(server: &Server, sequence: &Sequence) -> usize {
                     assert_eq!(ours.remaining, remaining, "{at}");
                 } else if ours.outcome == Outcome::Denied {
                     // For a cost that can never pass it names a time all the same.
-                    assert!(near(ours.retry_after, op.retry_after_ns), "{at}: {ours:?}");
+                    assert!(near(ours.wait(), op.retry_after_ns), "{at}: {ours:?}");
                 }
                 assert!(near(ours.reset_after, op.reset_after_ns), "{at}: {ours:?}");
             }

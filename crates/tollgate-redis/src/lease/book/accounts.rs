@@ -22,6 +22,9 @@ pub(super) struct Accounts {
     next: u64,
     /// What was spent beyond estimates, and the store doesn't know of.
     pub(super) owed: u64,
+    /// What the store was told was spent, and wasn't in the end; and since when it may have drained there.
+    pub(super) late: u64,
+    late_since: Timestamp,
     /// Whether less is out than the store was told: what was spent of it drains once the store knows.
     pub(super) is_less: bool,
 }
@@ -62,10 +65,32 @@ impl Accounts {
         self.over_from = first.unwrap_or(Timestamp::MAX);
     }
 
+    /// An estimate ends then. None ends sooner by that, so the first end that is known stays right.
+    pub(super) fn prolong(&mut self, number: u64, until: Timestamp) {
+        if let Some(estimate) = self.estimates.get_mut(&number) {
+            estimate.until = estimate.until.max(until);
+        }
+    }
+
     /// The store counts all that was out as spent.
     pub(super) fn lapse(&mut self) {
         self.estimates.clear();
-        self.out = 0;
+        (self.out, self.late) = (0, 0);
+    }
+
+    /// What was told as spent since then came back.
+    pub(super) fn add_late(&mut self, tokens: u64, since: Timestamp) {
+        self.late_since = match self.late {
+            0 => since,
+            _ => since.min(self.late_since),
+        };
+        self.late += tokens;
+        // What was noted of it wasn't spent, and it isn't here.
+        self.lose(tokens);
+    }
+
+    pub(super) fn take_late(&mut self) -> (u64, Timestamp) {
+        (std::mem::take(&mut self.late), self.late_since)
     }
 
     /// Tokens were lost that nobody spent. What was noted of them isn't noted of those to come.

@@ -168,8 +168,10 @@ async fn who_asks_in_vain_by_a_smaller_limit_loses_nothing() {
     }
     let now = NOW + 6_000_000;
     assert_eq!(told(&store, &small, (2, now), (1, 1)).await.granted, 1);
-    // Who wants more at once is told of all of it.
+    // Who wants more at once is told of all of it, less what another holds and may return.
     let asked = told(&store, &small, (3, now), (5, 5)).await;
+    assert_eq!(asked.retry_after, Duration::from_secs(24));
+    let asked = told(&store, &small, (3, now), (1, 1)).await;
     assert_eq!(
         asked.retry_after,
         Duration::from_micros(LIFE),
@@ -227,14 +229,10 @@ async fn what_was_spent_elsewhere_is_owed_beside_what_is_out() {
     let say = async |holder, spent: u64, more| {
         let asks = Lessee {
             holder,
-            number: 0,
-            holds: 0,
-            returns: 0,
             more,
             most: 100,
-            life: Duration::from_micros(LIFE),
-            least: 0,
             spent: spent * price,
+            ..Lessee::of_nobody(Duration::from_micros(LIFE))
         };
         let reply = store.lease("lease".into(), asks.record(&numbers), Some(NOW));
         Lent::read(&reply.await.unwrap()).unwrap().granted

@@ -115,7 +115,7 @@ impl<'a> Fleet<'a> {
         let process = &mut self.processes[who];
         let Process { book, open, .. } = process;
         for open in open.iter_mut().filter(|open| open.over_at.is_none()) {
-            if !book.is_out(open.number) {
+            if !book.is_out(at(self.now), open.number) {
                 let over_at = open.until.min(until);
                 open.over_at = Some(over_at);
                 self.spent.push((over_at, open.tokens));
@@ -139,6 +139,7 @@ impl<'a> Fleet<'a> {
             number: process.book.plans(),
             life: Duration::from_micros(LIFE),
             spent: 0,
+            forgiven: 0,
         });
         process.pending = Some(Pending {
             asks,

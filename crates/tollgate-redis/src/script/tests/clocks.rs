@@ -90,7 +90,10 @@ async fn a_quota_tells_truly_however_far_the_clock_steps_back() {
         (Quota::per_hour(5), DAY / 24),
         (Quota::per_day(5), DAY),
         (Quota::per_month(5), 31 * DAY),
-        (Quota::rolling(5, Duration::from_secs(2_592_000)), 31 * DAY),
+        (
+            Quota::rolling(5, Duration::from_secs(2_592_000)).expect("a period"),
+            31 * DAY,
+        ),
     ];
     for round in 0..300 {
         let (quota, longest) = &quotas[round % quotas.len()];

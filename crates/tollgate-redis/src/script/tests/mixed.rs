@@ -38,7 +38,8 @@ fn families() -> Vec<Vec<LimitKind>> {
             .map(|count| LimitKind::Quota(Quota::per_hour(count)))
             .into(),
     );
-    let rolling = |count| LimitKind::Quota(Quota::rolling(count, Duration::from_secs(2)));
+    let rolling =
+        |count| LimitKind::Quota(Quota::rolling(count, Duration::from_secs(2)).expect("a period"));
     families.push([8, 15].map(rolling).into());
     families.push([2, 3].map(LimitKind::Concurrency).into());
     families

@@ -19,10 +19,9 @@ fn kinds() -> Vec<LimitKind> {
     let mut kinds: Vec<_> = ALGORITHMS.map(rate).into();
     kinds.push(rate(Algorithm::FixedWindow(Align::default())));
     kinds.push(LimitKind::Quota(Quota::per_hour(10)));
-    kinds.push(LimitKind::Quota(Quota::rolling(
-        10,
-        Duration::from_secs(3600),
-    )));
+    kinds.push(LimitKind::Quota(
+        Quota::rolling(10, Duration::from_secs(3600)).expect("a period"),
+    ));
     kinds
 }
 

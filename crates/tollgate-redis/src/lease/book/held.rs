@@ -1,0 +1,147 @@
+//! Tokens that requests have of a book, and that may come back: held until it is known what becomes of them, or spent and
+//! put back.
+
+use std::sync::atomic::Ordering;
+
+use tollgate::Timestamp;
+
+use super::accounts::{Accounts, HeldEstimate};
+use super::{Book, Spent};
+use crate::lease::said::EVERYTHING;
+
+/// When something was spent, in terms of what the store was told of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stamp {
+    plans: u64,
+    lapses: u64,
+    at: Timestamp,
+}
+
+impl Book {
+    /// To be taken before something is spent that may be put back.
+    pub(in crate::lease) fn stamp(&self, at: Timestamp) -> Stamp {
+        Stamp {
+            plans: self.plans.load(Ordering::Relaxed),
+            lapses: self.lapses.load(Ordering::Relaxed),
+            at,
+        }
+    }
+
+    /// Puts back what was spent a moment ago by a request that was given up: the next plan returns it.
+    pub(in crate::lease) fn put_back_late(&self, cost: u64, now: Timestamp) {
+        self.accounts().add_late(cost, now);
+    }
+
+    /// Puts back what was spent after this. If the store was told meanwhile that it is spent, it goes to an account, and
+    /// the next plan returns it; if the store has taken all of it for lost, so it is.
+    pub(in crate::lease) fn put_back(&self, now: Timestamp, cost: u64, stamp: Stamp) {
+        // A plan counts first, and looks at what is here under the lock.
+        let mut accounts = self.accounts();
+        if self.lapses.load(Ordering::Relaxed) != stamp.lapses {
+            return;
+        }
+        if self.plans.load(Ordering::Relaxed) != stamp.plans {
+            accounts.add_late(cost, stamp.at);
+        } else if now.as_nanos() < self.until.load(Ordering::Acquire) {
+            self.tokens.fetch_add(cost, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgives so much of what is owed to the store, and says how much more is to be forgiven there.
+    pub(in crate::lease) fn forgive(&self, tokens: u64) -> u64 {
+        let mut accounts = self.accounts();
+        let paid = accounts.owed.min(tokens);
+        accounts.owed -= paid;
+        match tokens {
+            EVERYTHING => tokens,
+            _ => tokens - paid,
+        }
+    }
+
+    /// The store counts all that was out as spent, and what isn't here any more.
+    pub(super) fn lapse(&self, accounts: &mut Accounts) {
+        self.lapses.fetch_add(1, Ordering::Relaxed);
+        accounts.lapse();
+    }
+
+    /// Holds a cost for a request, if it is here.
+    pub(in crate::lease) fn hold(
+        &self,
+        now: Timestamp,
+        cost: u64,
+        until: Timestamp,
+    ) -> (Spent, Option<u64>) {
+        let mut accounts = self.accounts();
+        let spent = self.spend(now, cost);
+        let number = match spent {
+            Spent::Passed { .. } => Some(accounts.open(cost, until)),
+            _ => None,
+        };
+        (spent, number)
+    }
+
+    /// A request cost so much of what it held: the rest is here again, and what it cost beyond that is spent from
+    /// what is here, or owed, up to this. Returns whether the store has to be told soon.
+    pub(in crate::lease) fn settle_estimate(
+        &self,
+        now: Timestamp,
+        (number, spent): (u64, u64),
+        most_owed: u64,
+    ) -> bool {
+        let mut accounts = self.accounts();
+        accounts.expire(now);
+        let is_live = now.as_nanos() < self.until.load(Ordering::Acquire);
+        let Some(HeldEstimate { tokens, .. }) = accounts.estimates.remove(&number) else {
+            // It was spent when its time, or the lease's, was over.
+            return false;
+        };
+        accounts.out -= tokens;
+        accounts.is_less = true;
+        let mut rest = tokens.saturating_sub(spent);
+        if is_live {
+            let paid = rest.min(accounts.owed);
+            (accounts.owed, rest) = (accounts.owed - paid, rest - paid);
+        }
+        if rest > 0 && is_live {
+            // What was noted of it wasn't spent.
+            accounts.noted -= accounts.noted.min(rest);
+            self.tokens.fetch_add(rest, Ordering::Relaxed);
+        }
+        let beyond = spent.saturating_sub(tokens);
+        self.charge_beyond(&mut accounts, now, (beyond, most_owed));
+        is_live || accounts.owed > 0
+    }
+
+    /// A request cost so much more than was charged when its estimate ended: that is spent from what is here, or owed, up to
+    /// this. Returns whether the store has to be told soon.
+    pub(in crate::lease) fn charge_late(&self, now: Timestamp, more: u64, most_owed: u64) -> bool {
+        let mut accounts = self.accounts();
+        accounts.expire(now);
+        self.charge_beyond(&mut accounts, now, (more, most_owed));
+        accounts.owed > 0
+    }
+
+    /// Spends from what is here, if that is live; the rest is owed.
+    fn charge_beyond(
+        &self,
+        accounts: &mut Accounts,
+        now: Timestamp,
+        (mut beyond, most_owed): (u64, u64),
+    ) {
+        let is_live = now.as_nanos() < self.until.load(Ordering::Acquire);
+        if beyond > 0 && is_live {
+            let here = self
+                .tokens
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |here| {
+                    Some(here - here.min(beyond))
+                });
+            beyond -= here.unwrap_or(0).min(beyond);
+        }
+        accounts.owed = accounts.owed.saturating_add(beyond).min(most_owed);
+    }
+
+    /// An estimate is spent by itself then, and not before.
+    pub(in crate::lease) fn prolong(&self, number: u64, until: Timestamp) {
+        self.accounts().prolong(number, until);
+    }
+}
