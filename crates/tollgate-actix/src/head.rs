@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use actix_web::HttpMessage;
 use actix_web::dev::{Extensions, ServiceRequest};
+use actix_web::http::Version;
 use smallvec::SmallVec;
 use tollgate_http::guard::Request;
 
@@ -69,6 +70,19 @@ impl Request for Head {
         let lines = self.request.headers().get_all(field);
         let lines: SmallVec<[&[u8]; 4]> = lines.map(|value| value.as_bytes()).collect();
         lines.into_iter()
+    }
+
+    /// actix-web hands all that follows to the handler if a request of HTTP/1 asks for a WebSocket, whatever its length is said to be,
+    /// or is a `CONNECT` without one.
+    fn is_unbounded(&self) -> bool {
+        let is_websocket = |line: &[u8]| line.trim_ascii().eq_ignore_ascii_case(b"websocket");
+        let has_length = self.request.headers().contains_key("content-length");
+        let is_tunnel = self.method() == "CONNECT" && !has_length;
+        !self.is_http2() && (is_tunnel || self.lines("upgrade").any(is_websocket))
+    }
+
+    fn is_http2(&self) -> bool {
+        self.request.version() >= Version::HTTP_2
     }
 
     fn extension<T: Send + Sync + 'static>(&self) -> Option<&T> {

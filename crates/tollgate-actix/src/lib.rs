@@ -24,12 +24,13 @@ pub use body::Body;
 pub use head::Head;
 pub use limit::RateLimit;
 pub use service::Limited;
+pub use tollgate::OnMissingKey;
 pub use tollgate_http::guard::{
     Admission, Answers, Asked, AtOnce, Block, ByPolicy, Cost, Counts, Denial, ExactPerKey, Fields,
-    Form, Guard, Judged, KeyOf, Limits, Missing, MoreFacts, PerKey, Refused, Reply, Request,
-    Settle, Settles, Tarpit, Tenant, Terms, Tier, Usage, Used, User, keys,
+    Form, Guard, Judged, KeyOf, KeySource, Limits, MissingKey, MoreFacts, PerKey, Refused, Reply,
+    Request, Settle, Settles, Tarpit, Tenant, Terms, Tier, Usage, Used, User, keys,
 };
-pub use tollgate_http::{Dialect, Kind, client};
+pub use tollgate_http::{DenyReason, Dialect, client};
 
 /// What the front page shows is compiled.
 #[cfg(doctest)]

@@ -1,11 +1,16 @@
 //! What clients are told of a request that an engine decided.
 
-use tollgate::{Algorithm, Decision, Outcome};
-use tollgate_engine::backend::{Limit, LimitKind};
-use tollgate_engine::verdict::{Cause, Findings, Reason, TooMuch};
+use std::borrow::Cow;
 
+use tollgate::{Algorithm, Decision};
+use tollgate_engine::backend::{Limit, LimitKind};
+use tollgate_engine::verdict::{Cause, DenyReason, Findings, LimitState, TooMuch};
+
+use crate::Shown;
 use crate::fields;
-use crate::{Kind, Shown};
+
+/// So many limits an answer lists at most: a client reads few, and fields have to stay short.
+pub const MOST_LISTED: usize = 8;
 
 /// What a client is told of a request that an engine decided.
 ///
@@ -13,7 +18,7 @@ use crate::{Kind, Shown};
 /// use tollgate_engine::backend::Memory;
 /// use tollgate_engine::document::Format;
 /// use tollgate_engine::{Engine, Facts, Policy};
-/// use tollgate_http::{Answered, Kind};
+/// use tollgate_http::{Answered, DenyReason};
 ///
 /// let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 1/h}]", Format::Yaml)?.policy;
 /// let engine = Engine::new(policy, Memory::new())?;
@@ -21,7 +26,7 @@ use crate::{Kind, Shown};
 /// let _first = engine.decide(&facts);
 /// let second = engine.decide(&facts);
 /// let answered = Answered::of(&second, second.refused().is_none());
-/// assert_eq!((answered.rule(), answered.kind()), (Some("per-user"), Kind::Rate));
+/// assert_eq!((answered.rule(), answered.reason()), (Some("per-user"), DenyReason::Rate));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -48,53 +53,90 @@ impl<'a> Answered<'a> {
 
     /// The name of what decided; none if nothing that has one did.
     pub fn rule(&self) -> Option<&'a str> {
-        match self.cause {
-            Cause::Rule(name) | Cause::Tier(name) | Cause::StoreFailure(name) => Some(name),
+        name_of(self.cause)
+    }
+
+    /// The names of the rules in shadow that would have refused the request, in the order of the file.
+    pub fn shadow_rules(&self) -> impl Iterator<Item = String> + use<'_, 'a> {
+        let refusals = self.findings.shadow_refusals();
+        refusals.filter_map(|refusal| match refusal.cause {
+            Cause::Rule(name) | Cause::Tier(name) => Some(name.to_owned()),
             _ => None,
-        }
+        })
     }
 
     /// What header fields show of the limit that decided.
     pub fn shown(&self) -> Option<Shown<'a>> {
-        let (name, kind) = (self.rule()?, self.findings.limit()?.kind());
-        let shown = Shown::of(name, &self.decision);
-        let LimitKind::Rate { rate, algorithm } = kind else {
-            return Some(match kind.window() {
-                Some(window) => shown.window(window),
-                None => shown,
-            });
-        };
-        Some(match algorithm {
-            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                Shown::of_bucket(name, &self.decision, *rate)
-            }
-            _ => match fields::time_of(*rate, self.decision.limit) {
-                Some(window) => shown.window(window),
-                None => shown,
-            },
-        })
+        let kind = self.findings.limit()?.kind();
+        Some(shown(self.rule()?, kind, &self.decision))
     }
 
-    /// What refused.
-    pub fn kind(&self) -> Kind {
-        match self.cause {
-            Cause::StoreFailure(_) => return Kind::Unavailable,
-            Cause::TooMuch(_) => return Kind::TooLarge,
-            _ => {}
+    /// What header fields show of all limits that the request met, the most urgent first and at most [`MOST_LISTED`]. That takes a
+    /// verdict that [lists](tollgate_engine::Conditions::listing_limits) them; otherwise it is the one that decided. A limit is called
+    /// by its rule, and if a rule has several of them by that and what it is: `api:10/s`, `api:1000/month`, `api:concurrency`.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// use tollgate_engine::backend::Memory;
+    /// use tollgate_engine::document::Format;
+    /// use tollgate_engine::{Engine, Facts, Policy};
+    /// use tollgate_http::{Answered, Dialect, fields};
+    ///
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// let text = "limits: [{name: api, rate: 10/s, concurrency: 3}, {name: all, rate: 50/m}]";
+    /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+    /// let facts = Facts::new();
+    /// let verdict = engine.decide_listing_limits(&facts);
+    /// let answered = Answered::of(&verdict, verdict.refused().is_none());
+    /// let mut lines = Vec::new();
+    /// answered.show_limits(|limits| {
+    ///     fields::write(&[Dialect::Draft8], limits, 0, |name, value| lines.push(format!("{name}: {value}")));
+    /// });
+    /// assert_eq!(lines[1], r#"ratelimit: "api:10/s";r=9;t=1, "all";r=49;t=2, "api:concurrency";r=2"#);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn show_limits<T>(&self, show: impl FnOnce(&[Shown<'_>]) -> T) -> T {
+        let mut limits = self.findings.limits();
+        let (first, second) = (limits.next(), limits.next());
+        drop(limits);
+        match (first, second) {
+            (Some(_), Some(_)) => {
+                let names = self.names();
+                let limits = self.findings.limits().zip(&names);
+                let limits: Vec<_> = limits
+                    .map(|(limit, name)| shown(name, limit.kind, &limit.decision))
+                    .collect();
+                show(&limits)
+            }
+            _ => match self.shown() {
+                Some(shown) => show(&[shown]),
+                None => show(&[]),
+            },
         }
-        match self.findings.reason() {
-            Some(Reason::Blocked) => return Kind::Blocked,
-            Some(Reason::Shed) => return Kind::Shed,
-            _ => {}
-        }
-        if self.decision.outcome == Outcome::Never {
-            return Kind::TooLarge;
-        }
-        match self.findings.limit().map(Limit::kind) {
-            Some(LimitKind::Quota(_)) => Kind::Quota,
-            Some(LimitKind::Concurrency(_)) => Kind::Concurrency,
-            _ => Kind::Rate,
-        }
+    }
+
+    /// The names of the limits that are listed.
+    #[cold]
+    fn names(&self) -> Vec<Cow<'a, str>> {
+        let limits: Vec<_> = self.findings.limits().take(MOST_LISTED).collect();
+        let name = |limit: &LimitState<'a>| {
+            let rule = name_of(limit.cause).unwrap_or_default();
+            let of_rule = self.findings.limits();
+            let of_rule = of_rule.filter(|other| other.cause == limit.cause);
+            if of_rule.count() < 2 {
+                return Cow::Borrowed(rule);
+            }
+            Cow::Owned(match limit.kind {
+                LimitKind::Concurrency(_) | LimitKind::Adaptive(_) => format!("{rule}:concurrency"),
+                kind => format!("{rule}:{kind}"),
+            })
+        };
+        limits.iter().map(name).collect()
+    }
+
+    /// Why it was denied.
+    pub fn reason(&self) -> DenyReason {
+        self.findings.reason().unwrap_or(DenyReason::Rate)
     }
 
     /// The limit that decided.
@@ -116,5 +158,33 @@ impl<'a> Answered<'a> {
             Cause::StoreFailure(name) if !self.is_allowed => Some(name),
             _ => None,
         }
+    }
+}
+
+/// The name of what decided; none if nothing that has one did.
+const fn name_of(cause: Cause<'_>) -> Option<&str> {
+    match cause {
+        Cause::Rule(name) | Cause::Tier(name) | Cause::StoreFailure(name) => Some(name),
+        _ => None,
+    }
+}
+
+/// What header fields show of a limit that said this.
+fn shown<'n>(name: &'n str, kind: &LimitKind, decision: &Decision) -> Shown<'n> {
+    let shown = Shown::of(name, decision);
+    let LimitKind::Rate { rate, algorithm } = kind else {
+        return match kind.window() {
+            Some(window) => shown.window(window),
+            None => shown,
+        };
+    };
+    match algorithm {
+        Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+            Shown::of_bucket(name, decision, *rate)
+        }
+        _ => match fields::time_of(*rate, decision.limit) {
+            Some(window) => shown.window(window),
+            None => shown,
+        },
     }
 }

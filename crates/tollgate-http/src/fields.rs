@@ -45,7 +45,7 @@ impl<'a> Shown<'a> {
     /// request may be repeated, or else when all of the quota is back.
     pub const fn of(name: &'a str, decision: &Decision) -> Self {
         let more_after = match decision.outcome {
-            Outcome::Denied => decision.retry_after,
+            Outcome::Denied => decision.wait(),
             Outcome::Allowed | Outcome::Never => decision.reset_after,
         };
         Self {
@@ -84,6 +84,11 @@ impl<'a> Shown<'a> {
         let later = time_of(rate, later).unwrap_or_default();
         let next = decision.reset_after.saturating_sub(later);
         shown.window(whole).more_after(next)
+    }
+
+    /// Whether it is known when there is more. Permits of concurrency limits come back when requests end, which nobody knows.
+    pub(crate) const fn tells_time(&self) -> bool {
+        self.window.is_some() || !self.more_after.is_zero()
     }
 
     /// The time in which the quota comes back.
@@ -142,7 +147,7 @@ pub(crate) const fn secs(time: Duration) -> u64 {
 pub const fn retry_after(decision: &Decision) -> Option<u64> {
     match decision.outcome {
         Outcome::Denied => {
-            let wait = secs(decision.retry_after);
+            let wait = secs(decision.wait());
             Some(if wait == 0 { 1 } else { wait })
         }
         Outcome::Allowed | Outcome::Never => None,
@@ -351,8 +356,10 @@ pub(crate) fn left_name(out: &mut (impl Sink + ?Sized), limit: &Shown<'_>) {
 pub(crate) fn left_counts(out: &mut (impl Sink + ?Sized), limit: &Shown<'_>) {
     let (_, left, more) = counts(limit);
     out.number(left);
-    out.text(";t=");
-    out.number(more);
+    if limit.tells_time() {
+        out.text(";t=");
+        out.number(more);
+    }
 }
 
 fn quota_and_window(out: &mut impl Sink, limit: &Shown<'_>) {

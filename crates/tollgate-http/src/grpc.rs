@@ -5,7 +5,8 @@
 use std::time::Duration;
 
 use crate::json;
-use crate::refusal::{Kind, Refusal};
+use crate::refusal::{Refusal, title_of};
+use tollgate_core::DenyReason;
 
 /// A server asks for patience by it: milliseconds until the next try, or none at all if it is negative.
 pub const PUSHBACK: &str = "grpc-retry-pushback-ms";
@@ -13,7 +14,11 @@ pub const PUSHBACK: &str = "grpc-retry-pushback-ms";
 /// What `grpc-status` says.
 const RESOURCE_EXHAUSTED: u64 = 8;
 #[cfg(feature = "guard")]
-const INTERNAL: &str = "13";
+pub(crate) const INVALID_ARGUMENT: &str = "3";
+#[cfg(feature = "guard")]
+pub(crate) const INTERNAL: &str = "13";
+#[cfg(feature = "guard")]
+pub(crate) const UNAUTHENTICATED: &str = "16";
 const UNAVAILABLE: u64 = 14;
 
 /// The longest time that `google.protobuf.Duration` can say: ten thousand years.
@@ -65,9 +70,9 @@ pub const fn http_status(status: u16, grpc_status: Option<&[u8]>) -> u16 {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_http::{Kind, Refusal, grpc};
+/// use tollgate_http::{DenyReason, Refusal, grpc};
 ///
-/// let refusal = Refusal { kind: Kind::Rate, limit: "per-user", retry_after: Some(2) };
+/// let refusal = Refusal { reason: DenyReason::Rate, limit: "per-user", retry_after: Some(2) };
 /// let mut lines = Vec::new();
 /// grpc::write(&refusal, Some(Duration::from_millis(1_500)), |name, value| lines.push(format!("{name}: {value}")));
 /// assert_eq!(lines[0], "grpc-status: 8");
@@ -80,14 +85,15 @@ pub fn write(
     mut field: impl FnMut(&'static str, &str),
 ) {
     let wait = wait.map(|wait| wait.min(LONGEST));
-    let code = match refusal.kind {
-        Kind::Shed | Kind::Unavailable => UNAVAILABLE,
+    let code = match refusal.reason {
+        DenyReason::Shed | DenyReason::Store => UNAVAILABLE,
+        DenyReason::MissingKey => 3,
         _ => RESOURCE_EXHAUSTED,
     };
     let mut text = Vec::new();
     json::number(&mut text, code);
     field("grpc-status", ascii(&text));
-    field("grpc-message", refusal.kind.title());
+    field("grpc-message", title_of(refusal.reason));
     text.clear();
     match wait {
         Some(wait) => json::number(&mut text, millis(wait)),
@@ -99,10 +105,14 @@ pub fn write(
     field("grpc-status-details-bin", ascii(&text));
 }
 
-/// Writes the fields of a call that failed by a mistake of the server: `INTERNAL`, and what its caller may know.
+/// Writes the fields of a call that failed by a mistake of the server or of its caller: a status, and what its caller may know.
 #[cfg(feature = "guard")]
-pub(crate) fn write_failure(message: &str, mut field: impl FnMut(&'static str, &str)) {
-    field("grpc-status", INTERNAL);
+pub(crate) fn write_failure(
+    code: &'static str,
+    message: &str,
+    mut field: impl FnMut(&'static str, &str),
+) {
+    field("grpc-status", code);
     field("grpc-message", message);
 }
 
@@ -120,7 +130,7 @@ fn ascii(text: &[u8]) -> &str {
 fn status(code: u64, refusal: &Refusal<'_>, wait: Option<Duration>) -> Vec<u8> {
     let mut status = Vec::with_capacity(256);
     number(&mut status, 1, code);
-    bytes(&mut status, 2, refusal.kind.title().as_bytes());
+    bytes(&mut status, 2, title_of(refusal.reason).as_bytes());
     if let Some(wait) = wait {
         let (mut delay, mut info) = (Vec::new(), Vec::new());
         number(&mut delay, 1, wait.as_secs());
@@ -131,7 +141,7 @@ fn status(code: u64, refusal: &Refusal<'_>, wait: Option<Duration>) -> Vec<u8> {
     if !refusal.limit.is_empty() {
         let (mut violation, mut failure) = (Vec::new(), Vec::new());
         bytes(&mut violation, 1, refusal.limit.as_bytes());
-        bytes(&mut violation, 2, refusal.kind.name().as_bytes());
+        bytes(&mut violation, 2, refusal.reason.name().as_bytes());
         bytes(&mut failure, 1, &violation);
         detail(&mut status, "QuotaFailure", &failure);
     }
@@ -217,7 +227,7 @@ mod tests {
     #[test]
     fn a_status_has_its_details() {
         let refusal = Refusal {
-            kind: Kind::Quota,
+            reason: DenyReason::Quota,
             limit: "daily",
             retry_after: Some(3),
         };
@@ -225,7 +235,7 @@ mod tests {
         let found = status(8, &refusal, Some(wait));
         let retry = b"\x0A\x28type.googleapis.com/google.rpc.RetryInfo\x12\x0A\x0A\x08\x08\x02\x10\x80\xCA\xB5\xEE\x01";
         let failure = b"\x0A\x2Btype.googleapis.com/google.rpc.QuotaFailure\x12\x10\x0A\x0E\x0A\x05daily\x12\x05quota";
-        let title = refusal.kind.title().as_bytes();
+        let title = title_of(refusal.reason).as_bytes();
         let mut expected = vec![0x08, 8, 0x12, u8::try_from(title.len()).expect("short")];
         expected.extend(title);
         for any in [retry.as_slice(), failure] {
@@ -238,7 +248,7 @@ mod tests {
     #[test]
     fn what_never_passes_is_not_tried_again() {
         let refusal = Refusal {
-            kind: Kind::TooLarge,
+            reason: DenyReason::TooLarge,
             limit: "",
             retry_after: None,
         };

@@ -22,6 +22,7 @@ mod by_policy;
 mod cost;
 mod denial;
 mod exact_per_key;
+mod facts;
 mod fields;
 mod found;
 mod held;
@@ -31,6 +32,7 @@ pub mod keys;
 mod memo;
 mod missing;
 mod per_key;
+mod readying;
 mod request;
 mod set_up;
 mod spread;
@@ -49,8 +51,9 @@ pub use fields::Fields;
 pub use found::Fingerprint;
 pub use held::{Estimate, Held, Rest, Ticket};
 pub use keys::KeyOf;
-pub use missing::Missing;
+pub use missing::{KeySource, MissingKey};
 pub use per_key::{PerKey, Waiting};
+pub use readying::ServiceWait;
 pub use request::{MoreFacts, Request, Tenant, Tier, User};
 pub use set_up::Guard;
 pub use tarpit::Tarpit;
@@ -79,6 +82,11 @@ pub trait Limits<R: Request + ?Sized>: Send + Sync + 'static {
         terms: &Terms<'_>,
     ) -> impl Future<Output = Judged<Self::Held>> + Send;
 
+    /// Whether it may take time until it is known what becomes of a request, by waiting or by asking a store. It may change over time.
+    fn takes_time(&self) -> bool {
+        true
+    }
+
     /// Whether all requests are counted as one client's.
     fn is_everyone(&self) -> bool {
         false
@@ -87,6 +95,11 @@ pub trait Limits<R: Request + ?Sized>: Send + Sync + 'static {
 
 /// Limits that give back what a request turns out not to have cost, exactly: [`ExactPerKey`], and [`ByPolicy`] for rules whose
 /// cost is an estimate. A [`PerKey`] has no room to keep it in.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can't give back what a request turns out not to have cost",
+    label = "these limits don't settle costs",
+    note = "use `ExactPerKey::new(rate, key)` in place of `PerKey`, or a policy whose rules have `settle_within`"
+)]
 pub trait Settles {}
 
 /// On which terms a request is asked about.
@@ -166,22 +179,25 @@ pub enum Admission<H: Held> {
 pub struct Outdated;
 
 /// Why nothing can be said about a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mistake {
-    /// It has no key to be limited by.
-    NoKey,
+    /// It has no key to be limited by, and the server has to supply that.
+    NoKey(MissingKey),
+}
+
+impl<H> Judged<H> {
+    /// It lacks the key of the limit with this name, and its client is to blame.
+    #[cold]
+    fn missing_key(limit: &str, missing: MissingKey) -> Self {
+        Self::Refused(Box::new(Denial::missing_key(limit, missing)))
+    }
 }
 
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoKey => {
-                "a request has no key to be limited by: put the layer that finds it before this one. If it is an address, let \
-                 the server tell it: axum does with into_make_service_with_connect_info::<SocketAddr>() and the feature \
-                 \"axum\" of tollgate-tower; elsewhere put a SocketAddr into the request's extensions"
-            }
-        })
+        let Self::NoKey(missing) = self;
+        write!(f, "a request has no key to be limited by: {missing}")
     }
 }
 

@@ -37,10 +37,11 @@ pub mod outgoing;
 pub mod refusal;
 
 #[cfg(feature = "engine")]
-pub use answered::Answered;
+pub use answered::{Answered, MOST_LISTED};
 pub use dialect::{Dialect, UnknownDialect};
 pub use fields::{Shown, retry_after};
-pub use refusal::{Kind, Refusal};
+pub use refusal::{Refusal, status_of};
+pub use tollgate_core::DenyReason;
 
 /// What the front page shows is compiled.
 #[cfg(doctest)]

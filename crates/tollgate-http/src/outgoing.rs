@@ -121,7 +121,25 @@ impl<C: Clock, W: Clock> Pacer<C, W> {
     /// # Errors
     /// As [`pass`](Self::pass).
     pub async fn pass_within(&self, host: &str, patience: Duration) -> Result<Call, Stalled> {
-        let _seat = self.take_seat(host)?;
+        let mut pass = pin!(self.pass_by(host, patience));
+        let mut seat = None;
+        poll_fn(|context| {
+            let passed = pass.as_mut().poll(context);
+            if passed.is_ready() || seat.is_some() {
+                return passed;
+            }
+            // Only now it is known that it has to wait. If too many do, dropping what waits frees its place.
+            match self.take_seat(host) {
+                Ok(own) => seat = Some(own),
+                Err(too_many) => return Poll::Ready(Err(too_many)),
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// The same, however many wait.
+    async fn pass_by(&self, host: &str, patience: Duration) -> Result<Call, Stalled> {
         let deadline = self.clock.now() + patience;
         let too_late = |wait| Stalled::TooLate {
             host: host.into(),
@@ -150,7 +168,7 @@ impl<C: Clock, W: Clock> Pacer<C, W> {
             if let Err(refused) = own.acquire().deadline(deadline).await {
                 return Err(match refused {
                     Refused::QueueFull(_) => self.too_many(host),
-                    other => too_late(other.decision().retry_after),
+                    other => too_late(other.decision().wait()),
                 });
             }
             let began = self.clock.now();
@@ -193,7 +211,7 @@ impl<C: Clock, W: Clock> Pacer<C, W> {
                 sleep_until(&self.clock, until).await;
                 Ok(false)
             }
-            Some(Err(refused)) => Err(refused.decision().retry_after),
+            Some(Err(refused)) => Err(refused.decision().wait()),
         }
     }
 

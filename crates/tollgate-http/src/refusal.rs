@@ -1,91 +1,73 @@
 //! What a refused client reads: a status, why, and what to do.
 
+use tollgate_core::DenyReason;
+
 use crate::json;
 
-/// What refused a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Kind {
-    /// Too many in a short time.
-    Rate,
-    /// The total of a longer period is used up.
-    Quota,
-    /// Too many at once.
-    Concurrency,
-    /// The server has too much to do.
-    Shed,
-    /// It costs more than the limit can ever hold.
-    TooLarge,
-    /// It is on a list of what isn't served.
-    Blocked,
-    /// The limits couldn't be asked, and the operator has chosen to refuse then.
-    Unavailable,
+/// The HTTP status of a denial: 503 if the server is the cause, 400 for a missing key, else 429.
+///
+/// ```
+/// use tollgate_http::{DenyReason, status_of};
+///
+/// assert_eq!((status_of(DenyReason::Rate), status_of(DenyReason::Store)), (429, 503));
+/// ```
+pub const fn status_of(reason: DenyReason) -> u16 {
+    match reason {
+        DenyReason::Shed | DenyReason::Store => 503,
+        DenyReason::MissingKey => 400,
+        _ => 429,
+    }
 }
 
-impl Kind {
-    /// Its name in a body.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Rate => "rate",
-            Self::Quota => "quota",
-            Self::Concurrency => "concurrency",
-            Self::Shed => "shed",
-            Self::TooLarge => "too_large",
-            Self::Blocked => "blocked",
-            Self::Unavailable => "unavailable",
+/// The problem type, as registered for RFC 9457; none for what that registry doesn't name.
+const fn problem_type(reason: DenyReason) -> &'static str {
+    match reason {
+        DenyReason::Shed | DenyReason::Store => {
+            "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
         }
+        DenyReason::Blocked => {
+            "https://iana.org/assignments/http-problem-types#abnormal-usage-detected"
+        }
+        DenyReason::MissingKey => "about:blank",
+        _ => "https://iana.org/assignments/http-problem-types#quota-exceeded",
     }
+}
 
-    /// The status that it is answered with: 503 if the server is at fault, else 429.
-    pub const fn status(self) -> u16 {
-        match self {
-            Self::Shed | Self::Unavailable => 503,
-            _ => 429,
+/// The sentence that a client reads.
+pub(crate) const fn title_of(reason: DenyReason) -> &'static str {
+    match reason {
+        DenyReason::Rate => "Too many requests: try again later",
+        DenyReason::Quota => "The quota of this period is used up",
+        DenyReason::Concurrency => "Too many concurrent requests: try again when one has finished",
+        DenyReason::TooLarge => {
+            "The request costs more than its limit can ever hold: make it smaller"
         }
-    }
-
-    /// The type of problem, as registered for RFC 9457.
-    const fn problem(self) -> &'static str {
-        match self {
-            Self::Shed | Self::Unavailable => "temporary-reduced-capacity",
-            Self::Blocked => "abnormal-usage-detected",
-            _ => "quota-exceeded",
-        }
-    }
-
-    pub(crate) const fn title(self) -> &'static str {
-        match self {
-            Self::Rate => "Too many requests: try again later",
-            Self::Quota => "The quota of this period is used up",
-            Self::Concurrency => "Too many requests at once: try again when one has ended",
-            Self::Shed => "The server has too much to do: try again later",
-            Self::TooLarge => {
-                "The request costs more than its limit can ever hold: make it smaller"
-            }
-            Self::Blocked => "Requests like this aren't served",
-            Self::Unavailable => "The limits can't be asked now: try again later",
-        }
+        DenyReason::Blocked => "Requests like this aren't served",
+        DenyReason::MissingKey => "The request lacks the key that it has to be limited by",
+        DenyReason::QueueFull => "Too many requests are waiting: try again later",
+        DenyReason::Shed => "The server is overloaded: try again later",
+        DenyReason::Store => "The limits can't be checked now: try again later",
     }
 }
 
 /// A refusal, as a client is told of it.
 ///
 /// ```
-/// use tollgate_http::{Kind, Refusal};
+/// use tollgate_http::{DenyReason, Refusal, status_of};
 ///
-/// let refusal = Refusal { kind: Kind::Rate, limit: "per-user", retry_after: Some(2) };
-/// assert_eq!(refusal.kind.status(), 429);
+/// let refusal = Refusal { reason: DenyReason::Rate, limit: "per-user", retry_after: Some(2) };
+/// assert_eq!(status_of(refusal.reason), 429);
 /// let mut body = Vec::new();
 /// refusal.problem_json(&mut body);
 /// assert_eq!(
 ///     String::from_utf8_lossy(&body),
-///     r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too many requests: try again later","status":429,"kind":"rate","violated-policies":["per-user"],"retry_after":2}"#,
+///     r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too many requests: try again later","status":429,"reason":"rate","violated-policies":["per-user"],"retry_after":2}"#,
 /// );
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal<'a> {
     /// What refused it.
-    pub kind: Kind,
+    pub reason: DenyReason,
     /// The name of the limit; empty if none has one.
     pub limit: &'a str,
     /// Seconds until it is worth another try; none if it is of no use.
@@ -98,14 +80,28 @@ impl Refusal<'_> {
 
     /// Writes it as problem details (RFC 9457).
     pub fn problem_json(&self, out: &mut Vec<u8>) {
-        out.extend(b"{\"type\":\"https://iana.org/assignments/http-problem-types#");
-        out.extend(self.kind.problem().as_bytes());
+        self.problem(status_of(self.reason), None, out);
+    }
+
+    /// The same of a request that lacks its key, with what it wants.
+    #[cfg(feature = "guard")]
+    pub(crate) fn missing_key_json(&self, status: u16, wanted: &str, out: &mut Vec<u8>) {
+        self.problem(status, Some(wanted), out);
+    }
+
+    fn problem(&self, status: u16, wanted: Option<&str>, out: &mut Vec<u8>) {
+        out.extend(b"{\"type\":\"");
+        out.extend(problem_type(self.reason).as_bytes());
         out.extend(b"\",\"title\":\"");
-        out.extend(self.kind.title().as_bytes());
+        out.extend(title_of(self.reason).as_bytes());
         out.extend(b"\",\"status\":");
-        json::number(out, u64::from(self.kind.status()));
-        out.extend(b",\"kind\":\"");
-        out.extend(self.kind.name().as_bytes());
+        json::number(out, u64::from(status));
+        if let Some(wanted) = wanted {
+            out.extend(b",\"detail\":");
+            json::string(out, &format!("The request lacks {wanted}"));
+        }
+        out.extend(b",\"reason\":\"");
+        out.extend(self.reason.name().as_bytes());
         out.push(b'"');
         if !self.limit.is_empty() {
             out.extend(b",\"violated-policies\":[");
@@ -122,21 +118,23 @@ impl Refusal<'_> {
     /// Writes it as two words: `{"code":"RATE_LIMIT","limit_dim":"tenant"}`.
     ///
     /// ```
-    /// use tollgate_http::{Kind, Refusal};
+    /// use tollgate_http::{DenyReason, Refusal};
     ///
     /// let mut body = Vec::new();
-    /// Refusal { kind: Kind::Rate, limit: "tenant", retry_after: None }.plain_json(&mut body);
+    /// Refusal { reason: DenyReason::Rate, limit: "tenant", retry_after: None }.plain_json(&mut body);
     /// assert_eq!(body, br#"{"code":"RATE_LIMIT","limit_dim":"tenant"}"#);
     /// ```
     pub fn plain_json(&self, out: &mut Vec<u8>) {
-        let code = match self.kind {
-            Kind::Rate => "RATE_LIMIT",
-            Kind::Quota => "QUOTA",
-            Kind::Concurrency => "CONCURRENCY",
-            Kind::Shed => "SHED",
-            Kind::TooLarge => "TOO_LARGE",
-            Kind::Blocked => "BLOCKED",
-            Kind::Unavailable => "UNAVAILABLE",
+        let code = match self.reason {
+            DenyReason::Rate => "RATE_LIMIT",
+            DenyReason::Quota => "QUOTA",
+            DenyReason::Concurrency => "CONCURRENCY",
+            DenyReason::Shed => "SHED",
+            DenyReason::TooLarge => "TOO_LARGE",
+            DenyReason::Blocked => "BLOCKED",
+            DenyReason::MissingKey => "MISSING_KEY",
+            DenyReason::QueueFull => "QUEUE_FULL",
+            DenyReason::Store => "UNAVAILABLE",
         };
         out.extend(b"{\"code\":\"");
         out.extend(code.as_bytes());
@@ -153,7 +151,7 @@ mod tests {
     #[test]
     fn a_body_is_json_whatever_the_limits_name() {
         let refusal = Refusal {
-            kind: Kind::Blocked,
+            reason: DenyReason::Blocked,
             limit: "a\"b\\\n",
             retry_after: None,
         };
@@ -162,7 +160,7 @@ mod tests {
         refusal.plain_json(&mut plain);
         let problem = String::from_utf8(problem).expect("text");
         assert!(
-            problem.ends_with(r#""kind":"blocked","violated-policies":["a\"b\\\n"]}"#),
+            problem.ends_with(r#""reason":"blocked","violated-policies":["a\"b\\\n"]}"#),
             "{problem}"
         );
         assert_eq!(plain, br#"{"code":"BLOCKED","limit_dim":"a\"b\\\n"}"#);
@@ -171,20 +169,11 @@ mod tests {
     #[test]
     fn what_the_server_lacks_is_503() {
         let of = |status| {
-            let kinds = [
-                Kind::Rate,
-                Kind::Quota,
-                Kind::Concurrency,
-                Kind::Shed,
-                Kind::TooLarge,
-                Kind::Blocked,
-                Kind::Unavailable,
-            ];
-            kinds
-                .into_iter()
-                .filter(|kind| kind.status() == status)
+            let reasons = DenyReason::ALL.into_iter();
+            reasons
+                .filter(|reason| status_of(*reason) == status)
                 .count()
         };
-        assert_eq!((of(429), of(503)), (5, 2));
+        assert_eq!((of(429), of(400), of(503)), (6, 1, 2));
     }
 }

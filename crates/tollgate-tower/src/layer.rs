@@ -43,6 +43,8 @@ pub struct RateLimitLayer<L, M = SameBody> {
 /// A service behind limits.
 pub struct RateLimit<S, L, M = SameBody> {
     inner: S,
+    /// Whether the inner service was made ready for the next call.
+    is_ready: bool,
     guard: Arc<Guard<Head, L>>,
     bodies: PhantomData<fn() -> M>,
 }
@@ -253,6 +255,7 @@ impl<S, L, M> Layer<S> for RateLimitLayer<L, M> {
     fn layer(&self, inner: S) -> RateLimit<S, L, M> {
         RateLimit {
             inner,
+            is_ready: false,
             guard: Arc::clone(&self.guard),
             bodies: PhantomData,
         }
@@ -263,6 +266,8 @@ impl<S: Clone, L, M> Clone for RateLimit<S, L, M> {
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
+            // Who clones a service that is ready has one that isn't.
+            is_ready: false,
             guard: Arc::clone(&self.guard),
             bodies: PhantomData,
         }
@@ -281,8 +286,15 @@ where
     type Error = S::Error;
     type Future = ResponseFuture<S::Future, M::Body, S::Error, L::Held, M>;
 
+    /// Always, if the limits may take their time: the service is made ready in the call then, so that nobody who waits here holds a
+    /// place there.
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
+        if self.is_ready || self.guard.takes_time() {
+            return Poll::Ready(Ok(()));
+        }
+        let ready = self.inner.poll_ready(context);
+        self.is_ready = matches!(ready, Poll::Ready(Ok(())));
+        ready
     }
 
     #[inline(always)]
@@ -291,6 +303,9 @@ where
             Ok(fields) => fields,
             Err(asked) => return self.call_closely(request, asked),
         };
+        if !std::mem::take(&mut self.is_ready) {
+            return self.call_unready(request, Ticket::telling(fields));
+        }
         let answer = self.inner.call(request);
         if fields.is_empty() {
             ResponseFuture::plain(answer)
@@ -314,6 +329,9 @@ impl<S, L: Limits<Head>, M> RateLimit<S, L, M> {
         I: Send + 'static,
     {
         match asked {
+            Asked::Now(Admission::Passed(ticket)) if !std::mem::take(&mut self.is_ready) => {
+                self.call_unready(request, ticket)
+            }
             Asked::Now(Admission::Passed(ticket)) if ticket.is_blank() => {
                 ResponseFuture::plain(self.inner.call(request))
             }
@@ -330,9 +348,7 @@ impl<S, L: Limits<Head>, M> RateLimit<S, L, M> {
                 future::failure::<O, _, M>(self.guard.tell_failed(&request)),
             ),
             Asked::Later(later) => {
-                // What this one has made ready stays so for the next request; the clone gets ready when its turn comes, so that
-                // nobody who waits here holds a place there.
-                let mut inner = self.inner.clone();
+                let mut inner = self.take_inner();
                 let guard = Arc::clone(&self.guard);
                 ResponseFuture::later(async move {
                     let mut asked = Asked::Later(later);
@@ -346,7 +362,7 @@ impl<S, L: Limits<Head>, M> RateLimit<S, L, M> {
                             Err(Outdated) => guard.ask(&request),
                         };
                     };
-                    let mut ticket = match admission {
+                    let ticket = match admission {
                         Admission::Passed(ticket) => ticket,
                         Admission::Refused(denial) => {
                             return Ok(future::refusal::<O, _, M>(guard.tell(&request, &denial)));
@@ -356,17 +372,87 @@ impl<S, L: Limits<Head>, M> RateLimit<S, L, M> {
                             return Ok(future::failure::<O, _, M>(failed));
                         }
                     };
-                    tell_usage(&mut ticket, &mut request);
-                    if let Err(error) = poll_fn(|context| inner.poll_ready(context)).await {
-                        ticket.failed();
-                        return Err(error);
-                    }
-                    let (mut answer, mut ticket) = (pin!(inner.call(request)), Some(ticket));
-                    poll_fn(|context| M::ticketed(answer.as_mut().poll(context), &mut ticket)).await
+                    serve::<S, L, M, I, O>(&mut inner, &guard, request, ticket).await
                 })
             }
         }
     }
+
+    /// Calls the service of a layer that is always ready.
+    #[inline(never)]
+    fn call_unready<I, O>(
+        &self,
+        request: Request<I>,
+        ticket: Ticket<L::Held>,
+    ) -> ResponseFuture<S::Future, M::Body, S::Error, L::Held, M>
+    where
+        S: Service<Request<I>, Response = Response<O>> + Clone + Send + 'static,
+        S::Future: Send,
+        M: Bodies<O, L::Held>,
+        I: Send + 'static,
+    {
+        let (mut inner, guard) = (self.inner.clone(), Arc::clone(&self.guard));
+        ResponseFuture::later(async move {
+            serve::<S, L, M, I, O>(&mut inner, &guard, request, ticket).await
+        })
+    }
+
+    /// The service for a call that takes its time. If it was made ready before the limits began to take theirs, it is that one: a clone
+    /// could wait for the place that it has.
+    fn take_inner(&mut self) -> S
+    where
+        S: Clone,
+    {
+        let clone = self.inner.clone();
+        if std::mem::take(&mut self.is_ready) {
+            std::mem::replace(&mut self.inner, clone)
+        } else {
+            clone
+        }
+    }
+}
+
+/// Makes a service ready and calls it for a request that passed.
+async fn serve<S, L, M, I, O>(
+    inner: &mut S,
+    guard: &Guard<Head, L>,
+    mut request: Request<I>,
+    mut ticket: Ticket<L::Held>,
+) -> Result<Response<M::Body>, S::Error>
+where
+    S: Service<Request<I>, Response = Response<O>>,
+    L: Limits<Head>,
+    M: Bodies<O, L::Held>,
+    I: 'static,
+{
+    tell_usage(&mut ticket, &mut request);
+    let mut place = None;
+    let is_ready = poll_fn(|context| {
+        let is_ready = inner.poll_ready(context);
+        if is_ready.is_ready() || place.is_some() {
+            return is_ready.map(Ok);
+        }
+        // Only now it is known that it has to wait.
+        match guard.wait_for_service() {
+            Ok(own) => place = Some(own),
+            Err(denial) => return Poll::Ready(Err(denial)),
+        }
+        Poll::Pending
+    });
+    match is_ready.await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            ticket.failed();
+            return Err(error);
+        }
+        Err(denial) => {
+            ticket.failed();
+            return Ok(future::refusal::<O, _, M>(guard.tell(&request, &denial)));
+        }
+    }
+    drop(place);
+    let (mut answer, mut ticket) = (pin!(inner.call(request)), Some(ticket));
+    poll_fn(|context| M::ticketed(answer.as_mut().poll(context), &mut ticket)).await
 }
 
 /// Tells the service where to say what it used.

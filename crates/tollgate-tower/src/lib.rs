@@ -41,12 +41,13 @@ pub use pace::{BoxError, PaceLayer};
 pub use parts::{AnyRequest, Head};
 pub use retry::RetryLayer;
 pub use shed::{Admits, By, ShedBody, ShedClientLayer, ShedFuture, ShedLayer};
+pub use tollgate::OnMissingKey;
 pub use tollgate_http::guard::{
     Admission, Answers, Asked, AtOnce, Block, ByPolicy, Cost, Counts, Denial, ExactPerKey, Fields,
-    Form, Guard, Judged, KeyOf, Limits, Missing, MoreFacts, PerKey, Refused, Reply, Request,
-    Settle, Settles, Tarpit, Tenant, Terms, Tier, Usage, Used, User, keys,
+    Form, Guard, Judged, KeyOf, KeySource, Limits, MissingKey, MoreFacts, PerKey, Refused, Reply,
+    Request, Settle, Settles, Tarpit, Tenant, Terms, Tier, Usage, Used, User, keys,
 };
-pub use tollgate_http::{Dialect, Kind, client, outgoing};
+pub use tollgate_http::{DenyReason, Dialect, client, outgoing};
 
 /// What the front page shows is compiled.
 #[cfg(doctest)]

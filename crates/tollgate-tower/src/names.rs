@@ -2,7 +2,8 @@
 
 use http::HeaderName;
 use http::header::{
-    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, FORWARDED, HOST, RETRY_AFTER,
+    AUTHORIZATION, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, FORWARDED, HOST,
+    RETRY_AFTER,
 };
 
 macro_rules! names {
@@ -16,6 +17,7 @@ macro_rules! names {
                     NAME
                 })*
                 "retry-after" => RETRY_AFTER,
+                "cache-control" => CACHE_CONTROL,
                 "content-type" => CONTENT_TYPE,
                 "authorization" => AUTHORIZATION,
                 "content-length" => CONTENT_LENGTH,

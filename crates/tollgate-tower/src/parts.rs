@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use http::{Extensions, HeaderMap, Method, Uri};
+use http::{Extensions, HeaderMap, Method, Uri, Version};
 use tollgate_http::guard::Request;
 
 use crate::names;
@@ -31,6 +31,9 @@ pub trait AnyRequest {
     /// What was asked for.
     fn uri(&self) -> &Uri;
 
+    /// The version of HTTP that it came by.
+    fn version(&self) -> Version;
+
     /// All header fields.
     fn headers(&self) -> &HeaderMap;
 
@@ -47,6 +50,11 @@ impl<B> AnyRequest for http::Request<B> {
     #[inline]
     fn uri(&self) -> &Uri {
         self.uri()
+    }
+
+    #[inline]
+    fn version(&self) -> Version {
+        self.version()
     }
 
     #[inline]
@@ -104,6 +112,10 @@ impl Request for Head {
             None => self.headers().get_all(field),
         };
         lines.into_iter().map(http::HeaderValue::as_bytes)
+    }
+
+    fn is_http2(&self) -> bool {
+        self.version() >= Version::HTTP_2
     }
 
     #[inline]

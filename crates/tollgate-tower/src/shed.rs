@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use tollgate::Clock;
 use tollgate::concurrency::{Ending, PermitHome};
 use tollgate::shed::{Criticality, Partitions, Shedder};
 use tollgate_http::guard::ending_of;
-use tollgate_http::{Kind, Refusal, grpc};
+use tollgate_http::{DenyReason, Refusal, grpc};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -309,12 +309,11 @@ where
 #[cold]
 fn refusal<I, O, H: PermitHome>(request: &Request<I>, limit: &str) -> Response<ShedBody<O, H>> {
     let refusal = Refusal {
-        kind: Kind::Shed,
+        reason: DenyReason::Shed,
         limit,
         retry_after: Some(SOON),
     };
-    let asked = request.headers().get(CONTENT_TYPE);
-    if asked.is_some_and(|asked| grpc::is_call(asked.as_bytes())) {
+    if is_grpc(request) {
         return grpc_refusal(&refusal);
     }
     let mut body = Vec::with_capacity(256);
@@ -325,7 +324,16 @@ fn refusal<I, O, H: PermitHome>(request: &Request<I>, limit: &str) -> Response<S
     let fields = response.headers_mut();
     fields.insert(CONTENT_TYPE, problem);
     fields.insert(RETRY_AFTER, SOON.into());
+    fields.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
+}
+
+/// Whether it is a call of gRPC: POST over HTTP/2. Anything else that says so reads a status.
+fn is_grpc<I>(request: &Request<I>) -> bool {
+    let asked = request.headers().get(CONTENT_TYPE);
+    request.method() == Method::POST
+        && request.version() >= Version::HTTP_2
+        && asked.is_some_and(|asked| grpc::is_call(asked.as_bytes()))
 }
 
 /// By fields alone, as gRPC does.

@@ -1,9 +1,11 @@
 //! Requests that are written to get past a limit, and what errors are told.
 
 use actix_web::dev::Service as _;
-use actix_web::{App, error, web};
+use actix_web::http::header::HeaderValue;
+use actix_web::{App, error, test, web};
+use tokio::io::AsyncWriteExt;
 use tollgate::Rate;
-use tollgate_actix::{RateLimit, keys};
+use tollgate_actix::{Cost, RateLimit, keys};
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Policy};
@@ -95,5 +97,103 @@ fn what_an_inner_limit_tells_stays() {
             ]
         );
         server.stop().await;
+    });
+}
+
+/// A header in two lines, and bytes that are no text, hide no value from a policy.
+#[test]
+fn no_line_of_a_header_hides_another() {
+    run(async {
+        let text = "{block: [{header.user-agent: {prefix: evil}}], exempt: [{header.x-app: good}], \
+                    limits: [{name: keys, key: header.x-api-key, rate: 1/h}, \
+                    {name: bots, match: {header.user-agent: {prefix: bot}}, key: ip, rate: 1/h}]}";
+        let policy = Policy::from_text(text, Format::Yaml).expect("a policy");
+        let engine = Engine::new(policy.policy, Memory::new()).expect("an engine");
+        let limit = RateLimit::by_policy(engine);
+        let app = App::new().wrap(limit).route("/", web::to(hello));
+        let app = test::init_service(app).await;
+        type Lines<'a> = &'a [(&'a str, &'a [u8])];
+        let rows: [(Lines<'_>, u16); 10] = [
+            (&[("user-agent", b"good"), ("user-agent", b"evil/1")], 429),
+            (&[("user-agent", b"evil\xff")], 429),
+            (&[("user-agent", b"good"), ("user-agent", b"fine")], 200),
+            (&[("x-api-key", b"k"), ("x-api-key", b"k")], 400),
+            (&[("x-api-key", b"k"), ("x-api-key", b"l")], 400),
+            (&[("user-agent", b"bot"), ("user-agent", b"good")], 200),
+            (&[("user-agent", b"good"), ("user-agent", b"bot")], 429),
+            (
+                &[
+                    ("user-agent", b"bot"),
+                    ("x-app", b"good"),
+                    ("x-app", b"good"),
+                ],
+                200,
+            ),
+            (
+                &[
+                    ("user-agent", b"bot"),
+                    ("x-app", b"good"),
+                    ("x-app", b"bad"),
+                ],
+                429,
+            ),
+            (&[("x-api-key", b"\xfe")], 200),
+        ];
+        for (lines, status) in rows {
+            let mut request = test::TestRequest::default();
+            request = request.peer_addr("192.0.2.1:1".parse().expect("an address"));
+            for (name, value) in lines {
+                let value = HeaderValue::from_bytes(value).expect("a value");
+                request = request.append_header((*name, value));
+            }
+            let answer = test::call_service(&app, request.to_request()).await;
+            assert_eq!(answer.status(), status, "{lines:?}");
+        }
+    });
+}
+
+/// actix-web hands all that follows a request for a WebSocket to its handler, whatever its length is said to be.
+#[test]
+fn a_body_behind_an_upgrade_is_of_unknown_size() {
+    async fn read(body: web::Bytes) -> String {
+        body.len().to_string()
+    }
+    run(async {
+        let per = std::num::NonZero::new(1_000).expect("more than zero");
+        let rows = [
+            (
+                "content-length: 1\r\nupgrade: websocket\r\nconnection: upgrade\r\n",
+                36,
+            ),
+            ("upgrade: WebSocket\r\nconnection: upgrade\r\n", 36),
+            (
+                "content-length: 1\r\nupgrade: h2c\r\nupgrade: websocket \r\n",
+                36,
+            ),
+            ("content-length: 2000\r\n", 98),
+            ("", 99),
+        ];
+        for (lines, left) in rows {
+            let (limits, _) = per_key(Rate::per_hour(100), keys::Address::new());
+            let cost = Cost::BodySize { per, unknown: 64 };
+            let limit = RateLimit::new(limits).with(|guard| guard.costing(cost));
+            let server = Server::start(move || {
+                App::new()
+                    .wrap(limit.clone())
+                    .route("/", web::get().to(read))
+            });
+            let mut client = server.connect().await;
+            client.send("/", lines).await;
+            client
+                .0
+                .write_all(&[b'x'; 5_000])
+                .await
+                .expect("it takes it");
+            client.0.shutdown().await.expect("its half");
+            let head = client.head().await;
+            let told = format!("r={left};");
+            assert!(head.contains(&told), "{lines:?}: {head}");
+            server.stop().await;
+        }
     });
 }

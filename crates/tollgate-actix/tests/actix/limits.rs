@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix_web::dev::Service as _;
-use actix_web::http::StatusCode;
-use actix_web::{App, HttpMessage, HttpRequest, HttpResponse, error, web};
+use actix_web::http::{Method, StatusCode, Version};
+use actix_web::{App, HttpMessage, HttpRequest, HttpResponse, error, test, web};
 use tollgate::Rate;
 use tollgate::clock::Manual;
 use tollgate_actix::{
-    Answers, Dialect, ExactPerKey, Form, Missing, RateLimit, Settle, Usage, User, keys,
+    Answers, Dialect, ExactPerKey, Form, OnMissingKey, RateLimit, Settle, Usage, User, keys,
 };
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
@@ -66,7 +66,7 @@ fn all_workers_and_connections_count_together() {
 fn routes_are_known_around_an_app() {
     run(async {
         let (limits, _) = per_key(Rate::per_hour(1), keys::Route);
-        let limit = RateLimit::new(limits.missing(Missing::Pass)).exempt_probes();
+        let limit = RateLimit::new(limits.on_missing_key(OnMissingKey::Pass)).exempt_probes();
         let server = Server::start(move || {
             App::new()
                 .wrap(limit.clone())
@@ -275,24 +275,34 @@ fn who_waits_while_rules_change_is_asked_for_the_headers_of_the_new_ones() {
     });
 }
 
-/// A call of gRPC reads its status in trailers.
+/// A call of gRPC reads its status in trailers, and only POST over HTTP/2 is one: a `GET` with that content type reads a status,
+/// and no cache keeps it.
 #[test]
-fn a_call_of_grpc_without_a_key_is_told_in_its_own_way() {
+fn only_post_over_http_2_is_told_as_grpc_does() {
     run(async {
         let (limits, _) = per_key(Rate::per_hour(1), keys::Header::new("x-api-key"));
         let limit = RateLimit::new(limits);
-        let app = move || {
-            App::new()
-                .wrap(limit.clone())
-                .route("/", web::get().to(hello))
-        };
-        let server = Server::start(app);
-        let lines = "content-type: application/grpc\r\n";
-        let answer = server.get_with("/", lines).await;
-        assert_eq!(answer.status, 200);
-        assert_eq!(answer.field("grpc-status"), Some("13"));
-        assert_eq!(answer.field("content-type"), Some("application/grpc"));
-        assert_eq!(server.get("/").await.status, 500);
-        server.stop().await;
+        let app = App::new().wrap(limit).route("/", web::to(hello));
+        let app = test::init_service(app).await;
+        for (method, version, status) in [
+            (Method::GET, Version::HTTP_11, 400),
+            (Method::GET, Version::HTTP_2, 400),
+            (Method::POST, Version::HTTP_11, 400),
+            (Method::POST, Version::HTTP_2, 200),
+        ] {
+            let request = test::TestRequest::default()
+                .method(method.clone())
+                .version(version)
+                .insert_header(("content-type", "application/grpc"));
+            let answer = test::call_service(&app, request.to_request()).await;
+            assert_eq!(answer.status(), status, "{method} {version:?}");
+            let field = |name: &str| Some(answer.headers().get(name)?.to_str().ok()?.to_owned());
+            let told = ["grpc-status", "content-type", "cache-control"].map(field);
+            let expected = match status {
+                200 => [Some("3"), Some("application/grpc"), None],
+                _ => [None, Some("application/problem+json"), Some("no-store")],
+            };
+            assert_eq!(told, expected.map(|text| text.map(str::to_owned)));
+        }
     });
 }

@@ -8,11 +8,14 @@ use tollgate::{Clock, clock::Wall};
 use super::denial::Denial;
 use super::fields::{Fields, Written};
 use super::memo;
+use super::missing::{KeySource, MissingKey};
 use super::request::Request;
-use crate::{Dialect, Kind, Refusal, Shown, fields, grpc};
+use crate::{DenyReason, Dialect, Refusal, Shown, fields, grpc};
 
 const PROBLEM_TYPE: Bytes = Bytes::from_static(Refusal::PROBLEM_TYPE.as_bytes());
 const JSON_TYPE: Bytes = Bytes::from_static(b"application/json");
+/// No cache keeps a denial, whatever its status is and whoever would be answered by it.
+const NO_STORE: Bytes = Bytes::from_static(b"no-store");
 
 /// How a refused client is told why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,7 +52,7 @@ pub struct Answers {
 #[non_exhaustive]
 pub struct Refused {
     /// What refused.
-    pub kind: Kind,
+    pub reason: DenyReason,
     /// The status of HTTP.
     pub status: u16,
     /// Header fields.
@@ -136,8 +139,16 @@ impl Answers {
     }
 
     fn shown(&self, shown: &Shown<'_>) -> Fields {
+        self.listed(std::slice::from_ref(shown))
+    }
+
+    /// What goes along with the answer to a request that passed these limits.
+    pub(super) fn listed(&self, limits: &[Shown<'_>]) -> Fields {
+        if self.dialects.is_empty() || limits.is_empty() {
+            return Fields::new();
+        }
         let mut written = Written::default();
-        self.show(shown, &mut written);
+        self.show(limits, &mut written);
         written.into()
     }
 
@@ -149,21 +160,27 @@ impl Answers {
         retry_after: Option<u64>,
     ) -> Refused {
         let refusal = Refusal {
-            kind: denial.kind,
+            reason: denial.reason,
             limit: &denial.limit,
             retry_after,
         };
-        let is_grpc = request.line("content-type").is_some_and(grpc::is_call);
-        if is_grpc {
+        if request.is_grpc() {
             return grpc_refused(&refusal, denial);
         }
         let mut fields = Written::default();
-        match denial.shown() {
-            Some(shown) if !self.dialects.is_empty() => self.show(&shown, &mut fields),
+        denial.show_limits(|limits| match limits {
+            [_, ..] if !self.dialects.is_empty() => self.show(limits, &mut fields),
             _ => self.show_names(&mut fields),
+        });
+        let status = denial.status();
+        let memo::Texts { body, retry_after } = match &denial.missing {
+            Some(missing) => self.missing_key_texts(&refusal, missing),
+            None => memo::refusal(self.form, &refusal, || self.texts(&refusal)),
+        };
+        if status == 401 {
+            // RFC 9110 wants a challenge in each 401.
+            fields.push("www-authenticate", "Bearer");
         }
-        let memo::Texts { body, retry_after } =
-            memo::refusal(self.form, &refusal, || self.texts(&refusal));
         if !retry_after.is_empty() {
             fields.known("retry-after", retry_after);
         }
@@ -172,9 +189,10 @@ impl Answers {
             Form::Plain => fields.known("content-type", JSON_TYPE),
             Form::Empty => {}
         }
+        fields.known("cache-control", NO_STORE);
         Refused {
-            kind: denial.kind,
-            status: denial.kind.status(),
+            reason: denial.reason,
+            status,
             fields: fields.into(),
             body,
         }
@@ -194,13 +212,25 @@ impl Answers {
         }
     }
 
-    fn show(&self, shown: &Shown<'_>, fields: &mut Written) {
+    /// Says what the request lacks, as its client can mend that.
+    #[cold]
+    fn missing_key_texts(&self, refusal: &Refusal<'_>, missing: &MissingKey) -> memo::Texts {
+        let mut texts = self.texts(refusal);
+        if self.form == Form::Problem {
+            let mut body = Vec::new();
+            refusal.missing_key_json(missing.source.status(), &missing.wanted, &mut body);
+            texts.body = body.into();
+        }
+        texts
+    }
+
+    fn show(&self, limits: &[Shown<'_>], fields: &mut Written) {
         let now = if self.dialects.contains(&Dialect::Github) {
             Wall.now().as_nanos() / 1_000_000_000
         } else {
             0
         };
-        fields::write_to(&self.dialects, std::slice::from_ref(shown), now, fields);
+        fields::write_to(&self.dialects, limits, now, fields);
         self.show_names(fields);
     }
 
@@ -214,7 +244,8 @@ impl Answers {
 /// The answer to a request of which nothing can be said: 500 without a word, or what gRPC has in its place.
 pub(super) fn failed(request: &(impl Request + ?Sized)) -> Failed {
     let mut fields = Written::default();
-    if !request.line("content-type").is_some_and(grpc::is_call) {
+    if !request.is_grpc() {
+        fields.known("cache-control", NO_STORE);
         return Failed {
             status: 500,
             fields: fields.into(),
@@ -222,7 +253,9 @@ pub(super) fn failed(request: &(impl Request + ?Sized)) -> Failed {
     }
     fields.push("content-type", "application/grpc");
     let message = "The server can't tell whose request this is: its log says why";
-    grpc::write_failure(message, |name, value| fields.push(name, value));
+    grpc::write_failure(grpc::INTERNAL, message, |name, value| {
+        fields.push(name, value)
+    });
     Failed {
         status: 200,
         fields: fields.into(),
@@ -239,9 +272,19 @@ fn grpc_refused(refusal: &Refusal<'_>, denial: &Denial) -> Refused {
     });
     let mut fields = Written::default();
     fields.push("content-type", "application/grpc");
-    grpc::write(refusal, wait, |name, value| fields.push(name, value));
+    match &denial.missing {
+        Some(missing) => {
+            let code = match missing.source {
+                KeySource::Credentials => grpc::UNAUTHENTICATED,
+                _ => grpc::INVALID_ARGUMENT,
+            };
+            let message = format!("The call lacks {}", missing.wanted);
+            grpc::write_failure(code, &message, |name, value| fields.push(name, value));
+        }
+        None => grpc::write(refusal, wait, |name, value| fields.push(name, value)),
+    }
     Refused {
-        kind: denial.kind,
+        reason: denial.reason,
         status: 200,
         fields: fields.into(),
         body: Bytes::new(),

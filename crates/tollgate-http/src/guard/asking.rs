@@ -5,14 +5,17 @@ use std::sync::atomic::Ordering;
 
 use super::after::Watch;
 use super::answers::{self, Failed, Refused};
+use super::block::Whom;
 use super::denial::Denial;
 use super::fields::Fields;
 use super::hooks::{self, Came};
+use super::missing::MissingKey;
+use super::readying::ServiceWait;
 use super::request::Request;
 use super::set_up::{Before, Guard, Mode};
 use super::tarpit::Stuck;
 use super::{Admission, Asked, Judged, Limits, Look, Mistake, Outdated, Terms, Ticket};
-use crate::{Kind, retry_after};
+use crate::{DenyReason, retry_after};
 
 /// What has to be asked, or waited for, before it is known what becomes of a request.
 pub struct Later<Q> {
@@ -71,7 +74,13 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         if before.exempt.iter().any(|is_exempt| is_exempt(request)) {
             return Asked::Now(Admission::Passed(Ticket::free()));
         }
-        let offender = Offender::of(before, request);
+        let offender = match Offender::of(before, request) {
+            Ok(offender) => offender,
+            Err(doubled) => {
+                let denial = Box::new(Denial::missing_key("", doubled));
+                return self.refuse(denial, None, Offender::default());
+            }
+        };
         if let Some(denial) = listed(before, request, offender) {
             let block = None;
             return self.refuse(denial, None, Offender { block, ..offender });
@@ -180,12 +189,30 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         }
     }
 
+    /// Whether it may take time until it is known what becomes of a request. If so, carriers make the service behind it ready in the
+    /// call, so that nobody who waits holds a place there.
+    #[inline]
+    pub fn takes_time(&self) -> bool {
+        let before = self.before.as_ref();
+        self.limits.takes_time() || before.is_some_and(|before| before.pit.is_some())
+    }
+
+    /// A place among those who passed and wait for the service to become ready.
+    ///
+    /// # Errors
+    /// As many wait as [may](Self::max_waiting): the request is denied.
+    pub fn wait_for_service(&self) -> Result<ServiceWait<'_>, Box<Denial>> {
+        self.readying
+            .wait()
+            .inspect_err(|denial| self.log_refusal(denial))
+    }
+
     /// The answer to a request that was refused.
     pub fn tell(&self, request: &R, denial: &Denial) -> Refused {
         let told = match (&self.spread, retry_after(&denial.decision)) {
             (Some(spread), Some(_)) => {
                 let mut later = denial.decision;
-                later.retry_after = later.retry_after.saturating_add(spread.more(denial));
+                later.set_wait(later.wait().saturating_add(spread.more(denial)));
                 retry_after(&later)
             }
             (_, told) => told,
@@ -216,7 +243,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
             // Only said of what takes time: here it would have no one to ask again.
             Judged::Outdated => Admission::Refused(Box::new(Denial::unasked(&Outdated))),
             Judged::Failed(why) => {
-                self.log_mistake(why);
+                self.log_mistake(&why);
                 match self.mode {
                     Mode::Enforce => Admission::Failed(why),
                     // Who tries it out hears of the mistake, and its clients don't.
@@ -241,15 +268,18 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         let Some(before) = &self.before else {
             return Asked::Now(Admission::Refused(denial));
         };
-        // What the server lacks is nobody's offence.
-        let is_offence = !matches!(denial.kind, Kind::Shed | Kind::Unavailable);
+        // What the server lacks is nobody's offence, and a request without a key is over no limit.
+        let is_offence = !matches!(
+            denial.reason,
+            DenyReason::Shed | DenyReason::Store | DenyReason::MissingKey
+        );
         if let (true, Some(blocks), Some(key)) = (is_offence, &before.blocks, offender.block) {
             blocks.note(key);
         }
         // Of what is too large, or on a list, nobody was told when to come again, so nobody comes too early.
         let told = denial
             .wait()
-            .filter(|_| is_offence && denial.kind != Kind::TooLarge);
+            .filter(|_| is_offence && denial.reason != DenyReason::TooLarge);
         if let (Some(wait), Some(pit), Some(key)) = (told, &before.pit, offender.pit)
             && let Some(stuck) = pit.catch(key, wait)
         {
@@ -264,7 +294,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
 
     /// As sparingly as refusals: whoever can send such a request can send many.
     #[cold]
-    fn log_mistake(&self, why: Mistake) {
+    fn log_mistake(&self, why: &Mistake) {
         if self.log.allow() {
             let untold = self.untold.swap(0, Ordering::Relaxed);
             tracing::error!(target: hooks::TARGET, untold, "{why}");
@@ -306,14 +336,14 @@ fn listed<R: Request + ?Sized>(
 }
 
 impl Offender {
-    fn of<R: Request + ?Sized>(before: &Before<R>, request: &R) -> Self {
-        Self {
-            block: before
-                .blocks
-                .as_ref()
-                .and_then(|blocks| blocks.whom.of(request)),
-            pit: before.pit.as_ref().and_then(|pit| pit.whom.of(request)),
-        }
+    fn of<R: Request + ?Sized>(before: &Before<R>, request: &R) -> Result<Self, MissingKey> {
+        let blocks = before.blocks.as_ref().map(|blocks| &blocks.whom);
+        let pit = before.pit.as_ref().map(|pit| &pit.whom);
+        let of = |whom: Option<&Whom<R>>| whom.map_or(Ok(None), |whom| whom.of(request));
+        Ok(Self {
+            block: of(blocks)?,
+            pit: of(pit)?,
+        })
     }
 }
 

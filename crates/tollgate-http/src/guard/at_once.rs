@@ -5,17 +5,16 @@ use std::time::Duration;
 
 use tollgate::clock::{Clock, Monotonic};
 use tollgate::concurrency::{Acquire, KeySlot, NoPermit, OwnedKeyedPermit};
-use tollgate::{Decision, KeyedConcurrency, Outcome};
+use tollgate::{Decision, KeyedConcurrency, OnMissingKey, Outcome};
 
 use super::denial::Denial;
 use super::found::{Finder, Fingerprint, Found};
 use super::held::Held;
 use super::hooks;
 use super::keys::KeyOf;
-use super::missing::Missing;
 use super::request::Request;
 use super::{Asked, Judged, Limits, Terms};
-use crate::{Kind, Shown};
+use crate::{DenyReason, Shown};
 
 /// Keys that may have requests under way.
 const KEYS: usize = 100_000;
@@ -79,10 +78,11 @@ impl<K, C: Clock> AtOnce<K, C> {
         self
     }
 
-    /// What becomes of requests that have no key.
+    /// What happens to requests without a key: they are denied, unless this says otherwise. See
+    /// [`PerKey::on_missing_key`](super::PerKey::on_missing_key).
     #[must_use]
-    pub fn missing(mut self, missing: Missing) -> Self {
-        self.finder.keyless.missing = missing;
+    pub const fn on_missing_key(mut self, choice: OnMissingKey) -> Self {
+        self.finder.keyless.on_missing = choice;
         self
     }
 
@@ -129,12 +129,12 @@ impl<K, C: Clock> AtOnce<K, C> {
                 hooks::passed_or_not(&self.name, || print[0], &decision);
                 // Others have all the room that there is for keys: that is the server's.
                 let is_crowded = matches!(refused, NoPermit::TooManyKeys(_));
-                let kind = match outcome {
-                    Outcome::Never => Kind::TooLarge,
-                    _ if is_crowded || self.finder.key.is_everyone() => Kind::Shed,
-                    _ => Kind::Concurrency,
+                let reason = match outcome {
+                    Outcome::Never => DenyReason::TooLarge,
+                    _ if is_crowded || self.finder.key.is_everyone() => DenyReason::Shed,
+                    _ => DenyReason::Concurrency,
                 };
-                let denial = Denial::new(kind, Arc::clone(&self.name), decision);
+                let denial = Denial::new(reason, Arc::clone(&self.name), decision);
                 // What is in use there isn't this client's, so it isn't shown.
                 let denial = if is_crowded {
                     denial.showing(None)
@@ -161,6 +161,7 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for AtOnce<
         let print = match self.finder.find(request) {
             Found::Key(print) => print,
             Found::Pass => return Asked::Now(Judged::Exempt),
+            Found::Deny(missing) => return Asked::Now(Judged::missing_key(&self.name, missing)),
             Found::Fail(why) => return Asked::Now(Judged::Failed(why)),
         };
         let weight = u32::try_from(terms.cost()).unwrap_or(u32::MAX);
@@ -183,6 +184,10 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for AtOnce<
     async fn answer(&self, wait: SlotWait<C>, terms: &Terms<'_>) -> Judged<Self::Held> {
         let taken = wait.acquire.await;
         self.judge::<R>(wait.print, taken, terms)
+    }
+
+    fn takes_time(&self) -> bool {
+        !self.wait.is_zero()
     }
 
     fn is_everyone(&self) -> bool {

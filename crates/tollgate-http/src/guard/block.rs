@@ -10,6 +10,7 @@ use foldhash::quality::RandomState;
 use tollgate::{Clock, KeyedLimiter, LimitError, Rate};
 
 use super::keys::KeyOf;
+use super::missing::MissingKey;
 use super::request::Request;
 
 /// Keys that were refused lately: 25 MB at most.
@@ -21,17 +22,19 @@ pub(super) type AnyClock = Arc<dyn Clock>;
 /// Finds whom a request is from.
 pub(super) struct Whom<R: ?Sized>(Find<R>);
 
-type Find<R> = Box<dyn Fn(&R) -> Option<u64> + Send + Sync>;
+type Find<R> = Box<dyn Fn(&R) -> Result<Option<u64>, MissingKey> + Send + Sync>;
 
 impl<R: Request + ?Sized> Whom<R> {
     pub(super) fn new(key: impl KeyOf<R>) -> Self {
         let seed = RandomState::default();
-        Self(Box::new(move |request| {
-            Some(seed.hash_one(key.key(request)?))
+        Self(Box::new(move |request| match key.key(request) {
+            Some(key) => Ok(Some(seed.hash_one(key))),
+            None => key.doubled(request).map_or(Ok(None), Err),
         }))
     }
 
-    pub(super) fn of(&self, request: &R) -> Option<u64> {
+    /// None if it has no such key, and an error if it has two: whoever is blocked could hide behind a second one.
+    pub(super) fn of(&self, request: &R) -> Result<Option<u64>, MissingKey> {
         (self.0)(request)
     }
 }
@@ -100,7 +103,7 @@ impl<R: Request + ?Sized> Blocks<R> {
     pub(super) fn left(&self, key: u64) -> Option<Duration> {
         // What costs nothing is refused to those alone who are blocked.
         let look = self.refusals.key(&key).peek();
-        (!look.is_allowed()).then_some(look.retry_after)
+        (!look.is_allowed()).then_some(look.wait())
     }
 
     /// This one was refused.

@@ -7,23 +7,40 @@ use std::sync::Arc;
 use tollgate::clock::Clock;
 use tollgate_engine::backend::{Backend, Memory};
 use tollgate_engine::verdict::Permits;
-use tollgate_engine::{Conditions, Engine, Facts, FactsAsked, Verdict};
+use tollgate_engine::{Conditions, Engine, Facts, Verdict};
 
 use super::answers::Answers;
 use super::denial::Denial;
+use super::facts::{self, OwnedFacts, Value};
+use super::fields::Fields;
 use super::hooks;
-use super::host;
 use super::keys::Address;
-use super::request::{MoreFacts, Request, Tenant, Tier, User};
+use super::request::Request;
 use super::{Asked, Judged, Limits, Settles, Terms};
 use crate::Answered;
 use crate::json::digit_bytes;
 
 /// The limits of a policy, whoever keeps the counts.
 ///
-/// Of a request it fills in `method`, `path`, `route`, `host`, `ip`, `user`, `tenant` and `tier` (what an earlier layer has put into
-/// its extensions as [`User`], [`Tenant`], [`Tier`] and [`MoreFacts`]), and those headers that the policy in force names: no
-/// others are read. If another policy comes into force while a request waits, and asks for something else, that is looked for then.
+/// Of a request it fills in every fact of [`KNOWN_FACTS`](tollgate_engine::facts::KNOWN_FACTS) that the policy in force names; nothing else
+/// is read.
+///
+/// | fact | where it comes from |
+/// |---|---|
+/// | `method`, `path`, `host` | the request |
+/// | `route` | the route that serves it, if the carrier knows it |
+/// | `ip` | the connection, or what trusted proxies tell ([`address`](Self::address)) |
+/// | `user`, `tenant`, `tier` | the extensions [`User`](super::User), [`Tenant`](super::Tenant), [`Tier`](super::Tier), which a layer further out sets |
+/// | `api_key` | the header `x-api-key`, `api-key` or `apikey`, or `Authorization: ApiKey …` |
+/// | `header.<name>` | that header, with bytes that are no text as [`text_of_bytes`](tollgate_engine::facts::text_of_bytes) writes them |
+/// | `domain`, `descriptor` and any other | the extension [`MoreFacts`](super::MoreFacts), which also comes before all of these |
+///
+/// A header in several lines is compared line by line and as one text: a `block`, or the `match` of a rule, holds if it holds for any of
+/// them, and an `exempt` if it holds for each line. So are several hosts and API keys. If the value is used, as that of a key is, the request
+/// is answered 400, as nobody knows which line the service reads; lines of a list (`accept`, `cookie`, `via` …) are put together. A layer
+/// outside that knows which line counts says so by [`MoreFacts`](super::MoreFacts).
+///
+/// If another policy comes into force while a request waits, and asks for something else, that is looked for then.
 ///
 /// ```
 /// use tollgate_engine::backend::Memory;
@@ -43,23 +60,28 @@ pub struct ByPolicy<B: Backend> {
     now: Option<Now<B>>,
 }
 
-type Now<B> = for<'f> fn(&Engine<B>, &'f Facts<'f>) -> Verdict<'f>;
+type Now<B> = for<'f> fn(&Engine<B>, &'f Facts<'f>, &Answers) -> Verdict<'f>;
 
 /// What is asked of a backend that takes its time: facts that outlive their request.
 #[derive(Debug)]
 pub struct Question {
-    /// Which were looked for.
-    asked: FactsAsked,
-    /// Those that were found, by their number among these.
-    facts: Vec<(usize, Box<str>)>,
+    facts: OwnedFacts,
     cost: Option<u64>,
+    /// How many bits of an address are one client's, of IPv4 and IPv6.
+    bits: (u8, u8),
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> ByPolicy<Memory<C, W>> {
     /// By an engine that counts in this process.
     pub fn in_memory(engine: impl Into<Arc<Engine<Memory<C, W>>>>) -> Self {
         Self {
-            now: Some(|engine, facts| engine.decide(facts)),
+            now: Some(|engine, facts, answers| {
+                if answers.are_silent() {
+                    engine.decide(facts)
+                } else {
+                    engine.decide_listing_limits(facts)
+                }
+            }),
             ..Self::new(engine)
         }
     }
@@ -67,15 +89,22 @@ impl<C: Clock + 'static, W: Clock + 'static> ByPolicy<Memory<C, W>> {
 
 impl<B: Backend> ByPolicy<B> {
     /// By an engine that takes its time, as one that counts in a store.
+    ///
+    /// A rule that finds its key in none of its first hundred requests, and a policy of which no rule is for any of them, is logged
+    /// once at WARN (target `tollgate`), with what the last request had and what the rule wants.
     pub fn new(engine: impl Into<Arc<Engine<B>>>) -> Self {
+        let engine = engine.into();
+        engine.log_warnings(hooks::policy_warning);
         Self {
-            engine: engine.into(),
+            engine,
             address: Address::new(),
             now: None,
         }
     }
 
-    /// How the fact `ip` is found: by the address of the connection, unless this says which proxies are believed.
+    /// How the fact `ip` is found: by the address of the connection, unless this says which proxies are believed. A rule with `key: ip`
+    /// counts by as many bits of it as [`ipv6_bits`](Address::ipv6_bits) and [`ipv4_bits`](Address::ipv4_bits) say, which is 64 and 32
+    /// unless said otherwise; conditions see the whole address.
     ///
     /// ```
     /// use tollgate_engine::backend::Memory;
@@ -97,43 +126,24 @@ impl<B: Backend> ByPolicy<B> {
     }
 }
 
-/// Facts that aren't in a request as they are written there.
-#[derive(Clone, Copy)]
-struct Found<'r> {
-    ip: Option<&'r str>,
-    host: Option<&'r str>,
-}
+impl Question {
+    /// The first set of facts that the engine is asked about.
+    fn first(&self) -> Facts<'_> {
+        self.on_terms(self.facts.first())
+    }
 
-/// The facts that a policy asks for, each with its number, as far as the request has them.
-fn facts<'r, R: Request + ?Sized>(
-    request: &'r R,
-    found: Found<'r>,
-    asked: &'r [Box<str>],
-) -> impl Iterator<Item = (usize, &'r str, &'r str)> {
-    let more = request.extension::<MoreFacts>();
-    asked.iter().enumerate().filter_map(move |(number, name)| {
-        let told = more.and_then(|more| more.get(name));
-        let value = told.or_else(|| fact(request, found, name))?;
-        Some((number, &**name, value))
-    })
-}
+    /// All other sets of facts that the request stands for; nearly always none.
+    fn others(&self) -> Vec<Facts<'_>> {
+        let others = self.facts.others().into_iter();
+        others.map(|facts| self.on_terms(facts)).collect()
+    }
 
-/// What a request says of a fact.
-fn fact<'r, R: Request + ?Sized>(
-    request: &'r R,
-    found: Found<'r>,
-    name: &'r str,
-) -> Option<&'r str> {
-    match name {
-        "method" => Some(request.method()),
-        "path" => Some(request.path()),
-        "route" => request.route(),
-        "host" => found.host,
-        "ip" => found.ip,
-        "user" => request.extension::<User>().map(|user| &*user.0),
-        "tenant" => request.extension::<Tenant>().map(|tenant| &*tenant.0),
-        "tier" => request.extension::<Tier>().map(|tier| &*tier.0),
-        _ => str::from_utf8(request.line(name.strip_prefix("header.")?)?).ok(),
+    fn on_terms<'f>(&self, facts: Facts<'f>) -> Facts<'f> {
+        let mut facts = facts.counting_clients_by(self.bits.0, self.bits.1);
+        if let Some(cost) = self.cost {
+            facts.set_cost(cost);
+        }
+        facts
     }
 }
 
@@ -151,12 +161,17 @@ fn judged(mut verdict: Verdict<'_>, answers: &Answers) -> Judged<Option<Permits>
     match held {
         Some(held) => Judged::Passed {
             held,
-            fields: answers.passed(|| answered.shown()),
+            fields: if answers.are_silent() {
+                Fields::new()
+            } else {
+                answered.show_limits(|limits| answers.listed(limits))
+            },
         },
         None => {
             let rule = answered.rule().unwrap_or_default();
-            let denial = Denial::new(answered.kind(), rule, answered.decision);
+            let denial = Denial::new(answered.reason(), rule, answered.decision);
             let denial = denial.showing(answered.shown());
+            let denial = answered.show_limits(|limits| denial.listing(limits));
             Judged::Refused(Box::new(match verdict.key() {
                 Some(key) => denial.key(key.fingerprint()[0]),
                 None => denial,
@@ -224,40 +239,62 @@ impl<R: Request + ?Sized, B: Backend + 'static> Limits<R> for ByPolicy<B> {
         let is_asked = |fact: &str| asked.iter().any(|name| &**name == fact);
         let ip = is_asked("ip").then(|| self.address.client(request));
         let ip = ip.flatten().map(AddressText::of);
-        let host = is_asked("host").then(|| request.host()).flatten();
-        let host = host.map(host::name);
-        let found = Found {
-            ip: ip.as_ref().map(AddressText::as_str),
-            host: host.as_deref(),
-        };
-        let each = facts(request, found, &asked);
-        let Some(now) = now else {
-            let own = |(number, _, value): (usize, &str, &str)| (number, value.into());
-            let facts = each.map(own).collect();
-            return Asked::Later(Question {
-                facts,
-                asked: asked.kept(),
-                cost: terms.cost,
+        let ip = ip.as_ref().map(AddressText::as_str);
+        let bits = self.address.bits();
+        if let Some(now) = now {
+            let mut known = Facts::new().counting_clients_by(bits.0, bits.1);
+            let is_known = facts::facts(request, ip, &asked).all(|(_, name, value)| {
+                match value {
+                    Value::Absent => {}
+                    Value::Text(text) => known.set(name, text),
+                    Value::Owned(_) | Value::Several(_) | Value::Ambiguous => return false,
+                }
+                true
             });
-        };
-        let mut facts: Facts<'_> = each.map(|(_, name, value)| (name, value)).collect();
-        if let Some(cost) = terms.cost {
-            facts.set_cost(cost);
+            if is_known {
+                if let Some(cost) = terms.cost {
+                    known.set_cost(cost);
+                }
+                return Asked::Now(judged(
+                    now(&self.engine, &known, terms.answers),
+                    terms.answers,
+                ));
+            }
         }
-        Asked::Now(judged(now(&self.engine, &facts), terms.answers))
+        let question = match OwnedFacts::of(request, ip, asked) {
+            Ok(facts) => Question {
+                facts,
+                cost: terms.cost,
+                bits,
+            },
+            Err(missing) => return Asked::Now(Judged::missing_key("", missing)),
+        };
+        match now {
+            Some(now) => {
+                let others = question.others();
+                let facts = question.first().also(&others);
+                Asked::Now(judged(
+                    now(&self.engine, &facts, terms.answers),
+                    terms.answers,
+                ))
+            }
+            None => Asked::Later(question),
+        }
+    }
+
+    fn takes_time(&self) -> bool {
+        self.now.is_none() || self.engine.lets_wait()
     }
 
     async fn answer(&self, question: Question, terms: &Terms<'_>) -> Judged<Self::Held> {
-        let Question { asked, facts, cost } = question;
-        let each = facts.iter();
-        let each = each.map(|(number, value)| (&*asked[*number], &**value));
-        let mut facts: Facts<'_> = each.collect();
-        if let Some(cost) = cost {
-            facts.set_cost(cost);
-        }
-        let mut on = Conditions::new().knowing(&asked);
+        let others = question.others();
+        let facts = question.first().also(&others);
+        let mut on = Conditions::new().knowing(&question.facts.asked);
         if !terms.may_wait {
             on = on.at_once();
+        }
+        if !terms.answers.are_silent() {
+            on = on.listing_limits();
         }
         match self.engine.decide_on(on, &facts).await {
             Ok(Some(verdict)) => judged(verdict, terms.answers),

@@ -29,7 +29,8 @@ pub enum Cost {
         other: u64,
     },
     /// One for each so many bytes of its body, rounded up, and one at least. What counts is what the request says before it
-    /// is read (`content-length`), which HTTP then holds it to.
+    /// is read (`content-length`), which HTTP then holds it to. Where a framework hands all that follows a request for a WebSocket to
+    /// its handler, as actix-web does, that is a body of unknown size.
     BodySize {
         /// How many bytes cost one.
         per: NonZeroU64,
@@ -70,5 +71,5 @@ impl Cost {
 fn has_no_body(request: &(impl Request + ?Sized)) -> bool {
     let is_safe = matches!(request.method(), "GET" | "HEAD" | "OPTIONS" | "DELETE");
     // Of any number of lines: a body may be announced by two.
-    is_safe && request.lines("transfer-encoding").next().is_none()
+    is_safe && !request.is_unbounded() && request.lines("transfer-encoding").next().is_none()
 }

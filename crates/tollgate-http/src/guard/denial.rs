@@ -6,25 +6,26 @@ use std::time::Duration;
 
 use tollgate::{Decision, Outcome};
 
-use crate::{Kind, Shown};
+use super::missing::MissingKey;
+use crate::{DenyReason, Shown, status_of};
 
 /// Why a request may not go on: what limits find, and a guard makes an answer of.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tollgate::{Decision, Outcome};
-/// use tollgate_http::Kind;
+/// use tollgate_http::DenyReason;
 /// use tollgate_http::guard::Denial;
 ///
 /// let soon = Duration::from_secs(2);
-/// let denial = Denial::new(Kind::Rate, "per-user", Decision::new(Outcome::Denied, 5, 0, soon, soon)).key(7);
-/// assert_eq!((denial.kind, &*denial.limit), (Kind::Rate, "per-user"));
+/// let denial = Denial::new(DenyReason::Rate, "per-user", Decision::new(Outcome::Denied, 5, 0, soon, soon)).key(7);
+/// assert_eq!((denial.reason, &*denial.limit), (DenyReason::Rate, "per-user"));
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Denial {
     /// What refused.
-    pub kind: Kind,
+    pub reason: DenyReason,
     /// The name of the limit; empty if it has none.
     pub limit: Arc<str>,
     /// What the limit said.
@@ -33,21 +34,27 @@ pub struct Denial {
     pub key: Option<u64>,
     /// Why the limits couldn't be asked: for the log, and never for clients.
     pub error: Option<Box<str>>,
+    /// Which key it lacks, if that is [why](DenyReason::MissingKey).
+    pub missing: Option<MissingKey>,
     /// What fields show, but for the name.
     shown: Option<Shown<'static>>,
+    /// What fields show of all limits that the request met, if there are several, with their names.
+    listed: Vec<(Box<str>, Shown<'static>)>,
 }
 
 impl Denial {
     /// This limit said so. Clients are shown what is left of it, unless it has no numbers.
-    pub fn new(kind: Kind, limit: impl Into<Arc<str>>, decision: Decision) -> Self {
+    pub fn new(reason: DenyReason, limit: impl Into<Arc<str>>, decision: Decision) -> Self {
         let shown = (decision.limit > 0).then(|| Shown::of("", &decision));
         Self {
-            kind,
+            reason,
             limit: limit.into(),
             decision,
             key: None,
             error: None,
+            missing: None,
             shown,
+            listed: Vec::new(),
         }
     }
 
@@ -57,7 +64,7 @@ impl Denial {
         let decision = Decision::new(Outcome::Denied, 0, 0, soon, soon);
         Self {
             error: Some(error.to_string().into()),
-            ..Self::new(Kind::Unavailable, "", decision)
+            ..Self::new(DenyReason::Store, "", decision)
         }
     }
 
@@ -66,10 +73,33 @@ impl Denial {
         let outcome = wait.map_or(Outcome::Never, |_| Outcome::Denied);
         let wait = wait.unwrap_or(Duration::MAX);
         Self::new(
-            Kind::Blocked,
+            DenyReason::Blocked,
             limit,
             Decision::new(outcome, 0, 0, wait, wait),
         )
+    }
+
+    /// It lacks the key of this limit.
+    pub fn missing_key(limit: impl Into<Arc<str>>, missing: MissingKey) -> Self {
+        let decision = Decision::new(Outcome::Never, 0, 0, Duration::MAX, Duration::ZERO);
+        Self {
+            missing: Some(missing),
+            ..Self::new(DenyReason::MissingKey, limit, decision)
+        }
+    }
+
+    /// The HTTP status of the answer.
+    ///
+    /// ```
+    /// use tollgate_http::guard::{Denial, KeySource, MissingKey};
+    ///
+    /// let missing = MissingKey::new(KeySource::Credentials, "a token");
+    /// assert_eq!(Denial::missing_key("per-token", missing).status(), 401);
+    /// assert_eq!(Denial::blocked("denied", None).status(), 429);
+    /// ```
+    pub fn status(&self) -> u16 {
+        let missing = self.missing.as_ref();
+        missing.map_or_else(|| status_of(self.reason), |missing| missing.source.status())
     }
 
     /// What tells its key from others in logs.
@@ -95,8 +125,37 @@ impl Denial {
         })
     }
 
+    /// The same, and clients are shown all of these limits, the most urgent first. One alone has the denial's own name.
+    #[must_use]
+    pub fn listing(mut self, limits: &[Shown<'_>]) -> Self {
+        if let [_, _, ..] = limits {
+            let listed = limits.iter().map(|limit| {
+                let unnamed = Shown { name: "", ..*limit };
+                (limit.name.into(), unnamed)
+            });
+            self.listed = listed.collect();
+            return self;
+        }
+        self.showing(limits.first().copied())
+    }
+
+    /// What header fields show of all limits that the request met.
+    pub(super) fn show_limits<T>(&self, show: impl FnOnce(&[Shown<'_>]) -> T) -> T {
+        if self.listed.is_empty() {
+            return match self.shown() {
+                Some(shown) => show(&[shown]),
+                None => show(&[]),
+            };
+        }
+        let limits = self.listed.iter();
+        let limits: Vec<_> = limits
+            .map(|(name, shown)| Shown { name, ..*shown })
+            .collect();
+        show(&limits)
+    }
+
     /// How long to wait; none if it never passes.
     pub fn wait(&self) -> Option<Duration> {
-        (self.decision.outcome == Outcome::Denied).then_some(self.decision.retry_after)
+        (self.decision.outcome == Outcome::Denied).then_some(self.decision.wait())
     }
 }

@@ -6,15 +6,16 @@ use std::time::Duration;
 use tollgate::clock::{Clock, Monotonic};
 use tollgate::exact_keyed::OwnedKey;
 use tollgate::stack::{Hold, Terms as HoldTerms};
-use tollgate::{Algorithm, Decision, ExactKeyedLimiter, Level, LimitError, Outcome, Rate, Stack};
+use tollgate::{
+    Algorithm, Decision, ExactKeyedLimiter, Level, LimitError, OnMissingKey, Outcome, Rate, Stack,
+};
 
 use super::denial::Denial;
 use super::found::{Finder, Fingerprint, Found};
 use super::held::Estimate;
 use super::hooks;
 use super::keys::KeyOf;
-use super::missing::Missing;
-use super::per_key::kind;
+use super::per_key::reason_of;
 use super::request::Request;
 use super::{Asked, Judged, Limits, Settles, Terms};
 use crate::Shown;
@@ -83,10 +84,11 @@ impl<K, C: Clock> ExactPerKey<K, C> {
         self
     }
 
-    /// What becomes of requests that have no key.
+    /// What happens to requests without a key: they are denied, unless this says otherwise. See
+    /// [`PerKey::on_missing_key`](super::PerKey::on_missing_key).
     #[must_use]
-    pub fn missing(mut self, missing: Missing) -> Self {
-        self.finder.keyless.missing = missing;
+    pub const fn on_missing_key(mut self, choice: OnMissingKey) -> Self {
+        self.finder.keyless.on_missing = choice;
         self
     }
 
@@ -146,7 +148,7 @@ impl<K, C: Clock + 'static> ExactPerKey<K, C> {
             && over.outcome == Outcome::Denied
             && terms.may_wait
             && !self.wait.is_zero()
-            && over.retry_after <= self.wait
+            && over.wait() <= self.wait
         {
             let key = self.limiter.key_owned(&print);
             return Asked::Later(Box::new(ExactWaiting { key, cost, print }));
@@ -170,7 +172,7 @@ impl<K, C: Clock + 'static> ExactPerKey<K, C> {
             }
             Err(decision) => {
                 hooks::passed_or_not(&self.name, || print[0], &decision);
-                let denial = Denial::new(kind(&decision), Arc::clone(&self.name), decision);
+                let denial = Denial::new(reason_of(&decision), Arc::clone(&self.name), decision);
                 let shown = Some(self.shown(&decision));
                 Judged::Refused(Box::new(denial.showing(shown).key(print[0])))
             }
@@ -187,6 +189,7 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for ExactPe
         match self.finder.find(request) {
             Found::Key(print) => self.decide(print, terms),
             Found::Pass => Asked::Now(Judged::Exempt),
+            Found::Deny(missing) => Asked::Now(Judged::missing_key(&self.name, missing)),
             Found::Fail(why) => Asked::Now(Judged::Failed(why)),
         }
     }
@@ -196,6 +199,10 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for ExactPe
         let acquire = key.acquire_n(cost).timeout(self.wait);
         let held = acquire.hold(HoldTerms::within(self.longest)).await;
         self.judge(print, held.map_err(|refused| *refused.decision()), terms)
+    }
+
+    fn takes_time(&self) -> bool {
+        !self.wait.is_zero()
     }
 
     fn is_everyone(&self) -> bool {

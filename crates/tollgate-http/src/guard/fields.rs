@@ -28,7 +28,7 @@ const USUAL: usize = 64;
 pub struct Fields(Option<Box<Lines>>);
 
 /// As many as the refusals of most dialects have.
-type Lines = SmallVec<[Line; 4]>;
+type Lines = SmallVec<[Line; 5]>;
 
 /// A name and its value.
 type Line = (&'static str, Bytes);
@@ -188,9 +188,13 @@ impl Sink for Written {
             memo::same(limit, texts, |same| {
                 self.known("ratelimit-policy", same.policy.clone());
             });
-            let value = memo::empty(limit.name, secs(limit.more_after), || {
-                written(fields::left_item)
-            });
+            // No time is told in so many seconds.
+            let seconds = if limit.tells_time() {
+                secs(limit.more_after)
+            } else {
+                u64::MAX
+            };
+            let value = memo::empty(limit.name, seconds, || written(fields::left_item));
             self.known("ratelimit", value);
             return;
         }

@@ -6,7 +6,7 @@ use foldhash::quality::RandomState;
 
 use super::Mistake;
 use super::keys::KeyOf;
-use super::missing::{Instead, Keyless};
+use super::missing::{Instead, Keyless, MissingKey, SHARED_KEY};
 use super::request::Request;
 
 /// What is kept in place of a key: two hashes of it with seeds that nobody knows. So no token can be read from memory, and
@@ -22,12 +22,14 @@ pub(super) struct Finder<K> {
 }
 
 /// What was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Key(Fingerprint),
     /// It has none, and passes.
     Pass,
-    /// It has none, and that is a mistake.
+    /// It has none, and its client is to blame.
+    Deny(MissingKey),
+    /// It has none, and the server is to blame.
     Fail(Mistake),
 }
 
@@ -48,9 +50,10 @@ impl<K> Finder<K> {
             self.keyless.some_have_one();
             return Found::Key(self.print(&key));
         }
-        match self.keyless.instead(request) {
+        match self.keyless.instead(&self.key, request) {
             Instead::Pass => Found::Pass,
-            Instead::Peer(address) => Found::Key(self.print(&(address, "peer"))),
+            Instead::OneCounter => Found::Key(self.print(&SHARED_KEY)),
+            Instead::Deny(missing) => Found::Deny(missing),
             Instead::Fail(why) => Found::Fail(why),
         }
     }

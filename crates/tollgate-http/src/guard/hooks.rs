@@ -1,10 +1,11 @@
 //! What operators see of single requests: events of `tracing`, on the span that is current.
 
 use tollgate::Decision;
+use tollgate_engine::warning::Warning;
 use tracing::level_filters::LevelFilter;
 
 use super::denial::Denial;
-use crate::Kind;
+use crate::DenyReason;
 
 /// The target of all events.
 pub(super) const TARGET: &str = "tollgate";
@@ -46,6 +47,19 @@ fn tell(rule: &str, key: u64, decision: &Decision) {
     );
 }
 
+/// Logs that a limit of a policy applies to nothing. What supplies a fact in middleware isn't known to the engine.
+#[cold]
+pub(super) fn policy_warning(warning: &Warning) {
+    let help = match warning {
+        Warning::KeyNeverFound { .. } | Warning::TenantNeverFound { .. } => {
+            "user, tenant and tier are extensions that a layer sets: put that layer outside of this one, which in axum means \
+             to add it after this one"
+        }
+        _ => "",
+    };
+    tracing::warn!(target: TARGET, rule = warning.rule(), help, "{warning}");
+}
+
 /// What came of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Came {
@@ -56,9 +70,12 @@ pub(super) enum Came {
 
 /// Whether anybody hears of such a refusal.
 pub(super) fn is_heard(denial: &Denial) -> bool {
-    match denial.error {
-        Some(_) => tracing::enabled!(target: "tollgate", tracing::Level::ERROR),
-        None => tracing::enabled!(target: "tollgate", tracing::Level::INFO),
+    if denial.error.is_some() {
+        return tracing::enabled!(target: "tollgate", tracing::Level::ERROR);
+    }
+    match denial.reason {
+        DenyReason::MissingKey => tracing::enabled!(target: "tollgate", tracing::Level::DEBUG),
+        _ => tracing::enabled!(target: "tollgate", tracing::Level::INFO),
     }
 }
 
@@ -69,7 +86,7 @@ pub(super) fn refused(denial: &Denial, came: Came, untold: u64) {
         Came::Shadow => "shadow",
     };
     let Denial {
-        kind,
+        reason,
         limit,
         decision,
         key,
@@ -79,11 +96,25 @@ pub(super) fn refused(denial: &Denial, came: Came, untold: u64) {
         tracing::error!(target: TARGET, error = &**error, outcome, untold, "the limits can't be asked");
         return;
     }
+    if *reason == DenyReason::MissingKey {
+        // The client's mistake, so it isn't for the operator's log.
+        let wanted = denial.missing.as_ref().map(|missing| &*missing.wanted);
+        tracing::debug!(
+            target: TARGET,
+            rule = &**limit,
+            outcome,
+            reason = reason.name(),
+            wanted,
+            untold,
+            "a request lacks the key of its limit"
+        );
+        return;
+    }
     let retry_after_ms = denial.wait().map(|wait| wait.as_millis());
-    let what = match (kind, denial.wait()) {
-        (Kind::Blocked, Some(_)) => "blocked",
-        (Kind::Blocked, None) => "denied",
-        (Kind::Unavailable, _) => "the limits couldn't be asked",
+    let what = match (reason, denial.wait()) {
+        (DenyReason::Blocked, Some(_)) => "blocked",
+        (DenyReason::Blocked, None) => "denied",
+        (DenyReason::Store, _) => "the limits couldn't be asked",
         _ => "over the limit",
     };
     tracing::info!(
@@ -91,7 +122,7 @@ pub(super) fn refused(denial: &Denial, came: Came, untold: u64) {
         rule = &**limit,
         key = key.map(|key| tracing::field::display(format!("{key:016x}"))),
         outcome,
-        kind = kind.name(),
+        reason = reason.name(),
         retry_after_ms,
         limit = decision.limit,
         untold,

@@ -4,32 +4,29 @@
 //! sends another value each time has a fresh limit each time. So put such a layer behind the one that authenticates, or
 //! combine it with the address.
 
+mod address;
 mod cookie;
+mod first;
 
-use std::cell::Cell;
 use std::hash::Hash;
 use std::marker::PhantomData;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
-use super::hooks;
+use super::missing::{KeySource, MissingKey};
 use super::request::Request;
-use crate::client::{Network, Told, Trust};
 
-pub use cookie::{Cookie, CookieValue};
-
-/// So many requests of a thread are searched for addresses that nobody believes, and then one of so many: a proxy that isn't
-/// trusted sends one with each request. A prime, so that layers that take turns all get some.
-const ALL_AT_FIRST: u32 = 256;
-const ONE_OF: u32 = 61;
-
-thread_local! {
-    /// Requests of this thread until the next that is searched; at first those above [`ONE_OF`] are as well.
-    static UNSEARCHED: Cell<u32> = const { Cell::new(ONE_OF + ALL_AT_FIRST) };
-}
+pub use address::{Address, Connection};
+pub use cookie::{Cookie, CookieKey, CookieValue};
+pub use first::{First, FirstOfFour, FirstOfThree, FirstOfTwo, first};
 
 /// Where the key of a request is found.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` isn't a key that requests of `{R}` have",
+    label = "not a key for this layer",
+    note = "a key is one of `keys::Address`, `Header`, `Bearer`, `Cookie`, `Extension<T>` (where `T: Hash`), `Route`, a tuple of two to \
+            four keys, or `keys::first((…))`",
+    note = "a closure becomes a key by `keys::by(|head: &Head| …)`, where `Head` is the carrier's and the closure returns an `Option` \
+            of something that implements `Hash`"
+)]
 pub trait KeyOf<R: Request + ?Sized>: Send + Sync + 'static {
     /// What is counted by.
     type Key<'r>: Hash
@@ -47,234 +44,29 @@ pub trait KeyOf<R: Request + ?Sized>: Send + Sync + 'static {
         self.key(request)
     }
 
+    /// What a request without the key lacks, and who has to supply that. Only asked of requests without one. By default the client
+    /// does, so the request is a bad one (400).
+    #[cold]
+    fn missing(&self, request: &R) -> MissingKey {
+        let _ = request;
+        MissingKey::new(KeySource::Request, "the key of this limit")
+    }
+
+    /// What a request without the key has twice, as two lines of a header: nobody knows which of them the service reads, so it is
+    /// denied, whatever is chosen for requests without a key, and has no other key instead. Only asked of requests without one.
+    #[cold]
+    fn doubled(&self, request: &R) -> Option<MissingKey> {
+        let _ = request;
+        None
+    }
+
     /// Whether all requests have one key.
     fn is_everyone(&self) -> bool {
         false
     }
 }
 
-/// The address of the client: that of the connection, or the one that [trusted](Trust) proxies tell.
-///
-/// IPv6 addresses are taken by their first 64 bits, as one household or machine has all of the rest.
-///
-/// ```
-/// use tollgate_http::client::Trust;
-/// use tollgate_http::guard::keys::Address;
-///
-/// let key = Address::new().behind(Trust::proxies(["10.0.0.0/8".parse()?])).ipv6_bits(56);
-/// # let _ = key;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-///
-/// Clones, as for several layers, warn together of a proxy that isn't trusted: once.
-#[derive(Debug)]
-pub struct Address {
-    trust: Trust,
-    ipv4_bits: u8,
-    ipv6_bits: u8,
-    /// It was said that somebody isn't believed. Made when it is first cloned, or has something to say: most never are.
-    warned: OnceLock<Arc<AtomicBool>>,
-}
-
-impl Address {
-    /// That of the connection.
-    pub const fn new() -> Self {
-        Self {
-            trust: Trust::nobody(),
-            ipv4_bits: 32,
-            ipv6_bits: 64,
-            warned: OnceLock::new(),
-        }
-    }
-
-    /// The one that these proxies tell.
-    #[must_use]
-    pub fn behind(mut self, trust: Trust) -> Self {
-        self.trust = trust;
-        self
-    }
-
-    /// IPv6 addresses that begin with as many equal bits are one client: 32 to 128, fewer or more are taken as these.
-    #[must_use]
-    pub fn ipv6_bits(mut self, bits: u8) -> Self {
-        self.ipv6_bits = bits.clamp(32, 128);
-        self
-    }
-
-    /// The same for IPv4: 16 to 32.
-    #[must_use]
-    pub fn ipv4_bits(mut self, bits: u8) -> Self {
-        self.ipv4_bits = bits.clamp(16, 32);
-        self
-    }
-
-    /// Whether a request comes from one of these networks: for lists of who is let in, and who isn't.
-    ///
-    /// ```
-    /// use tollgate::Rate;
-    /// use tollgate_http::guard::{Guard, PerKey, Request, keys::Address};
-    ///
-    /// fn guard<R: Request + 'static>() -> Result<Guard<R, PerKey<Address>>, Box<dyn std::error::Error>> {
-    ///     let limits = PerKey::new(Rate::per_second(10), Address::new())?;
-    ///     Ok(Guard::new(limits)
-    ///         .allow(Address::new().within(["10.0.0.0/8".parse()?]))
-    ///         .deny(Address::new().within(["203.0.113.0/24".parse()?, "2001:db8:bad::/48".parse()?])))
-    /// }
-    /// # let _ = guard::<Never>;
-    /// # struct Never;
-    /// # impl Request for Never {
-    /// #     fn peer(&self) -> Option<std::net::SocketAddr> { None }
-    /// #     fn method(&self) -> &str { "" }
-    /// #     fn path(&self) -> &str { "" }
-    /// #     fn host(&self) -> Option<&str> { None }
-    /// #     fn route(&self) -> Option<&str> { None }
-    /// #     fn lines<'r>(&'r self, _: &'r str) -> impl DoubleEndedIterator<Item = &'r [u8]> { std::iter::empty() }
-    /// #     fn extension<T: Send + Sync + 'static>(&self) -> Option<&T> { None }
-    /// # }
-    /// ```
-    pub fn within<R: Request + ?Sized>(
-        self,
-        networks: impl IntoIterator<Item = Network>,
-    ) -> impl Fn(&R) -> bool + Send + Sync + 'static {
-        let networks: Box<[Network]> = networks.into_iter().collect();
-        move |request: &R| {
-            let address = self.client(request);
-            address.is_some_and(|address| networks.iter().any(|one| one.contains(address)))
-        }
-    }
-
-    /// Whose request it is, as [`Trust::client`] has it.
-    pub(super) fn client(&self, request: &(impl Request + ?Sized)) -> Option<IpAddr> {
-        if self.reads_fields() {
-            return self.told(request);
-        }
-        request.peer().map(|peer| peer.ip().to_canonical())
-    }
-
-    /// Whether more than the connection is looked at.
-    #[inline(always)]
-    fn reads_fields(&self) -> bool {
-        self.trust.believes_some() || self.looks_for_strangers()
-    }
-
-    /// Who counts as one client with this address.
-    fn around(&self, address: IpAddr) -> Network {
-        let address = address.to_canonical();
-        let bits = if address.is_ipv4() {
-            self.ipv4_bits
-        } else {
-            self.ipv6_bits
-        };
-        Network::around(address, bits)
-    }
-
-    /// Whether the field is looked for that somebody may send who isn't believed: only to warn, so not in every request.
-    #[inline(always)]
-    fn looks_for_strangers(&self) -> bool {
-        // Nothing else depends on it.
-        if let Some(warned) = self.warned.get()
-            && warned.load(Ordering::Relaxed)
-        {
-            return false;
-        }
-        let left = UNSEARCHED.get();
-        let is_due = left == 0 || left > ONE_OF;
-        if !is_due {
-            UNSEARCHED.set(left - 1);
-        }
-        is_due
-    }
-
-    #[inline(never)]
-    fn told(&self, request: &(impl Request + ?Sized)) -> Option<IpAddr> {
-        let peer = request.peer().map(|peer| peer.ip());
-        let lines = request.lines(self.trust.field().name());
-        // This one was searched, so the next is due later.
-        UNSEARCHED.set(match UNSEARCHED.get() {
-            0 => ONE_OF - 1,
-            left => left - 1,
-        });
-        let client = self.trust.client(peer, lines);
-        if client.told == Told::ByStranger {
-            self.warn();
-        }
-        client.address
-    }
-
-    /// Says once that a proxy may stand before the service which isn't trusted.
-    #[cold]
-    fn warn(&self) {
-        // Nothing else depends on it; if two come at once, one of them says it.
-        let warned = self.warned.get_or_init(Arc::default);
-        if !warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                target: hooks::TARGET,
-                field = self.trust.field().name(),
-                "a client's address was told by somebody who isn't trusted, and wasn't believed: if that is a proxy of \
-                 yours, all of its clients share one limit until you name it (Address::behind)"
-            );
-        }
-    }
-}
-
-impl Clone for Address {
-    fn clone(&self) -> Self {
-        let warned = self.warned.get_or_init(Arc::default);
-        Self {
-            trust: self.trust.clone(),
-            ipv4_bits: self.ipv4_bits,
-            ipv6_bits: self.ipv6_bits,
-            warned: OnceLock::from(Arc::clone(warned)),
-        }
-    }
-}
-
-impl Default for Address {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<R: Request + ?Sized> KeyOf<R> for Address {
-    type Key<'r>
-        = Network
-    where
-        R: 'r;
-
-    fn key<'r>(&'r self, request: &'r R) -> Option<Network> {
-        self.client(request).map(|client| self.around(client))
-    }
-
-    #[inline(always)]
-    fn glance<'r>(&'r self, request: &'r R) -> Option<Network> {
-        if self.reads_fields() {
-            return None;
-        }
-        // Each by itself: put together they would be an address that is copied byte by byte.
-        Some(match request.peer()? {
-            SocketAddr::V4(peer) => Network::around_v4(*peer.ip(), self.ipv4_bits),
-            SocketAddr::V6(peer) => self.around(IpAddr::V6(*peer.ip())),
-        })
-    }
-}
-
-/// The connection that a request came by: its address and port. So each connection has a limit of its own, whoever opened
-/// it: of requests, or with [`AtOnce`](super::AtOnce) of streams. Behind a proxy that is one of the proxy's.
-#[derive(Clone, Copy, Debug)]
-pub struct Connection;
-
-impl<R: Request + ?Sized> KeyOf<R> for Connection {
-    type Key<'r>
-        = SocketAddr
-    where
-        R: 'r;
-
-    fn key<'r>(&'r self, request: &'r R) -> Option<SocketAddr> {
-        request.peer()
-    }
-}
-
-/// A header field. If it is there several times the request has no key.
+/// A header field. A request that has it several times is denied, whatever is chosen for those without one.
 #[derive(Clone, Debug)]
 pub struct Header(Box<str>);
 
@@ -302,6 +94,19 @@ impl<R: Request + ?Sized> KeyOf<R> for Header {
         let value = request.line(&self.0)?.trim_ascii();
         (!value.is_empty()).then_some(value)
     }
+
+    fn missing(&self, _: &R) -> MissingKey {
+        let source = match &*self.0 {
+            "authorization" | "proxy-authorization" => KeySource::Credentials,
+            _ => KeySource::Request,
+        };
+        MissingKey::new(source, &format!("exactly one header {}", self.0))
+    }
+
+    fn doubled(&self, request: &R) -> Option<MissingKey> {
+        let is_doubled = request.lines(&self.0).nth(1).is_some();
+        is_doubled.then(|| <Self as KeyOf<R>>::missing(self, request))
+    }
 }
 
 /// The token of `Authorization: Bearer …`. Limiters keep hashes of keys, so it is nowhere to be read.
@@ -318,6 +123,18 @@ impl<R: Request + ?Sized> KeyOf<R> for Bearer {
         let (scheme, token) = request.line("authorization")?.split_at_checked(7)?;
         let token = token.trim_ascii();
         (scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty()).then_some(token)
+    }
+
+    fn missing(&self, _: &R) -> MissingKey {
+        MissingKey::new(
+            KeySource::Credentials,
+            "exactly one header authorization with a Bearer token",
+        )
+    }
+
+    fn doubled(&self, request: &R) -> Option<MissingKey> {
+        let is_doubled = request.lines("authorization").nth(1).is_some();
+        is_doubled.then(|| <Self as KeyOf<R>>::missing(self, request))
     }
 }
 
@@ -360,6 +177,11 @@ impl<R: Request + ?Sized, T: Hash + Send + Sync + 'static> KeyOf<R> for Extensio
     fn key<'r>(&'r self, request: &'r R) -> Option<&'r T> {
         request.extension()
     }
+
+    fn missing(&self, _: &R) -> MissingKey {
+        let what = format!("the extension {}", std::any::type_name::<T>());
+        MissingKey::new(KeySource::Extension, &what)
+    }
 }
 
 /// The pattern of the route that serves the request, as `/users/{id}`: as axum (feature `axum`) and actix-web know it. What is
@@ -375,6 +197,10 @@ impl<R: Request + ?Sized> KeyOf<R> for Route {
 
     fn key<'r>(&'r self, request: &'r R) -> Option<&'r str> {
         request.route()
+    }
+
+    fn missing(&self, _: &R) -> MissingKey {
+        MissingKey::new(KeySource::Request, "a path that a route serves")
     }
 }
 
@@ -414,9 +240,31 @@ impl<R: Request + ?Sized> KeyOf<R> for Everyone {
 
 /// A function of the request.
 #[derive(Clone, Debug)]
-pub struct By<F>(F);
+pub struct By<F> {
+    find: F,
+    source: KeySource,
+}
 
-/// The key that a function finds; a request of which it finds none has no key. The function has to say what it takes: it is
+impl<F> By<F> {
+    /// Who has to supply what the function looks for: this decides how a request without a key is answered, see [`KeySource`].
+    ///
+    /// ```
+    /// use tollgate_http::guard::{KeySource, Request, User, keys};
+    ///
+    /// fn by_team<R: Request + 'static>() -> impl keys::KeyOf<R> {
+    ///     let team = |request: &R| Some(request.extension::<User>()?.0.split_once('/')?.0.to_owned());
+    ///     keys::by(team).supplied_by(KeySource::Extension)
+    /// }
+    /// ```
+    #[must_use]
+    pub const fn supplied_by(mut self, source: KeySource) -> Self {
+        self.source = source;
+        self
+    }
+}
+
+/// The key that a function finds; a request of which it finds none has no key, and unless
+/// [`supplied_by`](By::supplied_by) says otherwise its client is to blame (400). The function has to say what it takes: it is
 /// `head: &Head`, with the `Head` of the carrier.
 ///
 /// ```
@@ -430,7 +278,10 @@ pub fn by<R: Request + ?Sized, K: Hash, F>(find: F) -> By<F>
 where
     F: Fn(&R) -> Option<K> + Send + Sync + 'static,
 {
-    By(find)
+    By {
+        find,
+        source: KeySource::Request,
+    }
 }
 
 impl<R: Request + ?Sized, K: Hash + 'static, F> KeyOf<R> for By<F>
@@ -443,12 +294,16 @@ where
         R: 'r;
 
     fn key<'r>(&'r self, request: &'r R) -> Option<K> {
-        (self.0)(request)
+        (self.find)(request)
     }
 
     /// None: the function is called once for each request, as it may take long, or say another thing the second time.
     fn glance<'r>(&'r self, _: &'r R) -> Option<K> {
         None
+    }
+
+    fn missing(&self, _: &R) -> MissingKey {
+        MissingKey::new(self.source, "the key that a function looks for")
     }
 }
 
@@ -469,6 +324,30 @@ macro_rules! together {
                 #[expect(non_snake_case, reason = "named as their types are")]
                 let ($($name,)*) = self;
                 Some(($($name.glance(request)?,)*))
+            }
+
+            /// What the first part says that is missing.
+            fn missing(&self, request: &R) -> MissingKey {
+                #[expect(non_snake_case, reason = "named as their types are")]
+                let ($($name,)*) = self;
+                $(
+                    if $name.key(request).is_none() {
+                        return $name.missing(request);
+                    }
+                )*
+                // A function found it the second time.
+                MissingKey::new(KeySource::Request, "a part of its key")
+            }
+
+            fn doubled(&self, request: &R) -> Option<MissingKey> {
+                #[expect(non_snake_case, reason = "named as their types are")]
+                let ($($name,)*) = self;
+                $(
+                    if $name.key(request).is_none() && let Some(doubled) = $name.doubled(request) {
+                        return Some(doubled);
+                    }
+                )*
+                None
             }
 
             fn is_everyone(&self) -> bool {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::answers::Form;
-use crate::{Kind, Refusal, Shown};
+use crate::{DenyReason, Refusal, Shown};
 
 /// So many limits are remembered by each thread. A power of two.
 const PLACES: usize = 64;
@@ -29,7 +29,7 @@ struct Empty {
 /// The words of a refusal.
 struct Words {
     form: Form,
-    kind: Kind,
+    reason: DenyReason,
     limit: Box<str>,
     retry_after: Option<u64>,
     text: Texts,
@@ -136,13 +136,13 @@ impl Words {
     #[cold]
     fn new(form: Form, refusal: &Refusal<'_>, text: Texts) -> Self {
         let &Refusal {
-            kind,
+            reason,
             limit,
             retry_after,
         } = refusal;
         Self {
             form,
-            kind,
+            reason,
             limit: limit.into(),
             retry_after,
             text,
@@ -151,8 +151,8 @@ impl Words {
 
     #[inline]
     fn are_of(&self, form: Form, refusal: &Refusal<'_>) -> bool {
-        let own = (self.form, self.kind, self.retry_after);
-        own == (form, refusal.kind, refusal.retry_after) && *self.limit == *refusal.limit
+        let own = (self.form, self.reason, self.retry_after);
+        own == (form, refusal.reason, refusal.retry_after) && *self.limit == *refusal.limit
     }
 }
 
@@ -210,18 +210,19 @@ mod tests {
 
     #[test]
     fn refusals_that_share_a_place_are_told_apart() {
-        let kinds = [Kind::Rate, Kind::Quota, Kind::TooLarge];
+        let reasons = [DenyReason::Rate, DenyReason::Quota, DenyReason::TooLarge];
         for round in 0..3 {
             for number in 0..3 * PLACES as u64 {
-                for (kind, form) in kinds
-                    .into_iter()
-                    .zip([Form::Problem, Form::Plain, Form::Empty])
+                for (reason, form) in
+                    reasons
+                        .into_iter()
+                        .zip([Form::Problem, Form::Plain, Form::Empty])
                 {
                     let limit = format!("rule-{}", number % 50);
                     let one = Refusal {
-                        kind,
+                        reason,
                         limit: &limit,
-                        retry_after: (kind != Kind::TooLarge).then_some(number % 70),
+                        retry_after: (reason != DenyReason::TooLarge).then_some(number % 70),
                     };
                     let write = || Texts {
                         body: format!("{form:?} {one:?}").into(),

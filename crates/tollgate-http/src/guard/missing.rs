@@ -1,80 +1,197 @@
-//! Requests without a key, and the word of warning if there are only such.
+//! Requests without the key of a limit: what they lack, how they are answered, and the warning if no request has a key.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use tollgate::OnMissingKey;
 
 use super::Mistake;
 use super::hooks;
-use super::keys::{Address, KeyOf};
+use super::keys::KeyOf;
 use super::request::Request;
-use crate::client::Network;
 
-/// If so many requests come before the first that has a key, something is in the wrong order.
-const STRANGE: u32 = 100;
+/// If so many requests come before the first that has a key, a layer is missing or in the wrong place.
+const SUSPICIOUS: u32 = 100;
 
-/// A request had a key: nothing is strange any more.
+/// A request had a key: none are counted any more.
 const SOME_HAVE_ONE: u32 = u32::MAX;
 
-/// What becomes of a request that has no key.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Missing {
-    /// It is answered 500, and that is logged: somebody forgot to put the key there.
-    #[default]
-    Fail,
-    /// It is counted by the address of its connection.
-    Peer,
-    /// It passes.
-    Pass,
+/// Who has to supply the key that a request lacks. If requests without a key are [denied](OnMissingKey::Deny), this decides how.
+///
+/// What the server has to supply is a mistake in the server, so it is 500 and logged as an error. What clients send is their
+/// mistake, so it is 400 or 401 and logged at debug: no client can fill a log.
+///
+/// ```
+/// use tollgate_http::guard::KeySource;
+///
+/// let statuses = KeySource::ALL.map(KeySource::status);
+/// assert_eq!(statuses, [500, 500, 400, 401]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KeySource {
+    /// The server, which knows where a connection comes from.
+    Connection,
+    /// A layer further out, which sets an extension.
+    Extension,
+    /// The client, by a header, a cookie or a path.
+    Request,
+    /// The client, by the header `authorization`.
+    Credentials,
 }
 
-/// What was chosen, and how many came without a key so far, until one had one.
-#[derive(Debug, Default)]
+/// What a request without a key lacks.
+///
+/// ```
+/// use tollgate_http::guard::{KeySource, MissingKey};
+///
+/// let missing = MissingKey::new(KeySource::Request, "exactly one header x-api-key");
+/// assert_eq!((missing.source.status(), &*missing.wanted), (400, "exactly one header x-api-key"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MissingKey {
+    /// Who has to supply it.
+    pub source: KeySource,
+    /// What it is, as the end of "it lacks …". Clients read it if they have to supply it.
+    pub wanted: Box<str>,
+}
+
+/// What was chosen for requests without a key, and how many came before the first with one.
+#[derive(Debug)]
 pub(super) struct Keyless {
-    pub(super) missing: Missing,
-    peer: Address,
+    pub(super) on_missing: OnMissingKey,
     seen: AtomicU32,
 }
 
-/// What becomes of one.
+/// What happens to a request without a key.
 pub(super) enum Instead {
-    Peer(Network),
     Pass,
+    OneCounter,
+    /// The client is told what it lacks.
+    Deny(MissingKey),
     Fail(Mistake),
+}
+
+/// The key of all requests without one. No key of a client has the same hash: these are no lengths, and no text is as long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct SharedKey(u64, u64);
+
+/// The only one.
+pub(super) const SHARED_KEY: SharedKey = SharedKey(0xf1c6_52d8_0b6f_3a97, 0xd3e1_9c40_77a5_8e2b);
+
+impl KeySource {
+    /// Every source.
+    pub const ALL: [Self; 4] = [
+        Self::Connection,
+        Self::Extension,
+        Self::Request,
+        Self::Credentials,
+    ];
+
+    /// The HTTP status of requests that are denied because it supplied no key.
+    pub const fn status(self) -> u16 {
+        match self {
+            Self::Connection | Self::Extension => 500,
+            Self::Request => 400,
+            Self::Credentials => 401,
+        }
+    }
+
+    const fn is_server(self) -> bool {
+        matches!(self, Self::Connection | Self::Extension)
+    }
+}
+
+impl MissingKey {
+    /// A request lacks this, which that one has to supply.
+    pub fn new(source: KeySource, wanted: &str) -> Self {
+        Self {
+            source,
+            wanted: wanted.into(),
+        }
+    }
+
+    /// What the operator can do about it.
+    const fn advice(&self) -> &'static str {
+        match self.source {
+            KeySource::Connection => {
+                "let the server tell the address: axum does with into_make_service_with_connect_info::<SocketAddr>() and \
+                 the feature \"axum\" of tollgate-tower; elsewhere put a SocketAddr into the request's extensions"
+            }
+            KeySource::Extension => {
+                "put the layer that sets it outside of this one, which in axum means to add it after this one: the layer \
+                 that is added last runs first"
+            }
+            KeySource::Request | KeySource::Credentials => {
+                "if clients needn't send it, name another key to fall back to: keys::first((…, keys::Address::new()))"
+            }
+        }
+    }
+}
+
+impl fmt::Display for MissingKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "it lacks {}: {}", self.wanted, self.advice())
+    }
+}
+
+impl Default for Keyless {
+    fn default() -> Self {
+        Self {
+            on_missing: OnMissingKey::Deny,
+            seen: AtomicU32::new(0),
+        }
+    }
 }
 
 impl Keyless {
     /// A request has a key.
     #[inline]
     pub(super) fn some_have_one(&self) {
-        // By default the first without one is told of at once, so none are counted. Nothing is ordered by the number.
-        if self.missing != Missing::Fail && self.seen.load(Ordering::Relaxed) != SOME_HAVE_ONE {
+        // Nothing is ordered by the number.
+        if self.seen.load(Ordering::Relaxed) != SOME_HAVE_ONE {
             self.seen.store(SOME_HAVE_ONE, Ordering::Relaxed);
         }
     }
 
-    /// What becomes of a request without one.
+    /// What happens to a request without one.
     #[cold]
-    pub(super) fn instead<R: Request + ?Sized>(&self, request: &R) -> Instead {
-        let instead = match self.missing {
-            Missing::Fail => return Instead::Fail(Mistake::NoKey),
-            Missing::Pass => Instead::Pass,
-            Missing::Peer => match self.peer.key(request) {
-                Some(address) => Instead::Peer(address),
-                None => return Instead::Fail(Mistake::NoKey),
-            },
-        };
-        let count = |seen| (seen < STRANGE).then(|| seen + 1);
+    pub(super) fn instead<R: Request + ?Sized>(&self, key: &impl KeyOf<R>, request: &R) -> Instead {
+        if let Some(doubled) = key.doubled(request) {
+            return Instead::Deny(doubled);
+        }
+        if self.on_missing == OnMissingKey::Deny {
+            let missing = key.missing(request);
+            if missing.source.is_server() {
+                // Logged as an error at once.
+                return Instead::Fail(Mistake::NoKey(missing));
+            }
+            self.count(|| missing.clone());
+            return Instead::Deny(missing);
+        }
+        self.count(|| key.missing(request));
+        match self.on_missing {
+            OnMissingKey::OneCounter => Instead::OneCounter,
+            _ => Instead::Pass,
+        }
+    }
+
+    /// Counts the requests before the first that has a key, and warns of the hundredth.
+    fn count(&self, missing: impl FnOnce() -> MissingKey) {
+        let count = |seen| (seen < SUSPICIOUS).then(|| seen + 1);
         let before = self
             .seen
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
-        if before == Ok(STRANGE - 1) {
+        if before == Ok(SUSPICIOUS - 1) {
+            let missing = missing();
             tracing::warn!(
                 target: hooks::TARGET,
-                requests = STRANGE,
-                missing = ?self.missing,
-                "not one request so far had the key that it should be limited by: put the layer that finds it before \
-                 this one"
+                requests = SUSPICIOUS,
+                on_missing_key = self.on_missing.name(),
+                wanted = &*missing.wanted,
+                "not one request so far had the key of its limit: {}",
+                missing.advice()
             );
         }
-        instead
     }
 }

@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use tollgate::clock::{Clock, Monotonic};
 use tollgate::keyed::OwnedKey;
-use tollgate::{Decision, KeyedLimiter, LimitError, Outcome, Rate, Timestamp};
+use tollgate::{Decision, KeyedLimiter, LimitError, OnMissingKey, Outcome, Rate, Timestamp};
 
 use super::answers::Answers;
 use super::denial::Denial;
 use super::fields::Fields;
 use super::hooks;
 use super::keys::KeyOf;
-use super::missing::{Instead, Keyless, Missing};
+use super::missing::{Instead, Keyless, SHARED_KEY};
 use super::request::Request;
 use super::{Asked, Judged, Limits, Look, Terms};
-use crate::{Kind, Shown};
+use crate::{DenyReason, Shown};
 
 /// Keys that are sure of a place, unless told otherwise: 25 MB at most.
 pub(super) const KEYS: usize = 1_000_000;
@@ -60,6 +60,25 @@ impl<K> PerKey<K> {
 }
 
 impl<K, C: Clock> PerKey<K, C> {
+    /// The same on this clock, so that a service behind it can be tested without waiting.
+    ///
+    /// ```
+    /// use tollgate::{Rate, clock::Manual};
+    /// use tollgate_http::guard::{PerKey, keys::Address};
+    ///
+    /// let clock = Manual::new();
+    /// let limits = PerKey::with_clock(Rate::per_second(10), Address::new(), clock.clone())?;
+    /// # let _ = limits;
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A rate that can't be kept.
+    pub fn with_clock(rate: Rate, key: K, clock: C) -> Result<Self, LimitError> {
+        let limiter = KeyedLimiter::builder(rate, KEYS).clock(clock).build()?;
+        Ok(Self::by(Arc::new(limiter), key))
+    }
+
     /// By a limiter that others may share.
     pub fn by(limiter: Arc<KeyedLimiter<C>>, key: K) -> Self {
         Self {
@@ -78,10 +97,22 @@ impl<K, C: Clock> PerKey<K, C> {
         self
     }
 
-    /// What becomes of requests that have no key.
+    /// What happens to requests without a key: they are denied, unless this says otherwise. [`KeySource`](super::KeySource) says
+    /// with which status. To fall back to another key, say [`keys::first`](super::keys::first).
+    ///
+    /// ```
+    /// use tollgate::{OnMissingKey, Rate};
+    /// use tollgate_http::guard::{PerKey, keys::Header};
+    ///
+    /// // All clients that send no API key share one counter of 100 a minute.
+    /// let limits = PerKey::new(Rate::per_minute(100), Header::new("x-api-key"))?
+    ///     .on_missing_key(OnMissingKey::OneCounter);
+    /// # let _ = limits;
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
     #[must_use]
-    pub const fn missing(mut self, missing: Missing) -> Self {
-        self.keyless.missing = missing;
+    pub const fn on_missing_key(mut self, choice: OnMissingKey) -> Self {
+        self.keyless.on_missing = choice;
         self
     }
 
@@ -132,7 +163,7 @@ impl<K, C: Clock> PerKey<K, C> {
     /// Whether one that is over the limit waits for its turn.
     #[inline]
     fn waits(&self, decision: &Decision, may_wait: bool) -> bool {
-        let is_soon = !self.wait.is_zero() && decision.retry_after <= self.wait;
+        let is_soon = !self.wait.is_zero() && decision.wait() <= self.wait;
         may_wait && is_soon && decision.outcome == Outcome::Denied
     }
 
@@ -155,17 +186,17 @@ impl<K, C: Clock> PerKey<K, C> {
 
     fn denial(&self, decision: &Decision, fingerprint: u64) -> Denial {
         let shown = Shown::of_bucket(&self.name, decision, self.limiter.rate());
-        Denial::new(kind(decision), Arc::clone(&self.name), *decision)
+        Denial::new(reason_of(decision), Arc::clone(&self.name), *decision)
             .showing(Some(shown))
             .key(fingerprint)
     }
 }
 
 /// A cost that never fits is no matter of time.
-pub(super) fn kind(decision: &Decision) -> Kind {
+pub(super) fn reason_of(decision: &Decision) -> DenyReason {
     match decision.outcome {
-        Outcome::Never => Kind::TooLarge,
-        _ => Kind::Rate,
+        Outcome::Never => DenyReason::TooLarge,
+        _ => DenyReason::Rate,
     }
 }
 
@@ -210,9 +241,10 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<
             self.keyless.some_have_one();
             return self.decide(&key, now, terms);
         }
-        match self.keyless.instead(request) {
+        match self.keyless.instead(&self.key, request) {
             Instead::Pass => Asked::Now(Judged::Exempt),
-            Instead::Peer(address) => self.decide(&(address, "peer"), now, terms),
+            Instead::OneCounter => self.decide(&SHARED_KEY, now, terms),
+            Instead::Deny(missing) => Asked::Now(Judged::missing_key(&self.name, missing)),
             Instead::Fail(why) => Asked::Now(Judged::Failed(why)),
         }
     }
@@ -230,6 +262,10 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<
             },
             Err(refused) => Judged::Refused(Box::new(self.denial(refused.decision(), fingerprint))),
         }
+    }
+
+    fn takes_time(&self) -> bool {
+        !self.wait.is_zero()
     }
 
     fn is_everyone(&self) -> bool {

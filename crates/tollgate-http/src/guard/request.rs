@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use crate::grpc;
+
 /// A request, as far as limits care. Carriers implement it for what their framework has.
 pub trait Request {
     /// Where the connection comes from; none if it has no address, or the framework wasn't told.
@@ -22,15 +24,38 @@ pub trait Request {
     /// All lines of a header field, in their order. Its name is in lower case.
     fn lines<'r>(&'r self, field: &'r str) -> impl DoubleEndedIterator<Item = &'r [u8]>;
 
+    /// Whether it came over HTTP/2 or later. Only such a request can be a call of gRPC, so carriers that serve gRPC say so.
+    fn is_http2(&self) -> bool {
+        false
+    }
+
     /// What earlier layers found out.
     fn extension<T: Send + Sync + 'static>(&self) -> Option<&T>;
 
+    /// Whether its body is all that comes by the connection, whatever `content-length` says: of no request, unless a framework reads
+    /// those that ask for an upgrade so.
+    fn is_unbounded(&self) -> bool {
+        false
+    }
+
     /// How many bytes its body has, if it says so (`content-length`).
     fn body_size(&self) -> Option<u64> {
+        // Chunks come before a length that stands beside them.
+        if self.is_unbounded() || self.lines("transfer-encoding").next().is_some() {
+            return None;
+        }
         str::from_utf8(self.line("content-length")?)
             .ok()?
             .parse()
             .ok()
+    }
+
+    /// Whether it is a call of gRPC: POST over HTTP/2, with the content type of gRPC. Any other request with that content type
+    /// reads a status of HTTP: its client, and caches on the way, would take gRPC's 200 for success.
+    fn is_grpc(&self) -> bool {
+        self.method() == "POST"
+            && self.is_http2()
+            && self.line("content-type").is_some_and(grpc::is_call)
     }
 
     /// The only line of a field; none if there are several, as those who read it later may read another.

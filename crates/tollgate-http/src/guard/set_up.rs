@@ -15,6 +15,7 @@ use super::cost::Cost;
 use super::denial::Denial;
 use super::hooks;
 use super::keys::KeyOf;
+use super::readying::Readying;
 use super::request::Request;
 use super::spread::Spread;
 use super::tarpit::{Pit, Tarpit};
@@ -52,6 +53,7 @@ pub struct Guard<R: ?Sized, L> {
     pub(super) spread: Option<Spread>,
     pub(super) log: Limiter<AnyClock>,
     pub(super) untold: AtomicU64,
+    pub(super) readying: Readying,
     clock: AnyClock,
 }
 
@@ -96,6 +98,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
             spread: None,
             log: Limiter::with_clock(LOGGED, Arc::clone(&clock)),
             untold: AtomicU64::new(0),
+            readying: Readying::default(),
             clock,
         }
     }
@@ -179,6 +182,25 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     pub fn tarpit(mut self, tarpit: Tarpit, key: impl KeyOf<R>) -> Self {
         let pit = Pit::new(tarpit, key, Arc::clone(&self.clock));
         self.before().pit = Some(pit);
+        self
+    }
+
+    /// How many requests that passed a limit which [takes time](Limits::takes_time) may wait for the service behind it to become ready,
+    /// all together: 10,000 unless said otherwise. Others are answered 503. Those who wait for a limit are bounded by that limit.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::Rate;
+    /// use tollgate_http::guard::{Guard, PerKey, Request, keys::Address};
+    ///
+    /// fn guard<R: Request + 'static>() -> Result<Guard<R, PerKey<Address>>, tollgate::LimitError> {
+    ///     let limits = PerKey::new(Rate::per_second(10), Address::new())?.wait(Duration::from_secs(1));
+    ///     Ok(Guard::new(limits).max_waiting(100))
+    /// }
+    /// ```
+    #[must_use]
+    pub const fn max_waiting(mut self, most: usize) -> Self {
+        self.readying.most = most;
         self
     }
 

@@ -126,7 +126,7 @@ type Said = (Left, Option<Duration>);
 
 /// `RateLimit: "name";r=50;t=30`, or `RateLimit: limit=100, remaining=50, reset=30`.
 fn of_drafts<'a, I: Iterator<Item = &'a [u8]>>(lines: &impl Fn(&'static str) -> I) -> Option<Said> {
-    let (mut least, mut whole) = (None::<(Left, &[u8])>, Dictionary::default());
+    let (mut least, mut whole) = (None::<(Left, &[u8], bool)>, Dictionary::default());
     for item in items(lines("ratelimit")) {
         whole.take(&item);
         let numbers = (item.get("r").and_then(number), item.get("t"));
@@ -138,11 +138,18 @@ fn of_drafts<'a, I: Iterator<Item = &'a [u8]>>(lines: &impl Fn(&'static str) -> 
             quota: None,
             more_after: more_after.and_then(seconds).unwrap_or_default(),
         };
-        if least.is_none_or(|(least, _)| is_less(left, least)) {
-            least = Some((left, item.name));
+        // One without a time is of concurrent calls, which come back by themselves: any other says more.
+        let is_timed = more_after.is_some();
+        let is_tighter = least.is_none_or(|(least, _, was_timed)| match (is_timed, was_timed) {
+            (true, false) => true,
+            (false, true) => false,
+            _ => is_less(left, least),
+        });
+        if is_tighter {
+            least = Some((left, item.name, is_timed));
         }
     }
-    if let Some((mut left, name)) = least {
+    if let Some((mut left, name, _)) = least {
         let policy = policy(lines("ratelimit-policy"), Some(name));
         left.quota = policy.and_then(|policy| policy.quota);
         return Some((left, policy.and_then(|policy| policy.interval())));

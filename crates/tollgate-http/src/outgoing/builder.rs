@@ -81,7 +81,8 @@ impl Builder {
         self
     }
 
-    /// How many calls may wait at once, for all hosts together: 4,096 unless said otherwise.
+    /// How many calls may wait at once, for all hosts together: 4,096 unless said otherwise. A call that needn't wait isn't one of
+    /// them: with 0, calls pass for as long as none would have to wait.
     pub const fn max_waiting(mut self, most: usize) -> Self {
         self.bounds.max_waiting = most;
         self

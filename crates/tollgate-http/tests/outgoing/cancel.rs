@@ -43,6 +43,37 @@ fn time_to_pass(pacer: &ByHand, clock: &Manual) -> Duration {
     panic!("it never passes");
 }
 
+/// `max_waiting` bounds calls that wait: one that needn't is no part of them.
+#[test]
+fn calls_that_need_not_wait_pass_where_none_may_wait() {
+    let (pacer, clock) = by_hand(Pacer::builder(Rate::per_second(10).burst(3)).max_waiting(0));
+    for _ in 0..3 {
+        at_once(&pacer);
+    }
+    let refused = |pacer: &ByHand| match poll(pin!(pacer.pass("host"))) {
+        Poll::Ready(Err(stalled)) => stalled.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let text = "host isn't asked: 0 calls wait already, as many as may (max_waiting)";
+    assert_eq!(refused(&pacer), text);
+    assert_eq!(pacer.waiting(), 0);
+    clock.advance(Duration::from_millis(100));
+    let call = at_once(&pacer);
+    // A stop and a pace are waits, too, and both are over at some time.
+    tell(&pacer, &call, 429, &[("retry-after", "1")]);
+    assert_eq!(refused(&pacer), text);
+    clock.advance(Duration::from_secs(1));
+    at_once(&pacer);
+    // Those who wait already don't count against those who needn't.
+    let (pacer, _) = by_hand(Pacer::builder(Rate::per_second(1).burst(1)).max_waiting(1));
+    at_once(&pacer);
+    let mut waits = pin!(pacer.pass("host"));
+    assert!(poll(waits.as_mut()).is_pending());
+    assert_eq!(pacer.waiting(), 1);
+    let mut other = pin!(pacer.pass("other"));
+    assert!(matches!(poll(other.as_mut()), Poll::Ready(Ok(_))));
+}
+
 type Set = fn(&ByHand);
 
 /// The stages at which a call waits: its own rate, a stop, a pace, and all of them.

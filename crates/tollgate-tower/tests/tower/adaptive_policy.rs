@@ -68,7 +68,7 @@ async fn a_place_is_held_until_the_body_has_ended_and_what_is_too_much_is_shed()
     assert_eq!(state(&engine).in_flight, 1);
     let refused = ask(&app, from("192.0.2.1", "/200")).await;
     assert_eq!(refused.status, 503);
-    assert!(refused.body.contains(r#""kind":"shed""#), "{refused:?}");
+    assert!(refused.body.contains(r#""reason":"shed""#), "{refused:?}");
     // Nobody knows when a place comes back, and nobody is to come again at once.
     assert!(
         refused.fields.contains(&"retry-after: 1".to_owned()),

@@ -3,18 +3,22 @@
 use tollgate::Rate;
 use tollgate_tower::{Answers, Dialect, Form, RateLimitLayer, keys};
 
-use crate::kit::{Answer, app, ask, from, per_key};
+use crate::kit::{Answer, app, as_grpc, ask, from, per_key};
+
+/// What keeps caches from keeping a denial.
+const NO_STORE: &str = "cache-control: no-store";
 
 /// The answers to the first and the second request of a client that may ask once a minute.
-async fn two(answers: Answers, content_type: &str) -> [Answer; 2] {
+async fn two(answers: Answers) -> [Answer; 2] {
+    two_of(answers, || from("192.0.2.1", "/users/1")).await
+}
+
+async fn two_of(
+    answers: Answers,
+    request: impl Fn() -> http::Request<axum::body::Body>,
+) -> [Answer; 2] {
     let (limits, _) = per_key(Rate::per_minute(1), keys::Address::new());
     let app = app(RateLimitLayer::new(limits.named("per-client")).answers(answers));
-    let request = || {
-        let mut request = from("192.0.2.1", "/");
-        let value = content_type.parse().expect("a value");
-        request.headers_mut().insert("content-type", value);
-        request
-    };
     [ask(&app, request()).await, ask(&app, request()).await]
 }
 
@@ -28,14 +32,14 @@ fn answer(status: u16, fields: &[&str], body: &str) -> Answer {
 
 #[tokio::test]
 async fn by_default_what_is_left_is_told_by_draft_8_and_why_by_problem_details() {
-    let [first, second] = two(Answers::new(), "text/plain").await;
+    let [first, second] = two(Answers::new()).await;
     let text = "content-type: text/plain; charset=utf-8";
     let policy = "ratelimit-policy: \"per-client\";q=1;w=60";
     let left = "ratelimit: \"per-client\";r=0;t=60";
     assert_eq!(first, answer(200, &[text, policy, left], "hello"));
     let problem = "content-type: application/problem+json";
-    let body = r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too many requests: try again later","status":429,"kind":"rate","violated-policies":["per-client"],"retry_after":60}"#;
-    let fields = [policy, left, "retry-after: 60", problem];
+    let body = r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too many requests: try again later","status":429,"reason":"rate","violated-policies":["per-client"],"retry_after":60}"#;
+    let fields = [policy, left, "retry-after: 60", problem, NO_STORE];
     assert_eq!(second, answer(429, &fields, body));
 }
 
@@ -45,7 +49,7 @@ async fn dialects_are_told_one_after_the_other_and_may_be_read_by_scripts() {
         .dialects([Dialect::Draft7, Dialect::Draft6])
         .form(Form::Plain)
         .expose();
-    let [first, second] = two(answers, "text/plain").await;
+    let [first, second] = two(answers).await;
     let told = [
         "ratelimit: limit=1, remaining=0, reset=60",
         "ratelimit-policy: 1;w=60",
@@ -74,14 +78,14 @@ async fn dialects_are_told_one_after_the_other_and_may_be_read_by_scripts() {
 #[tokio::test]
 async fn without_a_dialect_nothing_is_told_but_when_to_come_again() {
     let answers = Answers::new().dialects([]).form(Form::Empty);
-    let [first, second] = two(answers, "text/plain").await;
+    let [first, second] = two(answers).await;
     assert_eq!(first.fields, ["content-type: text/plain; charset=utf-8"]);
-    assert_eq!(second, answer(429, &["retry-after: 60"], ""));
+    assert_eq!(second, answer(429, &["retry-after: 60", NO_STORE], ""));
 }
 
 #[tokio::test]
 async fn a_call_of_grpc_is_refused_as_grpc_does() {
-    let [_, second] = two(Answers::new(), "application/grpc+proto").await;
+    let [_, second] = two_of(Answers::new(), || as_grpc(from("192.0.2.1", "/users/1"))).await;
     assert_eq!((second.status, &*second.body), (200, ""));
     assert_eq!(
         second.fields[..4],
@@ -103,17 +107,84 @@ async fn a_call_of_grpc_is_refused_as_grpc_does() {
 async fn a_call_of_grpc_without_a_key_is_told_in_its_own_way() {
     let (limits, _) = per_key(Rate::per_hour(1), keys::Header::new("x-api-key"));
     let app = app(RateLimitLayer::new(limits));
-    let mut call = from("192.0.2.1", "/");
-    let grpc = "application/grpc+proto".parse().expect("a value");
-    call.headers_mut().insert("content-type", grpc);
-    let answer = ask(&app, call).await;
+    let answer = ask(&app, as_grpc(from("192.0.2.1", "/"))).await;
     assert_eq!((answer.status, &*answer.body), (200, ""));
+    let expected = [
+        "content-type: application/grpc",
+        "grpc-status: 3",
+        "grpc-message: The call lacks exactly one header x-api-key",
+    ];
+    assert_eq!(answer.fields, expected);
+    assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 400);
+}
+
+/// What the server has to supply is the server's mistake, in gRPC as well.
+#[tokio::test]
+async fn a_call_of_grpc_whose_user_nobody_found_fails_in_its_own_way() {
+    let (limits, _) = per_key(
+        Rate::per_hour(1),
+        keys::Extension::<tollgate_tower::User>::new(),
+    );
+    let app = app(RateLimitLayer::new(limits));
+    let failed = ask(&app, as_grpc(from("192.0.2.1", "/"))).await;
     let expected = [
         "content-type: application/grpc",
         "grpc-status: 13",
         "grpc-message: The server can't tell whose request this is: its log says why",
     ];
-    assert_eq!(answer.fields, expected);
+    assert_eq!(failed.fields, expected);
     let other = ask(&app, from("192.0.2.1", "/")).await;
-    assert_eq!((other.status, other.fields.len()), (500, 0), "{other:?}");
+    assert_eq!(other, answer(500, &[NO_STORE], ""));
+}
+
+/// A client that writes `application/grpc` into any other request is answered with a status, not with 200 OK and an empty body,
+/// which a cache could keep and hand to others.
+#[tokio::test]
+async fn only_post_over_http_2_is_a_call_of_grpc() {
+    let rows = [
+        ("GET", http::Version::HTTP_11, 429),
+        ("GET", http::Version::HTTP_2, 429),
+        ("HEAD", http::Version::HTTP_2, 429),
+        ("POST", http::Version::HTTP_10, 429),
+        ("POST", http::Version::HTTP_11, 429),
+        ("PUT", http::Version::HTTP_2, 429),
+        ("POST", http::Version::HTTP_2, 200),
+        ("POST", http::Version::HTTP_3, 200),
+    ];
+    for (method, version, status) in rows {
+        let [_, second] = two_of(Answers::new(), || {
+            let mut request = as_grpc(from("192.0.2.1", "/users/1"));
+            *request.method_mut() = method.parse().expect("a method");
+            *request.version_mut() = version;
+            request
+        })
+        .await;
+        let is_grpc = second.fields.iter().any(|line| line == "grpc-status: 8");
+        assert_eq!(
+            (second.status, is_grpc),
+            (status, status == 200),
+            "{method} {version:?}"
+        );
+        let is_kept_by_none = second.fields.iter().any(|line| line == NO_STORE);
+        assert_eq!(is_kept_by_none, status == 429, "{method} {version:?}");
+    }
+}
+
+/// Also a request without a key, and one that nothing can be said of.
+#[tokio::test]
+async fn no_cache_keeps_a_denial_whatever_its_reason_is() {
+    let (limits, _) = per_key(Rate::per_hour(1), keys::Header::new("x-api-key"));
+    let missing = app(RateLimitLayer::new(limits));
+    let user = keys::Extension::<tollgate_tower::User>::new();
+    let (limits, _) = per_key(Rate::per_hour(1), user);
+    let failed = app(RateLimitLayer::new(limits));
+    for (app, status) in [(missing, 400), (failed, 500)] {
+        let mut request = from("192.0.2.1", "/");
+        let grpc = "application/grpc".parse().expect("a value");
+        request.headers_mut().insert("content-type", grpc);
+        let answer = ask(&app, request).await;
+        assert_eq!(answer.status, status);
+        let no_store = |line: &String| line == NO_STORE;
+        assert!(answer.fields.iter().any(no_store), "{answer:?}");
+    }
 }

@@ -48,7 +48,7 @@ where
     assert_eq!(text(passed).await, "hello");
     let Ok(refused) = limited.call(from("192.0.2.1", "/")).await;
     assert_eq!(refused.status(), 429);
-    assert!(text(refused).await.contains(r#""kind":"rate""#));
+    assert!(text(refused).await.contains(r#""reason":"rate""#));
 }
 
 /// The same of one that has one slot for each client, and this limiter.
@@ -62,7 +62,7 @@ where
     let Ok(held) = ask().await;
     let Ok(refused) = ask().await;
     assert_eq!(refused.status(), 429);
-    assert!(text(refused).await.contains(r#""kind":"concurrency""#));
+    assert!(text(refused).await.contains(r#""reason":"concurrency""#));
     let size = held.body().size_hint().exact();
     assert_eq!((size, limiter.is_empty()), (Some(5), false));
     assert_eq!(text(held).await, "hello");

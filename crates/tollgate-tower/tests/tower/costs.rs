@@ -84,7 +84,10 @@ async fn what_never_fits_is_told_so_and_not_to_come_again() {
     let app = app(RateLimitLayer::new(limits).with(|guard| guard.costing(Cost::Fixed(11))));
     let answer = ask(&app, from("192.0.2.1", "/")).await;
     assert_eq!(answer.status, 429);
-    assert!(answer.body.contains(r#""kind":"too_large""#), "{answer:?}");
+    assert!(
+        answer.body.contains(r#""reason":"too_large""#),
+        "{answer:?}"
+    );
     let has_wait = answer
         .fields
         .iter()

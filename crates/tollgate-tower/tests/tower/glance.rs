@@ -15,7 +15,7 @@ use tollgate::clock::Manual;
 use tollgate::{Clock, KeyedLimiter, Rate, Timestamp};
 use tollgate_tower::client::Trust;
 use tollgate_tower::{
-    Answers, Block, Dialect, Guard, Head, KeyOf, Missing, PerKey, RateLimitLayer, keys,
+    Answers, Block, Dialect, Guard, Head, KeyOf, OnMissingKey, PerKey, RateLimitLayer, keys,
 };
 
 use crate::kit::{Answer, app, ask, from, left, per_key};
@@ -46,7 +46,7 @@ enum Act {
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     is_loud: bool,
-    missing: Missing,
+    missing: OnMissingKey,
     trusts: bool,
     /// How long a request may wait for its turn.
     wait: Duration,
@@ -79,7 +79,7 @@ impl Played {
             key = key.behind(Trust::proxies(["10.0.0.0/8".parse().expect("a network")]));
         }
         let limits = PerKey::by(Arc::clone(&limiter), key)
-            .missing(setting.missing)
+            .on_missing_key(setting.missing)
             .wait(setting.wait);
         let mut layer = RateLimitLayer::new(limits);
         if setting.is_shadow {
@@ -203,9 +203,9 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn setting() -> impl Strategy<Value = Setting> {
     let missing = prop_oneof![
-        Just(Missing::Fail),
-        Just(Missing::Peer),
-        Just(Missing::Pass)
+        Just(OnMissingKey::Deny),
+        Just(OnMissingKey::OneCounter),
+        Just(OnMissingKey::Pass)
     ];
     let wait = prop_oneof![3 => Just(0), 1 => 1..3_000u64].prop_map(Duration::from_millis);
     let shadow = prop_oneof![3 => Just(false), 1 => Just(true)];

@@ -1,9 +1,8 @@
 //! What operators see.
 
-use std::fmt::{Debug, Write};
 use std::future::{Ready, ready};
 use std::num::NonZero;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::{Rate, Timestamp};
@@ -11,71 +10,12 @@ use tollgate_engine::backend::{Answer, Backend, Check};
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Policy};
 use tollgate_tower::{
-    Answers, Block, ByPolicy, Guard, Head, Missing, RateLimitLayer, Request as _, User, keys,
+    Answers, Block, ByPolicy, Guard, Head, OnMissingKey, RateLimitLayer, Request as _, User, keys,
 };
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::Level;
 
 use crate::kit::{app, ask, from, per_key};
-
-/// Keeps the lines of a log, with the name of the span that they are on.
-#[derive(Clone)]
-struct Log {
-    lines: Arc<Mutex<Vec<String>>>,
-    level: Level,
-}
-
-struct Line(String);
-
-impl Visit for Line {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        write!(self.0, " {}={value:?}", field.name()).expect("a string");
-    }
-}
-
-impl Subscriber for Log {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= self.level
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        let metadata = event.metadata();
-        let mut line = Line(format!("{} {}", metadata.level(), metadata.target()));
-        event.record(&mut line);
-        self.lines.lock().expect("a lock").push(line.0);
-    }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-}
-
-impl Log {
-    fn new(level: Level) -> Self {
-        Self {
-            lines: Arc::default(),
-            level,
-        }
-    }
-
-    fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.lines.lock().expect("a lock"))
-    }
-}
-
-fn run(future: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
-    runtime.expect("a runtime").block_on(future);
-}
+use crate::log::{Log, run};
 
 #[test]
 fn refusals_are_told_with_rule_and_key_and_some_of_many() {
@@ -102,7 +42,7 @@ fn refusals_are_told_with_rule_and_key_and_some_of_many() {
                 "INFO tollgate",
                 "rule=\"per-token\"",
                 "outcome=\"refused\"",
-                "kind=\"rate\"",
+                "reason=\"rate\"",
                 "retry_after_ms=3600000",
                 "untold=0",
             ] {
@@ -159,10 +99,13 @@ fn mistakes_are_told_at_start_and_once() {
             let lines = log.take();
             assert_eq!(lines.len(), 1, "{lines:?}");
             assert!(lines[0].contains("x-forwarded-for"), "{lines:?}");
-            let (limits, _) = per_key(Rate::per_hour(1), keys::Bearer);
-            let by_token = app(RateLimitLayer::new(limits));
-            assert_eq!(ask(&by_token, from("192.0.2.1", "/")).await.status, 500);
-            assert!(log.take()[0].contains("a request has no key to be limited by"));
+            let (limits, _) = per_key(Rate::per_hour(1), keys::Extension::<User>::new());
+            let by_user = app(RateLimitLayer::new(limits));
+            assert_eq!(ask(&by_user, from("192.0.2.1", "/")).await.status, 500);
+            let expected = "ERROR tollgate message=a request has no key to be limited by: it lacks the extension \
+                            tollgate_http::guard::request::User: put the layer that sets it outside of this one, which in \
+                            axum means to add it after this one: the layer that is added last runs first untold=0";
+            assert_eq!(log.take(), [expected]);
         });
     });
 }
@@ -173,7 +116,7 @@ fn mistakes_are_logged_as_sparingly_as_refusals() {
     let log = Log::new(Level::WARN);
     let _guard = tracing::subscriber::set_default(log.clone());
     run(async {
-        let (limits, clock) = per_key(Rate::per_second(1), keys::Header::new("x-api-key"));
+        let (limits, clock) = per_key(Rate::per_second(1), keys::Extension::<User>::new());
         let guard = Guard::new(limits).clock(Arc::clone(&clock));
         let app = app(RateLimitLayer::of(guard.log(Rate::per_second(2).burst(2))));
         let ask_one = async || ask(&app, from("192.0.2.1", "/")).await.status;
@@ -192,13 +135,13 @@ fn mistakes_are_logged_as_sparingly_as_refusals() {
 #[test]
 fn a_key_that_not_one_request_has_is_warned_of_once() {
     let user = || keys::Extension::<User>::new();
-    for missing in [Missing::Pass, Missing::Peer] {
+    for missing in [OnMissingKey::Pass, OnMissingKey::OneCounter] {
         for with_user in [None, Some(50), Some(99)] {
             let log = Log::new(Level::WARN);
             tracing::subscriber::with_default(log.clone(), || {
                 run(async {
                     let (limits, _) = per_key(Rate::per_second(1_000).burst(1_000), user());
-                    let app = app(RateLimitLayer::new(limits.missing(missing)));
+                    let app = app(RateLimitLayer::new(limits.on_missing_key(missing)));
                     for number in 0..300 {
                         let mut request = from("192.0.2.1", "/");
                         if Some(number) == with_user {
@@ -218,6 +161,57 @@ fn a_key_that_not_one_request_has_is_warned_of_once() {
             });
         }
     }
+}
+
+/// What clients don't send is their mistake: it makes no line that operators read, but for one if it is never sent.
+#[test]
+fn clients_cause_neither_500_nor_lines_above_debug() {
+    let log = Log::new(Level::INFO);
+    let debug = Log::new(Level::DEBUG);
+    for (log, is_debug) in [(log, false), (debug, true)] {
+        tracing::subscriber::with_default(log.clone(), || {
+            run(async {
+                let key = keys::Header::new("x-api-key");
+                let (limits, _) = per_key(Rate::per_second(1_000).burst(1_000), key);
+                let app = app(RateLimitLayer::new(limits));
+                let mut good = from("192.0.2.1", "/");
+                let headers = good.headers_mut();
+                headers.insert("x-api-key", "a".parse().expect("a value"));
+                assert_eq!(ask(&app, good).await.status, 200);
+                for _ in 0..150 {
+                    assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 400);
+                }
+                let lines = log.take();
+                if is_debug {
+                    let expected = "DEBUG tollgate message=a request lacks the key of its limit rule=\"requests\" \
+                                    outcome=\"refused\" reason=\"missing_key\" wanted=\"exactly one header x-api-key\" \
+                                    untold=0";
+                    assert_eq!(lines[0], expected);
+                } else {
+                    assert_eq!(lines, [] as [String; 0]);
+                }
+            });
+        });
+    }
+}
+
+/// A layer that denies all it sees, as nobody sends its header, says so once.
+#[test]
+fn a_header_that_nobody_sends_is_warned_of_within_100_requests() {
+    let log = Log::new(Level::INFO);
+    tracing::subscriber::with_default(log.clone(), || {
+        run(async {
+            let key = keys::Header::new("x-api-kye");
+            let app = app(RateLimitLayer::new(per_key(Rate::per_hour(1), key).0));
+            for _ in 0..300 {
+                assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 400);
+            }
+            let expected = "WARN tollgate message=not one request so far had the key of its limit: if clients needn't send \
+                            it, name another key to fall back to: keys::first((…, keys::Address::new())) requests=100 \
+                            on_missing_key=\"deny\" wanted=\"exactly one header x-api-kye\"";
+            assert_eq!(log.take(), [expected]);
+        });
+    });
 }
 
 /// The log says what it was: a list, a block, or a limit.
@@ -274,8 +268,9 @@ fn clones_of_an_address_warn_once() {
             let lines = log.take();
             assert_eq!(lines.len(), 1, "{lines:?}");
             // Who has no key of its own, and is counted by its address, is no other.
-            let (limits, _) = per_key(Rate::per_hour(100), keys::Bearer);
-            let app = app(RateLimitLayer::new(limits.missing(Missing::Peer)));
+            let or_address = keys::Bearer.or(keys::Address::new());
+            let (limits, _) = per_key(Rate::per_hour(100), or_address);
+            let app = app(RateLimitLayer::new(limits));
             for _ in 0..3 {
                 ask(&app, forged()).await;
             }

@@ -14,11 +14,11 @@ use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Policy};
 use tollgate_tower::{
-    Answers, Asked, Block, Cost, Denial, Dialect, ExactPerKey, Guard, Head, Judged, Kind, Limits,
-    PerKey, RateLimitLayer, Request as _, Settle, Tarpit, Terms, Usage, keys,
+    Answers, Asked, Block, Cost, Denial, DenyReason, Dialect, ExactPerKey, Guard, Head, Judged,
+    Limits, PerKey, RateLimitLayer, Request as _, Settle, Tarpit, Terms, Usage, keys,
 };
 
-use crate::kit::{Answer, app, ask, from, left, per_key};
+use crate::kit::{Answer, app, as_grpc, ask, from, left, per_key};
 
 fn with(
     mut request: Request<axum::body::Body>,
@@ -239,7 +239,7 @@ impl Limits<Head> for Later {
     fn ask(&self, _: &Head, _: &Terms<'_>) -> Asked<Judged<()>, Infallible> {
         let decision = Decision::new(Outcome::Denied, 1, 0, Duration::MAX, Duration::MAX);
         Asked::Now(Judged::Refused(Box::new(Denial::new(
-            Kind::Rate,
+            DenyReason::Rate,
             "late",
             decision,
         ))))
@@ -258,11 +258,7 @@ async fn the_longest_wait_there_is_can_be_told() {
     let app = app(RateLimitLayer::of(guard));
     let refused = ask(&app, from("192.0.2.1", "/")).await;
     assert_eq!(lines(&refused, "retry-after"), ["999999999999999"]);
-    let call = with(
-        from("192.0.2.1", "/"),
-        &[("content-type", "application/grpc")],
-    );
-    let refused = ask(&app, call).await;
+    let refused = ask(&app, as_grpc(from("192.0.2.1", "/"))).await;
     assert_eq!(lines(&refused, "grpc-status"), ["8"]);
     assert_eq!(lines(&refused, "grpc-retry-pushback-ms").len(), 1);
 }

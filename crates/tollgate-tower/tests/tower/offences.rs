@@ -9,7 +9,7 @@ use tollgate::KeyedLimiter;
 use tollgate::Rate;
 use tollgate::clock::{Manual, Tokio};
 use tollgate_tower::{
-    Block, Guard, Head, Kind, PerKey, RateLimitLayer, Request as _, Tarpit, keys,
+    Block, DenyReason, Guard, Head, PerKey, RateLimitLayer, Request as _, Tarpit, keys,
 };
 use tower::ServiceExt;
 
@@ -50,7 +50,7 @@ async fn lists_say_who_is_let_in_and_who_isnt() {
     assert_eq!(statuses(&app, "10.6.6.6", 2).await, [200, 200]);
     let denied = ask(&app, from("203.0.113.7", "/")).await;
     assert_eq!(denied.status, 429);
-    assert!(denied.body.contains(r#""kind":"blocked""#), "{denied:?}");
+    assert!(denied.body.contains(r#""reason":"blocked""#), "{denied:?}");
     assert_eq!(field(&denied, "retry-after"), None);
     assert_eq!(field(&denied, "ratelimit"), None);
     assert_eq!(ask(&app, from("192.0.2.1", "/users/666")).await.status, 429);
@@ -85,7 +85,10 @@ async fn who_is_refused_too_often_is_blocked_for_a_while() {
     );
     clock.advance(Duration::from_secs(1));
     let blocked = ask(&app, from("192.0.2.1", "/")).await;
-    assert!(blocked.body.contains(r#""kind":"blocked""#), "{blocked:?}");
+    assert!(
+        blocked.body.contains(r#""reason":"blocked""#),
+        "{blocked:?}"
+    );
     assert_eq!(field(&blocked, "retry-after"), Some("599"));
     assert_eq!(statuses(&app, "192.0.2.2", 1).await, [200], "another");
     // What is refused while it is blocked makes it no longer.
@@ -114,7 +117,10 @@ async fn refusals_that_are_forgotten_dont_add_up() {
 async fn a_handler_says_what_is_answered() {
     let (guard, _) = guard();
     let guard = guard.on_refusal(|head, denial, refused| {
-        assert_eq!((denial.kind, &*denial.limit), (Kind::Rate, "requests"));
+        assert_eq!(
+            (denial.reason, &*denial.limit),
+            (DenyReason::Rate, "requests")
+        );
         refused.status = 420;
         refused.body = format!("calm down, {}", head.path()).into();
         refused.fields.set("content-type", "text/plain");

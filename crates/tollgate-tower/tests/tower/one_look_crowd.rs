@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -112,6 +113,9 @@ fn slots_come_back_from_services_that_panic_and_fail() {
     let layer = RateLimitLayer::new(limits);
     let call = |path: &str| {
         let mut same = layer.layer(service_fn(wild));
+        let mut context = Context::from_waker(Waker::noop());
+        let is_ready = Service::<Request<Body>>::poll_ready(&mut same, &mut context);
+        assert!(is_ready.is_ready());
         task(same.call(from("192.0.2.1", path)))
     };
     for path in ["/panics", "/fails", "/breaks", "/"] {

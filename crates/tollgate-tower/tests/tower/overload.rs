@@ -124,7 +124,7 @@ fn is_a_refusal(answer: &str) {
     assert!(answer.contains("\r\nretry-after: 1\r\n"), "{answer}");
     let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
     assert!(
-        body.starts_with('{') && body.contains(r#""kind":"shed""#),
+        body.starts_with('{') && body.contains(r#""reason":"shed""#),
         "{answer}"
     );
 }

@@ -54,7 +54,7 @@ async fn rules_are_asked_by_the_facts_that_they_name() {
     assert!(
         refused
             .body
-            .contains(r#""kind":"rate","violated-policies":["users"]"#),
+            .contains(r#""reason":"rate","violated-policies":["users"]"#),
         "{refused:?}"
     );
     assert_eq!(ask(&app, with_user("bob", "/users/1")).await.status, 200);
@@ -104,7 +104,7 @@ async fn a_slot_is_held_until_the_answer_was_read_or_dropped() {
     let second = ask(&app, request()).await;
     assert_eq!(second.status, 429);
     assert!(
-        second.body.contains(r#""kind":"concurrency""#),
+        second.body.contains(r#""reason":"concurrency""#),
         "{second:?}"
     );
     drop(first);
@@ -247,4 +247,55 @@ async fn rules_that_change_under_those_who_wait_charge_them_once() {
         left.push(ask(&app, of_app(name)).await.status);
     }
     assert_eq!((left, engine.waiting()), (vec![200, 200], 0));
+}
+
+/// A customer sees the month, however few concurrent requests are left.
+#[tokio::test]
+async fn an_answer_lists_all_limits_that_were_met_the_most_urgent_first() {
+    for over in ["", ", over: wait 1ms"] {
+        let text = format!(
+            "limits:
+             - {{name: plan, key: ip, rate: 2/s, quota: 3/month, concurrency: 1{over}}}
+             - {{name: all, rate: 100/m}}"
+        );
+        let app = limited(&text);
+        let first = ask(&app, from("192.0.2.1", "/")).await;
+        let month = 2_678_400;
+        assert_eq!(
+            first.fields,
+            [
+                "content-type: text/plain; charset=utf-8".to_owned(),
+                "ratelimit-policy: \"plan:2/s\";q=2;w=1, \"plan:3/month\";q=3, \"all\";q=100;w=60, \
+                 \"plan:concurrency\";q=1"
+                    .to_owned(),
+                format!(
+                    "ratelimit: \"plan:2/s\";r=1;t=1, \"plan:3/month\";r=2;t={month}, \"all\";r=99;t=1, \
+                     \"plan:concurrency\";r=0"
+                ),
+            ]
+        );
+        ask(&app, from("192.0.2.1", "/")).await;
+        let denied = ask(&app, from("192.0.2.1", "/")).await;
+        assert_eq!(denied.status, 429);
+        assert!(
+            denied.fields[1]
+                .starts_with("ratelimit: \"plan:2/s\";r=0;t=1, \"plan:3/month\";r=1;t="),
+            "{denied:?}"
+        );
+        assert!(denied.body.contains(r#""violated-policies":["plan"]"#));
+    }
+}
+
+/// The fields stay short however many limits a policy has.
+#[tokio::test]
+async fn an_answer_lists_eight_limits_at_most() {
+    let rules = (0..20).map(|number| format!("{{name: rule-{number}, rate: {}/h}}", 50 - number));
+    let rules = rules.collect::<Vec<_>>().join(", ");
+    let app = limited(&format!("limits: [{rules}]"));
+    let answer = ask(&app, from("192.0.2.1", "/")).await;
+    assert_eq!(answer.fields[2].matches(";r=").count(), 8);
+    assert!(
+        answer.fields[2].starts_with("ratelimit: \"rule-19\";r=30"),
+        "{answer:?}"
+    );
 }

@@ -11,7 +11,7 @@ use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::verdict::Permits;
 use tollgate_engine::{Engine, Facts, Policy, Verdict};
-use tollgate_http::{Answered, fields, retry_after};
+use tollgate_http::{Answered, fields, retry_after, status_of};
 use tollgate_redis::Redis;
 use tollgate_testkit::redis::Server;
 use tollgate_tower::{ByPolicy, Dialect, Head, MoreFacts, RateLimitLayer};
@@ -148,7 +148,7 @@ fn by_engine(policy: &str, steps: &[Step]) -> Vec<Told> {
             facts.set_cost(cost);
         }
         for _ in 0..step.times {
-            let verdict = engine.decide(&facts);
+            let verdict = engine.decide_listing_limits(&facts);
             answers.push(told(&verdict));
             if let (Verdict::Passed(passed), true) = (verdict, step.is_held) {
                 held.push(passed.into_permits());
@@ -161,18 +161,18 @@ fn by_engine(policy: &str, steps: &[Step]) -> Vec<Told> {
 fn told(verdict: &Verdict<'_>) -> Told {
     let answered = Answered::of(verdict, verdict.refused().is_none());
     let mut lines = Vec::new();
-    if let Some(shown) = answered.shown() {
-        fields::write(&[Dialect::Draft8], &[shown], 0, |name, value| {
+    answered.show_limits(|limits| {
+        fields::write(&[Dialect::Draft8], limits, 0, |name, value| {
             lines.push(format!("{name}: {value}"));
         });
-    }
+    });
     if answered.is_allowed {
         return (200, lines);
     }
     if let Some(seconds) = retry_after(&answered.decision) {
         lines.push(format!("retry-after: {seconds}"));
     }
-    (answered.kind().status(), lines)
+    (status_of(answered.reason()), lines)
 }
 
 fn read(policy: &str) -> Policy {
@@ -298,10 +298,7 @@ async fn a_store_that_fails_behaves_as_its_rule_says() {
         for _ in 0..3 {
             let answer = ask(&app, step("user=ada")).await;
             if answer.status == 503 {
-                assert!(
-                    answer.body.contains(r#""kind":"unavailable""#),
-                    "{answer:?}"
-                );
+                assert!(answer.body.contains(r#""reason":"store""#), "{answer:?}");
                 assert!(
                     answer.body.contains("temporary-reduced-capacity"),
                     "{answer:?}"

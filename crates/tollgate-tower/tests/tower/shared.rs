@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::Method;
 use tollgate::Rate;
 use tollgate_tower::client::Trust;
-use tollgate_tower::{Missing, RateLimitLayer, User, keys};
+use tollgate_tower::{OnMissingKey, RateLimitLayer, User, keys};
 
 use crate::kit::{app, ask, from, per_key};
 
@@ -114,9 +114,9 @@ async fn fields_and_cookies_that_are_doubled_are_no_key() {
         ("x-api-key", vec!["a"], 200),
         ("x-api-key", vec!["a"], 429),
         ("x-api-key", vec!["b"], 200),
-        ("x-api-key", vec!["c", "d"], 500),
-        ("x-api-key", vec![" "], 500),
-        ("cookie", vec!["x=1; id=a"], 500),
+        ("x-api-key", vec!["c", "d"], 400),
+        ("x-api-key", vec![" "], 400),
+        ("cookie", vec!["x=1; id=a"], 400),
     ];
     let (limits, _) = per_key(Rate::per_second(1), keys::Header::new("X-API-Key"));
     let by_field = app(RateLimitLayer::new(limits));
@@ -135,10 +135,12 @@ async fn fields_and_cookies_that_are_doubled_are_no_key() {
         ("id=a", "Bearer t", 200),
         ("x=1; id=a", "bearer t", 429),
         ("id=a", "Bearer u", 200),
-        ("id=a; id=b", "Bearer t", 500),
-        ("idx=a", "Bearer t", 500),
-        ("id=b", "Basic t", 500),
-        ("id=b", "Bearer", 500),
+        // Two cookies count by the address.
+        ("id=a; id=b", "Bearer t", 200),
+        ("id=c; id=a", "Bearer t", 429),
+        ("idx=a", "Bearer t", 400),
+        ("id=b", "Basic t", 401),
+        ("id=b", "Bearer", 401),
     ];
     for (cookie, token, status) in rows {
         let mut request = from("192.0.2.1", "/");
@@ -154,19 +156,94 @@ async fn fields_and_cookies_that_are_doubled_are_no_key() {
 }
 
 #[tokio::test]
-async fn without_a_key_it_fails_or_passes_or_counts_by_the_connection() {
+async fn without_a_key_requests_are_denied_or_pass_or_share_one_counter() {
     for (missing, statuses) in [
-        (Missing::Fail, [500, 500]),
-        (Missing::Pass, [200, 200]),
-        (Missing::Peer, [200, 429]),
+        (OnMissingKey::Deny, [401, 401]),
+        (OnMissingKey::Pass, [200, 200]),
+        (OnMissingKey::OneCounter, [200, 429]),
     ] {
         let (limits, _) = per_key(Rate::per_second(1), keys::Bearer);
-        let app = app(RateLimitLayer::new(limits.missing(missing)));
-        for status in statuses {
-            let answer = ask(&app, from("192.0.2.1", "/")).await;
+        let app = app(RateLimitLayer::new(limits.on_missing_key(missing)));
+        for (address, status) in ["192.0.2.1", "192.0.2.2"].into_iter().zip(statuses) {
+            let answer = ask(&app, from(address, "/")).await;
             assert_eq!(answer.status, status, "{missing:?}");
         }
     }
+}
+
+/// A request with these header lines.
+fn with(lines: &[(&'static str, &str)]) -> http::Request<axum::body::Body> {
+    let mut request = from("198.51.100.7", "/");
+    for (name, value) in lines {
+        request
+            .headers_mut()
+            .append(*name, value.parse().expect("a value"));
+    }
+    request
+}
+
+/// The commonest key there is: whoever sends an API key has its own limit, and others have that of their address.
+#[tokio::test]
+async fn the_first_key_that_a_request_has_counts_and_no_two_share_a_counter() {
+    let or = keys::Header::new("x-api-key").or(keys::Address::new());
+    let first = keys::first((
+        keys::Bearer,
+        keys::Header::new("x-api-key"),
+        keys::Address::new(),
+    ));
+    let apps = [
+        app(RateLimitLayer::new(per_key(Rate::per_hour(1), or).0)),
+        app(RateLimitLayer::new(per_key(Rate::per_hour(1), first).0)),
+    ];
+    for app in apps {
+        // An API key that looks like the address is no address.
+        for (lines, status) in [
+            (&[][..], 200),
+            (&[][..], 429),
+            (&[("x-api-key", "198.51.100.7")][..], 200),
+            (&[("x-api-key", "198.51.100.7")][..], 429),
+            (&[("x-api-key", "a")][..], 200),
+            // Of two lines none is believed, and a client doesn't choose its key by them.
+            (&[("x-api-key", "a"), ("x-api-key", "b")][..], 400),
+        ] {
+            assert_eq!(ask(&app, with(lines)).await.status, status, "{lines:?}");
+        }
+    }
+    // The same text as a token and as an API key is two keys.
+    let two = keys::first((keys::Bearer, keys::Header::new("x-api-key")));
+    let app = app(RateLimitLayer::new(per_key(Rate::per_hour(1), two).0));
+    for (lines, status) in [
+        ([("authorization", "Bearer t")], 200),
+        ([("authorization", "Bearer t")], 429),
+        ([("x-api-key", "t")], 200),
+        ([("x-api-key", "t")], 429),
+        ([("accept", "t")], 400),
+    ] {
+        assert_eq!(ask(&app, with(&lines)).await.status, status, "{lines:?}");
+    }
+}
+
+/// A client reads what it has to send.
+#[tokio::test]
+async fn a_client_is_told_what_its_request_lacks() {
+    let no_key = per_key(Rate::per_hour(1), keys::Header::new("X-API-Key")).0;
+    let answer = ask(&app(RateLimitLayer::new(no_key)), from("192.0.2.1", "/")).await;
+    assert_eq!(answer.status, 400);
+    assert_eq!(
+        answer.body,
+        r#"{"type":"about:blank","title":"The request lacks the key that it has to be limited by","status":400,"detail":"The request lacks exactly one header x-api-key","reason":"missing_key","violated-policies":["requests"]}"#
+    );
+    let expected = [
+        "content-type: application/problem+json",
+        "cache-control: no-store",
+    ];
+    assert_eq!(answer.fields, expected);
+    let no_token = per_key(Rate::per_hour(1), keys::Bearer).0;
+    let answer = ask(&app(RateLimitLayer::new(no_token)), from("192.0.2.1", "/")).await;
+    assert_eq!(answer.status, 401);
+    assert!(answer.body.contains(r#""status":401"#), "{}", answer.body);
+    let challenge = "www-authenticate: Bearer".to_owned();
+    assert!(answer.fields.contains(&challenge), "{:?}", answer.fields);
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ use tollgate::shed::{Criticality, Partitions, Shedder};
 use tollgate_tower::ShedLayer;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-use crate::kit::{fields, task};
+use crate::kit::{as_grpc, fields, task};
 use crate::points::{Gradual, at_every_point};
 
 fn request() -> Request<String> {
@@ -272,12 +272,16 @@ async fn clones_share_the_limit_and_refusals_say_what_to_do() {
         let refused = other.oneshot(request()).await.expect("an answer");
         assert_eq!(refused.status(), 503);
         let said = fields(refused.headers());
-        let expected = ["content-type: application/problem+json", "retry-after: 1"];
+        let expected = [
+            "content-type: application/problem+json",
+            "retry-after: 1",
+            "cache-control: no-store",
+        ];
         assert_eq!(said, expected);
         let body = refused.into_body().collect().await.expect("a body");
         assert_eq!(
             String::from_utf8_lossy(&body.to_bytes()),
-            r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"The server has too much to do: try again later","status":503,"kind":"shed","violated-policies":["workers"],"retry_after":1}"#,
+            r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"The server is overloaded: try again later","status":503,"reason":"shed","violated-policies":["workers"],"retry_after":1}"#,
         );
     }
     let client = layer.for_client().layer(service_fn(full));
@@ -306,21 +310,42 @@ async fn an_answer_without_a_body_keeps_no_place() {
 #[tokio::test]
 async fn a_refused_call_of_grpc_is_unavailable() {
     let layer = ShedLayer::by(Arc::new(ConcurrencyLimiter::new(0)));
-    let mut request = request();
-    let grpc = http::HeaderValue::from_static("application/grpc");
-    request.headers_mut().insert("content-type", grpc);
     let service = layer.layer(service_fn(full));
-    let refused = service.oneshot(request).await.expect("an answer");
+    let refused = service
+        .oneshot(as_grpc(request()))
+        .await
+        .expect("an answer");
     assert_eq!(refused.status(), 200);
     let said = fields(refused.headers());
     let expected = [
         "content-type: application/grpc",
         "grpc-status: 14",
-        "grpc-message: The server has too much to do: try again later",
+        "grpc-message: The server is overloaded: try again later",
         "grpc-retry-pushback-ms: 1000",
     ];
     assert_eq!(said[..4], expected);
     assert!(http_body::Body::is_end_stream(refused.body()));
+}
+
+/// Anything else with that content type reads a status, and no cache keeps it.
+#[tokio::test]
+async fn only_post_over_http_2_is_refused_as_grpc_does() {
+    for (method, version, status) in [
+        ("GET", http::Version::HTTP_2, 503),
+        ("POST", http::Version::HTTP_11, 503),
+        ("POST", http::Version::HTTP_2, 200),
+    ] {
+        let layer = ShedLayer::by(Arc::new(ConcurrencyLimiter::new(0)));
+        let mut request = as_grpc(request());
+        *request.method_mut() = method.parse().expect("a method");
+        *request.version_mut() = version;
+        let service = layer.layer(service_fn(full));
+        let refused = service.oneshot(request).await.expect("an answer");
+        assert_eq!(refused.status(), status, "{method} {version:?}");
+        let kept = refused.headers().get("cache-control");
+        let expected = (status == 503).then_some("no-store");
+        assert_eq!(kept.and_then(|value| value.to_str().ok()), expected);
+    }
 }
 
 #[tokio::test]

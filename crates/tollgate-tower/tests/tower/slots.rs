@@ -30,7 +30,7 @@ async fn a_slot_is_held_until_the_body_has_ended_or_is_dropped() {
     let second = ask(&app, request()).await;
     assert_eq!(second.status, 429);
     assert!(
-        second.body.contains(r#""kind":"concurrency""#),
+        second.body.contains(r#""reason":"concurrency""#),
         "{second:?}"
     );
     assert!(
@@ -55,7 +55,7 @@ async fn a_service_that_is_full_says_503() {
     let two = app.clone().oneshot(from("192.0.2.2", "/")).await;
     let shed = ask(&app, from("192.0.2.3", "/")).await;
     assert_eq!(shed.status, 503);
-    assert!(shed.body.contains(r#""kind":"shed""#), "{shed:?}");
+    assert!(shed.body.contains(r#""reason":"shed""#), "{shed:?}");
     drop((one, two));
     let answer = ask(&app, from("192.0.2.3", "/")).await;
     assert_eq!((answer.status, left(&answer)), (200, 1));
@@ -118,7 +118,7 @@ async fn who_finds_what_newcomers_share_taken_is_told_that_the_server_is_full() 
     assert_eq!(first.as_ref().expect("an answer").status(), 200);
     let second = ask(&app, from("192.0.2.2", "/")).await;
     assert_eq!(second.status, 503, "{second:?}");
-    assert!(second.body.contains(r#""kind":"shed""#), "{second:?}");
+    assert!(second.body.contains(r#""reason":"shed""#), "{second:?}");
     // A limit that others use up isn't this client's, and its numbers say nothing of it.
     let told = second.fields.iter();
     assert_eq!(told.filter(|line| line.starts_with("ratelimit")).count(), 0);

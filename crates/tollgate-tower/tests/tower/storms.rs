@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::routing::get;
+use axum::routing::any;
 use http::{Request, Response};
 use tollgate::clock::{Manual, Tokio};
 use tollgate::{KeyedConcurrency, Rate};
@@ -17,7 +17,7 @@ use tollgate_engine::{Engine, Policy};
 use tollgate_tower::{AtOnce, Block, ByPolicy, Guard, Head, Limits, RateLimitLayer, Tarpit, keys};
 use tower::ServiceExt;
 
-use crate::kit::{Task, app, ask, from, per_key, task};
+use crate::kit::{Task, app, as_grpc, ask, from, per_key, task};
 
 /// Numbers that look random, the same for each seed.
 struct Dice(u64);
@@ -209,12 +209,9 @@ async fn told<L: Limits<Head>>(guard: impl Fn() -> Guard<Head, L>) -> [(u16, Opt
     let mut answers = Vec::new();
     for guard in [guard(), guard().shadow()] {
         let app = Router::new()
-            .route("/", get(|| async { "hello" }))
+            .route("/", any(|| async { "hello" }))
             .layer(RateLimitLayer::of(guard));
-        for content_type in ["application/grpc", "text/plain"] {
-            let mut request = from("192.0.2.1", "/");
-            let value = content_type.parse().expect("a value");
-            request.headers_mut().insert("content-type", value);
+        for request in [as_grpc(from("192.0.2.1", "/")), from("192.0.2.1", "/")] {
             let answer = ask(&app, request).await;
             let status = |line: &String| Some(line.strip_prefix("grpc-status: ")?.to_owned());
             let status = answer.fields.iter().find_map(status);
@@ -229,7 +226,7 @@ async fn grpc_and_shadow_agree_on_what_is_refused() {
     let passes = || (200, None);
     let grpc = |code: &str| (200, Some(code.to_owned()));
     let no_key = told(|| Guard::new(per_key(Rate::per_hour(1), keys::Bearer).0)).await;
-    assert_eq!(no_key, [grpc("13"), (500, None), passes(), passes()]);
+    assert_eq!(no_key, [grpc("16"), (401, None), passes(), passes()]);
     let limits = || per_key(Rate::per_hour(1), keys::Address::new()).0;
     let denied = told(|| Guard::new(limits()).deny(|_| true)).await;
     assert_eq!(denied, [grpc("8"), (429, None), passes(), passes()]);

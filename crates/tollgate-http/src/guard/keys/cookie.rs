@@ -2,12 +2,17 @@
 
 use std::hash::{Hash, Hasher};
 
-use super::{KeyOf, Request};
+use super::{Address, KeyOf, KeySource, MissingKey, Request};
+use crate::client::Network;
 
-/// A cookie. If it is there several times the request has no key.
+/// A cookie.
 ///
 /// Most who read cookies take away quotes and percent signs, so that `sid=abc`, `sid="abc"` and `sid=%61bc` are one session: they are
 /// one key as well.
+///
+/// A request may have several cookies of one name that differ: any page of a sibling domain can give a browser a second one, and its
+/// user can't do anything about it. Nobody knows which of them the service reads, so such a request counts by its
+/// [address](Self::doubled_by): neither is anybody locked out, nor is a second cookie a fresh limit.
 ///
 /// ```
 /// use tollgate_http::guard::keys::Cookie;
@@ -16,7 +21,19 @@ use super::{KeyOf, Request};
 /// # let _ = key;
 /// ```
 #[derive(Clone, Debug)]
-pub struct Cookie(Box<str>);
+pub struct Cookie {
+    name: Box<str>,
+    doubled_by: Address,
+}
+
+/// The key of a request by a cookie.
+#[derive(Clone, Copy, Debug, Hash)]
+pub enum CookieKey<'r> {
+    /// The only value.
+    Value(CookieValue<'r>),
+    /// There are several: where the request comes from, if that is known. All others share one key.
+    Doubled(Option<Network>),
+}
 
 /// What a cookie says, without quotes and percent signs.
 #[derive(Clone, Copy, Debug)]
@@ -25,26 +42,71 @@ pub struct CookieValue<'r>(&'r [u8]);
 impl Cookie {
     /// The cookie of this name.
     pub fn new(name: &str) -> Self {
-        Self(name.into())
+        Self {
+            name: name.into(),
+            doubled_by: Address::new(),
+        }
+    }
+
+    /// How the address is found that requests with several such cookies count by: by the connection, unless this says which proxies
+    /// are believed. Say it behind a proxy, where all of them share one limit otherwise.
+    ///
+    /// ```
+    /// use tollgate_http::client::Trust;
+    /// use tollgate_http::guard::keys::{Address, Cookie};
+    ///
+    /// let address = Address::new().behind(Trust::proxies(["10.0.0.0/8".parse()?]));
+    /// let key = Cookie::new("sid").doubled_by(address);
+    /// # let _ = key;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn doubled_by(mut self, address: Address) -> Self {
+        self.doubled_by = address;
+        self
     }
 }
 
 impl<R: Request + ?Sized> KeyOf<R> for Cookie {
     type Key<'r>
-        = CookieValue<'r>
+        = CookieKey<'r>
     where
         R: 'r;
 
-    fn key<'r>(&'r self, request: &'r R) -> Option<CookieValue<'r>> {
+    fn key<'r>(&'r self, request: &'r R) -> Option<CookieKey<'r>> {
         let lines = request.lines("cookie");
         let pairs = lines.flat_map(|line| line.split(|byte| *byte == b';'));
         let mut values = pairs.filter_map(|pair| {
             let at = pair.iter().position(|byte| *byte == b'=')?;
-            let is_own = pair[..at].trim_ascii() == self.0.as_bytes();
-            is_own.then(|| unquoted(pair[at + 1..].trim_ascii()))
+            let is_own = pair[..at].trim_ascii() == self.name.as_bytes();
+            let value = unquoted(pair[at + 1..].trim_ascii());
+            (is_own && !value.is_empty()).then_some(CookieValue(value))
         });
         let first = values.next()?;
-        (values.next().is_none() && !first.is_empty()).then_some(CookieValue(first))
+        Some(if values.all(|other| other.is_same(first)) {
+            CookieKey::Value(first)
+        } else {
+            CookieKey::Doubled(self.doubled_by.key(request))
+        })
+    }
+
+    fn missing(&self, _: &R) -> MissingKey {
+        MissingKey::new(KeySource::Request, &format!("a cookie {}", self.name))
+    }
+}
+
+impl CookieValue<'_> {
+    fn is_same(self, other: Self) -> bool {
+        let (mut own, mut its) = (self.0, other.0);
+        loop {
+            match (decoded(own), decoded(its)) {
+                (None, None) => return true,
+                (Some((a, own_rest)), Some((b, its_rest))) if a == b => {
+                    (own, its) = (own_rest, its_rest);
+                }
+                _ => return false,
+            }
+        }
     }
 }
 

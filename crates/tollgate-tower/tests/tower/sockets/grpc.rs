@@ -70,15 +70,15 @@ async fn a_service_that_is_full_is_unavailable() {
     assert!(client.check(anything()).await.is_ok());
 }
 
-/// What is the service's mistake is an internal error to its clients, however they are told.
+/// What a caller has to send is the caller's mistake, and it is told what it lacks.
 #[tokio::test]
-async fn a_call_without_a_key_is_an_internal_error() {
+async fn a_call_without_its_key_is_an_invalid_one() {
     let key = || keys::Header::new("x-api-key");
     let (limits, _) = per_key(Rate::per_minute(2), key());
     let mut client = serve(RateLimitLayer::new(limits)).await;
     let status = client.check(anything()).await.expect_err("it has no key");
-    assert_eq!(status.code(), Code::Internal);
-    let message = "The server can't tell whose request this is: its log says why";
+    assert_eq!(status.code(), Code::InvalidArgument);
+    let message = "The call lacks exactly one header x-api-key";
     assert_eq!(status.message(), message);
     // In shadow nothing comes of it.
     let (limits, _) = per_key(Rate::per_minute(2), key());

@@ -1,0 +1,351 @@
+//! The facts of a request that a policy asks for.
+//!
+//! A fact that is left out because of what a client sends would switch off the rule that needs it, so each is filled in. A header that
+//! comes in several lines is compared line by line and as one text: what is blocked or limited holds for any of them, an exemption for
+//! each line. If its value is used, as that of a key is, the request is denied: nobody knows which line the service reads.
+
+use std::borrow::Cow;
+
+use tollgate_engine::facts::text_of_bytes;
+use tollgate_engine::{Facts, FactsAsked};
+
+use super::host;
+use super::missing::{KeySource, MissingKey};
+use super::request::{MoreFacts, Request, Tenant, Tier, User};
+
+/// So many sets of facts may stand for one request.
+const MOST_SETS: usize = 64;
+
+/// Headers by which clients usually send an API key; beside these `Authorization: ApiKey …`.
+const API_KEY_HEADERS: [&str; 3] = ["x-api-key", "api-key", "apikey"];
+
+/// The scheme of an API key in `Authorization`.
+const API_KEY_SCHEME: &[u8] = b"apikey ";
+
+/// The value of a fact.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Value<'r> {
+    Absent,
+    Text(&'r str),
+    /// It isn't in the request as it is meant: several lines of a list, or bytes that are no text.
+    Owned(String),
+    /// The client sends several values, and the fact is only compared.
+    Several(Several),
+    /// The client sends several values of what should be one.
+    Ambiguous,
+}
+
+/// Several values of one fact.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Several {
+    /// Each once.
+    each: Vec<String>,
+    /// All of them as one text, if a service may read them so.
+    joined: Option<String>,
+}
+
+/// What becomes of the value of a fact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    /// It is only compared.
+    Compared,
+    /// It is a part of a key, a cost, a tier or a class.
+    Taken,
+}
+
+/// Facts that outlive their request.
+#[derive(Debug)]
+pub(super) struct OwnedFacts {
+    /// Which were looked for.
+    pub(super) asked: FactsAsked,
+    /// Those that were found, by their number among these.
+    single: Vec<(usize, Box<str>)>,
+    /// Those that have several values.
+    several: Vec<(usize, Several)>,
+}
+
+impl OwnedFacts {
+    /// The facts of a request, to be kept. It is denied if it has too many values of them.
+    pub(super) fn of<R: Request + ?Sized>(
+        request: &R,
+        ip: Option<&str>,
+        asked: FactsAsked,
+    ) -> Result<Self, MissingKey> {
+        let (mut single, mut several, mut sets) = (Vec::new(), Vec::new(), 1_usize);
+        for (number, name, value) in facts(request, ip, &asked) {
+            match value {
+                Value::Absent => {}
+                Value::Text(text) => single.push((number, text.into())),
+                Value::Owned(text) => single.push((number, text.into())),
+                Value::Ambiguous => return Err(ambiguous(name)),
+                Value::Several(values) => {
+                    sets = sets.saturating_mul(values.len());
+                    if sets > MOST_SETS {
+                        return Err(ambiguous(name));
+                    }
+                    several.push((number, values));
+                }
+            }
+        }
+        Ok(Self {
+            asked: asked.kept(),
+            single,
+            several,
+        })
+    }
+
+    /// The facts, with the first value of those that have several.
+    pub(super) fn first(&self) -> Facts<'_> {
+        self.set(0)
+    }
+
+    /// The same with the other values, in every combination.
+    pub(super) fn others(&self) -> Vec<Facts<'_>> {
+        let sets = self
+            .several
+            .iter()
+            .map(|(_, values)| values.len())
+            .product();
+        (1..sets).map(|number| self.set(number)).collect()
+    }
+
+    fn set(&self, mut number: usize) -> Facts<'_> {
+        let single = self.single.iter();
+        let single = single.map(|(fact, value)| (&*self.asked[*fact], &**value));
+        let (mut facts, mut is_joined): (Facts<'_>, _) = (single.collect(), false);
+        for (fact, values) in &self.several {
+            let place = number % values.len();
+            number /= values.len();
+            is_joined |= place == values.each.len();
+            facts.set(&self.asked[*fact], values.get(place));
+        }
+        if is_joined { facts.joined() } else { facts }
+    }
+}
+
+impl Several {
+    fn len(&self) -> usize {
+        self.each.len() + usize::from(self.joined.is_some())
+    }
+
+    fn get(&self, place: usize) -> &str {
+        let each = self.each.get(place).map(String::as_str);
+        each.or(self.joined.as_deref()).unwrap_or_default()
+    }
+}
+
+/// The facts that a policy asks for, each with its number.
+pub(super) fn facts<'r, R: Request + ?Sized>(
+    request: &'r R,
+    ip: Option<&'r str>,
+    asked: &'r FactsAsked,
+) -> impl Iterator<Item = (usize, &'r str, Value<'r>)> {
+    let more = request.extension::<MoreFacts>();
+    asked.iter().enumerate().map(move |(number, name)| {
+        let value = match more.and_then(|more| more.get(name)) {
+            Some(told) => Value::Text(told),
+            None => {
+                let used = if asked.is_only_compared(number) {
+                    Use::Compared
+                } else {
+                    Use::Taken
+                };
+                fact(request, ip, name, used)
+            }
+        };
+        (number, &**name, value)
+    })
+}
+
+/// Why a request with two values of this fact is denied.
+#[cold]
+pub(super) fn ambiguous(fact: &str) -> MissingKey {
+    let wanted = match (header_name(fact), fact) {
+        (Some(header), _) => Cow::Owned(format!("a single line of the header {header}")),
+        (None, "api_key") => Cow::Borrowed("a single API key"),
+        (None, _) => Cow::Owned(format!("a single value of {fact}")),
+    };
+    MissingKey::new(KeySource::Request, &wanted)
+}
+
+/// What a request says of a fact.
+#[inline]
+fn fact<'r, R: Request + ?Sized>(
+    request: &'r R,
+    ip: Option<&'r str>,
+    name: &'r str,
+    used: Use,
+) -> Value<'r> {
+    let known = match name {
+        "method" => Some(request.method()),
+        "path" => Some(request.path()),
+        "route" => request.route(),
+        "host" => return host_name(request, used),
+        "ip" => ip,
+        "user" => request.extension::<User>().map(|user| &*user.0),
+        "tenant" => request.extension::<Tenant>().map(|tenant| &*tenant.0),
+        "tier" => request.extension::<Tier>().map(|tier| &*tier.0),
+        "api_key" => return api_key(request, used),
+        _ => match header_name(name) {
+            Some(header) => return header_value(request, header, used),
+            None => None,
+        },
+    };
+    known.map_or(Value::Absent, Value::Text)
+}
+
+/// The header that a fact is the value of. Policies may write a colon for the dot.
+fn header_name(fact: &str) -> Option<&str> {
+    fact.strip_prefix("header.")
+        .or_else(|| fact.strip_prefix("header:"))
+}
+
+/// All lines of a header.
+fn header_value<'r, R: Request + ?Sized>(request: &'r R, name: &'r str, used: Use) -> Value<'r> {
+    let mut lines = request.lines(name);
+    let Some(first) = lines.next() else {
+        return Value::Absent;
+    };
+    match lines.next() {
+        None => text(first),
+        Some(second) => {
+            let lines = [first, second].into_iter().chain(lines).collect();
+            several_lines(name, lines, used)
+        }
+    }
+}
+
+/// Lines of a list are one list (RFC 9110); any other header has one value.
+#[cold]
+fn several_lines<'r>(name: &str, lines: Vec<&'r [u8]>, used: Use) -> Value<'r> {
+    let separator: &[u8] = match name {
+        // RFC 9113 lets clients divide it.
+        "cookie" => b"; ",
+        _ => b", ",
+    };
+    let joined = text_of_bytes(&lines.join(separator)).into_owned();
+    match used {
+        Use::Taken if name == "cookie" || is_list(name) => Value::Owned(joined),
+        Use::Taken => Value::Ambiguous,
+        Use::Compared => Value::Several(Several {
+            each: unique(lines.into_iter().map(text_of_bytes)),
+            joined: Some(joined),
+        }),
+    }
+}
+
+/// Each value once.
+fn unique<'v>(values: impl Iterator<Item = Cow<'v, str>>) -> Vec<String> {
+    let mut unique: Vec<String> = Vec::new();
+    for value in values {
+        if !unique.iter().any(|own| **own == *value) {
+            unique.push(value.into_owned());
+        }
+    }
+    unique
+}
+
+/// The host, which a request may tell by its target and by any number of lines.
+fn host_name<R: Request + ?Sized>(request: &R, used: Use) -> Value<'_> {
+    let own = request.host().map(host::name);
+    let mut lines = request.lines("host");
+    match (own, lines.next(), lines.next()) {
+        (None, None, _) => Value::Absent,
+        (Some(own), None, _) => cow(own),
+        (Some(own), Some(line), None)
+            if str::from_utf8(line).is_ok_and(|line| host::name(line) == own) =>
+        {
+            cow(own)
+        }
+        (own, _, _) => several_hosts(request, own, used),
+    }
+}
+
+#[cold]
+fn several_hosts<'r, R: Request + ?Sized>(
+    request: &'r R,
+    own: Option<Cow<'r, str>>,
+    used: Use,
+) -> Value<'r> {
+    let lines = request.lines("host").map(|line| {
+        let written = text_of_bytes(line);
+        Cow::Owned(host::name(&written).into_owned())
+    });
+    one_of(unique(own.into_iter().chain(lines)), used)
+}
+
+/// The only value, or what becomes of several of which a service reads any.
+fn one_of<'r>(mut values: Vec<String>, used: Use) -> Value<'r> {
+    match (values.len(), used) {
+        (0, _) => Value::Absent,
+        (1, _) => Value::Owned(values.remove(0)),
+        (_, Use::Taken) => Value::Ambiguous,
+        (_, Use::Compared) => Value::Several(Several {
+            each: values,
+            joined: None,
+        }),
+    }
+}
+
+fn cow(value: Cow<'_, str>) -> Value<'_> {
+    match value {
+        Cow::Borrowed(text) => Value::Text(text),
+        Cow::Owned(text) => Value::Owned(text),
+    }
+}
+
+/// Headers that are lists, so that clients and proxies may send them in several lines.
+fn is_list(name: &str) -> bool {
+    const LISTS: [&str; 16] = [
+        "cache-control",
+        "connection",
+        "content-encoding",
+        "content-language",
+        "expect",
+        "forwarded",
+        "if-match",
+        "if-none-match",
+        "pragma",
+        "prefer",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "via",
+        "warning",
+    ];
+    LISTS.contains(&name) || name.starts_with("accept") || name.starts_with("x-forwarded-")
+}
+
+/// Bytes that are no text are a value as well: left out, they would switch off the rule.
+fn text(line: &[u8]) -> Value<'_> {
+    cow(text_of_bytes(line))
+}
+
+/// The API key, wherever clients usually send it. One that is sent in two places has to be the same, and none is sent twice in one.
+fn api_key<R: Request + ?Sized>(request: &R, used: Use) -> Value<'_> {
+    let schemes = request.lines("authorization").filter_map(|line| {
+        let (scheme, key) = line.split_at_checked(API_KEY_SCHEME.len())?;
+        scheme.eq_ignore_ascii_case(API_KEY_SCHEME).then_some(key)
+    });
+    let headers = API_KEY_HEADERS
+        .into_iter()
+        .flat_map(|name| request.lines(name));
+    let mut keys = headers
+        .chain(schemes)
+        .map(<[u8]>::trim_ascii)
+        .filter(|key| !key.is_empty());
+    let Some(first) = keys.next() else {
+        return Value::Absent;
+    };
+    let Some(second) = keys.next() else {
+        return text(first);
+    };
+    let is_doubled = |name: &&str| request.lines(name).nth(1).is_some();
+    let mut places = API_KEY_HEADERS.iter().chain([&"authorization"]);
+    if used == Use::Taken && places.any(is_doubled) {
+        return Value::Ambiguous;
+    }
+    let all = [first, second].into_iter().chain(keys);
+    one_of(unique(all.map(text_of_bytes)), used)
+}

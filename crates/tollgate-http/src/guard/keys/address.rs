@@ -1,0 +1,270 @@
+//! The client's address and the connection as keys, and the warning about proxies that aren't trusted.
+
+use std::cell::Cell;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::{KeyOf, KeySource, MissingKey};
+use crate::client::{Network, Told, Trust};
+use crate::guard::hooks;
+use crate::guard::request::Request;
+
+/// So many requests of a thread are searched for addresses that nobody believes, and then one of so many: a proxy that isn't
+/// trusted sends one with each request. A prime, so that layers that take turns all get some.
+const ALL_AT_FIRST: u32 = 256;
+const ONE_OF: u32 = 61;
+
+thread_local! {
+    /// Requests of this thread until the next that is searched; at first those above [`ONE_OF`] are as well.
+    static UNSEARCHED: Cell<u32> = const { Cell::new(ONE_OF + ALL_AT_FIRST) };
+}
+
+/// The address of the client: that of the connection, or the one that [trusted](Trust) proxies tell.
+///
+/// IPv6 addresses are taken by their first 64 bits, as one household or machine has all of the rest; those that a translator made of
+/// IPv4 addresses (NAT64, `64:ff9b::/96`) are taken for these.
+///
+/// ```
+/// use tollgate_http::client::Trust;
+/// use tollgate_http::guard::keys::Address;
+///
+/// let key = Address::new().behind(Trust::proxies(["10.0.0.0/8".parse()?])).ipv6_bits(56);
+/// # let _ = key;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Clones, as for several layers, warn together of a proxy that isn't trusted: once.
+#[derive(Debug)]
+pub struct Address {
+    trust: Trust,
+    ipv4_bits: u8,
+    ipv6_bits: u8,
+    /// It was said that somebody isn't believed. Made when it is first cloned, or has something to say: most never are.
+    warned: OnceLock<Arc<AtomicBool>>,
+}
+
+impl Address {
+    /// That of the connection.
+    pub const fn new() -> Self {
+        Self {
+            trust: Trust::nobody(),
+            ipv4_bits: 32,
+            ipv6_bits: 64,
+            warned: OnceLock::new(),
+        }
+    }
+
+    /// The one that these proxies tell.
+    #[must_use]
+    pub fn behind(mut self, trust: Trust) -> Self {
+        self.trust = trust;
+        self
+    }
+
+    /// IPv6 addresses that begin with as many equal bits are one client: 32 to 128, fewer or more are taken as these.
+    #[must_use]
+    pub fn ipv6_bits(mut self, bits: u8) -> Self {
+        self.ipv6_bits = bits.clamp(32, 128);
+        self
+    }
+
+    /// The same for IPv4: 16 to 32.
+    #[must_use]
+    pub fn ipv4_bits(mut self, bits: u8) -> Self {
+        self.ipv4_bits = bits.clamp(16, 32);
+        self
+    }
+
+    /// Whether a request comes from one of these networks: for lists of who is let in, and who isn't.
+    ///
+    /// ```
+    /// use tollgate::Rate;
+    /// use tollgate_http::guard::{Guard, PerKey, Request, keys::Address};
+    ///
+    /// fn guard<R: Request + 'static>() -> Result<Guard<R, PerKey<Address>>, Box<dyn std::error::Error>> {
+    ///     let limits = PerKey::new(Rate::per_second(10), Address::new())?;
+    ///     Ok(Guard::new(limits)
+    ///         .allow(Address::new().within(["10.0.0.0/8".parse()?]))
+    ///         .deny(Address::new().within(["203.0.113.0/24".parse()?, "2001:db8:bad::/48".parse()?])))
+    /// }
+    /// # let _ = guard::<Never>;
+    /// # struct Never;
+    /// # impl Request for Never {
+    /// #     fn peer(&self) -> Option<std::net::SocketAddr> { None }
+    /// #     fn method(&self) -> &str { "" }
+    /// #     fn path(&self) -> &str { "" }
+    /// #     fn host(&self) -> Option<&str> { None }
+    /// #     fn route(&self) -> Option<&str> { None }
+    /// #     fn lines<'r>(&'r self, _: &'r str) -> impl DoubleEndedIterator<Item = &'r [u8]> { std::iter::empty() }
+    /// #     fn extension<T: Send + Sync + 'static>(&self) -> Option<&T> { None }
+    /// # }
+    /// ```
+    pub fn within<R: Request + ?Sized>(
+        self,
+        networks: impl IntoIterator<Item = Network>,
+    ) -> impl Fn(&R) -> bool + Send + Sync + 'static {
+        let networks: Box<[Network]> = networks.into_iter().collect();
+        move |request: &R| {
+            let address = self.client(request);
+            address.is_some_and(|address| networks.iter().any(|one| one.contains(address)))
+        }
+    }
+
+    /// How many bits of an address are one client's, of IPv4 and IPv6.
+    pub(in crate::guard) const fn bits(&self) -> (u8, u8) {
+        (self.ipv4_bits, self.ipv6_bits)
+    }
+
+    /// Whose request it is, as [`Trust::client`] has it.
+    pub(in crate::guard) fn client(&self, request: &(impl Request + ?Sized)) -> Option<IpAddr> {
+        if self.reads_fields() {
+            return self.told(request);
+        }
+        request.peer().map(|peer| peer.ip().to_canonical())
+    }
+
+    /// Whether more than the connection is looked at.
+    #[inline(always)]
+    fn reads_fields(&self) -> bool {
+        self.trust.believes_some() || self.looks_for_strangers()
+    }
+
+    /// Who counts as one client with this address.
+    fn around(&self, address: IpAddr) -> Network {
+        let address = untranslated(address.to_canonical());
+        let bits = if address.is_ipv4() {
+            self.ipv4_bits
+        } else {
+            self.ipv6_bits
+        };
+        Network::around(address, bits)
+    }
+
+    /// Whether the field is looked for that somebody may send who isn't believed: only to warn, so not in every request.
+    #[inline(always)]
+    fn looks_for_strangers(&self) -> bool {
+        // Nothing else depends on it.
+        if let Some(warned) = self.warned.get()
+            && warned.load(Ordering::Relaxed)
+        {
+            return false;
+        }
+        let left = UNSEARCHED.get();
+        let is_due = left == 0 || left > ONE_OF;
+        if !is_due {
+            UNSEARCHED.set(left - 1);
+        }
+        is_due
+    }
+
+    #[inline(never)]
+    fn told(&self, request: &(impl Request + ?Sized)) -> Option<IpAddr> {
+        let peer = request.peer().map(|peer| peer.ip());
+        let lines = request.lines(self.trust.field().name());
+        // This one was searched, so the next is due later.
+        UNSEARCHED.set(match UNSEARCHED.get() {
+            0 => ONE_OF - 1,
+            left => left - 1,
+        });
+        let client = self.trust.client(peer, lines);
+        if client.told == Told::ByStranger {
+            self.warn();
+        }
+        client.address
+    }
+
+    /// Says once that a proxy may stand before the service which isn't trusted.
+    #[cold]
+    fn warn(&self) {
+        // Nothing else depends on it; if two come at once, one of them says it.
+        let warned = self.warned.get_or_init(Arc::default);
+        if !warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                target: hooks::TARGET,
+                field = self.trust.field().name(),
+                "a client's address was told by somebody who isn't trusted, and wasn't believed: if that is a proxy of \
+                 yours, all of its clients share one limit until you name it (Address::behind)"
+            );
+        }
+    }
+}
+
+/// The IPv4 address that a translator made this one of (64:ff9b::/96, RFC 6052), or the address itself: all clients behind the
+/// translator are in one network of 64 bits.
+const fn untranslated(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V6(six) => match six.segments() {
+            [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
+                IpAddr::V4(Ipv4Addr::from_bits((high as u32) << 16 | low as u32))
+            }
+            _ => address,
+        },
+        IpAddr::V4(_) => address,
+    }
+}
+
+impl Clone for Address {
+    fn clone(&self) -> Self {
+        let warned = self.warned.get_or_init(Arc::default);
+        Self {
+            trust: self.trust.clone(),
+            ipv4_bits: self.ipv4_bits,
+            ipv6_bits: self.ipv6_bits,
+            warned: OnceLock::from(Arc::clone(warned)),
+        }
+    }
+}
+
+impl Default for Address {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<R: Request + ?Sized> KeyOf<R> for Address {
+    type Key<'r>
+        = Network
+    where
+        R: 'r;
+
+    fn key<'r>(&'r self, request: &'r R) -> Option<Network> {
+        self.client(request).map(|client| self.around(client))
+    }
+
+    #[inline(always)]
+    fn glance<'r>(&'r self, request: &'r R) -> Option<Network> {
+        if self.reads_fields() {
+            return None;
+        }
+        // Each by itself: put together they would be an address that is copied byte by byte.
+        Some(match request.peer()? {
+            SocketAddr::V4(peer) => Network::around_v4(*peer.ip(), self.ipv4_bits),
+            SocketAddr::V6(peer) => self.around(IpAddr::V6(*peer.ip())),
+        })
+    }
+
+    fn missing(&self, _: &R) -> MissingKey {
+        MissingKey::new(KeySource::Connection, "the address of its connection")
+    }
+}
+
+/// The connection that a request came by: its address and port. So each connection has a limit of its own, whoever opened
+/// it: of requests, or with [`AtOnce`](crate::guard::AtOnce) of streams. Behind a proxy that is one of the proxy's.
+#[derive(Clone, Copy, Debug)]
+pub struct Connection;
+
+impl<R: Request + ?Sized> KeyOf<R> for Connection {
+    type Key<'r>
+        = SocketAddr
+    where
+        R: 'r;
+
+    fn key<'r>(&'r self, request: &'r R) -> Option<SocketAddr> {
+        request.peer()
+    }
+
+    fn missing(&self, _: &R) -> MissingKey {
+        MissingKey::new(KeySource::Connection, "the address of its connection")
+    }
+}
