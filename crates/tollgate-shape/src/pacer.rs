@@ -279,7 +279,7 @@ impl<C: Clock> Pacer<C> {
 impl<C: Clock> Shared<C> {
     /// What a refusal of the limit means for one whose own deadline is this.
     pub(crate) fn refused(&self, refused: &Refused, own: Patience) -> PaceRefused {
-        let turn_in = refused.decision().retry_after;
+        let turn_in = refused.decision().wait();
         let waiting = self.limiter.waiters();
         match own {
             Patience::Own if turn_in <= self.most => PaceRefused::TooLate { waiting, turn_in },

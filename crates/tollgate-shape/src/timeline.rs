@@ -144,6 +144,17 @@ impl Timeline {
         was_held
     }
 
+    /// The clock was set back: what was `from` is `to` now.
+    pub(crate) fn set_back(&mut self, from: Timestamp, to: Timestamp) {
+        let earlier = |time: Timestamp| match time {
+            Timestamp::MAX => Timestamp::MAX,
+            time => time.shifted(from, to),
+        };
+        self.called = earlier(self.called);
+        self.fired = earlier(self.fired);
+        self.timer = earlier(self.timer);
+    }
+
     /// From when on it is as if there had been no call, unless another comes.
     pub(crate) fn over(&self, times: &Times) -> Timestamp {
         let quiet = self

@@ -50,6 +50,9 @@ pub(crate) trait Store: Send + 'static {
     /// An action ended; without an outcome if it panicked or was cut off.
     fn ended(&mut self, now: Timestamp, outcome: Option<Self::Outcome>);
 
+    /// The clock was set back: what was `from` is `to` now, and everything waits for as long as it had left.
+    fn set_back(&mut self, from: Timestamp, to: Timestamp);
+
     /// Makes everything due.
     fn flush(&mut self, now: Timestamp);
 
@@ -119,6 +122,8 @@ struct State<S: Store> {
     action: Option<Kept<S>>,
     /// How many actions run, inside of each other.
     running: usize,
+    /// The latest time that was seen.
+    seen: Timestamp,
     /// Nobody calls any more: it is stopped once nothing is due.
     is_closing: bool,
     stats: Stats,
@@ -151,6 +156,7 @@ impl<S: Store, C: Clock> Work<S, C> {
                 store,
                 action: Some(Arc::new(action)),
                 running: 0,
+                seen: Timestamp::ZERO,
                 is_closing: false,
                 stats: Stats::default(),
                 driver: None,
@@ -197,8 +203,7 @@ impl<S: Store, C: Clock> Work<S, C> {
     ) -> Option<T> {
         let mut state = self.lock();
         state.action.as_ref()?;
-        // Under the lock, so that what waits sees times in order.
-        let now = self.clock.now();
+        let now = self.now(&mut state);
         let (result, then) = change(&mut state.store, now);
         let woken = state.store.woken();
         match then {
@@ -255,7 +260,7 @@ impl<S: Store, C: Clock> Work<S, C> {
         let mut state = self.lock();
         state.running -= 1;
         state.stats.panicked += u64::from(has_panicked);
-        let now = self.clock.now();
+        let now = self.now(&mut state);
         state.store.ended(now, outcome);
         let is_free = state.running == 0;
         let draining = if is_free && state.action.is_none() {
@@ -292,7 +297,7 @@ impl<S: Store, C: Clock> Work<S, C> {
             // Whoever ends it wakes the driver.
             Next::Idle
         } else {
-            let now = self.clock.now();
+            let now = self.now(&mut state);
             match state.store.take(now) {
                 Some(job) => {
                     state.running += 1;
@@ -336,12 +341,24 @@ impl<S: Store, C: Clock> Work<S, C> {
     /// Everything that waits is due now, and then it is stopped.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
-        let now = self.clock.now();
+        let now = self.now(&mut state);
         state.is_closing = true;
         state.store.flush(now);
         let woken = state.store.woken();
         Self::wake_driver(state);
         woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// What the clock shows. It is read under the lock, so that what waits sees times in order, unless it was set back.
+    #[inline]
+    fn now(&self, state: &mut State<S>) -> Timestamp {
+        let now = self.clock.now();
+        if now < state.seen {
+            // Otherwise nothing would fire until the clock has caught up.
+            state.store.set_back(state.seen, now);
+        }
+        state.seen = now;
+        now
     }
 
     fn wake_driver(state: MutexGuard<'_, State<S>>) {

@@ -344,6 +344,14 @@ where
         }
     }
 
+    fn set_back(&mut self, from: Timestamp, to: Timestamp) {
+        self.open.first = self.open.first.shifted(from, to);
+        self.open.last = self.open.last.shifted(from, to);
+        if let Some((_, at)) = &mut self.again {
+            *at = at.shifted(from, to);
+        }
+    }
+
     fn flush(&mut self, now: Timestamp) {
         if self.state == Taking::All {
             self.state = Taking::Nothing;

@@ -42,6 +42,12 @@ impl Spacing {
         self.not_before = self.before;
     }
 
+    /// The clock was set back: what was `from` is `to` now.
+    pub(crate) fn set_back(&mut self, from: Timestamp, to: Timestamp) {
+        self.not_before = self.not_before.shifted(from, to);
+        self.before = self.before.shifted(from, to);
+    }
+
     /// The next firing is as good as the first.
     pub(crate) const fn reset(self) -> Self {
         Self::new(self.interval)
@@ -173,6 +179,11 @@ impl<T: Send + 'static> Store for Single<T> {
     }
 
     fn ended(&mut self, _now: Timestamp, _outcome: Option<()>) {}
+
+    fn set_back(&mut self, from: Timestamp, to: Timestamp) {
+        self.line.set_back(from, to);
+        self.spacing.set_back(from, to);
+    }
 
     fn flush(&mut self, now: Timestamp) {
         if self.line.flush()

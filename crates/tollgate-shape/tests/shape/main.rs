@@ -15,6 +15,7 @@ mod keyed;
 #[cfg(feature = "log")]
 mod log;
 mod pacer;
+mod stepped_back;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -84,6 +84,17 @@ where
 
     fn ended(&mut self, _now: Timestamp, _outcome: Option<()>) {}
 
+    fn set_back(&mut self, from: Timestamp, to: Timestamp) {
+        self.spacing.set_back(from, to);
+        let entries = self.slots.iter_mut().filter_map(|slot| slot.entry.as_mut());
+        entries.for_each(|entry| entry.line.set_back(from, to));
+        // All of them by as much, so their order stays.
+        let timers = std::mem::take(&mut self.timers).into_vec().into_iter();
+        self.timers = timers
+            .map(|Reverse((at, slot, stamp))| Reverse((at.shifted(from, to), slot, stamp)))
+            .collect();
+    }
+
     fn flush(&mut self, now: Timestamp) {
         self.flush_all(now);
         self.spacing = self.spacing.reset();
