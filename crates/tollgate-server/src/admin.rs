@@ -28,7 +28,9 @@ pub use hosts::AdminHost;
 pub use token::{AdminToken, admin_token_files};
 
 use hosts::{Hosts, Scheme};
+pub(crate) use orders::date;
 use routes::Route;
+pub(crate) use routes::methods;
 pub(crate) use token::{Made, keep};
 
 /// Who may operate a service, and by which names it is reached.

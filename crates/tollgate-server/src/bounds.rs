@@ -18,7 +18,7 @@ pub struct Bounds {
     pub request_bytes: usize,
     /// Bytes of the first lines of a request of HTTP.
     pub head_bytes: usize,
-    /// Bytes of a key, or of one fact.
+    /// Bytes of a key of `CL.THROTTLE`. Facts and entries have any length that a request has room for.
     pub key_bytes: usize,
     /// Arguments of a command, facts of a request, or entries of all its descriptors.
     pub arguments: usize,
@@ -38,6 +38,20 @@ pub struct Bounds {
     pub holds: usize,
     /// The time after which a slot that was taken over RLS or RESP is free again, if nobody gave it back.
     pub hold_time: Duration,
+}
+
+impl Bounds {
+    /// Bytes of a message of gRPC: a proxy copies one header into several descriptors, and Envoy takes 60 KiB of
+    /// headers, so it is larger than other requests. A message that is too long leaves the request undecided.
+    pub(crate) const fn message_bytes(&self) -> usize {
+        self.request_bytes.saturating_mul(4)
+    }
+
+    /// Bytes of the metadata of a call: what Envoy copies there from headers of its clients, such as `tracestate`,
+    /// must not be what ends the call.
+    pub(crate) const fn metadata_bytes(&self) -> usize {
+        self.head_bytes.saturating_mul(8)
+    }
 }
 
 impl Default for Bounds {

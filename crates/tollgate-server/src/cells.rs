@@ -1,15 +1,22 @@
 //! The keys of `CL.THROTTLE`, which brings its limit along: in memory, or in the store.
+//!
+//! A key has one theoretical arrival time (TAT), whatever limit it is asked by, as in redis-cell. In memory it is the word
+//! of a GCRA whose tokens are nanoseconds: a request costs the time that its tokens take, and the burst is the tolerance.
+//! In a store it is kept by a script of its own.
 
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tollgate::clock::Clock;
 use tollgate::snapshot::{Loaded, SnapshotError, SnapshotReader, SnapshotWriter, Times};
-use tollgate::{Algorithm, Decision, KeyedLimiter, LimitError, Rate, Tier};
+use tollgate::{Algorithm, KeyedLimiter, LimitError, Rate, Tier};
 use tollgate_engine::backend::TableStats;
 use tollgate_engine::policy::OnStoreFailure;
-use tollgate_redis::{Redis, RedisLimiter};
+use tollgate_redis::{Redis, RedisLimiter, StoreError, StoreLimitError};
+
+use crate::resp::{Charged, ThrottleLimit};
 
 /// Limits that are kept ready at the same time.
 const LIMITS: usize = 1_024;
@@ -20,15 +27,24 @@ pub(crate) trait Cells: Send + Sync + 'static {
     type Limit: Send + Sync;
 
     /// Gets a limit ready.
-    fn limit(&self, rate: Rate) -> Result<Self::Limit, String>;
+    fn limit(&self, limit: ThrottleLimit) -> Result<Self::Limit, String>;
 
     /// Charges a key. It fails if nobody could be asked.
     fn charge(
         &self,
         limit: &Self::Limit,
         key: &[u8],
-        cost: u64,
-    ) -> impl Future<Output = Result<Decision, String>> + Send;
+        quantity: u64,
+    ) -> impl Future<Output = Result<Charged, String>> + Send;
+
+    /// How long until a key is as one never seen.
+    fn owed(&self, key: &[u8]) -> impl Future<Output = Result<Duration, String>> + Send;
+
+    /// Forgets what a key owes; says whether it owed anything.
+    fn forget(&self, key: &[u8]) -> impl Future<Output = Result<bool, String>> + Send;
+
+    /// How many keys owe something, if that is known here.
+    fn count(&self) -> Option<usize>;
 
     /// The table of keys.
     fn table(&self) -> TableStats;
@@ -40,11 +56,23 @@ const TABLE: &str = "throttle";
 /// Keys in this process.
 pub(crate) struct Here<C: Clock>(KeyedLimiter<C>);
 
+/// A limit of keys in this process.
+#[derive(Debug)]
+pub(crate) struct HereLimit {
+    limit: ThrottleLimit,
+    tier: Tier,
+}
+
+/// Tokens are nanoseconds.
+fn nanos(burst: u64) -> Rate {
+    Rate::new(1, Duration::from_nanos(1)).burst(burst)
+}
+
 impl<C: Clock> Here<C> {
     /// So many keys at most; those beyond share one limit.
     pub(crate) fn new(keys: usize, clock: C) -> Result<Self, LimitError> {
-        // Each call brings its own limit; this is nobody's.
-        let builder = KeyedLimiter::builder(Rate::per_second(1), keys);
+        // Each call brings its own tolerance; this is nobody's.
+        let builder = KeyedLimiter::builder(nanos(1), keys);
         Ok(Self(builder.clock(clock).build()?))
     }
 
@@ -54,7 +82,7 @@ impl<C: Clock> Here<C> {
         clock: C,
         (file, times): (&mut SnapshotReader, Times),
     ) -> Result<(Self, Loaded), SnapshotError> {
-        let builder = KeyedLimiter::builder(Rate::per_second(1), keys);
+        let builder = KeyedLimiter::builder(nanos(1), keys);
         let (limiter, loaded) = builder.clock(clock).load(file, times)?;
         Ok((Self(limiter), loaded))
     }
@@ -75,15 +103,45 @@ impl<C: Clock> Here<C> {
 }
 
 impl<C: Clock + 'static> Cells for Here<C> {
-    type Limit = Tier;
+    type Limit = HereLimit;
 
-    fn limit(&self, rate: Rate) -> Result<Tier, String> {
-        Tier::new(Algorithm::Gcra, rate).map_err(|error| error.to_string())
+    fn limit(&self, limit: ThrottleLimit) -> Result<HereLimit, String> {
+        let tier = Tier::new(Algorithm::Gcra, nanos(limit.tolerance));
+        Ok(HereLimit {
+            limit,
+            tier: tier.map_err(|error| error.to_string())?,
+        })
     }
 
-    async fn charge(&self, limit: &Tier, key: &[u8], cost: u64) -> Result<Decision, String> {
-        let key = self.0.key(key).at(limit);
-        Ok(key.map_err(|error| error.to_string())?.check_n(cost))
+    async fn charge(
+        &self,
+        limit: &HereLimit,
+        key: &[u8],
+        quantity: u64,
+    ) -> Result<Charged, String> {
+        let key = self.0.key(key).at(&limit.tier);
+        let key = key.map_err(|error| error.to_string())?;
+        let decision = key.check_n(limit.limit.time(quantity));
+        Ok(Charged {
+            is_allowed: decision.is_allowed(),
+            owed: decision.reset_after,
+            wait: None,
+        })
+    }
+
+    async fn owed(&self, key: &[u8]) -> Result<Duration, String> {
+        Ok(self.0.key(key).peek().reset_after)
+    }
+
+    async fn forget(&self, key: &[u8]) -> Result<bool, String> {
+        let key = self.0.key(key);
+        let owed = key.peek().reset_after;
+        key.reset();
+        Ok(owed > Duration::ZERO)
+    }
+
+    fn count(&self) -> Option<usize> {
+        Some(self.0.len())
     }
 
     fn table(&self) -> TableStats {
@@ -93,53 +151,78 @@ impl<C: Clock + 'static> Cells for Here<C> {
 
 /// Keys in the store.
 pub(crate) struct There {
-    redis: Redis,
-    limits: Mutex<HashMap<Rate, Arc<RedisLimiter>>>,
-    on_failure: OnStoreFailure,
+    /// By whichever rate: all others count in its keys.
+    any: RedisLimiter,
+    limits: Mutex<HashMap<ThrottleLimit, Arc<RedisLimiter>>>,
 }
 
 impl There {
-    pub(crate) fn new(redis: Redis, on_failure: OnStoreFailure) -> Self {
-        let limits = Mutex::default();
-        Self {
-            redis,
-            limits,
-            on_failure,
-        }
+    pub(crate) fn new(redis: &Redis, on_failure: OnStoreFailure) -> Result<Self, StoreLimitError> {
+        let any = redis.limiter("cl.throttle", Rate::per_second(1));
+        let any = any.by_arrival_time().on_store_failure(on_failure);
+        Ok(Self {
+            any: any.build()?,
+            limits: Mutex::default(),
+        })
     }
+}
+
+/// Why a store didn't tell of a key.
+fn unasked(error: &StoreError) -> String {
+    format!("the store can't be asked: {error}")
 }
 
 impl Cells for There {
     type Limit = Arc<RedisLimiter>;
 
-    fn limit(&self, rate: Rate) -> Result<Arc<RedisLimiter>, String> {
+    fn limit(&self, limit: ThrottleLimit) -> Result<Arc<RedisLimiter>, String> {
         let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(limit) = limits.get(&rate) {
-            return Ok(Arc::clone(limit));
+        if let Some(ready) = limits.get(&limit) {
+            return Ok(Arc::clone(ready));
         }
-        // One name for all: a key has one state, whatever limit it is asked by, as in redis-cell.
-        let builder = self.redis.limiter("cl.throttle", rate);
-        let limit = builder.on_store_failure(self.on_failure).build();
-        let limit = Arc::new(limit.map_err(|error| error.to_string())?);
+        let ready = self.any.at(limit.rate());
+        let ready = Arc::new(ready.map_err(|error| error.to_string())?);
         if limits.len() >= LIMITS {
             limits.clear();
         }
-        limits.insert(rate, Arc::clone(&limit));
-        Ok(limit)
+        limits.insert(limit, Arc::clone(&ready));
+        Ok(ready)
     }
 
     async fn charge(
         &self,
         limit: &Arc<RedisLimiter>,
         key: &[u8],
-        cost: u64,
-    ) -> Result<Decision, String> {
+        quantity: u64,
+    ) -> Result<Charged, String> {
         let key = text_of(key);
-        let verdict = limit.check_n(&key, cost).await;
+        let verdict = limit.check_n(&key, quantity).await;
         if verdict.fallback == Some(OnStoreFailure::Closed) {
             return Err("the store can't be asked, and nothing passes without it".to_owned());
         }
-        Ok(verdict.decision)
+        let decision = verdict.decision;
+        Ok(Charged {
+            is_allowed: decision.is_allowed(),
+            owed: decision.reset_after,
+            wait: verdict.fallback.map(|_| decision.wait()),
+        })
+    }
+
+    async fn owed(&self, key: &[u8]) -> Result<Duration, String> {
+        let left = self.any.peek(&text_of(key)).await;
+        Ok(left.map_err(|error| unasked(&error))?.reset_after)
+    }
+
+    async fn forget(&self, key: &[u8]) -> Result<bool, String> {
+        let owed = self.owed(key).await?;
+        let reset = self.any.reset(&text_of(key)).await;
+        reset.map_err(|error| unasked(&error))?;
+        Ok(owed > Duration::ZERO)
+    }
+
+    /// Keys are in the store, and nobody counts them.
+    fn count(&self) -> Option<usize> {
+        None
     }
 
     /// Keys are in the store, and none is here.

@@ -33,6 +33,11 @@ pub(crate) trait Speaks: Send {
     /// Answers what is whole in `input`, from its first byte on.
     fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> impl Future<Output = Heard> + Send;
 
+    /// The client has shown this certificate.
+    fn shown(&mut self, certificate: &[u8]) {
+        let _ = certificate;
+    }
+
     /// Whether an answer may take as long as a rule lets requests wait.
     fn lets_wait(&self) -> bool;
 

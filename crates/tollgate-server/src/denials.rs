@@ -13,6 +13,7 @@ use tollgate_engine::observer::{Event, Observer, Wants};
 use tollgate_engine::policy::Mode;
 use tollgate_engine::tally::limiter_name;
 use tollgate_engine::verdict::Cause;
+use tollgate_engine::warning::Warning;
 
 use crate::log::{Level, Log};
 
@@ -131,16 +132,16 @@ impl<C: Clock> Denials<C> {
         }
     }
 
-    /// Whether any refusal would be said.
-    pub(crate) const fn says_any(&self) -> bool {
-        self.share > 0
-    }
-
     fn hear(&self, event: &Event<'_>) {
-        let (Some(reason), Mode::Enforce) = (event.reason, event.mode) else {
+        let Some(reason) = event.reason else {
             return;
         };
-        if !is_chosen(self.share) || self.log.level() < Level::Info {
+        let what = match event.mode {
+            Mode::Enforce => "denied",
+            Mode::Shadow => "would be denied (shadow)",
+            Mode::Off => return,
+        };
+        if self.share == 0 || !is_chosen(self.share) || self.log.level() < Level::Info {
             return;
         }
         let may_say = |pace: &Limiter<C>| pace.check().is_allowed();
@@ -159,7 +160,7 @@ impl<C: Clock> Denials<C> {
         let key = hash.map_or_else(|| "-".to_owned(), |hash| format!("{hash:016x}"));
         let said: [(&str, &dyn Display); 3] =
             [("rule", &cause), ("reason", &reason), ("key_hash", &key)];
-        self.log.say(Level::Info, "denied", &said);
+        self.log.say(Level::Info, what, &said);
     }
 
     /// Says how many were left out since it was said last, if any were.
@@ -176,6 +177,15 @@ impl<C: Clock> Denials<C> {
 impl<C: Clock + 'static> Observer for Told<C> {
     fn decided(&self, event: &Event<'_>) {
         self.0.hear(event);
+    }
+
+    /// A limit that never applies is said whatever share of the refusals is: there is one line for each, in a policy.
+    fn warned(&self, warning: &Warning) {
+        let rule = warning.rule().map_or_else(|| "-".into(), limiter_name);
+        let said: [(&str, &dyn Display); 2] = [("rule", &rule), ("why", warning)];
+        self.0
+            .log
+            .say(Level::Warn, "a limit applies to nobody", &said);
     }
 
     fn wants(&self) -> Wants {
@@ -282,7 +292,15 @@ mod tests {
         clock.advance(Duration::from_millis(1));
         ask("bea", 2);
         let lines = said.take();
-        assert!(lines.len() == 1 && !lines[0].ends_with(hash), "{lines:?}");
+        let in_shadow = "info: would be denied (shadow) rule=tried reason=rate key_hash=";
+        assert!(
+            lines.len() == 2 && lines[0].starts_with(in_shadow),
+            "{lines:?}"
+        );
+        assert!(
+            lines[1].starts_with(start) && !lines[1].ends_with(hash),
+            "{lines:?}"
+        );
         denials.say_left_out();
         denials.say_left_out();
         assert_eq!(said.take(), ["info: more denials were left out count=22"]);

@@ -23,11 +23,15 @@ pub(crate) enum Concern {
     Secret,
     /// Nearly everything is refused.
     Denials,
+    /// Operators let requests pass limits that are there.
+    Bypass,
+    /// What was saved couldn't be read at the start: what keys had spent is forgotten.
+    Restore,
 }
 
 impl Concern {
     /// All that there are.
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Draining,
         Self::Reload,
         Self::Store,
@@ -35,6 +39,8 @@ impl Concern {
         Self::Certificate,
         Self::Secret,
         Self::Denials,
+        Self::Bypass,
+        Self::Restore,
     ];
 
     /// Whether clients should go elsewhere because of it. All others are shown, and it stays ready: a service that
@@ -53,6 +59,8 @@ impl Concern {
             Self::Certificate => "certificate",
             Self::Secret => "secret",
             Self::Denials => "denials",
+            Self::Bypass => "bypass",
+            Self::Restore => "restore",
         }
     }
 }

@@ -1,10 +1,9 @@
 //! What callers hold: slots and estimates of requests that passed, until they are given back or their time is over.
 //!
-//! A caller of HTTP has a name for what it holds. One of Envoy's or Redis' protocol has none: what the same request gives
-//! back later is the oldest that it holds.
+//! A caller of HTTP has a name for what it holds, and how that ended is known for a while: what a request cost may be said
+//! late. One of Envoy's or Redis' protocol has none: what the same request gives back later is the oldest that it holds.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +13,14 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tollgate::concurrency::Ending;
+use tollgate::stack::Settlement;
 use tollgate_engine::verdict::Permits;
+
+mod table;
+#[cfg(test)]
+mod tests;
+
+use table::{Ended, Held, Table};
 
 /// What callers hold.
 #[derive(Debug)]
@@ -32,23 +38,11 @@ pub(crate) struct Holds {
 /// outside can find two of which it is the same.
 type Id = [u64; 2];
 
-#[derive(Debug, Default)]
-struct Table {
-    held: HashMap<Id, VecDeque<Held>>,
-    /// When each ends, or ended before it was renewed.
-    ends: BinaryHeap<Reverse<(Instant, Id)>>,
-    count: usize,
-    /// Names that are being decided about.
-    undecided: HashSet<Id>,
-}
-
-#[derive(Debug)]
-struct Held {
-    permits: Permits,
-    until: Instant,
-    /// What its caller has asked, if it has a name, and was told.
-    asked: Id,
-    answer: Box<[u8]>,
+/// How a caller has ended what it held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HowEnded {
+    Released,
+    Settled(Settlement),
 }
 
 /// What there is by a name that a caller has chosen.
@@ -62,6 +56,8 @@ pub(crate) enum Known {
     Held(Box<[u8]>),
     /// Something else was asked by this name, and is held.
     Other,
+    /// Nothing, and there is no room for more.
+    Full(Full),
 }
 
 /// There is no room for more: whoever should have held something must not run.
@@ -95,12 +91,55 @@ impl Holds {
         self.table().count
     }
 
-    /// Tells what a request did cost that held this, which may be more than was thought.
-    pub(crate) fn settle(&self, mut permits: Permits, spent: u64, ending: Ending) {
-        permits.settle(spent);
-        permits.end(ending);
+    /// Tells what a request did cost that was held by a name, which may be more than was thought, and ends it; again what
+    /// was said first, if it is said again. None if the name isn't known, or was released.
+    pub(crate) fn settle(&self, name: &[u8], spent: u64, ending: Ending) -> Option<Settlement> {
+        let (name, now) = (self.id(name), Instant::now());
+        let mut table = self.table();
+        let ended = table.end(now);
+        // Under the lock: whoever says the same at the same time finds what became of it.
+        let permits = match table.take_first(&name) {
+            Some(permits) => Some(permits),
+            None => table.take_unsettled(&name, now),
+        };
+        let said = match permits {
+            Some(mut permits) => {
+                let said = permits.settle(spent);
+                permits.end(ending);
+                table.note_ended(name, Ended::ByCaller(HowEnded::Settled(said)), now);
+                Some(said)
+            }
+            None => match table.how_ended(&name, now) {
+                Some(HowEnded::Settled(said)) => Some(said),
+                Some(HowEnded::Released) | None => None,
+            },
+        };
+        drop(table);
+        drop(ended);
         // Afterwards: whoever sees the number sees what it stands for.
         self.settled.fetch_add(1, Ordering::Release);
+        said
+    }
+
+    /// Ends what was held by a name. No if nothing is, unless it was just released.
+    pub(crate) fn release(&self, name: &[u8], ending: Ending) -> bool {
+        let (name, now) = (self.id(name), Instant::now());
+        let mut table = self.table();
+        let ended = table.end(now);
+        let permits = table.take_first(&name);
+        let is_released = match &permits {
+            Some(_) => {
+                table.note_ended(name, Ended::ByCaller(HowEnded::Released), now);
+                true
+            }
+            None => table.how_ended(&name, now) == Some(HowEnded::Released),
+        };
+        drop(table);
+        drop(ended);
+        if let Some(permits) = permits {
+            permits.end(ending);
+        }
+        is_released
     }
 
     /// A number that grows whenever something is settled.
@@ -115,16 +154,22 @@ impl Holds {
         let mut table = self.table();
         let ended = table.end(Instant::now());
         let held = table.first(&name).map(|held| {
-            if held.asked == asked {
+            if held.asked == Some(asked) {
                 Known::Held(held.answer.clone())
             } else {
                 Known::Other
             }
         });
+        // Whoever is told to decide has room for what that comes to.
+        let has_room = table.count + table.undecided.len() < self.most;
         let known = match held {
             Some(known) => known,
-            None if table.undecided.insert(name) => Known::Nothing,
-            None => Known::Undecided,
+            None if table.undecided.contains(&name) => Known::Undecided,
+            None if !has_room => Known::Full(Full { most: self.most }),
+            None => {
+                table.undecided.insert(name);
+                Known::Nothing
+            }
         };
         drop(table);
         drop(ended);
@@ -139,46 +184,68 @@ impl Holds {
     /// Keeps what a request holds, by a name that may have others already.
     /// If there is no room they are cancelled: it never ran.
     pub(crate) fn keep(&self, name: &[u8], permits: Permits, life: Duration) -> Result<(), Full> {
-        self.keep_answered(name, permits, life, (&[], &[]))
-    }
-
-    /// The same, with what the caller has asked and is told, to tell it again.
-    pub(crate) fn keep_answered(
-        &self,
-        name: &[u8],
-        permits: Permits,
-        life: Duration,
-        (asked, answer): (&[u8], &[u8]),
-    ) -> Result<(), Full> {
-        let (name, asked) = (self.id(name), self.id(asked));
-        let until = Instant::now() + life;
+        let name = self.id(name);
         let mut table = self.table();
         let ended = table.end(Instant::now());
-        if table.count >= self.most {
+        if !permits.is_empty() && table.count + table.undecided.len() >= self.most {
             drop(table);
             drop(ended);
             permits.cancel();
             return Err(Full { most: self.most });
         }
+        self.put(table, name, (permits, life), None);
+        Ok(())
+    }
+
+    /// The same for one that [has room](Self::ask_for), with what the caller has asked and is told, to tell it again.
+    pub(crate) fn keep_answered(
+        &self,
+        name: &[u8],
+        held: (Permits, Duration),
+        (asked, answer): (&[u8], &[u8]),
+    ) {
+        let (name, asked) = (self.id(name), self.id(asked));
+        self.put(self.table(), name, held, Some((asked, answer.into())));
+    }
+
+    fn put(
+        &self,
+        mut table: MutexGuard<'_, Table>,
+        name: Id,
+        (permits, life): (Permits, Duration),
+        answered: Option<(Id, Box<[u8]>)>,
+    ) {
+        let now = Instant::now();
+        let (asked, answer) = answered.unzip();
+        let number = table.next;
+        table.next += 1;
+        if permits.is_empty() {
+            table.remember_empty(name, number);
+        } else {
+            table.count += 1;
+        }
         let held = Held {
+            number,
             permits,
-            until,
+            until: now + life,
             asked,
-            answer: answer.into(),
+            answer: answer.unwrap_or_default(),
         };
-        table.held.entry(name).or_default().push_back(held);
-        table.count += 1;
+        // A name that begins anew hasn't ended.
+        let before = table.ended.remove(&name);
+        let first = held.next(now);
         let is_next = table
             .ends
             .peek()
-            .is_none_or(|Reverse((next, _))| until < *next);
-        table.ends.push(Reverse((until, name)));
-        table.forget_old_ends();
+            .is_none_or(|Reverse((next, ..))| first < *next);
+        table.ends.push(Reverse((first, name, number)));
+        table.held.entry(name).or_default().push_back(held);
+        table.forget_old_ends(now);
         drop(table);
+        drop(before);
         if is_next {
             self.sooner.notify_one();
         }
-        Ok(())
     }
 
     /// Takes the oldest of a name, to end it.
@@ -192,24 +259,39 @@ impl Holds {
         taken
     }
 
-    /// Whether a name has something, which then lives so long from now.
+    /// Whether a name has something, which then lives so long from now; the time of its estimates begins anew.
     pub(crate) fn renew(&self, name: &[u8], life: Duration) -> bool {
+        self.prolong(name, |now, _| now + life).is_some()
+    }
+
+    /// How long something of this name lives on: at least so long from now, and no shorter than before. None if nothing is held.
+    pub(crate) fn lengthen(&self, name: &[u8], life: Duration) -> Option<Duration> {
+        self.prolong(name, |now, until| until.max(now + life))
+    }
+
+    /// Has what is held by a name live until then, as of now and of when it would have ended. How long the first of it lives.
+    fn prolong(
+        &self,
+        name: &[u8],
+        until: impl Fn(Instant, Instant) -> Instant,
+    ) -> Option<Duration> {
         let (name, now) = (self.id(name), Instant::now());
-        let until = now + life;
         let mut table = self.table();
         let ended = table.end(now);
-        let mut found = false;
+        let mut left = None;
+        let mut ends = Vec::new();
         for held in table.held.get_mut(&name).into_iter().flatten() {
-            (held.until, found) = (until, true);
+            held.until = until(now, held.until);
+            held.permits.renew();
+            left = left.or(Some(held.until - now));
+            ends.push(Reverse((held.next(now), name, held.number)));
         }
-        if found {
-            table.ends.push(Reverse((until, name)));
-            table.forget_old_ends();
-        }
+        table.ends.extend(ends);
+        table.forget_old_ends(now);
         drop(table);
         drop(ended);
         self.sooner.notify_one();
-        found
+        left
     }
 
     /// Ends what isn't given back in time. It never returns.
@@ -218,7 +300,7 @@ impl Holds {
             let (ended, next) = {
                 let mut table = self.table();
                 let ended = table.end(Instant::now());
-                let next = table.ends.peek().map(|Reverse((at, _))| *at);
+                let next = table.ends.peek().map(|Reverse((at, ..))| *at);
                 (ended, next)
             };
             drop(ended);
@@ -233,48 +315,6 @@ impl Holds {
     }
 }
 
-impl Table {
-    /// Takes out all whose time is over. They are dropped once the lock is free: that may ask a store.
-    fn end(&mut self, now: Instant) -> Vec<Permits> {
-        let mut ended = Vec::new();
-        while self.ends.peek().is_some_and(|Reverse((at, _))| *at <= now) {
-            let Some(Reverse((_, name))) = self.ends.pop() else {
-                break;
-            };
-            while self.first(&name).is_some_and(|held| held.until <= now) {
-                ended.extend(self.take_first(&name));
-            }
-        }
-        ended
-    }
-
-    /// Whoever renews or gives back leaves a time behind: all of them are thrown out once they are many.
-    fn forget_old_ends(&mut self) {
-        if self.ends.len() <= self.count * 4 + 64 {
-            return;
-        }
-        let all = self
-            .held
-            .iter()
-            .flat_map(|(name, own)| own.iter().map(|held| Reverse((held.until, *name))));
-        self.ends = all.collect();
-    }
-
-    fn first(&self, name: &Id) -> Option<&Held> {
-        self.held.get(name)?.front()
-    }
-
-    fn take_first(&mut self, name: &Id) -> Option<Permits> {
-        let own = self.held.get_mut(name)?;
-        let held = own.pop_front()?;
-        self.count -= 1;
-        if own.is_empty() {
-            self.held.remove(name);
-        }
-        Some(held.permits)
-    }
-}
-
 impl fmt::Display for Full {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let most = self.most;
@@ -282,29 +322,5 @@ impl fmt::Display for Full {
             f,
             "no more may be held: {most} already are (--max-holds), so nothing was decided or charged"
         )
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_given_back_or_renewed_leaves_no_end_behind() {
-        let (holds, hour) = (Holds::new(10), Duration::from_secs(3_600));
-        assert!(holds.keep(b"kept", Permits::default(), hour).is_ok());
-        let check = || {
-            let ends = holds.table().ends.len();
-            assert!(ends <= 100, "{ends} ends of one that is held");
-        };
-        for _ in 0..1_000 {
-            assert!(holds.keep(b"short", Permits::default(), hour).is_ok());
-            assert!(holds.take(b"short").is_some());
-        }
-        check();
-        for _ in 0..1_000 {
-            assert!(holds.renew(b"kept", hour));
-        }
-        check();
     }
 }

@@ -1,7 +1,7 @@
 //! Where clients come in: an address of TCP or a UNIX socket, bound before anything is served.
 
 use std::fmt;
-use std::fs::Permissions;
+use std::fs::{File, Permissions};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -19,6 +19,8 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::drain::{GRACE, Notice, Stage};
+use crate::measured::Protocol;
+use crate::protocol_errors::{ErrorKind, ProtocolErrors};
 use crate::tls::Handshake;
 
 mod address;
@@ -26,7 +28,7 @@ mod places;
 
 pub use address::{Address, AddressError};
 use places::Network;
-pub(crate) use places::{Open, Place};
+pub(crate) use places::{Open, Place, Shared};
 
 /// As many as wait to be taken, as for TCP.
 const BACKLOG: u32 = 1_024;
@@ -209,16 +211,35 @@ async fn remove_if_dead(path: &Path) -> io::Result<()> {
     }
 }
 
+/// What a listener needs to take clients.
+pub(crate) struct Taking {
+    pub(crate) open: Arc<Open>,
+    /// What a client is told that is one too many.
+    pub(crate) full: &'static [u8],
+    pub(crate) notice: Notice,
+    pub(crate) protocol: Protocol,
+    pub(crate) errors: Arc<ProtocolErrors>,
+}
+
 /// Takes clients, each in a task of its own, until the service closes; then waits until all are gone. One beyond the most
 /// is told so and sent away.
-pub(crate) async fn take<F>(
-    listener: Listener,
-    open: Arc<Open>,
-    (full, mut notice): (&'static [u8], Notice),
-    serve: impl Fn(Client, Place) -> F,
-) where
+pub(crate) async fn take<F>(listener: Listener, taking: Taking, serve: impl Fn(Client, Place) -> F)
+where
     F: Future<Output = ()> + Send + 'static,
 {
+    let Taking {
+        open,
+        full,
+        mut notice,
+        protocol,
+        errors,
+    } = taking;
+    let refused = |peer, why: &str| {
+        errors
+            .source(protocol, peer)
+            .record(ErrorKind::Refused, &why)
+    };
+    let mut spare = Spare::default();
     // Those who are served end with this.
     let mut served = JoinSet::new();
     loop {
@@ -230,11 +251,24 @@ pub(crate) async fn take<F>(
         while served.try_join_next().is_some() {}
         match accepted {
             Some(Ok(client)) => match open.enter(client.network()) {
-                Some(place) => drop(served.spawn(serve(client, place))),
-                None => send_away(client, full).await,
+                Some(place) if !spare.is_out() => drop(served.spawn(serve(client, place))),
+                Some(_) => {
+                    refused(client.peer(), "no file descriptor is left");
+                    send_away(client, full).await;
+                    spare.come_back();
+                }
+                None => {
+                    refused(client.peer(), "as many connections as may be are open");
+                    send_away(client, full).await;
+                }
             },
-            // Out of file descriptors, or a client that left again: others may still come.
-            Some(Err(_)) => tokio::time::sleep(Duration::from_millis(20)).await,
+            // What the spare leaves is for the one that waits, who is told so.
+            Some(Err(error)) if is_out_of_descriptors(&error) && spare.go() => {}
+            // A client that left again, or nothing is left at all: others may still come.
+            Some(Err(_)) => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                spare.come_back();
+            }
             None => break,
         }
     }
@@ -250,6 +284,38 @@ pub(crate) async fn take<F>(
         open.end_beginning();
         all_gone.await;
     }
+}
+
+/// A descriptor that is kept for a client who comes when all others are taken: to be told, not to hang.
+struct Spare(Option<File>);
+
+impl Default for Spare {
+    fn default() -> Self {
+        Self(File::open("/dev/null").ok())
+    }
+}
+
+impl Spare {
+    const fn is_out(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Frees it; no if it was free already.
+    fn go(&mut self) -> bool {
+        self.0.take().is_some()
+    }
+
+    fn come_back(&mut self) {
+        if self.is_out() {
+            *self = Self::default();
+        }
+    }
+}
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    let code = error.raw_os_error();
+    let own = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE];
+    own.iter().any(|one| code == Some(one.raw_os_error()))
 }
 
 /// Tells a client that there are too many, if it listens at once.

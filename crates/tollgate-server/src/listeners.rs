@@ -4,9 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::connection::{self, Patience, Speaks};
+use crate::descriptors::Descriptors;
 use crate::drain::{Closing, Group};
-use crate::listen::{Address, Client, Listener, Open, Place, take};
+use crate::listen::{Address, Client, Listener, Open, Peer, Place, Shared, Taking, take};
+use crate::log::Level;
 use crate::measured::Protocol;
+use crate::protocol_errors::ErrorSource;
 use crate::service::{Service, Store};
 use crate::settings::{Addresses, Settings};
 use crate::start_error::StartError;
@@ -57,33 +60,91 @@ impl Listeners {
     }
 
     /// Serves those who come: clients, and then those who operate.
-    pub(crate) fn serve<B: Store>(self, service: &Arc<Service<B>>) -> (Group, Group) {
+    pub(crate) fn serve<B: Store>(
+        self,
+        service: &Arc<Service<B>>,
+        descriptors: Descriptors,
+    ) -> (Group, Group) {
+        let public = Room {
+            shared: Shared::new(descriptors.for_clients()),
+            most: service.bounds.connections,
+        };
+        let private = Room {
+            shared: Shared::new(usize::MAX),
+            most: descriptors.for_operators(),
+        };
+        Self::warn(service, descriptors);
         let mut clients = Group::new(service.closing.clone());
         let mut operators = Group::new(Closing::default());
         let ids = AtomicU64::new(1);
-        let full = (Protocol::Resp, RESP_FULL);
-        serve_bytes(&mut clients, self.resp, service, full, move |service, _| {
-            resp::Session::new(service, ids.fetch_add(1, Ordering::Relaxed))
-        });
-        let full = (Protocol::Http, HTTP_FULL);
-        serve_bytes(&mut clients, self.http, service, full, |service, _| {
-            http::Session::new(service, http::Door::Public)
-        });
-        serve_grpc(&mut clients, self.grpc, service);
-        let full = (Protocol::Admin, HTTP_FULL);
+        let full = (Protocol::Resp, RESP_FULL, &public);
+        serve_bytes(
+            &mut clients,
+            self.resp,
+            service,
+            full,
+            move |service, peer, errors| {
+                resp::Session::new(service, ids.fetch_add(1, Ordering::Relaxed), (peer, errors))
+            },
+        );
+        let full = (Protocol::Http, HTTP_FULL, &public);
+        serve_bytes(
+            &mut clients,
+            self.http,
+            service,
+            full,
+            |service, peer, errors| http::Session::new(service, http::Door::Public, (peer, errors)),
+        );
+        serve_grpc(&mut clients, self.grpc, service, &public);
+        let full = (Protocol::Admin, HTTP_FULL, &private);
         serve_bytes(
             &mut operators,
             self.admin,
             service,
             full,
-            |service, client| http::Session::new(service, http::Door::Admin(client.peer())),
+            |service, peer, errors| {
+                http::Session::new(service, http::Door::Admin(peer), (peer, errors))
+            },
         );
-        let full = (Protocol::Metrics, HTTP_FULL);
-        serve_bytes(&mut operators, self.metrics, service, full, |service, _| {
-            http::Session::new(service, http::Door::Metrics)
-        });
+        let full = (Protocol::Metrics, HTTP_FULL, &private);
+        serve_bytes(
+            &mut operators,
+            self.metrics,
+            service,
+            full,
+            |service, peer, errors| {
+                http::Session::new(service, http::Door::Metrics, (peer, errors))
+            },
+        );
         (clients, operators)
     }
+}
+
+impl Listeners {
+    /// Says so if not even one listener may have as many connections as the settings allow: they share what there is.
+    fn warn<B: Store>(service: &Service<B>, descriptors: Descriptors) {
+        let wanted = service.bounds.connections;
+        let granted = descriptors.for_clients();
+        if wanted > granted {
+            service.log.say(
+                Level::Warn,
+                "fewer file descriptors than --max-connections needs: raise the limit (LimitNOFILE, ulimit -n), or lower --max-connections",
+                &[
+                    ("descriptors", &descriptors.limit),
+                    ("reserved", &descriptors.reserve()),
+                    ("for_clients", &granted),
+                    ("wanted", &wanted),
+                ],
+            );
+        }
+    }
+}
+
+/// How many connections a listener may have.
+struct Room {
+    /// With others together.
+    shared: Arc<Shared>,
+    most: usize,
 }
 
 async fn bind(
@@ -104,16 +165,28 @@ fn serve_bytes<B: Store, P: Speaks + 'static>(
     group: &mut Group,
     listener: Option<Listener>,
     service: &Arc<Service<B>>,
-    (protocol, full): (Protocol, &'static [u8]),
-    session: impl Fn(Arc<Service<B>>, &Client) -> P + Send + 'static,
+    (protocol, full, room): (Protocol, &'static [u8], &Room),
+    session: impl Fn(Arc<Service<B>>, Peer, ErrorSource) -> P + Send + 'static,
 ) {
     let Some(listener) = listener else { return };
-    let open = Open::new(service.bounds.connections, &listener);
+    let open = Open::new(
+        room.most.min(service.bounds.connections),
+        &room.shared,
+        &listener,
+    );
     service.measured.listens(protocol, &open);
     let (service, closing) = (Arc::clone(service), group.closing().clone());
-    let told = (full, closing.notice());
+    let taking = Taking {
+        open: Arc::clone(&open),
+        full,
+        notice: closing.notice(),
+        protocol,
+        errors: Arc::clone(&service.errors),
+    };
     let serve = move |client: Client, place: Place| {
-        let (session, notice) = (session(Arc::clone(&service), &client), closing.notice());
+        let (peer, notice) = (client.peer(), closing.notice());
+        let errors = service.errors.source(protocol, peer);
+        let session = session(Arc::clone(&service), peer, errors);
         let patience = Patience {
             idle: service.bounds.idle_time,
             request: service.bounds.request_time,
@@ -125,6 +198,11 @@ fn serve_bytes<B: Store, P: Speaks + 'static>(
                 Client::Tcp(stream) => connection::serve(stream, session, patience, notice).await,
                 Client::Tls(stream, tls) => {
                     tls.then(stream, &mut place, |stream| {
+                        let mut session = session;
+                        let shown = stream.get_ref().1.peer_certificates();
+                        if let Some(leaf) = shown.and_then(<[_]>::first) {
+                            session.shown(leaf);
+                        }
                         connection::serve(stream, session, patience, notice)
                     })
                     .await
@@ -133,30 +211,46 @@ fn serve_bytes<B: Store, P: Speaks + 'static>(
             };
         }
     };
-    group.spawn(Arc::clone(&open), take(listener, open, told, serve));
+    group.spawn(open, take(listener, taking, serve));
 }
 
-fn serve_grpc<B: Store>(group: &mut Group, listener: Option<Listener>, service: &Arc<Service<B>>) {
+fn serve_grpc<B: Store>(
+    group: &mut Group,
+    listener: Option<Listener>,
+    service: &Arc<Service<B>>,
+    room: &Room,
+) {
     let Some(listener) = listener else { return };
-    let open = Open::new(service.bounds.connections, &listener);
+    let open = Open::new(
+        room.most.min(service.bounds.connections),
+        &room.shared,
+        &listener,
+    );
     service.measured.listens(Protocol::Grpc, &open);
     let (service, closing) = (Arc::clone(service), group.closing().clone());
-    let told = (&b""[..], closing.notice());
-    let serve = move |client, place: Place| {
+    let taking = Taking {
+        open: Arc::clone(&open),
+        full: b"",
+        notice: closing.notice(),
+        protocol: Protocol::Grpc,
+        errors: Arc::clone(&service.errors),
+    };
+    let serve = move |client: Client, place: Place| {
         let (service, notice) = (Arc::clone(&service), closing.notice());
+        let errors = service.errors.source(Protocol::Grpc, client.peer());
         async move {
             let mut place = place;
             let _ = match client {
-                Client::Tcp(stream) => rls::serve(stream, service, notice).await,
+                Client::Tcp(stream) => rls::serve(stream, service, errors, notice).await,
                 Client::Tls(stream, tls) => {
                     tls.then(stream, &mut place, |stream| {
-                        rls::serve(stream, service, notice)
+                        rls::serve(stream, service, errors, notice)
                     })
                     .await
                 }
-                Client::Unix(stream) => rls::serve(stream, service, notice).await,
+                Client::Unix(stream) => rls::serve(stream, service, errors, notice).await,
             };
         }
     };
-    group.spawn(Arc::clone(&open), take(listener, open, told, serve));
+    group.spawn(open, take(listener, taking, serve));
 }

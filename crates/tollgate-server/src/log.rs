@@ -152,6 +152,20 @@ impl Log {
     }
 }
 
+/// Text with spaces: in quotes in a line of text, and as it is in JSON, which has quotes of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct Quoted(pub(crate) String);
+
+impl Display for Quoted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if f.alternate() {
+            f.write_str(&self.0)
+        } else {
+            write!(f, "{:?}", self.0)
+        }
+    }
+}
+
 /// One line, with its end.
 fn line(form: LogForm, level: Level, event: &str, fields: &[(&str, &dyn Display)]) -> Vec<u8> {
     match form {
@@ -192,7 +206,7 @@ fn object(level: Level, event: &str, fields: &[(&str, &dyn Display)]) -> Vec<u8>
         line.push(b',');
         json::string(&mut line, name);
         line.push(b':');
-        json::string(&mut line, &value.to_string());
+        json::string(&mut line, &format!("{value:#}"));
     }
     line.extend(b"}\n");
     line

@@ -1,12 +1,15 @@
 //! What is measured of clients: how long they wait for answers, and how many are connected.
 
-use std::sync::{Arc, OnceLock};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tollgate::Timestamp;
 use tollgate::clock::{Clock, Monotonic, Wall};
 use tollgate_engine::tally::Histogram;
 
 use crate::listen::Open;
+use crate::rls::RlsClosed;
 
 /// From here to there in nanoseconds: 10 µs to 10 s.
 static UP_TO: [u64; 14] = [
@@ -59,13 +62,22 @@ impl Protocol {
     }
 }
 
+/// Domains that the policy doesn't know and that are named in the log; others are only counted.
+const MOST_DOMAINS: usize = 100;
+
 /// Times and connections, by protocol.
 #[derive(Debug)]
 pub(crate) struct Measured {
     times: [Histogram; Protocol::TIMED.len()],
     /// None where nobody listens.
     open: [OnceLock<Arc<Open>>; Protocol::ALL.len()],
+    /// Calls that were reset before their messages were complete.
+    resets: AtomicU64,
     clock: Monotonic,
+    /// Requests of Envoy that could not be decided, by what Envoy was told.
+    undecided: [AtomicU64; 2],
+    /// Requests of domains that the policy doesn't know, and the first of those domains.
+    unknown: (AtomicU64, Mutex<BTreeSet<String>>),
     /// When it started, since 1970.
     pub(crate) since: Timestamp,
 }
@@ -75,7 +87,10 @@ impl Measured {
         Self {
             times: std::array::from_fn(|_| Histogram::new(&UP_TO)),
             open: Default::default(),
+            resets: AtomicU64::new(0),
             clock: Monotonic::default(),
+            undecided: Default::default(),
+            unknown: Default::default(),
             since: Wall.now(),
         }
     }
@@ -92,6 +107,46 @@ impl Measured {
         if let (Some(times), 1..) = (self.times.get(protocol as usize), requests) {
             times.add_many(self.now() - since, requests);
         }
+    }
+
+    /// A client gave up a call before its message was complete.
+    pub(crate) fn call_was_reset(&self) {
+        // It is shown, and nothing depends on it.
+        self.resets.fetch_add(1, Relaxed);
+    }
+
+    /// How many such calls there were.
+    pub(crate) fn resets(&self) -> u64 {
+        self.resets.load(Relaxed)
+    }
+
+    /// A request of Envoy couldn't be decided, and Envoy is told so.
+    #[cold]
+    pub(crate) fn could_not_decide(&self, told: RlsClosed) {
+        self.undecided[told as usize].fetch_add(1, Relaxed);
+    }
+
+    /// How many requests of Envoy couldn't be decided, by what Envoy was told.
+    pub(crate) fn undecided(&self) -> [(&'static str, u64); 2] {
+        let count = |told: RlsClosed| self.undecided[told as usize].load(Relaxed);
+        [RlsClosed::Error, RlsClosed::Deny].map(|told| (told.name(), count(told)))
+    }
+
+    /// Counts a request of a domain that the policy doesn't know. Whether that is to be said: once a domain, and of so many.
+    #[cold]
+    pub(crate) fn is_new_unknown_domain(&self, domain: &str) -> bool {
+        self.unknown.0.fetch_add(1, Relaxed);
+        let mut known = self
+            .unknown
+            .1
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        known.len() < MOST_DOMAINS && !known.contains(domain) && known.insert(domain.to_owned())
+    }
+
+    /// How many requests were of a domain that the policy doesn't know.
+    pub(crate) fn unknown_domains(&self) -> u64 {
+        self.unknown.0.load(Relaxed)
     }
 
     /// How long answers took.

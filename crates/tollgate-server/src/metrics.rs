@@ -10,12 +10,14 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tollgate_engine::Engine;
 use tollgate_engine::backend::{LimitKind, TableStats};
-use tollgate_engine::engine::AdaptiveState;
-use tollgate_engine::tally::{Tally, limiter_name};
+use tollgate_engine::engine::{AdaptiveState, LimiterSort};
+use tollgate_engine::orders::{Effect, Order};
+use tollgate_engine::tally::{Requests, Tally, limiter_name};
 use tollgate_redis::RedisStats;
 
 use crate::health::Concern;
 use crate::measured::Protocol;
+use crate::protocol_errors::{ErrorKind, ProtocolErrors};
 use crate::reload::Reloads;
 use crate::service::{Service, Store};
 use crate::state::StateTold;
@@ -82,12 +84,16 @@ struct Allows {
     burst: Option<u64>,
     /// What it finds at present, if it adapts.
     adaptive: Option<AdaptiveState>,
+    /// Whether none of its first hundred requests had its key, though the policy doesn't say that they may pass; none of what
+    /// has no key.
+    never_finds_its_key: Option<bool>,
 }
 
 /// All values at one time.
 #[derive(Debug)]
 struct Scrape {
     tallies: Vec<Tally>,
+    requests: Requests,
     allows: BTreeMap<Arc<str>, Allows>,
     kept: Kept,
     waits: Times,
@@ -95,12 +101,21 @@ struct Scrape {
     held: usize,
     times: Vec<(Protocol, Times)>,
     connections: Vec<(Protocol, usize)>,
+    resets: u64,
+    errors: Vec<(Protocol, ErrorKind, u64)>,
+    guesses: Vec<(Protocol, u64)>,
     reloads: Reloads,
     state: StateTold,
     concerns: Vec<Concern>,
+    /// What operators have ordered, and is in force, by kind.
+    overrides: Vec<(&'static str, u64)>,
     certificate_not_after: Option<i64>,
+    undecided: [(&'static str, u64); 2],
+    unknown_domains: u64,
     log_dropped: u64,
     since: f64,
+    /// Tells the policy in force from others.
+    policy: String,
 }
 
 /// How long things took.
@@ -133,6 +148,7 @@ impl Scrape {
         let concerns = service.health.concerns().into_iter();
         Self {
             allows: allows(engine, &tallies),
+            requests: engine.requests(),
             tallies,
             kept: B::kept(service),
             waits: engine.waits().map(Times::of).unwrap_or_default(),
@@ -142,12 +158,19 @@ impl Scrape {
             connections: Protocol::ALL
                 .map(|one| (one, measured.connections(one)))
                 .to_vec(),
+            resets: measured.resets(),
+            errors: errors(&service.errors),
+            guesses: service.guesses.counts().collect(),
             reloads: service.reloader.counts(),
             state: service.state.told().unwrap_or_default(),
             concerns: concerns.map(|(concern, _)| concern).collect(),
+            overrides: overrides(engine),
             certificate_not_after: service.renewed.certificate_not_after(),
+            undecided: service.measured.undecided(),
+            unknown_domains: service.measured.unknown_domains(),
             log_dropped: service.log.dropped(),
             since: seconds(measured.since.as_nanos()),
+            policy: format!("{:016x}", engine.policy().fingerprint()),
         }
     }
 }
@@ -165,6 +188,26 @@ impl Times {
     }
 }
 
+/// How many orders of each kind are in force.
+fn overrides<B: Store>(engine: &Engine<B>) -> Vec<(&'static str, u64)> {
+    let orders = engine.orders();
+    let in_force = |kind: &str| {
+        let is_own = |order: &&Order| order.act.name() == kind && order.effect == Effect::InForce;
+        orders.iter().filter(is_own).count() as u64
+    };
+    ["block", "bypass", "override"]
+        .map(|kind| (kind, in_force(kind)))
+        .to_vec()
+}
+
+fn errors(all: &ProtocolErrors) -> Vec<(Protocol, ErrorKind, u64)> {
+    let each = |protocol| {
+        let kinds = ErrorKind::ALL.into_iter();
+        kinds.map(move |kind| (protocol, kind, all.count(protocol, kind)))
+    };
+    Protocol::ALL.into_iter().flat_map(each).collect()
+}
+
 /// What each limiter allows that is counted by name. Several of one name are told as one: the strictest.
 fn allows<B: Store>(engine: &Engine<B>, tallies: &[Tally]) -> BTreeMap<Arc<str>, Allows> {
     let names = tallies.iter().map(|tally| &tally.limiter);
@@ -176,6 +219,10 @@ fn allows<B: Store>(engine: &Engine<B>, tallies: &[Tally]) -> BTreeMap<Arc<str>,
             continue;
         };
         own.adaptive = own.adaptive.or(limiter.adaptive);
+        if limiter.sort != LimiterSort::Descriptor && !limiter.key.is_empty() {
+            let others = own.never_finds_its_key.unwrap_or(false);
+            own.never_finds_its_key = Some(others || limiter.never_finds_its_key);
+        }
         for kind in &limiter.limits {
             let (rate, burst) = match kind {
                 LimitKind::Adaptive(_) => (None, limiter.adaptive.map(|now| u64::from(now.limit))),

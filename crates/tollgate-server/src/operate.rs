@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use tollgate_engine::{Policy, PolicyError};
 
 use crate::health::Health;
-use crate::log::Log;
+use crate::log::{Level, Log};
 use crate::reload::Reloader;
 use crate::service::{Service, Store};
 use crate::state::StateTold;
@@ -41,7 +41,12 @@ impl<B: Store> Operated for Service<B> {
     fn put_in_force(&self, policy: Policy) -> Result<(), PolicyError> {
         // Locked until it is in force: of two, the one that is told is the one that came last.
         let mut whole = self.whole.lock().unwrap_or_else(PoisonError::into_inner);
-        self.engine.reload(policy.divided(self.replicas).policy)?;
+        let divided = policy.divided(self.replicas);
+        self.engine.reload(divided.policy)?;
+        for note in divided.notes {
+            // As at the start: who shares limits hears what is lost by that.
+            self.log.say(Level::Warn, &note, &[]);
+        }
         *whole = Arc::new(policy);
         Ok(())
     }

@@ -4,18 +4,19 @@
 //! concerns, and counted. Reading and compiling block, so whoever calls is no thread that serves.
 
 use std::fmt::Display;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tollgate_engine::diff::Diff;
-use tollgate_engine::{Checked, Policy, Sources};
+use tollgate_engine::source::fingerprint;
+use tollgate_engine::watch::{FileWatch, POLL_EVERY};
+use tollgate_engine::{Checked, Policy, Rejected};
 
 use crate::health::Concern;
 use crate::log::Level;
 use crate::operate::Operated;
-use crate::watch::Watching;
 
 /// Whether the policy's file is looked after while it is in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,12 +51,6 @@ pub(crate) struct Reloads {
     pub(crate) unchanged: u64,
 }
 
-/// Files, and what they say or why they say nothing.
-struct Read {
-    said: Result<Checked, String>,
-    sources: Sources,
-}
-
 impl Reloader {
     pub(crate) fn new(path: Option<PathBuf>) -> Self {
         Self {
@@ -79,7 +74,7 @@ impl Reloader {
     /// # Errors
     /// Why the file can't be put in force, as far as that is known before it is.
     pub(crate) fn preview(&self, service: &dyn Operated) -> Result<Diff, String> {
-        let read = self.read()?.said?;
+        let read = self.read()?.map_err(|rejected| rejected.in_one_line())?;
         Ok(Diff::between(&service.whole_policy(), &read.policy))
     }
 
@@ -93,52 +88,74 @@ impl Reloader {
             let said: Said<'_> = [("from", &from), ("why", why)];
             service.log().say(Level::Warn, "nothing to reload", &said);
         })?;
-        *last = Some(mark(&read));
-        self.follow(service, from, read.said)
+        *last = Some(fingerprint(&read));
+        self.follow(service, from, read)
     }
 
     /// Looks after the file from now on, if there is one.
     ///
     /// # Errors
     /// The system has no thread for it.
-    pub(crate) fn watch(service: &Arc<dyn Operated>) -> std::io::Result<Option<Watching>> {
+    pub(crate) fn watch(service: &Arc<dyn Operated>) -> std::io::Result<Option<FileWatch>> {
         let Some(root) = service.reloader().path.clone() else {
             return Ok(None);
         };
         let (own, log) = (Arc::downgrade(service), service.log().clone());
         let first = vec![root.clone()];
-        let read = move || {
-            let files = own.upgrade().map(|own| own.reloader().look(&*own));
-            let files = files.unwrap_or_default().into_iter();
-            std::iter::once(root.clone()).chain(files).collect()
+        let read = move |polled: Option<&str>| {
+            if let Some(why) = polled {
+                let seconds = POLL_EVERY.as_secs();
+                let event = format!(
+                    "the system can't tell of changes: files are looked at every {seconds} s"
+                );
+                log.say(Level::Warn, &event, &[("why", &why)]);
+            }
+            loop {
+                let looked = own.upgrade().map(|own| own.reloader().look(&*own));
+                match looked {
+                    // Nothing tells of a descriptor that is free again.
+                    Some(Err(Starved)) => std::thread::park_timeout(AGAIN),
+                    Some(Ok(files)) => return [vec![root.clone()], files].concat(),
+                    None => return vec![root.clone()],
+                }
+            }
         };
-        Watching::start(first, log, read).map(Some)
+        FileWatch::start(first, read).map(Some)
     }
 
     /// Puts the file in force if it says something else than when it was read last; which files that are.
-    fn look(&self, service: &dyn Operated) -> Vec<PathBuf> {
+    fn look(&self, service: &dyn Operated) -> Result<Vec<PathBuf>, Starved> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let Ok(read) = self.read() else {
-            return Vec::new();
+            return Ok(Vec::new());
         };
-        let now = mark(&read);
-        let Read { said, sources } = read;
+        let now = fingerprint(&read);
+        let sources = match &read {
+            Ok(checked) => &checked.sources,
+            Err(rejected) => &rejected.sources,
+        };
+        let files = sources.iter().map(|source| PathBuf::from(source.name()));
+        let files = files.collect();
         let before = last.replace(now);
         // At first nobody knows whether it has changed since it was put in force.
         let is_same = |read: &Checked| {
             let diff = Diff::between(&service.whole_policy(), &read.policy);
             diff.is_empty()
         };
-        let is_known = match (before, &said) {
+        let is_known = match (before, &read) {
             (None, Ok(read)) => is_same(read),
             (before, _) => before == Some(now),
         };
         if !is_known {
             // Who wants to know why looks at the log.
-            let _ = self.follow(service, "file watch", said);
+            let is_temporary = read.as_ref().is_err_and(Rejected::is_temporary);
+            let _ = self.follow(service, "file watch", read);
+            if is_temporary {
+                *last = None;
+                return Err(Starved);
+            }
         }
-        let files = sources.iter().map(|source| PathBuf::from(source.name()));
-        files.collect()
+        Ok(files)
     }
 
     /// Puts a policy in force, and says what came of it.
@@ -146,8 +163,9 @@ impl Reloader {
         &self,
         service: &dyn Operated,
         from: &str,
-        read: Result<Checked, String>,
+        read: Result<Checked, Rejected>,
     ) -> Result<Diff, String> {
+        let read = read.map_err(|rejected| rejected.in_one_line());
         let put = read.and_then(|read| {
             let diff = Diff::between(&service.whole_policy(), &read.policy);
             // Also if nothing else is told of it: what is in force then stands where the file says.
@@ -185,32 +203,18 @@ impl Reloader {
     }
 
     /// What the file says.
-    fn read(&self) -> Result<Read, String> {
+    fn read(&self) -> Result<Result<Checked, Rejected>, String> {
         let Some(path) = &self.path else {
             return Err("the policy in force is from no file".to_owned());
         };
-        Ok(match Policy::from_path(path) {
-            Ok(checked) => Read {
-                sources: checked.sources.clone(),
-                said: Ok(checked),
-            },
-            Err(rejected) => Read {
-                said: Err(rejected.in_one_line()),
-                sources: rejected.sources,
-            },
-        })
+        Ok(Policy::from_path(path))
     }
 }
+
+/// The file couldn't be read for want of file descriptors.
+struct Starved;
+
+/// How long until it is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
 
 type Said<'a> = [(&'a str, &'a dyn Display); 2];
-
-/// What tells files from others: their names and texts, and what is wrong with them. One that is empty has the text of one
-/// that is gone.
-fn mark(read: &Read) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    for source in read.sources.iter() {
-        (source.name(), source.text()).hash(&mut hasher);
-    }
-    read.said.as_ref().err().hash(&mut hasher);
-    hasher.finish()
-}

@@ -9,6 +9,7 @@ mod session;
 mod throttle;
 
 pub(crate) use session::Session;
+pub(crate) use throttle::{Charged, ThrottleLimit};
 
 #[cfg(test)]
 mod tests {

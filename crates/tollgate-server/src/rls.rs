@@ -1,23 +1,32 @@
 //! Envoy's rate-limit service, version 3, on HTTP/2 as it is: one method, health and reflection, with their messages by hand.
 
 mod answer;
+mod body;
 mod call;
+mod calls;
 mod closed;
 mod connection;
 mod decide;
+mod decided;
 mod descriptors;
+mod facts;
+mod frames;
 mod health;
+mod hpack;
 mod quiet;
 #[cfg(test)]
 #[path = "../tests/common/rls_reading.rs"]
 mod reading;
 mod reflect;
 mod request;
+mod transport;
+mod waiting;
 mod wire;
 
 pub use closed::{RlsClosed, UnknownAnswer};
 pub(crate) use connection::serve;
 pub(crate) use decide::{Decided, Limit, Question, Undecided, ask, decide};
+pub(crate) use waiting::Waiting;
 
 #[cfg(test)]
 mod tests {
@@ -25,11 +34,12 @@ mod tests {
     use crate::seeds::read_all;
 
     /// The seeds of the fuzz target that are messages; the others are none.
-    const MESSAGES: [&str; 9] = [
+    const MESSAGES: [&str; 10] = [
         "empty",
         "every-field",
         "longest-number",
         "many-descriptors",
+        "not-utf8",
         "one",
         "peek",
         "twice",

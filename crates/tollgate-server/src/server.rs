@@ -8,11 +8,13 @@ use tokio::task::JoinSet;
 use tollgate::clock::Clock;
 use tollgate_engine::backend::Memory;
 use tollgate_engine::diff::Diff;
+use tollgate_engine::watch::FileWatch;
 use tollgate_engine::{Engine, Policy, PolicyError};
 use tollgate_redis::Redis;
 
 use crate::admin::{self, Admin, Begun, Made};
 use crate::cells::{Here, There};
+use crate::descriptors::Descriptors;
 use crate::drain::{Drain, Drained, Group};
 use crate::listeners::Listeners;
 use crate::log::Log;
@@ -25,7 +27,6 @@ use crate::start_error::StartError;
 use crate::state::{Begin, Keeper, StateTold};
 use crate::tls::Certificates;
 use crate::vitals;
-use crate::watch::Watching;
 
 /// A service that runs, until it is stopped or dropped.
 pub struct Server {
@@ -40,7 +41,7 @@ pub struct Server {
     /// The token of operators, if it was made: removed when this ends.
     _token: Option<Arc<Made>>,
     /// Looks after the policy's file.
-    _watching: Option<Watching>,
+    _watching: Option<FileWatch>,
     /// Saves what was decided.
     keeper: Option<Keeper>,
 }
@@ -95,7 +96,8 @@ impl Server {
         mut settings: Settings,
     ) -> Result<Self, StartError> {
         settings.replicas = 1;
-        let cells = There::new(redis.clone(), settings.throttle_on_store_failure);
+        let cells = There::new(&redis, settings.throttle_on_store_failure);
+        let cells = cells.map_err(|error| StartError::State(error.to_string()))?;
         let engine = Engine::new(policy.clone(), redis).map_err(StartError::Policy)?;
         Self::start(engine, policy, cells, (settings, None)).await
     }
@@ -111,6 +113,7 @@ impl Server {
             let _ = std::fs::remove_file(path);
         }
         Admin::check(&settings)?;
+        let descriptors = Descriptors::raise();
         let certificates = settings.tls.clone().map(Certificates::read).transpose();
         let certificates = certificates.map_err(StartError::Tls)?.map(Arc::new);
         let listeners = Listeners::bind(&settings, certificates.as_ref()).await?;
@@ -140,7 +143,7 @@ impl Server {
         if let Some(made) = &made {
             tasks.spawn(admin::keep(Arc::downgrade(made)));
         }
-        let (clients, operators) = listeners.serve(&service);
+        let (clients, operators) = listeners.serve(&service, descriptors);
         Ok(Self {
             addresses,
             clients,

@@ -1,14 +1,16 @@
 //! What all protocols share: the engine, the keys that bring their limits along, and the bounds.
 
 use std::convert::Infallible;
+use std::fmt::{self, Write};
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tollgate::clock::{Clock, Wall};
-use tollgate_engine::backend::{Backend, Gift, Memory};
+use tollgate_engine::backend::{Backend, Gift, LimitKind, Memory};
 use tollgate_engine::verdict::Permits;
-use tollgate_engine::{Engine, Facts, Policy, Verdict};
+use tollgate_engine::{Conditions, Engine, Facts, Policy, Verdict};
 pub(crate) use tollgate_http::Answered;
 use tollgate_http::Dialect;
 use tollgate_redis::Redis;
@@ -18,18 +20,21 @@ use crate::bounds::Bounds;
 use crate::cells::{Cells, Here, There};
 use crate::denials::{Denials, Told};
 use crate::drain::Closing;
+use crate::guesses::Guesses;
 use crate::health::Health;
 use crate::holds::{Full, Holds};
 use crate::log::Log;
 use crate::measured::Measured;
 use crate::metrics::Kept;
+use crate::protocol_errors::ProtocolErrors;
 use crate::reload::Reloader;
 use crate::renew::Renewed;
-use crate::rls::RlsClosed;
+use crate::rls::{RlsClosed, Waiting};
 use crate::secret::Secret;
-use crate::settings::Settings;
+use crate::settings::{HttpDate, Settings, ShadowAnswers};
 use crate::state::Progress;
 use crate::store_events::StoreEvents;
+use crate::vitals::{StoreProbes, StoreSight};
 
 /// A store is given so long to answer when nobody asks it anything else.
 const MEET_STORE: Duration = Duration::from_secs(1);
@@ -42,6 +47,8 @@ pub(crate) struct Service<B: Store> {
     pub(crate) holds: Holds,
     /// The header fields that tell what is left.
     pub(crate) dialects: Vec<Dialect>,
+    /// Whether they name rules in shadow, too.
+    pub(crate) shadow_answers: ShadowAnswers,
     /// The same for Envoy to add.
     pub(crate) rls_headers: Vec<Dialect>,
     /// What Envoy is told of a decision that could not be made.
@@ -56,6 +63,10 @@ pub(crate) struct Service<B: Store> {
     pub(crate) token: Option<Secret>,
     /// What everybody has to tell on HTTP, if it isn't the operators'.
     pub(crate) client_token: Option<Secret>,
+    /// Whether answers of HTTP have a date.
+    pub(crate) http_date: HttpDate,
+    /// What was sent instead of secrets.
+    pub(crate) guesses: Guesses,
     /// Who may operate it.
     pub(crate) admin: Admin,
     /// All that is kept in files and read again.
@@ -68,6 +79,10 @@ pub(crate) struct Service<B: Store> {
     pub(crate) denials: Arc<Denials>,
     /// What is measured of clients.
     pub(crate) measured: Measured,
+    /// What clients do that their protocol doesn't allow.
+    pub(crate) errors: Arc<ProtocolErrors>,
+    /// Calls of gRPC whose messages aren't complete.
+    pub(crate) waiting: Arc<Waiting>,
     /// One scrape at a time: each looks at all keys.
     pub(crate) scraping: Arc<tokio::sync::Mutex<()>>,
     /// Whether clients' connections end.
@@ -78,6 +93,8 @@ pub(crate) struct Service<B: Store> {
     pub(crate) reloader: Reloader,
     /// How saving goes, if it is saved.
     pub(crate) state: Progress,
+    /// Whether its store was there when it was asked last.
+    pub(crate) store_sight: StoreProbes,
 }
 
 /// So many of those that are refused most are told.
@@ -92,22 +109,19 @@ impl<B: Store> Service<B> {
     ) -> Self {
         let health = settings.store_events.as_ref().map(StoreEvents::health);
         let denials = Arc::new(Denials::new(settings.log.clone(), settings.log_denials));
-        let engine = if denials.says_any() {
-            engine.with_observer(Told(Arc::clone(&denials)))
-        } else {
-            engine
-        };
+        let engine = engine.with_observer(Told(Arc::clone(&denials)));
+        let errors = ProtocolErrors::new(settings.log.clone());
         let engine = engine.with_tallies(settings.limiters).with_top(TOP);
         Self {
             engine: engine.with_bounds(tollgate_engine::Bounds {
                 descriptors: settings.bounds.descriptors,
-                fact_bytes: settings.bounds.key_bytes,
                 ..tollgate_engine::Bounds::default()
             }),
             cells,
             holds: Holds::new(settings.bounds.holds),
             bounds: settings.bounds,
             dialects: settings.dialects,
+            shadow_answers: settings.shadow_answers,
             rls_headers: settings.rls_headers,
             rls_closed: settings.rls_closed,
             replicas: settings.replicas.max(1),
@@ -115,17 +129,62 @@ impl<B: Store> Service<B> {
             client_password: settings.client_password,
             token: settings.token,
             client_token: settings.client_token,
+            guesses: Guesses::new(settings.wrong_secrets),
+            http_date: settings.http_date,
             admin,
             renewed,
             log: settings.log,
             health: health.unwrap_or_default(),
             denials,
             measured: Measured::new(),
+            errors,
+            waiting: Arc::default(),
             scraping: Arc::default(),
             closing: Closing::default(),
             whole: Mutex::new(Arc::new(whole)),
             reloader: Reloader::new(settings.policy_path),
             state: Progress::default(),
+            store_sight: StoreProbes::default(),
+        }
+    }
+}
+
+/// Which limits an answer tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LimitsTold {
+    /// The one that decided.
+    Decider,
+    /// All that the request met, for header fields.
+    All,
+}
+
+impl LimitsTold {
+    /// Those that these header fields list.
+    pub(crate) const fn by(dialects: &[Dialect]) -> Self {
+        if dialects.is_empty() {
+            Self::Decider
+        } else {
+            Self::All
+        }
+    }
+
+    /// Decides where that may take its time.
+    async fn decide<'f, B: Backend<Error = Infallible>>(
+        self,
+        engine: &Engine<B>,
+        facts: &'f Facts<'f>,
+    ) -> Verdict<'f> {
+        let on = match self {
+            Self::Decider => Conditions::new(),
+            Self::All => Conditions::new().listing_limits(),
+        };
+        match engine.decide_on(on, facts).await {
+            Ok(Some(verdict)) => verdict,
+            // Only said on the condition that some facts alone are known.
+            Ok(None) => {
+                let Ok(verdict) = engine.decide_async(facts).await;
+                verdict
+            }
         }
     }
 }
@@ -142,13 +201,14 @@ pub(crate) trait Store: Backend<Error = Infallible> + Sized + 'static {
     fn decide<'f>(
         engine: &Engine<Self>,
         facts: &'f Facts<'f>,
+        told: LimitsTold,
     ) -> impl Future<Output = Verdict<'f>> + Send;
 
     /// What metrics show of it.
     fn kept(service: &Service<Self>) -> Kept;
 
-    /// Whether it can be asked, if requests don't tell.
-    fn answers(&self) -> impl Future<Output = bool> + Send;
+    /// Asks whether it is there, as a request would: without an answer in time, why not.
+    fn probe(&self) -> impl Future<Output = Result<(), String>> + Send;
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Store for Memory<C, W> {
@@ -156,12 +216,16 @@ impl<C: Clock + 'static, W: Clock + 'static> Store for Memory<C, W> {
     const IS_HERE: bool = true;
 
     #[inline]
-    async fn decide<'f>(engine: &Engine<Self>, facts: &'f Facts<'f>) -> Verdict<'f> {
-        if !engine.lets_wait() {
-            return engine.decide(facts);
+    async fn decide<'f>(
+        engine: &Engine<Self>,
+        facts: &'f Facts<'f>,
+        told: LimitsTold,
+    ) -> Verdict<'f> {
+        match told {
+            _ if engine.lets_wait() => told.decide(engine, facts).await,
+            LimitsTold::Decider => engine.decide(facts),
+            LimitsTold::All => engine.decide_listing_limits(facts),
         }
-        let Ok(verdict) = engine.decide_async(facts).await;
-        verdict
     }
 
     fn kept(service: &Service<Self>) -> Kept {
@@ -176,8 +240,8 @@ impl<C: Clock + 'static, W: Clock + 'static> Store for Memory<C, W> {
         }
     }
 
-    async fn answers(&self) -> bool {
-        true
+    async fn probe(&self) -> Result<(), String> {
+        Ok(())
     }
 }
 
@@ -185,9 +249,12 @@ impl Store for Redis {
     type Cells = There;
     const IS_HERE: bool = false;
 
-    async fn decide<'f>(engine: &Engine<Self>, facts: &'f Facts<'f>) -> Verdict<'f> {
-        let Ok(verdict) = engine.decide_async(facts).await;
-        verdict
+    async fn decide<'f>(
+        engine: &Engine<Self>,
+        facts: &'f Facts<'f>,
+        told: LimitsTold,
+    ) -> Verdict<'f> {
+        told.decide(engine, facts).await
     }
 
     fn kept(service: &Service<Self>) -> Kept {
@@ -199,13 +266,18 @@ impl Store for Redis {
             backend: "redis",
             tables,
             in_flight: store.slots as u64,
-            is_without_store: redis.fallback_active(),
+            is_without_store: match service.store_sight.at(service.engine.requests()) {
+                StoreSight::Answers => false,
+                StoreSight::Missing => true,
+                StoreSight::AskRequests => redis.fallback_active(),
+            },
             store,
         }
     }
 
-    async fn answers(&self) -> bool {
-        !self.fallback_active() && self.ready(MEET_STORE).await.is_ok()
+    async fn probe(&self) -> Result<(), String> {
+        let answered = self.ready(MEET_STORE).await;
+        answered.map_err(|error| error.to_string())
     }
 }
 
@@ -215,9 +287,10 @@ impl<B: Store> Service<B> {
     pub(crate) async fn check<R>(
         &self,
         facts: &Facts<'_>,
+        told: LimitsTold,
         tell: impl FnOnce(&Answered<'_>) -> R,
     ) -> Result<R, Full> {
-        let mut verdict = B::decide(&self.engine, facts).await;
+        let mut verdict = B::decide(&self.engine, facts, told).await;
         if let Verdict::Passed(passed) = &mut verdict
             && let Some(permits) = passed.take_permits()
             && let Err(full) = self.lend(&name_of(facts), permits)
@@ -232,9 +305,10 @@ impl<B: Store> Service<B> {
     pub(crate) async fn decide<R>(
         &self,
         facts: &Facts<'_>,
+        told: LimitsTold,
         tell: impl FnOnce(&Answered<'_>) -> R,
     ) -> (R, Option<Permits>) {
-        let mut verdict = B::decide(&self.engine, facts).await;
+        let mut verdict = B::decide(&self.engine, facts, told).await;
         let permits = match &mut verdict {
             Verdict::Passed(passed) => passed.take_permits(),
             Verdict::Refused(_) => None,
@@ -301,6 +375,36 @@ pub(crate) fn name_of(facts: &Facts<'_>) -> Vec<u8> {
         name.extend(text.as_bytes());
     }
     name
+}
+
+/// The limit of a rule that denied a request, as the policy says it; none if it passed, or no limit did.
+pub(crate) fn limited_by(answered: &Answered<'_>) -> Option<LimitText> {
+    let limit = answered.limit().filter(|_| !answered.is_allowed);
+    limit.map(LimitText::of)
+}
+
+/// A limit as a policy says it, `100/m`. Denials may be very many, so it asks for no memory unless it is long.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct LimitText(SmallVec<[u8; 40]>);
+
+impl LimitText {
+    pub(crate) fn of(limit: &LimitKind) -> Self {
+        let mut text = Self::default();
+        // Bytes take whatever is written.
+        let _ = write!(text, "{limit}");
+        text
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl Write for LimitText {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.extend_from_slice(text.as_bytes());
+        Ok(())
+    }
 }
 
 /// The time, for the one dialect that tells it.

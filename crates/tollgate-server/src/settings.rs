@@ -60,6 +60,10 @@ pub struct Settings {
     pub admin_hosts: Vec<AdminHost>,
     /// Certificates, for the listeners that speak TLS.
     pub tls: Option<Tls>,
+    /// Whether answers of HTTP have a `Date`.
+    pub http_date: HttpDate,
+    /// So many wrong passwords or tokens of an address are answered immediately in a minute; more wait for a second each.
+    pub wrong_secrets: u64,
     /// Keys of `CL.THROTTLE` that are kept in memory.
     pub throttle_keys: usize,
     /// What `CL.THROTTLE` is answered while a store can't be asked.
@@ -73,12 +77,30 @@ pub struct Settings {
     pub log: Log,
     /// Which refusals are said there.
     pub log_denials: DenialLog,
+    /// Whether answers of `/v1/check` and `/v1/peek` name the rules in shadow that would have refused.
+    pub shadow_answers: ShadowAnswers,
     /// What hears of the store, if that is to be a concern of this service.
     pub store_events: Option<StoreEvents>,
     /// The file or folder that the policy was read from, and is read from again; none if it is from elsewhere.
     pub policy_path: Option<PathBuf>,
     /// Whether that is looked after.
     pub watch: Watch,
+}
+
+/// Whether answers of HTTP have a `Date`, as they should: whoever compares them byte by byte leaves it out.
+///
+/// ```
+/// use tollgate_server::{HttpDate, Settings};
+///
+/// assert_eq!(Settings::default().http_date, HttpDate::On);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HttpDate {
+    /// They have.
+    #[default]
+    On,
+    /// They haven't.
+    Off,
 }
 
 impl Default for Settings {
@@ -102,12 +124,15 @@ impl Default for Settings {
             admin_token: AdminToken::Nobody,
             admin_hosts: Vec::new(),
             tls: None,
+            http_date: HttpDate::On,
+            wrong_secrets: 10,
             throttle_keys: 1_000_000,
             throttle_on_store_failure: OnStoreFailure::Local,
             replicas: 1,
             ready_file: None,
             log: Log::silent(),
             log_denials: DenialLog::default(),
+            shadow_answers: ShadowAnswers::default(),
             store_events: None,
             policy_path: None,
             watch: Watch::On,
@@ -170,4 +195,20 @@ impl Addresses {
         out.extend(b"}\n");
         out
     }
+}
+
+/// Whether answers name the rules in shadow that would have refused a request.
+///
+/// ```
+/// use tollgate_server::{Settings, ShadowAnswers};
+///
+/// assert_eq!(Settings::default().shadow_answers, ShadowAnswers::Hidden);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ShadowAnswers {
+    /// No: clients see nothing of a rule that isn't enforced.
+    #[default]
+    Hidden,
+    /// Yes, by the field `shadow`.
+    Shown,
 }

@@ -100,6 +100,8 @@ pub struct StateTold {
     pub saves: u64,
     /// Attempts that failed since the start, of the snapshot or of quotas.
     pub failures: u64,
+    /// Files that couldn't be read at the start, and were set aside.
+    pub set_aside: u64,
 }
 
 /// What is told of saving; nothing until there is a snapshot.
@@ -123,6 +125,8 @@ impl Progress {
 
 /// A service's counts as they were kept, and the folder that keeps them.
 struct Opened<C: Clock + 'static, W: Clock + 'static> {
+    /// What couldn't be read, and is forgotten.
+    lost: Vec<String>,
     folder: Folder,
     engine: Engine<Memory<C, W>>,
     cells: Here<C>,
@@ -150,11 +154,15 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> Opening<'_, C, W> {
             .on_quota_file_failure(OnFileFailure::Grant);
         let folder = Folder::lock(&self.options.folder).map_err(StartError::State)?;
         folder.sweep();
+        let mut lost = Vec::new();
         // Each turn sets something aside that the next one doesn't find.
         loop {
             let found = snapshot::restore(&self, &folder);
             let refused = match found {
-                Ok(found) => return self.told(folder, found),
+                Ok(found) => {
+                    let opened = self.told(folder, found)?;
+                    return Ok(Opened { lost, ..opened });
+                }
                 Err(refused) => refused,
             };
             let (damaged, why) = match refused {
@@ -177,6 +185,7 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> Opening<'_, C, W> {
                 Refused::Throttle(error) => return Err(StartError::Throttle(error)),
             };
             self.set_aside(&folder, &damaged, &why)?;
+            lost.push(why);
         }
     }
 
@@ -220,12 +229,12 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> Opening<'_, C, W> {
                         ("keys", &restored.keys),
                         ("quotas", &quotas.keys),
                         ("left_out", &restored.left_out),
-                        ("limits_dropped", &restored.forgotten.len()),
+                        ("limits_retired", &restored.retired.len()),
                     ],
                 );
-                if !restored.forgotten.is_empty() {
-                    let event = "limits that the policy has no more, or counts in another way: what was spent of them is dropped";
-                    let limits = named(&restored.forgotten);
+                if !restored.retired.is_empty() {
+                    let event = "limits that the policy has no more, or counts in another way: what was spent of them is kept until it is idle, in case they return";
+                    let limits = named(&restored.retired);
                     self.log.say(Level::Warn, event, &[("limits", &limits)]);
                 }
             }
@@ -237,6 +246,7 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> Opening<'_, C, W> {
             self.log.say(Level::Warn, event, &[("bytes", &bytes)]);
         }
         Ok(Opened {
+            lost: Vec::new(),
             folder,
             engine,
             cells,

@@ -53,6 +53,14 @@ impl StoreEvents {
                 (*error).clone_into(&mut last);
                 Level::Error
             }
+            StoreEvent::KeyFailed { error, .. } => {
+                // The store itself is well.
+                if *last == *error {
+                    return;
+                }
+                (*error).clone_into(&mut last);
+                Level::Error
+            }
             StoreEvent::FallbackBegan | StoreEvent::CircuitOpened { .. } => {
                 health.raise(Concern::Store, event.to_string());
                 Level::Warn

@@ -1,11 +1,13 @@
-//! Looks after a service from time to time: whether nearly everything is refused, and whether its store is back.
+//! Looks after a service from time to time: whether nearly everything is refused, whether operators bypass limits, and
+//! whether its store is there, also if no request asks it.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
+use tollgate_engine::orders::{Act, Effect, Order};
 use tollgate_engine::tally::Requests;
 
 use crate::health::Concern;
@@ -58,12 +60,105 @@ pub(crate) async fn watch<B: Store>(service: Arc<Service<B>>) {
         let excess = rate.look(Instant::now(), service.engine.requests());
         tell(&service, excess);
         service.denials.say_left_out();
-        let concerns = service.health.concerns();
-        let is_missed = concerns.iter().any(|(one, _)| *one == Concern::Store);
-        // Where requests need the store, they tell whether it is back.
-        if is_missed && service.engine.backend().answers().await {
-            service.health.settle(Concern::Store);
+        service.look_at_overrides();
+        look_at_store(&service).await;
+    }
+}
+
+/// What is known of a store beside what requests tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoreSight {
+    /// It answered, and no request was decided since.
+    Answers,
+    /// It didn't, and no request was decided since.
+    Missing,
+    /// Requests were decided since: they know better.
+    AskRequests,
+}
+
+/// What came of the last look at the store.
+#[derive(Debug, Default)]
+pub(crate) struct StoreProbes(Mutex<Option<(Requests, StoreSight)>>);
+
+impl StoreProbes {
+    /// What is known once so many requests are decided.
+    pub(crate) fn at(&self, requests: Requests) -> StoreSight {
+        let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match last {
+            Some((then, sight)) if then == requests => sight,
+            _ => StoreSight::AskRequests,
         }
+    }
+
+    fn note(&self, requests: Requests, sight: StoreSight) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((requests, sight));
+    }
+}
+
+/// Asks the store, for a replica without requests hears neither that it is gone nor that it is back.
+async fn look_at_store<B: Store>(service: &Service<B>) {
+    if B::IS_HERE {
+        return;
+    }
+    let (before, requests) = (
+        service.store_sight.at(service.engine.requests()),
+        service.engine.requests(),
+    );
+    let probed = service.engine.backend().probe().await;
+    let (health, log) = (&service.health, &service.log);
+    let concerns = health.concerns();
+    let is_known = concerns.iter().any(|(one, _)| *one == Concern::Store);
+    match probed {
+        Ok(()) => {
+            // Requests that fell back since are told by their own end of it.
+            if service.engine.requests() != requests {
+                return;
+            }
+            service.store_sight.note(requests, StoreSight::Answers);
+            if is_known {
+                health.settle(Concern::Store);
+                log.say(Level::Info, "store: it answers again", &[]);
+            }
+        }
+        Err(why) => {
+            service.store_sight.note(requests, StoreSight::Missing);
+            health.raise(Concern::Store, why.clone());
+            if !is_known && before != StoreSight::Missing {
+                let said: [(&str, &dyn Display); 1] = [("why", &why)];
+                log.say(
+                    Level::Error,
+                    "store: it doesn't answer, though no request asks it",
+                    &said,
+                );
+            }
+        }
+    }
+}
+
+/// How many bypasses are named in one text.
+const NAMED: usize = 3;
+
+impl<B: Store> Service<B> {
+    /// Says which limits operators let requests pass, or that they no longer do. A limit that is bypassed looks as one that
+    /// nobody reaches, so this is the only sign of it.
+    pub(crate) fn look_at_overrides(&self) {
+        let orders = self.engine.orders();
+        let is_bypass =
+            |order: &&Order| order.act == Act::Bypass && order.effect == Effect::InForce;
+        let bypasses: Vec<_> = orders.iter().filter(is_bypass).collect();
+        if bypasses.is_empty() {
+            return self.health.settle(Concern::Bypass);
+        }
+        let named = bypasses.iter().take(NAMED).map(|order| {
+            let until = crate::admin::date(order.until);
+            format!("{}: {} until {until}", order.id, order.target)
+        });
+        let mut why = named.collect::<Vec<_>>().join("; ");
+        if let Some(more) = bypasses.len().checked_sub(NAMED).filter(|more| *more > 0) {
+            why.push_str(&format!("; and {more} more"));
+        }
+        self.health
+            .raise(Concern::Bypass, format!("limits are bypassed: {why}"));
     }
 }
 

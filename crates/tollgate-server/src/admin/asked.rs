@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use tollgate::Rate;
-use tollgate_engine::orders::{LONGEST_ORDER, Replacement, Target};
+use tollgate_engine::engine::ResetScope;
+use tollgate_engine::orders::{LONGEST_ORDER, OrderFacts, Replacement, Target};
 
 use crate::http::{Pairs, Wrong, bad, decoded};
 
@@ -24,6 +25,12 @@ pub(super) struct Asked<'b> {
     /// What makes the key, as requests have it.
     #[serde(borrow, default)]
     facts: Pairs<'b>,
+    /// In place of facts: a key as lists and logs show it.
+    #[serde(borrow)]
+    key: Option<Cow<'b, str>>,
+    /// Facts that the policy doesn't name are meant.
+    #[serde(default)]
+    any_fact: bool,
     /// In place of both: a counter of Envoy's trees.
     #[serde(borrow)]
     domain: Option<Cow<'b, str>>,
@@ -36,10 +43,21 @@ pub(super) struct Asked<'b> {
     lasts: Option<Cow<'b, str>>,
     #[serde(borrow)]
     why: Option<Cow<'b, str>>,
+    /// One rate, or a list of them.
     #[serde(borrow)]
-    rate: Option<Cow<'b, str>>,
+    rate: Option<Rates<'b>>,
     quota: Option<u64>,
     concurrency: Option<u32>,
+    /// A reset is for quotas, too.
+    #[serde(default)]
+    quotas: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Rates<'b> {
+    One(#[serde(borrow)] Cow<'b, str>),
+    Several(#[serde(borrow)] Vec<Cow<'b, str>>),
 }
 
 #[derive(Debug, Deserialize)]
@@ -56,6 +74,8 @@ struct Entry<'b> {
 pub(super) enum Takes {
     /// Nothing.
     Target,
+    /// Whether quotas are meant.
+    Reset,
     /// How long, and why.
     Order,
     /// These, and `all`.
@@ -73,6 +93,8 @@ impl<'b> Asked<'b> {
             let (name, value) = (decoded(name)?, decoded(value)?);
             if name == "rule" {
                 asked.rule = Some(value);
+            } else if name == "key" {
+                asked.key = Some(value);
             } else {
                 asked.facts.0.push((name, value));
             }
@@ -82,10 +104,12 @@ impl<'b> Asked<'b> {
 
     /// Whether there is anything that wouldn't be heeded.
     pub(super) fn check(&self, takes: Takes, most: usize) -> Result<(), Wrong> {
-        let is_order = takes != Takes::Target;
+        let is_order = !matches!(takes, Takes::Target | Takes::Reset);
         let not_here = [
             ("for", self.lasts.is_some() && !is_order),
             ("why", self.why.is_some() && !is_order),
+            ("any_fact", self.any_fact && !is_order),
+            ("quotas", self.quotas && takes != Takes::Reset),
             ("all", self.all && takes != Takes::Bypass),
             ("rate", self.rate.is_some() && takes != Takes::Override),
             ("quota", self.quota.is_some() && takes != Takes::Override),
@@ -102,7 +126,12 @@ impl<'b> Asked<'b> {
             let why = format!("facts: {found} of them, more than the {most} that are taken");
             return Err(bad(why));
         }
+        self.facts.check_values().map_err(bad)?;
         let is_of_facts = self.domain.is_none() && self.descriptor.is_none();
+        if self.key.is_some() && (found > 0 || !is_of_facts) {
+            return Err(bad("key: it stands in place of facts".to_owned()));
+        }
+        let is_of_facts = is_of_facts && self.key.is_none();
         let names_nobody = self.rule.is_none() && found == 0 && is_of_facts;
         match takes {
             Takes::Bypass if names_nobody != self.all => Err(bad(
@@ -117,13 +146,16 @@ impl<'b> Asked<'b> {
 
     /// Whom it is for.
     pub(super) fn target(&self) -> Result<Target, Wrong> {
+        if let Some(key) = &self.key {
+            let target = Target::from_text(self.rule.as_deref(), key);
+            return target.map_err(|error| bad(format!("key: {error}")));
+        }
         let facts = self.facts.0.iter();
         let facts = facts.map(|(name, value)| (&**name, &**value));
         let has_facts = !self.facts.0.is_empty();
         match (&self.domain, &self.descriptor, &self.rule) {
-            (None, None, None) if has_facts => Ok(Target::facts(facts)),
+            (None, None, rule) if has_facts => Ok(Target::written(rule.as_deref(), facts)),
             (None, None, None) => Ok(Target::everything()),
-            (None, None, Some(rule)) if has_facts => Ok(Target::key(&**rule, facts)),
             (None, None, Some(rule)) => Ok(Target::rule(&**rule)),
             (Some(domain), Some(entries), None) if !has_facts => {
                 let entries = entries.iter().map(|entry| (&*entry.key, &*entry.value));
@@ -166,18 +198,41 @@ impl<'b> Asked<'b> {
         }
     }
 
+    /// Which facts an order may name.
+    pub(super) const fn order_facts(&self) -> OrderFacts {
+        if self.any_fact {
+            OrderFacts::Any
+        } else {
+            OrderFacts::Known
+        }
+    }
+
+    /// What a reset is for.
+    pub(super) const fn reset_scope(&self) -> ResetScope {
+        if self.quotas {
+            ResetScope::RatesAndQuotas
+        } else {
+            ResetScope::Rates
+        }
+    }
+
     /// The limits that stand in.
     pub(super) fn replacement(&self) -> Result<Replacement, Wrong> {
-        let rate = self.rate.as_ref().map(|text| text.parse::<Rate>());
-        let rate = rate.transpose();
-        let rate = rate.map_err(|error| {
-            // What follows shows the place under the text, in lines of their own.
-            let why = error.to_string();
-            let first = why.lines().next().unwrap_or_default();
-            bad(format!("rate: {first}"))
-        })?;
+        let rates = match &self.rate {
+            None => &[],
+            Some(Rates::One(rate)) => std::slice::from_ref(rate),
+            Some(Rates::Several(rates)) => rates.as_slice(),
+        };
+        let read = |text: &Cow<'_, str>| {
+            text.parse::<Rate>().map_err(|error| {
+                // What follows shows the place under the text, in lines of their own.
+                let why = error.to_string();
+                let first = why.lines().next().unwrap_or_default();
+                bad(format!("rate: {first}"))
+            })
+        };
         Ok(Replacement {
-            rate,
+            rates: rates.iter().map(read).collect::<Result<_, _>>()?,
             quota: self.quota,
             concurrency: self.concurrency,
         })

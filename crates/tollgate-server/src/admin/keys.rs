@@ -1,8 +1,8 @@
 //! `/admin/key` and `/admin/reset`: what one key has left of its limits, and giving back what it has spent.
 
 use serde::Serialize;
-use tollgate_engine::backend::Gift;
-use tollgate_engine::engine::{Found, FoundLimit};
+use tollgate_engine::backend::{Gift, LimitKind};
+use tollgate_engine::engine::{Found, FoundLimit, ResetRule};
 use tollgate_engine::orders::Target;
 use tollgate_engine::policy::Mode;
 
@@ -10,6 +10,7 @@ use super::asked::{Asked, Takes};
 use super::orders::{Shown, wrong};
 use crate::http::{Session, Wrong, bad, read};
 use crate::listen::Peer;
+use crate::log::Quoted;
 use crate::service::{LOST, Store};
 
 #[derive(Serialize)]
@@ -23,6 +24,9 @@ struct Key {
     rule: String,
     key: String,
     mode: &'static str,
+    /// Of a tier, whether it is the key's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    applies: Option<bool>,
     limits: Vec<Limit>,
     orders: Vec<Shown>,
 }
@@ -43,7 +47,26 @@ struct Limit {
 
 #[derive(Serialize)]
 struct WasReset {
-    rules: Vec<String>,
+    rules: Vec<ResetOf>,
+}
+
+/// What was forgotten of one rule's key, and which quotas stay as they are.
+#[derive(Serialize)]
+struct ResetOf {
+    rule: String,
+    reset: Vec<String>,
+    kept: Vec<String>,
+}
+
+impl ResetOf {
+    fn new(of: &ResetRule) -> Self {
+        let shown = |kinds: &[LimitKind]| kinds.iter().map(ToString::to_string).collect();
+        Self {
+            rule: of.rule.clone(),
+            reset: shown(&of.reset),
+            kept: shown(&of.kept),
+        }
+    }
 }
 
 impl<B: Store> Session<B> {
@@ -76,6 +99,7 @@ impl<B: Store> Session<B> {
             rule: found.rule.clone(),
             key: found.key.clone(),
             mode: mode(found.mode),
+            applies: found.applies,
             limits: found.limits.iter().map(Limit::of).collect(),
             orders: found.orders.iter().map(|order| self.shown(order)).collect(),
         }
@@ -83,21 +107,24 @@ impl<B: Store> Session<B> {
 
     pub(super) async fn reset(&mut self, body: &[u8], from: Peer) -> Result<(), Wrong> {
         let asked: Asked<'_> = read(body).map_err(bad)?;
-        asked.check(Takes::Target, self.service.bounds.arguments)?;
+        asked.check(Takes::Reset, self.service.bounds.arguments)?;
         let target = asked.target()?;
         let before = in_words(&self.found(&target).await?);
-        let Ok(reset) = self.service.engine.reset_async(&target).await;
+        let scope = asked.reset_scope();
+        let Ok(reset) = self.service.engine.reset_async(&target, scope).await;
         let reset = reset.map_err(wrong)?;
         let now = match reset.gift {
             Gift::Given => in_words(&self.found(&target).await?),
-            Gift::Lost => "unknown: the store can't be asked".to_owned(),
+            Gift::Lost => Quoted("unknown: the store can't be asked".to_owned()),
         };
-        let whose = format!("{:?}", target.to_string());
+        let whose = Quoted(target.to_string());
         let said: [(&str, &dyn std::fmt::Display); 3] =
             [("key", &whose), ("before", &before), ("now", &now)];
         self.service.record("admin reset", from, &said);
         match reset.gift {
-            Gift::Given => self.tell(&WasReset { rules: reset.rules }),
+            Gift::Given => self.tell(&WasReset {
+                rules: reset.rules.iter().map(ResetOf::new).collect(),
+            }),
             Gift::Lost => Err((503, LOST.to_owned())),
         }
     }
@@ -106,7 +133,7 @@ impl<B: Store> Session<B> {
 impl Limit {
     fn of(found: &FoundLimit) -> Self {
         let decision = &found.decision;
-        let retry = decision.retry_after;
+        let retry = decision.wait();
         Self {
             limit: found.kind.to_string(),
             allowed: decision.is_allowed(),
@@ -120,7 +147,7 @@ impl Limit {
 }
 
 /// What is left of each limit, for the log.
-fn in_words(found: &[Found]) -> String {
+fn in_words(found: &[Found]) -> Quoted {
     let each = found.iter().flat_map(|found| {
         let limits = found.limits.iter();
         limits.map(|limit| {
@@ -128,7 +155,7 @@ fn in_words(found: &[Found]) -> String {
             format!("{} {}/{}", found.rule, decision.remaining, decision.limit)
         })
     });
-    format!("{:?}", each.collect::<Vec<_>>().join(", "))
+    Quoted(each.collect::<Vec<_>>().join(", "))
 }
 
 pub(super) const fn mode(mode: Mode) -> &'static str {

@@ -26,6 +26,10 @@ struct Limiter {
     sort: &'static str,
     /// The facts that make its keys; none if it has one counter for everybody.
     key: Vec<String>,
+    /// The facts of each key to fall back to, in their order.
+    fallback_keys: Vec<Vec<String>>,
+    /// What happens to requests without a key; none if it has one counter for everybody.
+    on_missing_key: Option<&'static str>,
     mode: &'static str,
     /// As a policy writes it.
     limit: String,
@@ -64,6 +68,8 @@ struct Key {
     denied: u64,
     /// So many of these may have been others'.
     error: u64,
+    /// They passed, as the rule is in shadow.
+    shadow: bool,
 }
 
 impl<B: Store> Session<B> {
@@ -98,6 +104,7 @@ impl<B: Store> Session<B> {
             key: key.key,
             denied: key.denied,
             error: key.error,
+            shadow: key.is_shadow,
         });
         let top = Top {
             since: date(top.since),
@@ -130,6 +137,8 @@ impl Limiter {
             name: state.name.clone(),
             sort: state.sort.name(),
             key: state.key.clone(),
+            fallback_keys: state.fallback_keys.clone(),
+            on_missing_key: state.on_missing_key.map(|choice| choice.name()),
             mode: mode(state.mode),
             limit: kind.to_string(),
             algorithm,

@@ -10,6 +10,7 @@ use tollgate_engine::orders::{Act, NewOrder, Order, OrderError, Target, TargetKe
 use super::asked::{Asked, Takes};
 use crate::http::{Session, Wrong, bad, read};
 use crate::listen::Peer;
+use crate::log::Quoted;
 use crate::service::Store;
 
 /// Where those are that there are.
@@ -44,6 +45,20 @@ pub(super) struct Shown {
     /// Seconds until it ends.
     left: u64,
     effect: String,
+    /// How many requests it has decided, and when it did so last.
+    acted: u64,
+    last_acted: Option<String>,
+    /// The one whose place it has taken, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    in_place_of: Option<InPlaceOf>,
+}
+
+/// An order that ended because another took its place.
+#[derive(Serialize)]
+struct InPlaceOf {
+    id: u64,
+    limits: Option<String>,
+    until: String,
 }
 
 impl<B: Store> Session<B> {
@@ -68,12 +83,22 @@ impl<B: Store> Session<B> {
         let lasts = asked.lasts()?;
         let before = self.ordered_before(&target, &act);
         let new = NewOrder::new(act, target, lasts).by(by);
+        let new = new.naming(asked.order_facts());
         let made = self.service.engine.order(new).map_err(wrong)?;
+        let in_place_of = before.as_ref().map(|before| InPlaceOf {
+            id: before.id,
+            limits: limits_of(before),
+            until: date(before.until),
+        });
         let (before, now) = (in_words(before.as_ref()), in_words(Some(&made)));
         let event = format!("admin {}", made.act.name());
         self.service
             .record(&event, from, &[("before", &before), ("now", &now)]);
-        let shown = self.shown(&made);
+        self.service.look_at_overrides();
+        let shown = Shown {
+            in_place_of,
+            ..self.shown(&made)
+        };
         self.tell(&shown)
     }
 
@@ -100,6 +125,7 @@ impl<B: Store> Session<B> {
         let before = in_words(Some(order));
         self.service
             .record(event, from, &[("before", &before), ("now", &"none")]);
+        self.service.look_at_overrides();
         let shown = self.shown(order);
         self.tell(&shown)
     }
@@ -121,14 +147,10 @@ impl<B: Store> Session<B> {
             TargetKey::Everybody => None,
             whose => Some(whose.to_string()),
         };
-        let limits = match &order.act {
-            Act::Override(limits) => Some(limits.to_string()),
-            _ => None,
-        };
         Shown {
             id: order.id,
             act: order.act.name(),
-            limits,
+            limits: limits_of(order),
             rule: order.target.rule_name().map(ToOwned::to_owned),
             key,
             by: order.by.clone(),
@@ -136,14 +158,25 @@ impl<B: Store> Session<B> {
             until: date(order.until),
             left: Duration::from_nanos(order.until.nanos_since(now)).as_secs(),
             effect: order.effect.to_string(),
+            acted: order.acted,
+            last_acted: order.last_acted.map(date),
+            in_place_of: None,
         }
     }
 }
 
+/// The limits of an override.
+fn limits_of(order: &Order) -> Option<String> {
+    match &order.act {
+        Act::Override(limits) => Some(limits.to_string()),
+        _ => None,
+    }
+}
+
 /// For the log, where nothing that somebody has chosen may look like something else.
-fn in_words(order: Option<&Order>) -> String {
+fn in_words(order: Option<&Order>) -> Box<dyn std::fmt::Display> {
     order.map_or_else(
-        || "none".to_owned(),
+        || Box::new("none") as Box<dyn std::fmt::Display>,
         |order| {
             let Order {
                 id, act, target, ..
@@ -154,13 +187,13 @@ fn in_words(order: Option<&Order>) -> String {
             };
             let (act, until, by) = (act.name(), date(order.until), &order.by);
             let words = format!("{id}: {act} {target}{with} until {until} by {by}");
-            format!("{words:?}")
+            Box::new(Quoted(words))
         },
     )
 }
 
 /// A time of the wall clock, as everybody writes it.
-pub(super) fn date(at: Timestamp) -> String {
+pub(crate) fn date(at: Timestamp) -> String {
     let seconds = i64::try_from(at.as_nanos() / 1_000_000_000).unwrap_or(i64::MAX);
     jiff::Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |at| at.to_string())
 }
@@ -169,7 +202,7 @@ pub(super) fn date(at: Timestamp) -> String {
 pub(super) fn wrong(why: OrderError) -> Wrong {
     let status = match why {
         OrderError::UnknownRule { .. } | OrderError::NoKey | OrderError::OtherLimit { .. } => 404,
-        OrderError::Full | OrderError::TooManySorts(_) => 409,
+        OrderError::Full | OrderError::TooManySorts(_) | OrderError::TooManyPatterns(_) => 409,
         _ => 400,
     };
     (status, why.to_string())

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tollgate_engine::diff::{Change, Diff};
 use tollgate_engine::tally::{Tally, limiter_name};
-use tollgate_engine::verdict::Reason;
+use tollgate_engine::verdict::DenyReason;
 
 use crate::http::{Session, Wrong, bad, read};
 use crate::listen::Peer;
@@ -19,6 +19,8 @@ use crate::service::Store;
 #[derive(Serialize)]
 struct Rules {
     rules: Vec<Rule>,
+    /// Limits of the policy in force that apply to nobody, in sentences.
+    warnings: Vec<String>,
 }
 
 /// A limiter, and what it has decided since the service started.
@@ -31,6 +33,8 @@ struct Rule {
     denied: u64,
     near_limit: u64,
     shadow_denied: u64,
+    /// Requests that it was for, but that lacked its key.
+    missing_key: u64,
     /// Why it denied, without those that never were a reason.
     reasons: BTreeMap<&'static str, u64>,
 }
@@ -81,13 +85,17 @@ impl<B: Store> Session<B> {
             })
             .collect();
         let mut others: Vec<_> = tallies.into_values().collect();
-        others.retain(|tally| tally.allowed + tally.denied_total() + tally.shadow_denied > 0);
+        others.retain(|tally| {
+            let counted = tally.allowed + tally.denied_total() + tally.shadow_denied;
+            counted + tally.missing_key > 0
+        });
         others.sort_by(|one, other| one.limiter.cmp(&other.limiter));
         let others = others
             .iter()
             .map(|tally| Rule::of(tally.limiter.to_string(), Vec::new(), Some(tally)));
         rules.extend(others);
-        self.tell(&Rules { rules })
+        let warnings = engine.warnings().iter().map(ToString::to_string).collect();
+        self.tell(&Rules { rules, warnings })
     }
 
     /// What a reload would change.
@@ -154,7 +162,7 @@ impl<B: Store> Session<B> {
 impl Rule {
     fn of(name: String, limits: Vec<String>, tally: Option<&Tally>) -> Self {
         let count = |of: fn(&Tally) -> u64| tally.map_or(0, of);
-        let reasons = Reason::ALL.into_iter().filter_map(|reason| {
+        let reasons = DenyReason::ALL.into_iter().filter_map(|reason| {
             let denied = tally?.denied(reason);
             (denied > 0).then_some((reason.name(), denied))
         });
@@ -165,6 +173,7 @@ impl Rule {
             denied: count(Tally::denied_total),
             near_limit: count(|tally| tally.near_limit),
             shadow_denied: count(|tally| tally.shadow_denied),
+            missing_key: count(|tally| tally.missing_key),
             reasons: reasons.collect(),
         }
     }

@@ -50,16 +50,29 @@ pub(super) fn is_for_operators(path: &str) -> bool {
     path.starts_with("/admin/") || path.starts_with("/debug/") || path == "/admin"
 }
 
+/// What each method does at a path.
+fn at(path: &str) -> Option<&'static [(&'static str, Route)]> {
+    // Behind the last slash is the number of an order.
+    let is_it = |own: &str| match own.strip_suffix('/') {
+        Some(_) => path.strip_prefix(own).is_some_and(|id| !id.is_empty()),
+        None => own == path,
+    };
+    let found = ROUTES.iter().find(|(own, _)| is_it(own));
+    found.map(|(_, methods)| *methods)
+}
+
+/// The methods that a path takes, as the field `Allow` lists them.
+pub(crate) fn methods(path: &str) -> String {
+    let each = at(path).unwrap_or_default().iter();
+    let each = each.map(|(name, _)| if *name == "GET" { "GET, HEAD" } else { name });
+    each.collect::<Vec<_>>().join(", ")
+}
+
 impl Route {
     /// What is asked for.
     pub(super) fn of(request: &Request<'_>) -> Result<Self, Wrong> {
         let path = request.path;
-        // Behind the last slash is the number of an order.
-        let is_it = |own: &str| match own.strip_suffix('/') {
-            Some(_) => path.strip_prefix(own).is_some_and(|id| !id.is_empty()),
-            None => own == path,
-        };
-        let Some((_, methods)) = ROUTES.iter().find(|(own, _)| is_it(own)) else {
+        let Some(methods) = at(path) else {
             return Err((
                 404,
                 format!("nothing is at {path}: see tollgate admin --help"),

@@ -1,8 +1,16 @@
 //! Answers of HTTP/1: a status, fields, and a body whose length is known.
 
+use jiff::fmt::rfc2822::DateTimePrinter;
+use tollgate::Timestamp;
+use tollgate::clock::{Clock, Wall};
 use tollgate_http::json;
 
 use crate::connection::KEPT;
+
+/// Nanoseconds of a second.
+const SECOND: u64 = 1_000_000_000;
+
+static DATES: DateTimePrinter = DateTimePrinter::new();
 
 /// An answer that is being put together.
 #[derive(Debug, Default)]
@@ -12,9 +20,37 @@ pub(crate) struct Answer {
     /// Lines, each with its end.
     pub(crate) fields: Vec<u8>,
     pub(crate) body: Vec<u8>,
+    /// The field `date`, with the end of its line.
+    date: Vec<u8>,
+    /// From then on it is another.
+    date_until: Timestamp,
 }
 
 impl Answer {
+    /// Looks at the calendar, if a second has passed since it was looked at last. `now` is of any clock that doesn't
+    /// stand still.
+    #[inline]
+    pub(crate) fn date(&mut self, now: Timestamp) {
+        if now >= self.date_until {
+            self.next_date(now);
+        }
+    }
+
+    #[cold]
+    fn next_date(&mut self, now: Timestamp) {
+        let wall = Wall.now().as_nanos();
+        self.date_until = now.plus_nanos(SECOND - wall % SECOND);
+        self.date.clear();
+        let date = i64::try_from(wall / SECOND).ok();
+        let date = date.and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+        let shown = date.map(|date| DATES.timestamp_to_rfc9110_string(&date));
+        if let Some(Ok(shown)) = shown {
+            self.date.extend(b"date: ");
+            self.date.extend(shown.as_bytes());
+            self.date.extend(b"\r\n");
+        }
+    }
+
     /// Ready for the next.
     pub(crate) fn clear(&mut self) {
         (self.status, self.media) = (200, "application/json");
@@ -69,6 +105,7 @@ impl Answer {
         out.extend(b"\r\ncontent-length: ");
         json::number(out, self.body.len() as u64);
         out.extend(b"\r\n");
+        out.extend_from_slice(&self.date);
         out.extend_from_slice(&self.fields);
         if self.status >= 400 {
             out.extend(b"cache-control: no-store\r\n");

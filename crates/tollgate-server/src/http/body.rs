@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use smallvec::SmallVec;
 use tollgate_engine::Facts;
+use tollgate_engine::facts::{fact_name, text_of_bytes};
 
 use super::descriptors::AskedDescriptor;
 
@@ -37,7 +38,7 @@ impl Asked<'_> {
             (None, None) if found > most => Err(format!(
                 "facts: {found} of them, more than the {most} that are taken"
             )),
-            (None, None) => Ok(()),
+            (None, None) => self.facts.check_values(),
         }
     }
 
@@ -60,6 +61,20 @@ impl Asked<'_> {
 #[derive(Debug, Default)]
 pub(crate) struct Pairs<'b>(pub(crate) SmallVec<[(Cow<'b, str>, Cow<'b, str>); 8]>);
 
+impl Pairs<'_> {
+    /// What is wrong if a fact has two values: none of them could be left out.
+    pub(crate) fn check_values(&self) -> Result<(), String> {
+        let differs = |(place, (name, value)): (usize, &(Cow<'_, str>, Cow<'_, str>))| {
+            let mut before = self.0[..place].iter();
+            before.any(|(other, its)| other == name && its != value)
+        };
+        match self.0.iter().enumerate().find(|one| differs(*one)) {
+            Some((_, (name, _))) => Err(format!("facts: {name:?} has two values: send one")),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Text, or a number or a word that is taken as text.
 struct Text<'b>(Cow<'b, str>);
 
@@ -78,12 +93,20 @@ impl<'de: 'b, 'b> Deserialize<'de> for Pairs<'b> {
                 let mut pairs = Pairs::default();
                 while let Some(Text(name)) = map.next_key()? {
                     let Text(value) = map.next_value()?;
-                    pairs.0.push((name, value));
+                    pairs.0.push((as_policies_name(name), value));
                 }
                 Ok(pairs)
             }
         }
         from.deserialize_map(Reading(PhantomData))
+    }
+}
+
+/// The name of a fact as policies know it.
+pub(super) fn as_policies_name(name: Cow<'_, str>) -> Cow<'_, str> {
+    match fact_name(&name) {
+        Cow::Owned(other) => Cow::Owned(other),
+        Cow::Borrowed(_) => name,
     }
 }
 
@@ -99,11 +122,13 @@ impl<'de: 'b, 'b> Deserialize<'de> for Text<'b> {
             }
 
             fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Borrowed(text)))
+                Ok(Text(text_of_bytes(text.as_bytes())))
             }
 
             fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Owned(text.to_owned())))
+                Ok(Text(Cow::Owned(
+                    text_of_bytes(text.as_bytes()).into_owned(),
+                )))
             }
 
             fn visit_u64<E>(self, number: u64) -> Result<Text<'de>, E> {

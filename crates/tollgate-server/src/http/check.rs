@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use tollgate::Decision;
-use tollgate_http::{Dialect, Kind, Refusal, fields, json, retry_after};
+use tollgate_http::{DenyReason, Dialect, Refusal, fields, json, retry_after, status_of};
 
 use super::answer::Answer;
 use super::body::{self, Asked};
 use super::descriptors::{self, AskedDescriptor};
 use super::session::{Session, Wrong, bad};
 use crate::rls::{Decided, Question, Undecided, ask};
-use crate::service::{Answered, Store, unix_now};
+use crate::service::{Answered, LimitText, LimitsTold, Store, limited_by, unix_now};
+use crate::settings::ShadowAnswers;
 
 /// Whether a request is charged, or only looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,9 +37,12 @@ impl<B: Store> Session<B> {
             .map_err(bad)?;
         let facts = asked.facts();
         let (answer, dialects) = (&mut self.answer, &self.service.dialects);
-        let checked = self
-            .service
-            .check(&facts, |answered| tell(answer, dialects, answered));
+        let shadow = self.service.shadow_answers;
+        let told = LimitsTold::by(dialects);
+        let checked = self.service.check(&facts, told, |answered| {
+            tell(answer, dialects, answered);
+            show_shadow(&mut answer.body, shadow, answered);
+        });
         checked.await.map_err(|full| (503, full.to_string()))
     }
 
@@ -73,22 +77,26 @@ impl<B: Store> Session<B> {
             let out = &mut self.answer.body;
             return match decided {
                 Ok(decided) => Told::of_decided(&decided).show(out),
-                Err((_, why)) => show_undecided(out, &why),
+                Err((_, why)) => show_undecided(out, &why, None),
             };
         }
         if let Err(why) = asked.check_facts(self.service.bounds.arguments) {
-            return show_undecided(&mut self.answer.body, &why);
+            return show_undecided(&mut self.answer.body, &why, None);
         }
         let facts = asked.facts();
         let out = &mut self.answer.body;
-        let checked = self
-            .service
-            .check(&facts, |answered| match undecided(answered) {
-                Some(why) => show_undecided(out, &why),
-                None => show(out, answered),
-            });
+        let shadow = self.service.shadow_answers;
+        let checked = self.service.check(&facts, LimitsTold::Decider, |answered| {
+            match undecided(answered) {
+                Some(why) => show_undecided(out, &why, Some(answered.reason())),
+                None => {
+                    show(out, answered);
+                    show_shadow(out, shadow, answered);
+                }
+            }
+        });
         if let Err(full) = checked.await {
-            show_undecided(&mut self.answer.body, &full.to_string());
+            show_undecided(&mut self.answer.body, &full.to_string(), None);
         }
     }
 
@@ -104,12 +112,14 @@ impl<B: Store> Session<B> {
             .map_err(bad)?;
         let facts = asked.facts();
         let answer = &mut self.answer;
+        let shadow = self.service.shadow_answers;
         let look = self.service.peek(&facts, |answered| {
             match (answered.too_much(), undecided(answered)) {
                 (Some(what), _) => Err((413, what.to_string())),
                 (None, Some(why)) => Err((503, why)),
                 (None, None) => {
                     show(&mut answer.body, answered);
+                    show_shadow(&mut answer.body, shadow, answered);
                     Ok(())
                 }
             }
@@ -159,21 +169,21 @@ pub(super) fn tell(answer: &mut Answer, dialects: &[Dialect], answered: &Answere
     if let Some(what) = answered.too_much() {
         return answer.problem(413, &what.to_string());
     }
-    if let Some(shown) = answered.shown() {
-        fields::write(dialects, &[shown], unix_now(dialects), |name, value| {
+    answered.show_limits(|limits| {
+        fields::write(dialects, limits, unix_now(dialects), |name, value| {
             answer.field(name, value)
         });
-    }
+    });
     if answered.is_allowed {
         return show(&mut answer.body, answered);
     }
     let wait = tell_wait(answer, &answered.decision);
-    let kind = answered.kind();
-    answer.status = kind.status();
-    if kind == Kind::Unavailable {
+    let reason = answered.reason();
+    answer.status = status_of(reason);
+    if reason == DenyReason::Store {
         let limit = answered.rule().unwrap_or_default();
         let refusal = Refusal {
-            kind,
+            reason,
             limit,
             retry_after: wait,
         };
@@ -189,7 +199,7 @@ fn tell_decided(answer: &mut Answer, decided: &Decided) {
         answer.field(name, value);
     }
     if !decided.is_allowed {
-        answer.status = Kind::Rate.status();
+        answer.status = status_of(decided.reason.unwrap_or(DenyReason::Rate));
         if let Some(decision) = &decided.decision {
             tell_wait(answer, decision);
         }
@@ -212,8 +222,29 @@ pub(super) fn show(out: &mut Vec<u8>, answered: &Answered<'_>) {
         is_allowed: answered.is_allowed,
         rule: answered.rule(),
         decision: answered.decision,
+        reason: (!answered.is_allowed).then(|| answered.reason()),
+        limited_by: limited_by(answered),
     };
     told.show(out);
+}
+
+/// Adds the rules in shadow that would have refused, if an operator wants clients to see them.
+fn show_shadow(out: &mut Vec<u8>, wanted: ShadowAnswers, answered: &Answered<'_>) {
+    if wanted == ShadowAnswers::Hidden || !answered.is_allowed || out.last() != Some(&b'}') {
+        return;
+    }
+    let mut before: &[u8] = b",\"shadow\":[";
+    for rule in answered.shadow_rules() {
+        if before != b"," {
+            out.pop();
+        }
+        out.extend_from_slice(before);
+        json::string(out, &rule);
+        before = b",";
+    }
+    if before == b"," {
+        out.extend(b"]}");
+    }
 }
 
 /// What an answer tells.
@@ -221,6 +252,8 @@ struct Told<'a> {
     is_allowed: bool,
     rule: Option<&'a str>,
     decision: Decision,
+    reason: Option<DenyReason>,
+    limited_by: Option<LimitText>,
 }
 
 impl<'a> Told<'a> {
@@ -229,6 +262,8 @@ impl<'a> Told<'a> {
             is_allowed: decided.is_allowed,
             rule: decided.rule.as_deref(),
             decision: decided.decision.unwrap_or(Decision::UNLIMITED),
+            reason: decided.reason,
+            limited_by: decided.limited_by.clone(),
         }
     }
 
@@ -256,7 +291,7 @@ impl<'a> Told<'a> {
             }
         }
         for (name, time) in [
-            (&b",\"retry_after\":"[..], decision.retry_after),
+            (&b",\"retry_after\":"[..], decision.wait()),
             (b",\"reset_after\":", decision.reset_after),
         ] {
             out.extend_from_slice(name);
@@ -266,7 +301,20 @@ impl<'a> Told<'a> {
                 json::seconds(out, time);
             }
         }
+        if let Some(reason) = self.reason {
+            show_reason(out, reason, self.limited_by.as_ref().map(LimitText::as_str));
+        }
         out.push(b'}');
+    }
+}
+
+/// Why a request was denied, and by which limit of the rule.
+fn show_reason(out: &mut Vec<u8>, reason: DenyReason, limited_by: Option<&str>) {
+    out.extend(b",\"reason\":");
+    json::string(out, reason.name());
+    if let Some(limit) = limited_by {
+        out.extend(b",\"limited_by\":");
+        json::string(out, limit);
     }
 }
 
@@ -283,9 +331,13 @@ pub(super) fn unavailable(limit: &str) -> String {
 }
 
 /// One answer of a list, of a request that nothing was decided about.
-fn show_undecided(out: &mut Vec<u8>, why: &str) {
+fn show_undecided(out: &mut Vec<u8>, why: &str, reason: Option<DenyReason>) {
     out.extend(b"{\"allowed\":false,\"rule\":null,\"limit\":null,\"remaining\":null");
-    out.extend(b",\"retry_after\":null,\"reset_after\":null,\"error\":");
+    out.extend(b",\"retry_after\":null,\"reset_after\":null");
+    if let Some(reason) = reason {
+        show_reason(out, reason, None);
+    }
+    out.extend(b",\"error\":");
     json::string(out, why);
     out.push(b'}');
 }

@@ -1,9 +1,11 @@
 //! Envoy's descriptors as JSON, for the calls that take them.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use serde::Deserialize;
-use tollgate_engine::facts::{Descriptor, Unit};
+use serde::de::{Deserializer, Visitor};
+use tollgate_engine::facts::{Descriptor, Unit, text_of_bytes};
 
 use super::session::{Wrong, bad};
 
@@ -23,9 +25,9 @@ pub(super) struct AskedDescriptor<'b> {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry<'b> {
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "text")]
     key: Cow<'b, str>,
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "text")]
     value: Cow<'b, str>,
 }
 
@@ -36,6 +38,28 @@ struct AskedLimit {
     requests_per_unit: u32,
     #[serde(default)]
     unit: AskedUnit,
+}
+
+/// Text of an entry, as a fact has it: the same that Envoy's own messages make of it.
+fn text<'de: 'b, 'b, D: Deserializer<'de>>(from: D) -> Result<Cow<'b, str>, D::Error> {
+    struct Reading;
+
+    impl<'de> Visitor<'de> for Reading {
+        type Value = Cow<'de, str>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a string")
+        }
+
+        fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+            Ok(text_of_bytes(text.as_bytes()))
+        }
+
+        fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+            Ok(Cow::Owned(text_of_bytes(text.as_bytes()).into_owned()))
+        }
+    }
+    from.deserialize_str(Reading)
 }
 
 /// A number of 64 bits, which this form of JSON has as text, too.

@@ -6,13 +6,17 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use tollgate::concurrency::Ending;
+use tollgate::stack::Settlement;
 use tollgate_engine::{Facts, Verdict};
+use tollgate_http::json;
 
 use super::body::{self, Asked, Pairs};
 use super::check::{show, tell};
+use super::request::Request;
 use super::session::{Session, Wrong, bad};
 use crate::holds::Known;
-use crate::service::{self, Answered, Store};
+use crate::listen::Peer;
+use crate::service::{self, Answered, LimitsTold, Store};
 
 /// The longest that something is held without a word.
 const LONGEST: u64 = 3_600;
@@ -74,14 +78,14 @@ impl<B: Store> Drop for Undecided<'_, B> {
 
 impl<B: Store> Session<B> {
     /// Takes what the rules want held while a request runs: its slots, and what it is thought to cost.
-    pub(super) async fn begin_hold(&mut self, body: &[u8]) -> Result<(), Wrong> {
+    pub(super) async fn begin_hold(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
         let Begun {
             id,
             facts,
             cost,
             ttl,
-        } = body::read(body).map_err(bad)?;
-        let (name, life) = (name_of(&id)?, life(ttl)?);
+        } = body::read(&request.body).map_err(bad)?;
+        let (name, life) = (self.name_of(&id, request)?, life(ttl)?);
         let service = std::sync::Arc::clone(&self.service);
         let asked = Asked {
             facts,
@@ -93,7 +97,9 @@ impl<B: Store> Session<B> {
         let what = what_of(&facts);
         match service.holds.ask_for(&name, &what) {
             Known::Held(answer) => {
-                self.answer.body.extend_from_slice(&answer);
+                // Whoever asks again holds it from then on. If its time ended just now, it is told what it was told.
+                let left = service.holds.lengthen(&name, life).unwrap_or_default();
+                tell_with_life(&mut self.answer.body, &answer, left);
                 return Ok(());
             }
             Known::Other => {
@@ -108,10 +114,12 @@ impl<B: Store> Session<B> {
                     format!("another call with the id {id:?} is being decided"),
                 ));
             }
+            // Before anything is decided or charged.
+            Known::Full(full) => return Err((503, full.to_string())),
             Known::Nothing => {}
         }
         let _undecided = Undecided(&service, &name);
-        let verdict = B::decide(&service.engine, &facts).await;
+        let verdict = B::decide(&service.engine, &facts, LimitsTold::by(&service.dialects)).await;
         let is_allowed = verdict.refused().is_none();
         let answered = Answered::of(&verdict, is_allowed);
         if !is_allowed {
@@ -123,55 +131,90 @@ impl<B: Store> Session<B> {
             return Ok(());
         };
         let told = (what.as_slice(), self.answer.body.as_slice());
-        let kept = service
-            .holds
-            .keep_answered(&name, passed.into_permits(), life, told);
-        if let Err(full) = kept {
-            service.take_back(&facts).await;
-            return Err((503, full.to_string()));
-        }
+        let held = (passed.into_permits(), life);
+        service.holds.keep_answered(&name, held, told);
+        let answer = std::mem::take(&mut self.answer.body);
+        tell_with_life(&mut self.answer.body, &answer, life);
         Ok(())
     }
 
     /// Holds something for longer.
-    pub(super) fn renew_hold(&mut self, body: &[u8]) -> Result<(), Wrong> {
-        let named: Named<'_> = body::read(body).map_err(bad)?;
-        let name = name_of(&named.id)?;
-        if !self.service.holds.renew(&name, life(named.ttl)?) {
+    pub(super) fn renew_hold(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
+        let named: Named<'_> = body::read(&request.body).map_err(bad)?;
+        let name = self.name_of(&named.id, request)?;
+        let life = life(named.ttl)?;
+        if !self.service.holds.renew(&name, life) {
             return Err(unknown(&named.id));
         }
-        self.answer.body.extend(b"{\"renewed\":true}");
+        tell_with_life(&mut self.answer.body, b"{\"renewed\":true}", life);
         Ok(())
     }
 
     /// Ends what is held. To end what isn't held any more is no mistake: the call may be repeated.
-    pub(super) fn release_hold(&mut self, body: &[u8]) -> Result<(), Wrong> {
-        let named: Named<'_> = body::read(body).map_err(bad)?;
-        let held = self.service.holds.take(&name_of(&named.id)?);
-        let answer: &[u8] = match held {
-            Some(permits) => {
-                permits.end(named.outcome.unwrap_or_default().into());
-                b"{\"released\":true}"
-            }
-            None => b"{\"released\":false}",
+    pub(super) fn release_hold(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
+        let named: Named<'_> = body::read(&request.body).map_err(bad)?;
+        let name = self.name_of(&named.id, request)?;
+        let holds = &self.service.holds;
+        let ending = named.outcome.unwrap_or_default().into();
+        let answer: &[u8] = if holds.release(&name, ending) {
+            b"{\"released\":true}"
+        } else {
+            b"{\"released\":false}"
         };
         self.answer.body.extend_from_slice(answer);
         Ok(())
     }
 
-    /// Tells what a request did cost, and ends what it held.
-    pub(super) fn settle_hold(&mut self, body: &[u8]) -> Result<(), Wrong> {
-        let named: Named<'_> = body::read(body).map_err(bad)?;
+    /// Tells what a request did cost, and ends what it held. Of what ended by itself it may still be told, for a while.
+    pub(super) fn settle_hold(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
+        let named: Named<'_> = body::read(&request.body).map_err(bad)?;
         let spent = named
             .spent
             .ok_or_else(|| bad("spent: it is missing: what the request did cost".to_owned()))?;
-        let held = self.service.holds.take(&name_of(&named.id)?);
-        let permits = held.ok_or_else(|| unknown(&named.id))?;
+        let name = self.name_of(&named.id, request)?;
+        let holds = &self.service.holds;
         let ending = named.outcome.unwrap_or_default().into();
-        self.service.holds.settle(permits, spent, ending);
-        self.answer.body.extend(b"{\"settled\":true}");
+        let answer: &[u8] = match holds.settle(&name, spent, ending) {
+            Some(Settlement::InTime) => b"{\"settled\":true}",
+            Some(Settlement::Late) => b"{\"settled\":true,\"late\":true}",
+            None => return Err(unknown(&named.id)),
+        };
+        self.answer.body.extend_from_slice(answer);
         Ok(())
     }
+
+    /// What an id stands for: that of another client is another.
+    fn name_of(&self, id: &str, request: &Request<'_>) -> Result<Vec<u8>, Wrong> {
+        let id = match id.len() {
+            0 => return Err(bad("id: it is empty".to_owned())),
+            1..=256 => id.as_bytes(),
+            _ => return Err(bad("id: it is longer than 256 bytes".to_owned())),
+        };
+        // Only a token that was looked at says who it is.
+        let token = request.bearer();
+        let token = token.filter(|_| self.service.client_token.is_some());
+        let user = match self.from {
+            Peer::Unix { user, .. } => Some(user.to_le_bytes()),
+            Peer::Tcp(_) | Peer::Gone => None,
+        };
+        let mut name = b"n".to_vec();
+        let user = user.as_ref().map(<[u8; 4]>::as_slice);
+        for part in [token, user, self.certificate.as_deref(), Some(id)] {
+            // With its length, so that no two lists of parts are one text.
+            let part = part.unwrap_or_default();
+            name.extend(part.len().to_le_bytes());
+            name.extend(part);
+        }
+        Ok(name)
+    }
+}
+
+/// Writes an answer, which is an object, with the time after which what is held ends, in seconds.
+fn tell_with_life(out: &mut Vec<u8>, answer: &[u8], left: Duration) {
+    out.extend_from_slice(answer.strip_suffix(b"}").unwrap_or(answer));
+    out.extend(b",\"ttl\":");
+    json::seconds(out, left);
+    out.push(b'}');
 }
 
 /// What a call asks for, as bytes: the same call is the same, whatever the order of its facts.
@@ -181,14 +224,6 @@ fn what_of(facts: &Facts<'_>) -> Vec<u8> {
         what.extend(cost.to_le_bytes());
     }
     what
-}
-
-fn name_of(id: &str) -> Result<Vec<u8>, Wrong> {
-    match id.len() {
-        0 => Err(bad("id: it is empty".to_owned())),
-        1..=256 => Ok([b"n", id.as_bytes()].concat()),
-        _ => Err(bad("id: it is longer than 256 bytes".to_owned())),
-    }
 }
 
 fn life(seconds: Option<u64>) -> Result<Duration, Wrong> {

@@ -6,7 +6,9 @@
 use std::borrow::Cow;
 use std::fmt;
 
-/// The most header fields of a request.
+use crate::protocol_errors::ErrorKind;
+
+/// The most header fields of a request; docs/server.md says so.
 const FIELDS: usize = 64;
 /// The longest line before a chunk: a size, and what nobody reads.
 const CHUNK_LINE: usize = 256;
@@ -34,11 +36,14 @@ pub(crate) struct Request<'i> {
     /// Where the page is from that asks, as browsers tell it: `same-origin`, `cross-site`.
     pub(crate) fetch_site: Option<&'i [u8]>,
     pub(crate) content_type: Option<&'i [u8]>,
+    pub(crate) content_encoding: Option<&'i [u8]>,
     pub(crate) authorization: Option<&'i [u8]>,
     pub(crate) accept: Option<&'i [u8]>,
     pub(crate) body: Cow<'i, [u8]>,
     /// The client may send another on this connection.
     pub(crate) keep_alive: bool,
+    /// Of the version whose clients want to be told that the connection is kept.
+    pub(crate) is_http_1_0: bool,
 }
 
 impl<'i> Request<'i> {
@@ -68,6 +73,8 @@ pub(crate) enum Bad {
     Version,
     /// More in its first lines than is taken.
     Head { most: usize },
+    /// More header fields than are taken.
+    Fields,
     /// More of a body than is taken.
     Body { most: usize },
     /// A length that is no number, two lengths, or a length beside chunks.
@@ -129,7 +136,7 @@ fn head(input: &[u8]) -> Result<Option<Head<'_>>, Bad> {
     let bytes = match parsed.parse(input) {
         Ok(httparse::Status::Complete(bytes)) => bytes,
         Ok(httparse::Status::Partial) => return Ok(None),
-        Err(httparse::Error::TooManyHeaders) => return Err(Bad::Head { most: FIELDS }),
+        Err(httparse::Error::TooManyHeaders) => return Err(Bad::Fields),
         Err(httparse::Error::Version) => return Err(Bad::Version),
         Err(_) => return Err(Bad::Syntax),
     };
@@ -137,13 +144,14 @@ fn head(input: &[u8]) -> Result<Option<Head<'_>>, Bad> {
         return Err(Bad::Syntax);
     }
     let is_new = parsed.version == Some(1);
-    let target = parsed.path.unwrap_or_default();
+    let (authority, target) = parts(parsed.path.unwrap_or_default());
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let request = Request {
         method: parsed.method.unwrap_or_default(),
         path,
         query,
         keep_alive: is_new,
+        is_http_1_0: !is_new,
         ..Request::default()
     };
     let mut head = Head {
@@ -162,8 +170,29 @@ fn head(input: &[u8]) -> Result<Option<Head<'_>>, Bad> {
     if is_new && head.request.host.is_none() {
         return Err(Bad::Host);
     }
+    if let Some(named) = authority
+        && head.request.host.replace(named.as_bytes()) != Some(named.as_bytes())
+        && is_new
+    {
+        return Err(Bad::Host);
+    }
     head.length = body.length()?;
     Ok(Some(head))
+}
+
+/// The host that a target names, if it is a whole URL as proxies are sent, and the path with its query.
+fn parts(target: &str) -> (Option<&str>, &str) {
+    let scheme = target.find("://").filter(|end| {
+        let scheme = &target[..*end];
+        scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https")
+    });
+    let Some(scheme) = scheme else {
+        return (None, target);
+    };
+    let rest = &target[scheme + "://".len()..];
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (host, path) = rest.split_at(end);
+    (Some(host), if path.is_empty() { "/" } else { path })
 }
 
 /// Whether a line ends without CR: some readers take what follows for the same line.
@@ -219,6 +248,8 @@ impl<'i> Head<'i> {
             self.asks_to_go_on = is_new && value.eq_ignore_ascii_case(b"100-continue");
         } else if name.eq_ignore_ascii_case("content-type") {
             self.request.content_type = Some(value);
+        } else if name.eq_ignore_ascii_case("content-encoding") {
+            self.request.content_encoding = Some(value);
         } else if name.eq_ignore_ascii_case("origin") {
             self.request.origin = Some(value);
         } else if name.eq_ignore_ascii_case("sec-fetch-site") {
@@ -311,11 +342,19 @@ impl Bad {
     /// The status that it is answered with.
     pub(crate) const fn status(self) -> u16 {
         match self {
-            Self::Head { .. } => 431,
+            Self::Head { .. } | Self::Fields => 431,
             Self::Body { .. } => 413,
             Self::Coding => 501,
             Self::Version => 505,
             _ => 400,
+        }
+    }
+
+    /// As what it is counted.
+    pub(crate) const fn kind(self) -> ErrorKind {
+        match self {
+            Self::Head { .. } | Self::Body { .. } => ErrorKind::TooLarge,
+            _ => ErrorKind::Malformed,
         }
     }
 }
@@ -328,6 +367,7 @@ impl fmt::Display for Bad {
             Self::Head { most } => {
                 write!(f, "the first lines are more than the {most} that are taken")
             }
+            Self::Fields => write!(f, "a request has at most {FIELDS} header fields"),
             Self::Body { most } => {
                 write!(f, "the body is longer than the {most} bytes that are taken")
             }
@@ -335,157 +375,13 @@ impl fmt::Display for Bad {
                 "Content-Length is no number, is told twice, or stands beside Transfer-Encoding",
             ),
             Self::Coding => f.write_str("no Transfer-Encoding but chunked is understood"),
-            Self::Host => f.write_str("a request of HTTP/1.1 has one field Host"),
+            Self::Host => f.write_str(
+                "a request of HTTP/1.1 has one field Host, which is the same as in its first line",
+            ),
             Self::Chunks => f.write_str("the chunks of the body can't be read"),
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MOST: Most = Most {
-        head: 600,
-        body: 100,
-    };
-
-    fn whole(text: &str) -> (Request<'_>, usize) {
-        match find(text.as_bytes(), &MOST) {
-            Ok(Found::Whole(request, length)) => (request, length),
-            other => panic!("{text:?}: {other:?}"),
-        }
-    }
-
-    #[test]
-    fn a_request_is_found_with_its_body() {
-        let text = "POST /v1/check?a=b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
-                    Content-Length: 2\r\nOrigin: http://a\r\nAuthorization: Bearer t\r\n\r\n{}GET / HTTP/1.1\r\n";
-        let (request, length) = whole(text);
-        assert_eq!(
-            (request.method, request.path, request.query),
-            ("POST", "/v1/check", "a=b")
-        );
-        assert_eq!((&*request.body, request.keep_alive), (&b"{}"[..], true));
-        assert_eq!(request.content_type, Some(&b"application/json"[..]));
-        assert_eq!(request.origin, Some(&b"http://a"[..]));
-        assert_eq!(request.authorization, Some(&b"Bearer t"[..]));
-        assert_eq!(&text[length..], "GET / HTTP/1.1\r\n");
-    }
-
-    #[test]
-    fn chunks_are_joined() {
-        let text = "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n\
-                    3;why=not\r\nabc\r\n2\r\nde\r\n0\r\nx: y\r\n\r\nrest";
-        let (request, length) = whole(text);
-        assert_eq!((&*request.body, &text[length..]), (&b"abcde"[..], "rest"));
-    }
-
-    #[test]
-    fn what_is_cut_anywhere_is_a_part() {
-        for text in [
-            "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nabcde",
-            "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
-        ] {
-            for end in 0..text.len() {
-                let found = find(&text.as_bytes()[..end], &MOST);
-                assert!(
-                    matches!(
-                        found,
-                        Ok(Found::Part {
-                            asks_to_go_on: false
-                        })
-                    ),
-                    "{end}: {found:?}"
-                );
-            }
-            assert_eq!(whole(text).1, text.len());
-        }
-    }
-
-    #[test]
-    fn a_client_that_asks_to_go_on_is_heard_until_it_does() {
-        let text =
-            "POST / HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n{}";
-        let asks = |length: usize| match find(&text.as_bytes()[..length], &MOST) {
-            Ok(Found::Part { asks_to_go_on }) => Some(asks_to_go_on),
-            _ => None,
-        };
-        assert_eq!(
-            [
-                asks(20),
-                asks(text.len() - 2),
-                asks(text.len() - 1),
-                asks(text.len())
-            ],
-            [Some(false), Some(true), Some(false), None]
-        );
-    }
-
-    #[test]
-    fn connections_are_kept_as_their_version_and_options_say() {
-        for (version, option, kept) in [
-            ("1.1", "", true),
-            ("1.1", "connection: close\r\n", false),
-            ("1.1", "Connection: Upgrade, Close\r\n", false),
-            ("1.0", "", false),
-            ("1.0", "connection: keep-alive\r\n", true),
-        ] {
-            let text = format!("GET / HTTP/{version}\r\nhost: x\r\n{option}\r\n");
-            assert_eq!(whole(&text).0.keep_alive, kept, "{text}");
-        }
-    }
-
-    #[test]
-    fn what_could_be_read_in_two_ways_is_refused() {
-        let long = format!("x: {}\r\n", "y".repeat(600));
-        let huge = format!("transfer-encoding: chunked\r\n\r\n{:x}\r\n", 101);
-        let endless = format!("transfer-encoding: chunked\r\n\r\n1;{}", "x".repeat(300));
-        for (fields, bad) in [
-            (
-                "content-length: 2\r\ncontent-length: 2\r\n\r\n",
-                Bad::Length,
-            ),
-            ("content-length: +2\r\n\r\n", Bad::Length),
-            ("content-length: 2, 2\r\n\r\n", Bad::Length),
-            (
-                "content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n",
-                Bad::Length,
-            ),
-            ("transfer-encoding: gzip, chunked\r\n\r\n", Bad::Coding),
-            (
-                "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n",
-                Bad::Coding,
-            ),
-            ("host: y\r\n\r\n", Bad::Host),
-            ("content-length: 101\r\n\r\n", Bad::Body { most: 100 }),
-            ("content-length: 99999999999999999999\r\n\r\n", Bad::Length),
-            ("transfer-encoding: chunked\r\n\r\nxyz\r\n", Bad::Chunks),
-            ("transfer-encoding: chunked\r\n\r\n1\r\nab\r\n", Bad::Chunks),
-            ("a b: c\r\n\r\n", Bad::Syntax),
-            (&long, Bad::Head { most: 600 }),
-            (&huge, Bad::Body { most: 100 }),
-            (&endless, Bad::Chunks),
-        ] {
-            let text = format!("POST / HTTP/1.1\r\nhost: x\r\n{fields}");
-            let found = find(text.as_bytes(), &MOST);
-            assert_eq!(found.map(|_| ()), Err(bad), "{fields:?}");
-        }
-        assert_eq!(
-            find(b"GET / HTTP/1.1\r\n\r\n", &MOST).map(|_| ()),
-            Err(Bad::Host)
-        );
-        assert_eq!(
-            find(
-                b"GET / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n",
-                &MOST
-            )
-            .map(|_| ()),
-            Err(Bad::Coding)
-        );
-        assert_eq!(
-            find(b"PRI * HTTP/2.0\r\n\r\n", &MOST).map(|_| ()),
-            Err(Bad::Version)
-        );
-    }
-}
+mod tests;

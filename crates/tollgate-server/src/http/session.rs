@@ -9,12 +9,16 @@ use tollgate_engine::backend::Gift;
 use super::answer::Answer;
 use super::body::{self, Asked};
 use super::request::{self, Found, Most, Request};
+use crate::admin;
 use crate::connection::{ENOUGH, Heard, Speaks, Then};
 use crate::drain::ENDS;
+use crate::guesses::TRIES;
 use crate::listen::Peer;
 use crate::measured::Protocol;
 use crate::metrics::{self, Form};
+use crate::protocol_errors::{ErrorKind, ErrorSource};
 use crate::service::{LOST, Service, Store};
+use crate::settings::HttpDate;
 
 #[cfg(test)]
 mod tests;
@@ -26,6 +30,11 @@ const OPENAPI: &[u8] = include_bytes!("openapi.json");
 pub(crate) struct Session<B: Store> {
     pub(crate) service: Arc<Service<B>>,
     door: Door,
+    errors: ErrorSource,
+    pub(super) from: Peer,
+    /// What the client has shown, if it was asked for one.
+    pub(super) certificate: Option<Box<[u8]>>,
+    wrong_tokens: u8,
     pub(crate) answer: Answer,
     /// The client was told to go on with its body.
     told_to_go_on: bool,
@@ -73,10 +82,18 @@ impl Route {
 }
 
 impl<B: Store> Session<B> {
-    pub(crate) fn new(service: Arc<Service<B>>, door: Door) -> Self {
+    pub(crate) fn new(
+        service: Arc<Service<B>>,
+        door: Door,
+        (from, errors): (Peer, ErrorSource),
+    ) -> Self {
         Self {
             service,
             door,
+            from,
+            certificate: None,
+            wrong_tokens: 0,
+            errors,
             answer: Answer::default(),
             told_to_go_on: false,
             is_last: false,
@@ -91,6 +108,9 @@ impl<B: Store> Session<B> {
             && let Some(done) = Box::pin(self.administer(request, from)).await
         {
             if let Err(wrong) = done {
+                if wrong.0 == 405 {
+                    self.answer.field("allow", &admin::methods(request.path));
+                }
                 self.refuse(&wrong);
             }
             return self.answer.field("x-content-type-options", "nosniff");
@@ -102,7 +122,15 @@ impl<B: Store> Session<B> {
         };
         let route = match may_ask.and(route) {
             Ok(route) => route,
-            Err(wrong) => return self.refuse(&wrong),
+            Err(wrong) => {
+                if wrong.0 == 405
+                    && let Some((method, _)) = place(request.path, self.door)
+                {
+                    let methods = if method == "GET" { "GET, HEAD" } else { method };
+                    self.answer.field("allow", methods);
+                }
+                return self.refuse(&wrong);
+            }
         };
         let done = match route {
             Route::Health => {
@@ -119,10 +147,10 @@ impl<B: Store> Session<B> {
             Route::Check => self.check(&request.body).await,
             Route::Peek => self.peek(&request.body).await,
             Route::Refund => self.refund(request).await,
-            Route::Begin => self.begin_hold(&request.body).await,
-            Route::Renew => self.renew_hold(&request.body),
-            Route::Release => self.release_hold(&request.body),
-            Route::Settle => self.settle_hold(&request.body),
+            Route::Begin => self.begin_hold(request).await,
+            Route::Renew => self.renew_hold(request),
+            Route::Release => self.release_hold(request),
+            Route::Settle => self.settle_hold(request),
             Route::Envoy => self.envoy(&request.body).await,
             Route::Usage => self.usage(request.query).await,
             Route::OpenApi => {
@@ -135,10 +163,27 @@ impl<B: Store> Session<B> {
         }
     }
 
+    /// Lets the answer to a wrong token wait if there were many; a connection has only a few tries.
+    #[cold]
+    async fn wrong_token(&mut self) {
+        let protocol = match self.door {
+            Door::Public => Protocol::Http,
+            Door::Admin(_) => Protocol::Admin,
+            Door::Metrics => Protocol::Metrics,
+        };
+        self.wrong_tokens = self.wrong_tokens.saturating_add(1);
+        let service = &self.service;
+        let delay = service.guesses.wrong(&service.log, protocol, self.from);
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+    }
+
     fn refuse(&mut self, (status, why): &Wrong) {
         self.answer.problem(*status, why);
         match status {
             401 => self.answer.field("www-authenticate", "Bearer"),
+            415 => self.answer.field("accept-encoding", "identity"),
             // What is missing may be there again at any time.
             503 => self.answer.field("retry-after", "1"),
             _ => {}
@@ -223,8 +268,15 @@ impl<B: Store> Session<B> {
 }
 
 impl<B: Store> Speaks for Session<B> {
+    fn shown(&mut self, certificate: &[u8]) {
+        self.certificate = Some(certificate.into());
+    }
+
     async fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> Heard {
         let since = self.service.measured.now();
+        if self.service.http_date == HttpDate::On {
+            self.answer.date(since);
+        }
         let bounds = &self.service.bounds;
         let most = Most {
             head: bounds.head_bytes,
@@ -242,8 +294,15 @@ impl<B: Store> Speaks for Session<B> {
                         self.request(&request).await;
                         answered += 1;
                         used += length;
-                        let is_last = self.is_last && used == input.len();
+                        if self.answer.status == 401 && request.authorization.is_some() {
+                            Box::pin(self.wrong_token()).await;
+                        }
+                        let is_last =
+                            (self.is_last && used == input.len()) || self.wrong_tokens >= TRIES;
                         let keep_alive = request.keep_alive && !is_last;
+                        if keep_alive && request.is_http_1_0 {
+                            self.answer.field("connection", "keep-alive");
+                        }
                         self.answer.write(out, keep_alive, request.method == "HEAD");
                         if !keep_alive {
                             break 'heard Then::Close;
@@ -260,6 +319,7 @@ impl<B: Store> Speaks for Session<B> {
                         break 'heard Then::Read;
                     }
                     Err(wrong) => {
+                        self.errors.record(wrong.kind(), &wrong);
                         self.answer.clear();
                         self.answer.problem(wrong.status(), &wrong.to_string());
                         self.answer.write(out, false, false);
@@ -281,9 +341,10 @@ impl<B: Store> Speaks for Session<B> {
 
     fn too_slow(&mut self, out: &mut Vec<u8>) {
         let seconds = self.service.bounds.request_time.as_secs();
+        let why = format!("the request wasn't sent within {seconds} s");
+        self.errors.record(ErrorKind::Timeout, &why);
         self.answer.clear();
-        self.answer
-            .problem(408, &format!("the request wasn't sent within {seconds} s"));
+        self.answer.problem(408, &why);
         self.answer.write(out, false, false);
     }
 
@@ -307,7 +368,29 @@ pub(crate) fn bad(why: String) -> Wrong {
 /// What a request is about, if it may ask at all.
 fn route(request: &Request<'_>, door: Door) -> Result<Route, Wrong> {
     let is_public = door == Door::Public;
-    let (method, route) = match request.path {
+    let path = request.path;
+    let Some((method, route)) = place(path, door) else {
+        let see = if is_public {
+            "/openapi.json"
+        } else {
+            "/metrics, /healthz and /readyz"
+        };
+        return Err((404, format!("nothing is at {path}: see GET {see}")));
+    };
+    let is_read = method == "GET" && request.method == "HEAD";
+    if request.method != method && !is_read {
+        return Err((405, format!("{} takes {method}", request.path)));
+    }
+    if method == "POST" {
+        may_post(request)?;
+    }
+    Ok(route)
+}
+
+/// What is at a path, and by which method; it is read by `HEAD`, too.
+fn place(path: &str, door: Door) -> Option<(&'static str, Route)> {
+    let is_public = door == Door::Public;
+    Some(match path {
         "/v1/check" if is_public => ("POST", Route::Check),
         "/v1/peek" if is_public => ("POST", Route::Peek),
         "/v1/reserve" | "/v1/permits" if is_public => ("POST", Route::Begin),
@@ -322,23 +405,8 @@ fn route(request: &Request<'_>, door: Door) -> Result<Route, Wrong> {
         "/healthz" => ("GET", Route::Health),
         "/readyz" => ("GET", Route::Ready),
         "/metrics" if !is_public => ("GET", Route::Metrics),
-        path => {
-            let see = if is_public {
-                "/openapi.json"
-            } else {
-                "/metrics, /healthz and /readyz"
-            };
-            return Err((404, format!("nothing is at {path}: see GET {see}")));
-        }
-    };
-    let is_read = method == "GET" && request.method == "HEAD";
-    if request.method != method && !is_read {
-        return Err((405, format!("{} takes {method}", request.path)));
-    }
-    if method == "POST" {
-        may_post(request)?;
-    }
-    Ok(route)
+        _ => return None,
+    })
 }
 
 /// A page of a browser may send a form to any address, of this machine too. It can't say that it is JSON without asking
@@ -359,6 +427,11 @@ fn may_post(request: &Request<'_>) -> Result<(), Wrong> {
 
 /// Whether what comes with a request is called JSON.
 pub(crate) fn is_json(request: &Request<'_>) -> Result<(), Wrong> {
+    let encoding = request.content_encoding.unwrap_or(b"identity");
+    if !encoding.eq_ignore_ascii_case(b"identity") {
+        let why = "send the body as it is: no Content-Encoding is understood";
+        return Err((415, why.to_owned()));
+    }
     let media = request.content_type.unwrap_or_default();
     let media = media.split(|byte| *byte == b';').next().unwrap_or_default();
     if media.trim_ascii().eq_ignore_ascii_case(b"application/json") {

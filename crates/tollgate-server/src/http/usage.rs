@@ -9,6 +9,7 @@ use tollgate_engine::Facts;
 use tollgate_engine::engine::Left;
 use tollgate_http::json;
 
+use super::body::as_policies_name;
 use super::check::unavailable;
 use super::session::{Session, Wrong, bad};
 use crate::service::Store;
@@ -95,7 +96,7 @@ impl<'q> Asked<'q> {
         let mut named: Vec<(Cow<'q, str>, Vec<Cow<'q, str>>)> = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let (name, value) = (decoded(name)?, decoded(value)?);
+            let (name, value) = (as_policies_name(decoded(name)?), decoded(value)?);
             if name == "format" {
                 asked.is_lines = match &*value {
                     "lines" => true,

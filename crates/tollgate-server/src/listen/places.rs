@@ -14,8 +14,26 @@ use super::Listener;
 pub(crate) struct Open {
     now: AtomicUsize,
     most: usize,
+    /// What it shares with other listeners.
+    shared: Arc<Shared>,
     /// Those that haven't begun to be spoken on; none where they begin at once.
     beginning: Option<Mutex<Beginning>>,
+}
+
+/// The connections of several listeners together. The count is relaxed: nothing else depends on it.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    now: AtomicUsize,
+    most: usize,
+}
+
+impl Shared {
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self {
+            now: AtomicUsize::new(0),
+            most,
+        })
+    }
 }
 
 /// Where clients come from: an address, or for IPv6 the network of one, of which each has as many as he likes.
@@ -49,11 +67,12 @@ impl Network {
 }
 
 impl Open {
-    pub(crate) fn new(most: usize, listener: &Listener) -> Arc<Self> {
+    pub(crate) fn new(most: usize, shared: &Arc<Shared>, listener: &Listener) -> Arc<Self> {
         let is_tls = matches!(listener, Listener::Tcp(_, Some(_)));
         Arc::new(Self {
             now: AtomicUsize::new(0),
             most,
+            shared: Arc::clone(shared),
             beginning: is_tls.then(Mutex::default),
         })
     }
@@ -61,16 +80,17 @@ impl Open {
     /// A place for one more. If all are taken, one that is only beginning makes room: those who connect and say nothing
     /// mustn't keep others out.
     pub(super) fn enter(self: &Arc<Self>, from: Option<Network>) -> Option<Place> {
-        let before = self.now.fetch_add(1, Ordering::Relaxed);
+        let has_room = (self.now.fetch_add(1, Ordering::Relaxed) < self.most)
+            & (self.shared.now.fetch_add(1, Ordering::Relaxed) < self.shared.most);
         let mut place = Place {
             open: Arc::clone(self),
             begun: None,
         };
         let Some(mut beginning) = self.beginning() else {
             // The place that is too much leaves as it is dropped.
-            return (before < self.most).then_some(place);
+            return has_room.then_some(place);
         };
-        if before >= self.most && !beginning.make_room() {
+        if !has_room && !beginning.make_room() {
             drop(beginning);
             return None;
         }
@@ -160,6 +180,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         self.is_kept();
         self.open.now.fetch_sub(1, Ordering::Relaxed);
+        self.open.shared.now.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -171,6 +192,7 @@ mod tests {
         Arc::new(Open {
             now: AtomicUsize::new(0),
             most,
+            shared: Shared::new(1_000),
             beginning: Some(Mutex::default()),
         })
     }
@@ -191,6 +213,25 @@ mod tests {
         drop((first, second));
         assert_eq!(open.count(), 0);
         assert!(open.beginning().unwrap().from.is_empty());
+    }
+
+    #[test]
+    fn listeners_share_what_they_have_together() {
+        let shared = Shared::new(2);
+        let open = || {
+            Arc::new(Open {
+                now: AtomicUsize::new(0),
+                most: 10,
+                shared: Arc::clone(&shared),
+                beginning: None,
+            })
+        };
+        let (one, other) = (open(), open());
+        let first = one.enter(None).expect("room");
+        let _second = other.enter(None).expect("room");
+        assert!(one.enter(None).is_none() && other.enter(None).is_none());
+        drop(first);
+        assert!(other.enter(None).is_some());
     }
 
     #[test]

@@ -10,11 +10,12 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 use tollgate_engine::backend::TableStats;
 use tollgate_engine::tally::Tally;
-use tollgate_engine::verdict::Reason;
+use tollgate_engine::verdict::DenyReason;
 use tollgate_redis::FailureKind;
 
 use super::{Scrape, Times};
 use crate::health::Concern;
+use crate::measured::Protocol;
 
 /// A label of one name.
 type One<'a> = [(&'static str, &'a str); 1];
@@ -47,7 +48,7 @@ impl Scrape {
             of(|tally| tally.allowed),
         )?;
         let denied = self.tallies.iter().flat_map(|tally| {
-            Reason::ALL.map(|reason| {
+            DenyReason::ALL.map(|reason| {
                 let labels = [("limiter", &*tally.limiter), ("reason", reason.name())];
                 (labels, tally.denied(reason))
             })
@@ -66,6 +67,23 @@ impl Scrape {
             "tollgate_near_limit",
             "Requests that passed by a limiter that was nearly used up.",
             of(|tally| tally.near_limit),
+        )?;
+        out.counters(
+            "tollgate_missing_key",
+            "Requests that a limiter was for, but that lacked its key; of (tier), requests without a tenant.",
+            of(|tally| tally.missing_key),
+        )?;
+        let never = self.allows.iter();
+        let never = never.filter_map(|(name, own)| Some((&**name, own.never_finds_its_key?)));
+        out.gauges(
+            "tollgate_key_never_found",
+            "1 if the first hundred requests of a limiter all lacked its key, and the policy doesn't say on_missing_key: pass.",
+            never.map(|(name, never)| ([("limiter", name)], u64::from(never))),
+        )?;
+        out.counter(
+            "tollgate_unknown_tier",
+            "Requests of a tenant that no tier of the policy was found for.",
+            self.requests.unknown_tier,
         )?;
         let help = "How long requests waited for their turn, where a rule lets them.";
         let mut metric = out.begin("tollgate_wait_seconds", help, MetricType::Histogram)?;
@@ -207,6 +225,39 @@ impl Scrape {
             "tollgate_connections",
             "Connections that are open.",
             connections.map(|(protocol, count)| ([("protocol", protocol.name())], *count)),
+        )?;
+        out.counter(
+            "tollgate_grpc_resets",
+            "Calls that clients gave up before their messages were complete.",
+            self.resets,
+        )?;
+        let errors = self.errors.iter().map(|(protocol, kind, count)| {
+            let labels = [("protocol", protocol.name()), ("kind", kind.name())];
+            (labels, *count)
+        });
+        out.counters(
+            "tollgate_protocol_errors",
+            "What clients did that their protocol doesn't allow, or that is bounded.",
+            errors,
+        )?;
+        // Envoy and Prometheus bring no secret along.
+        let guesses = self.guesses.iter();
+        let guesses =
+            guesses.filter(|(protocol, _)| !matches!(protocol, Protocol::Grpc | Protocol::Metrics));
+        out.counters(
+            "tollgate_wrong_secrets",
+            "Wrong passwords and tokens.",
+            guesses.map(|(protocol, count)| ([("protocol", protocol.name())], *count)),
+        )?;
+        out.counters(
+            "tollgate_rls_undecided",
+            "Requests of Envoy that couldn't be decided, by what Envoy was told: an error, which its failure_mode_deny reads, or a denial.",
+            by("answer", self.undecided),
+        )?;
+        out.counter(
+            "tollgate_unknown_domain",
+            "Requests of a domain that the policy has no limit for.",
+            self.unknown_domains,
         )
     }
 
@@ -216,6 +267,11 @@ impl Scrape {
             "tollgate_state_saves",
             "How often state was saved, by what came of it.",
             by("outcome", [("ok", state.saves), ("failed", state.failures)]),
+        )?;
+        out.gauge(
+            "tollgate_state_set_aside",
+            "Files of state that couldn't be read at the start: what was in them is forgotten.",
+            state.set_aside,
         )?;
         out.gauge(
             "tollgate_state_saved_timestamp_seconds",
@@ -247,6 +303,12 @@ impl Scrape {
             "What is wrong now, as /readyz says it with its reason: 1 if it is.",
             by("concern", concerns),
         )?;
+        let overrides = self.overrides.iter().copied();
+        out.gauges(
+            "tollgate_overrides",
+            "Blocks, bypasses and other limits that operators have put in force, by kind.",
+            by("kind", overrides),
+        )?;
         if let Some(end) = self.certificate_not_after {
             out.gauge(
                 "tollgate_certificate_expiry_timestamp_seconds",
@@ -265,6 +327,9 @@ impl Scrape {
             self.since,
         )?;
         let help = "What runs, and where its limits are counted.";
+        let policy = "The policy in force, by a hash of what it says.";
+        out.begin("tollgate_policy", policy, MetricType::Info)?
+            .encode_info(&[("hash", self.policy.as_str())])?;
         let labels = [
             ("version", env!("CARGO_PKG_VERSION")),
             ("backend", self.kept.backend),

@@ -6,6 +6,8 @@
 use std::fmt;
 use std::ops::Range;
 
+use crate::protocol_errors::ErrorKind;
+
 /// The longest line before the bytes of a command: `*1024\r\n`, `$65536\r\n`.
 const LONGEST_LINE: usize = 32;
 /// What a handshake of TLS begins with: no command does, and the line that it were might never end.
@@ -207,6 +209,16 @@ fn whole(digits: &[u8]) -> Option<usize> {
         b'0'..=b'9' => Some(sum * 10 + usize::from(digit - b'0')),
         _ => None,
     })
+}
+
+impl Broken {
+    /// As what it is counted.
+    pub(crate) const fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Words { .. } | Self::Bytes { .. } => ErrorKind::TooLarge,
+            _ => ErrorKind::Malformed,
+        }
+    }
 }
 
 impl fmt::Display for Broken {

@@ -75,6 +75,14 @@ impl Replies<'_> {
         });
     }
 
+    /// No array where there could be one.
+    pub(crate) fn null_array(&mut self) {
+        self.bytes.extend(match self.version {
+            Version::Two => &b"*-1\r\n"[..],
+            Version::Three => b"_\r\n",
+        });
+    }
+
     /// True or false; one or zero in the second version.
     pub(crate) fn boolean(&mut self, value: bool) {
         match self.version {

@@ -1,22 +1,61 @@
 //! What a Redis client says on one connection, and what it is answered.
 
+use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tollgate_engine::Facts;
+use tollgate_engine::facts::{fact_name, text_of_bytes};
 
 use super::frame::{Frame, Most};
 use super::reply::{Replies, Version};
-use super::throttle::{Ask, Throttle};
+use super::throttle::{Ask, Throttle, ThrottleLimit};
 use crate::cells::Cells;
 use crate::connection::{ENOUGH, Heard, Speaks, Then};
 use crate::drain::ENDS;
+use crate::listen::Peer;
 use crate::measured::Protocol;
-use crate::service::{Answered, Service, Store};
+use crate::protocol_errors::{ErrorKind, ErrorSource};
+use crate::service::{Answered, LimitsTold, Service, Store, limited_by};
 
 mod about;
+mod commands;
+mod info;
+mod keys;
 mod operator;
+mod transaction;
 
+use keys::KeyCommand;
 use operator::Standing;
+use transaction::Queue;
+
+/// What a client has told of itself.
+#[derive(Debug, Default)]
+struct Named {
+    name: Vec<u8>,
+    library: Vec<u8>,
+    library_version: Vec<u8>,
+}
+
+impl Named {
+    /// Whether it can be told again in a line.
+    fn check(name: &[u8]) -> Result<(), String> {
+        if name.len() > 256 || name.iter().any(|byte| !byte.is_ascii_graphic()) {
+            return Err(
+                "ERR a name of a connection is up to 256 printable characters without spaces"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+}
+
+/// A limit of `CL.THROTTLE`, ready to be asked.
+struct LastLimit<B: Store> {
+    ask: Ask,
+    limit: ThrottleLimit,
+    ready: <B::Cells as Cells>::Limit,
+}
 
 /// One client's connection.
 pub(crate) struct Session<B: Store> {
@@ -24,34 +63,69 @@ pub(crate) struct Session<B: Store> {
     frame: Frame,
     version: Version,
     id: u64,
-    name: Vec<u8>,
+    from: Peer,
+    /// Most say nothing of themselves.
+    named: Option<Box<Named>>,
+    /// What waits for `EXEC`.
+    queue: Option<Box<Queue>>,
+    wrong_passwords: u8,
+    /// How long the answer to a wrong password waits.
+    delay: Duration,
     /// What it may do, by the password that it has told.
     standing: Standing,
     is_over: bool,
+    errors: ErrorSource,
     /// The limit of the last `CL.THROTTLE`: most clients ask by one.
-    last: Option<(Ask, <B::Cells as Cells>::Limit)>,
+    last: Option<LastLimit<B>>,
 }
 
 impl<B: Store> Session<B> {
-    pub(crate) fn new(service: Arc<Service<B>>, id: u64) -> Self {
+    pub(crate) fn new(
+        service: Arc<Service<B>>,
+        id: u64,
+        (from, errors): (Peer, ErrorSource),
+    ) -> Self {
         Self {
             service,
             frame: Frame::default(),
             version: Version::Two,
             id,
-            name: Vec::new(),
+            from,
+            named: None,
+            queue: None,
+            wrong_passwords: 0,
+            delay: Duration::ZERO,
             standing: Standing::default(),
             is_over: false,
+            errors,
             last: None,
         }
     }
 
-    /// Answers one command.
+    fn named(&mut self) -> &mut Named {
+        self.named.get_or_insert_default()
+    }
+
+    /// Answers one command, or queues it.
     async fn command<'w>(
+        &mut self,
+        words: impl ExactSizeIterator<Item = &'w [u8]> + Clone + Send,
+        out: &mut Vec<u8>,
+    ) {
+        if self.queue.is_some() {
+            // In a box, as that is seldom: each connection is as large as what it may do.
+            return Box::pin(self.in_transaction(words, out)).await;
+        }
+        self.dispatch(words, out).await;
+    }
+
+    /// Answers one command.
+    async fn dispatch<'w>(
         &mut self,
         mut words: impl ExactSizeIterator<Item = &'w [u8]> + Clone + Send,
         out: &mut Vec<u8>,
     ) {
+        let count = words.len();
         let Some(name) = words.next() else {
             return;
         };
@@ -74,7 +148,12 @@ impl<B: Store> Session<B> {
         } else if is("TG.RESET") {
             self.reset_limits(words, &mut out).await
         } else {
-            self.about(name, words, &mut out)
+            match commands::find(name, count).map(|known| (known.name, KeyCommand::of(known.name)))
+            {
+                Ok((_, Some(asked))) => Box::pin(self.ask_of_keys(asked, words, &mut out)).await,
+                Ok((name, None)) => self.about(name, words, &mut out),
+                Err(wrong) => Err(wrong),
+            }
         };
         if let Err(wrong) = answered {
             out.error(&wrong);
@@ -97,18 +176,21 @@ impl<B: Store> Session<B> {
             ));
         }
         let cells = &self.service.cells;
-        let limit = match &mut self.last {
-            Some((ask, limit)) if *ask == asked.ask => limit,
+        let last = match &mut self.last {
+            Some(last) if last.ask == asked.ask => last,
             last => {
-                let rate = asked.ask.rate().map_err(wrong)?;
-                let limit = cells.limit(rate).map_err(wrong)?;
-                &mut last.insert((asked.ask, limit)).1
+                let limit = asked.ask.limit().map_err(wrong)?;
+                last.insert(LastLimit {
+                    ask: asked.ask,
+                    limit,
+                    ready: cells.limit(limit).map_err(wrong)?,
+                })
             }
         };
-        let charged = cells.charge(limit, asked.key, asked.quantity).await;
-        let decision = charged.map_err(|why| format!("UNAVAILABLE {why}"))?;
+        let charged = cells.charge(&last.ready, asked.key, asked.quantity).await;
+        let charged = charged.map_err(|why| format!("UNAVAILABLE {why}"))?;
         out.array(5);
-        for number in asked.ask.answer(&decision) {
+        for number in last.limit.answer(&charged, asked.quantity) {
             out.integer(number);
         }
         Ok(())
@@ -116,12 +198,15 @@ impl<B: Store> Session<B> {
 
     async fn check<'w>(
         &mut self,
-        words: impl Iterator<Item = &'w [u8]> + Send,
+        words: impl Iterator<Item = &'w [u8]> + Clone + Send,
         out: &mut Replies<'_>,
     ) -> Result<(), String> {
+        let odd = odd_texts(words.clone());
         let mut facts = Facts::new();
-        read_facts(words, &mut facts)?;
-        let checked = self.service.check(&facts, |answer| tell(out, answer));
+        read_facts(words, &odd, &mut facts)?;
+        let checked = self
+            .service
+            .check(&facts, LimitsTold::Decider, |answer| tell(out, answer));
         checked
             .await
             .unwrap_or_else(|full| Err(format!("UNAVAILABLE {full}")))
@@ -129,12 +214,21 @@ impl<B: Store> Session<B> {
 
     async fn peek<'w>(
         &mut self,
-        words: impl Iterator<Item = &'w [u8]> + Send,
+        words: impl Iterator<Item = &'w [u8]> + Clone + Send,
         out: &mut Replies<'_>,
     ) -> Result<(), String> {
+        let odd = odd_texts(words.clone());
         let mut facts = Facts::new();
-        read_facts(words, &mut facts)?;
+        read_facts(words, &odd, &mut facts)?;
         self.service.peek(&facts, |answer| tell(out, answer)).await
+    }
+}
+
+impl<B: Store> Session<B> {
+    /// Lets the answer to a wrong password wait. Whoever guesses isn't answered any faster by asking more at a time.
+    #[cold]
+    async fn wait_out(&mut self) {
+        tokio::time::sleep(std::mem::take(&mut self.delay)).await;
     }
 }
 
@@ -157,6 +251,9 @@ impl<B: Store> Speaks for Session<B> {
                 match frame.read(rest, &most) {
                     Ok(Some(length)) => {
                         self.command(frame.words(rest), out).await;
+                        if !self.delay.is_zero() {
+                            self.wait_out().await;
+                        }
                         frame.clear();
                         answered += 1;
                         used += length;
@@ -169,6 +266,7 @@ impl<B: Store> Speaks for Session<B> {
                         break 'heard Then::Read;
                     }
                     Err(broken) => {
+                        self.errors.record(broken.kind(), &broken);
                         let version = self.version;
                         Replies {
                             bytes: out,
@@ -196,11 +294,13 @@ impl<B: Store> Speaks for Session<B> {
     fn too_slow(&mut self, out: &mut Vec<u8>) {
         let version = self.version;
         let seconds = self.service.bounds.request_time.as_secs();
+        let why = format!("the command wasn't sent within {seconds} s");
+        self.errors.record(ErrorKind::Timeout, &why);
         Replies {
             bytes: out,
             version,
         }
-        .error(&format!("ERR the command wasn't sent within {seconds} s"));
+        .error(&format!("ERR {why}"));
     }
 
     const TELLS_THE_LAST: bool = false;
@@ -221,15 +321,51 @@ fn wrong(why: impl std::fmt::Display) -> String {
     format!("ERR {why}")
 }
 
-/// Reads `name=value … [COST n]`. Into facts that are there already: they are large to be moved.
-fn read_facts<'w>(
+/// Words that aren't facts as they are, in their order, as the text that stands for them.
+fn odd_texts<'w>(words: impl Iterator<Item = &'w [u8]>) -> Vec<String> {
+    let odd = words.filter_map(|word| match text_of_word(word) {
+        Cow::Owned(text) => Some(text),
+        Cow::Borrowed(_) => None,
+    });
+    odd.collect()
+}
+
+/// A word as text, in which a fact has the name that policies know: that of a header is in lower case.
+fn text_of_word(word: &[u8]) -> Cow<'_, str> {
+    let text = text_of_bytes(word);
+    if !text.starts_with("header.") {
+        return text;
+    }
+    let named = text.split_once('=').and_then(|(name, value)| {
+        let Cow::Owned(name) = fact_name(name) else {
+            return None;
+        };
+        Some(format!("{name}={value}"))
+    });
+    named.map_or(text, Cow::Owned)
+}
+
+/// Reads `name=value … [COST n]`, with the texts of words that are none. Into facts that are there already: they are large
+/// to be moved.
+fn read_facts<'f, 'w: 'f>(
     mut words: impl Iterator<Item = &'w [u8]>,
-    facts: &mut Facts<'w>,
+    odd: &'f [String],
+    facts: &mut Facts<'f>,
 ) -> Result<(), String> {
+    let mut odd = odd.iter();
     while let Some(word) = words.next() {
-        let text = std::str::from_utf8(word).map_err(|_| "ERR facts are UTF-8 text".to_owned())?;
+        let text = match text_of_word(word) {
+            Cow::Borrowed(text) => text,
+            Cow::Owned(_) => odd.next().map_or("", String::as_str),
+        };
         match text.split_once('=') {
-            Some((name, value)) if !name.is_empty() => facts.set(name, value),
+            Some((name, value)) if !name.is_empty() => match facts.get(name) {
+                Some(other) if other != value => {
+                    return Err(format!("ERR the fact {name:?} has two values: send one"));
+                }
+                Some(_) => {}
+                None => facts.set(name, value),
+            },
             None if text.eq_ignore_ascii_case("COST") => {
                 let cost = words.next().and_then(|word| std::str::from_utf8(word).ok());
                 let cost = cost.and_then(|text| text.parse().ok());
@@ -241,7 +377,8 @@ fn read_facts<'w>(
     Ok(())
 }
 
-/// Six pairs: whether it is allowed, the rule that decided, its limit, what is left, and two times in seconds.
+/// Six pairs: whether it is allowed, the rule that decided, its limit, what is left, and two times in seconds. Of a denial two
+/// more: why, and by which limit of the rule, if one did.
 fn tell(out: &mut Replies<'_>, answer: &Answered<'_>) -> Result<(), String> {
     if let Some(rule) = answer.failure() {
         return Err(format!(
@@ -251,7 +388,8 @@ fn tell(out: &mut Replies<'_>, answer: &Answered<'_>) -> Result<(), String> {
     if let Some(what) = answer.too_much() {
         return Err(wrong(what));
     }
-    out.map(6);
+    let limited_by = limited_by(answer);
+    out.map(6 + usize::from(!answer.is_allowed) + usize::from(limited_by.is_some()));
     out.word(b"$7\r\nallowed\r\n");
     out.boolean(answer.is_allowed);
     out.word(b"$4\r\nrule\r\n");
@@ -273,12 +411,20 @@ fn tell(out: &mut Replies<'_>, answer: &Answered<'_>) -> Result<(), String> {
         }
     }
     out.word(b"$11\r\nretry_after\r\n");
-    if answer.is_allowed || decision.retry_after < std::time::Duration::MAX {
-        out.seconds(decision.retry_after);
+    if answer.is_allowed || decision.wait() < Duration::MAX {
+        out.seconds(decision.wait());
     } else {
         out.null();
     }
     out.word(b"$11\r\nreset_after\r\n");
     out.seconds(decision.reset_after);
+    if !answer.is_allowed {
+        out.word(b"$6\r\nreason\r\n");
+        out.text(answer.reason().name());
+    }
+    if let Some(limit) = limited_by {
+        out.word(b"$10\r\nlimited_by\r\n");
+        out.text(limit.as_str());
+    }
     Ok(())
 }

@@ -1,16 +1,19 @@
 //! `CL.THROTTLE key max_burst count period [quantity]`, as redis-cell answers it.
 //!
-//! Its limit is a rate of one token every `period / count`, cut to whole nanoseconds as redis-cell does, and a burst of
-//! `max_burst + 1`. What is left it tells in whole microseconds, and times in whole seconds: a part of a second of at
-//! least a millisecond counts as one.
+//! Its limit is an emission interval of `period / count`, cut to whole nanoseconds as redis-cell does, and a tolerance of
+//! `max_burst + 1` such intervals. A key has one theoretical arrival time, whatever limit it is asked by. What is left is
+//! told by whole microseconds, and times in whole seconds: a part of a second of at least a millisecond counts as one.
 
 use std::fmt;
 use std::time::Duration;
 
-use tollgate::{Decision, LimitError, Rate};
+use tollgate::Rate;
 
 /// The longest period: what redis-cell's arithmetic and ours both have room for.
 const LONGEST: u64 = 2 * 365 * 86_400;
+
+/// Nanoseconds of a second.
+const NANOS: u64 = 1_000_000_000;
 
 /// What is asked, but for the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,8 +34,6 @@ pub(crate) enum Wrong {
     TooMuch(&'static str),
     /// No tokens in no time.
     Zero(&'static str),
-    /// A limit that can't be kept.
-    Limit(LimitError),
 }
 
 /// A command, read.
@@ -83,8 +84,8 @@ impl Ask {
         }
     }
 
-    /// The time in which one token comes back.
-    fn emission(&self) -> Result<Duration, Wrong> {
+    /// The limit as keys are charged by it.
+    pub(crate) fn limit(&self) -> Result<ThrottleLimit, Wrong> {
         if self.count == 0 {
             return Err(Wrong::Zero("count"));
         }
@@ -94,41 +95,91 @@ impl Ask {
         if self.period > LONGEST {
             return Err(Wrong::TooMuch("period"));
         }
-        let nanos = self.period * 1_000_000_000 / self.count;
-        if nanos == 0 {
+        let emission = self.period * NANOS / self.count;
+        if emission == 0 {
             return Err(Wrong::TooMuch("count"));
         }
-        Ok(Duration::from_nanos(nanos))
+        let limit = self.max_burst.checked_add(1);
+        let tolerance = limit.and_then(|limit| emission.checked_mul(limit));
+        match (limit, tolerance) {
+            (Some(limit), Some(tolerance)) if tolerance <= LONGEST * NANOS => Ok(ThrottleLimit {
+                limit,
+                emission,
+                tolerance,
+            }),
+            _ => Err(Wrong::TooMuch("max_burst")),
+        }
+    }
+}
+
+/// What became of a charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Charged {
+    pub(crate) is_allowed: bool,
+    /// How far ahead of now the key's arrival time is.
+    pub(crate) owed: Duration,
+    /// How long a denied request has to wait, if that doesn't follow from what is owed: a part of the limit has decided.
+    pub(crate) wait: Option<Duration>,
+}
+
+/// A limit by arrival times, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ThrottleLimit {
+    /// How many may pass at the same moment.
+    pub(crate) limit: u64,
+    /// The time that one of them takes.
+    pub(crate) emission: u64,
+    /// How far ahead of now the arrival time may be: that of all of them.
+    pub(crate) tolerance: u64,
+}
+
+impl ThrottleLimit {
+    /// So many a minute, all of which may pass at the same moment.
+    #[cfg(test)]
+    pub(crate) fn per_minute(count: u64) -> Self {
+        let ask = Ask {
+            max_burst: count - 1,
+            count,
+            period: 60,
+        };
+        ask.limit().expect("a limit")
     }
 
-    /// The limit.
-    pub(crate) fn rate(&self) -> Result<Rate, Wrong> {
-        let burst = self
-            .max_burst
-            .checked_add(1)
-            .ok_or(Wrong::TooMuch("max_burst"))?;
-        Ok(Rate::new(1, self.emission()?).burst(burst))
+    /// The time that so many take; more than there is room for is more than any tolerance.
+    pub(crate) fn time(&self, quantity: u64) -> u64 {
+        self.emission.saturating_mul(quantity)
+    }
+
+    /// The limit in tokens.
+    pub(crate) fn rate(&self) -> Rate {
+        Rate::new(1, Duration::from_nanos(self.emission)).burst(self.limit)
     }
 
     /// The five numbers of the answer: whether it is limited, the limit, what is left, and seconds until it may be
     /// repeated and until all is there.
-    pub(crate) fn answer(&self, decision: &Decision) -> [i64; 5] {
-        let limit = self.max_burst.saturating_add(1);
-        let micros = |time: Duration| time.as_micros();
-        let emission = self.emission().unwrap_or(Duration::from_nanos(1));
-        let all = emission.as_nanos() * u128::from(limit);
-        let rest = all.saturating_sub(decision.reset_after.as_nanos()) / 1_000;
-        let left = rest / micros(emission).max(1);
-        let retry_after = match (decision.is_allowed(), decision.retry_after) {
-            (false, wait) if wait < Duration::MAX => seconds(wait),
-            _ => -1,
+    pub(crate) fn answer(&self, charged: &Charged, quantity: u64) -> [i64; 5] {
+        let (owed, time) = (charged.owed.as_nanos(), self.time(quantity));
+        let most = u128::from(self.tolerance);
+        // A look costs nothing, and is limited where a smaller limit than that of before is owed more than it has.
+        let is_limited = !charged.is_allowed || (quantity == 0 && owed > most);
+        let left = most.saturating_sub(owed) / 1_000 / u128::from(self.emission / 1_000).max(1);
+        let wait = match charged.wait {
+            _ if !is_limited || time > self.tolerance => None,
+            Some(wait) if wait < Duration::MAX => Some(wait),
+            Some(_) => None,
+            None => {
+                let nanos = (owed + u128::from(time)).saturating_sub(most);
+                Some(Duration::from_nanos(
+                    u64::try_from(nanos).unwrap_or(u64::MAX),
+                ))
+            }
         };
         [
-            i64::from(!decision.is_allowed()),
-            i64::try_from(limit).unwrap_or(i64::MAX),
+            i64::from(is_limited),
+            i64::try_from(self.limit).unwrap_or(i64::MAX),
             i64::try_from(left).unwrap_or(i64::MAX),
-            retry_after,
-            seconds(decision.reset_after),
+            wait.map_or(-1, seconds),
+            seconds(charged.owed),
         ]
     }
 }
@@ -145,12 +196,6 @@ fn number(word: &[u8], name: &'static str) -> Result<u64, Wrong> {
     u64::try_from(value).map_err(|_| Wrong::Number(name))
 }
 
-impl From<LimitError> for Wrong {
-    fn from(error: LimitError) -> Self {
-        Self::Limit(error)
-    }
-}
-
 impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -162,7 +207,6 @@ impl fmt::Display for Wrong {
             }
             Self::TooMuch(name) => write!(f, "{name} is more than there is room for"),
             Self::Zero(name) => write!(f, "{name} is at least 1"),
-            Self::Limit(error) => error.fmt(f),
         }
     }
 }

@@ -32,6 +32,11 @@ pub(crate) fn write(out: &mut Vec<u8>, decided: &Decided) {
     }
 }
 
+/// Whether an answer lets a request pass: the code is its first field.
+pub(crate) fn is_ok(message: &[u8]) -> bool {
+    message.starts_with(&[1 << 3, 1])
+}
+
 const fn code(is_allowed: bool) -> u64 {
     if is_allowed { OK } else { OVER_LIMIT }
 }

@@ -1,8 +1,11 @@
 //! One call of gRPC: a message in, a message out, or a status that says why not.
 
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
 use bytes::Bytes;
-use h2::SendStream;
 use h2::server::SendResponse;
+use h2::{Reason, SendStream};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode};
 
@@ -12,6 +15,12 @@ pub(crate) const PREFIX: usize = 5;
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
+const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
+
+/// gRPC's number for what isn't implemented.
+const UNIMPLEMENTED: u8 = 12;
 
 /// Why a call has no answer, by gRPC's numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,8 +54,13 @@ impl Failed {
         Self::new(8, why)
     }
 
+    /// Whether the message is why: it is malformed, too long, or compressed.
+    pub(crate) const fn is_about_message(&self) -> bool {
+        matches!(self.code, 3 | 8 | 12)
+    }
+
     pub(crate) fn unknown(why: impl std::fmt::Display) -> Self {
-        Self::new(12, why)
+        Self::new(UNIMPLEMENTED, why)
     }
 
     pub(crate) fn unavailable(why: impl std::fmt::Display) -> Self {
@@ -57,6 +71,10 @@ impl Failed {
         fields.insert(GRPC_STATUS, HeaderValue::from(u16::from(self.code)));
         if let Ok(why) = HeaderValue::try_from(percent_encoded(&self.why)) {
             fields.insert(GRPC_MESSAGE, why);
+        }
+        if self.code == UNIMPLEMENTED {
+            // Whoever compresses learns what to send instead.
+            fields.insert(GRPC_ACCEPT_ENCODING, IDENTITY);
         }
     }
 
@@ -106,6 +124,38 @@ pub(crate) fn is_grpc<T>(request: &Request<T>) -> bool {
     request.method() == http::Method::POST && media.is_some_and(is_known)
 }
 
+/// Whether the metadata of a call is as short as it has to be, by HTTP/2's measure.
+pub(super) fn check_metadata(fields: &HeaderMap, most: usize) -> Result<(), Failed> {
+    let length =
+        |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len() + 32;
+    let bytes: usize = fields.iter().map(length).sum();
+    if bytes <= most {
+        return Ok(());
+    }
+    Err(Failed::exhausted(format_args!(
+        "metadata of more than the {most} bytes that are taken"
+    )))
+}
+
+/// How long the client of a call waits for its answer; none if it doesn't say, or not in gRPC's form.
+pub(super) fn timeout(fields: &HeaderMap) -> Option<Duration> {
+    let text = fields.get(GRPC_TIMEOUT)?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let count: u64 = digits.parse().ok()?;
+    Some(match unit {
+        "H" => Duration::from_secs(count * 3_600),
+        "M" => Duration::from_secs(count * 60),
+        "S" => Duration::from_secs(count),
+        "m" => Duration::from_millis(count),
+        "u" => Duration::from_micros(count),
+        "n" => Duration::from_nanos(count),
+        _ => return None,
+    })
+}
+
 /// The one message of a body.
 pub(crate) fn message(body: &[u8]) -> Result<&[u8], Failed> {
     let Some((prefix, message)) = body.split_first_chunk::<PREFIX>() else {
@@ -141,23 +191,55 @@ pub(crate) fn framed(mut out: Vec<u8>) -> Bytes {
     out.into()
 }
 
-/// Sends what came of a call.
+/// An answer that its client has no room for.
+pub(super) struct Unsent {
+    stream: SendStream<Bytes>,
+    framed: Bytes,
+}
+
+impl Unsent {
+    /// Sends it once there is room, unless its client gives it up.
+    pub(super) fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.stream.capacity() < self.framed.len() {
+            match ready!(self.stream.poll_capacity(cx)) {
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => return Poll::Ready(()),
+            }
+        }
+        // It fails if the client has left.
+        let sent = self
+            .stream
+            .send_data(std::mem::take(&mut self.framed), false);
+        let _ = sent.and_then(|()| end(&mut self.stream, Ok(())));
+        Poll::Ready(())
+    }
+
+    pub(super) fn reset(mut self) {
+        self.stream.send_reset(Reason::CANCEL);
+    }
+}
+
+/// Sends what came of a call. A message that its client has no room for comes back.
 pub(crate) fn answer(
     respond: &mut SendResponse<Bytes>,
     outcome: Result<Bytes, Failed>,
-) -> Result<(), h2::Error> {
+) -> Result<Option<Unsent>, h2::Error> {
     match outcome {
         Ok(framed) => {
             let mut stream = begin(respond)?;
+            stream.reserve_capacity(framed.len());
+            if stream.capacity() < framed.len() {
+                return Ok(Some(Unsent { stream, framed }));
+            }
             stream.send_data(framed, false)?;
-            end(&mut stream, Ok(()))
+            end(&mut stream, Ok(())).map(|()| None)
         }
         Err(failed) => {
             let mut response = Response::new(());
             let fields = response.headers_mut();
             fields.insert(CONTENT_TYPE, GRPC);
             failed.tell(fields);
-            respond.send_response(response, true).map(drop)
+            respond.send_response(response, true).map(|_| None)
         }
     }
 }
@@ -230,6 +312,29 @@ mod tests {
         out.extend([7; 300]);
         let framed = framed(out);
         assert_eq!(message(&framed), Ok(&[7; 300][..]));
+    }
+
+    #[test]
+    fn timeouts_are_read_in_every_unit() {
+        let read = |text: &str| {
+            let mut fields = HeaderMap::new();
+            fields.insert(GRPC_TIMEOUT, text.parse().unwrap());
+            timeout(&fields)
+        };
+        for (text, nanos) in [
+            ("1H", 3_600_000_000_000),
+            ("2M", 120_000_000_000),
+            ("3S", 3_000_000_000),
+            ("20m", 20_000_000),
+            ("5u", 5_000),
+            ("99999999n", 99_999_999),
+            ("0m", 0),
+        ] {
+            assert_eq!(read(text), Some(Duration::from_nanos(nanos)), "{text}");
+        }
+        for wrong in ["", "m", "20", "20 m", "-1S", "123456789m", "1D"] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use tollgate_engine::Policy;
-use tollgate_engine::policy::{Counting, DescriptorRule, OnStoreFailure};
+use tollgate_engine::policy::{Counting, DescriptorRule, FailureModes, Limits, OnStoreFailure};
 
 /// What Envoy is told where the store can't be asked and a limit is closed.
 ///
@@ -77,14 +77,15 @@ impl RlsClosed {
 
 /// The limits that nothing passes while a store can't be asked.
 fn closed(policy: &Policy) -> Vec<String> {
-    let is_closed = |failure: OnStoreFailure, counting: Counting| {
-        failure == OnStoreFailure::Closed && counting != Counting::Local
+    let is_closed = |failure: FailureModes, limits: &Limits, counting: Counting| {
+        failure.any_of(limits, OnStoreFailure::Closed) && counting != Counting::Local
     };
     let rules = policy.rules.iter();
-    let rules = rules.filter(|rule| is_closed(rule.on_store_failure, rule.counting));
+    let rules = rules.filter(|rule| is_closed(rule.on_store_failure, &rule.limits, rule.counting));
     let mut names: Vec<_> = rules.map(|rule| rule.name.clone()).collect();
     let tiers = policy.tiers.iter();
-    let tiers = tiers.filter(|(_, tier)| is_closed(tier.on_store_failure, tier.counting));
+    let tiers =
+        tiers.filter(|(_, tier)| is_closed(tier.on_store_failure, &tier.limits, tier.counting));
     names.extend(tiers.map(|(name, _)| name.clone()));
     for (domain, tree) in &policy.domains {
         closed_below(domain, &tree.descriptors, &is_closed, &mut names);
@@ -95,14 +96,16 @@ fn closed(policy: &Policy) -> Vec<String> {
 fn closed_below(
     path: &str,
     rules: &[DescriptorRule],
-    is_closed: &impl Fn(OnStoreFailure, Counting) -> bool,
+    is_closed: &impl Fn(FailureModes, &Limits, Counting) -> bool,
     names: &mut Vec<String>,
 ) {
     for rule in rules {
         let path = step(path, rule);
         closed_below(&path, &rule.descriptors, is_closed, names);
         let limit = rule.limit.as_ref();
-        if limit.is_some_and(|limit| is_closed(limit.on_store_failure, limit.counting)) {
+        if limit
+            .is_some_and(|limit| is_closed(limit.on_store_failure, &limit.limits, limit.counting))
+        {
             names.push(path);
         }
     }

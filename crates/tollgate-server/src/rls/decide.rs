@@ -6,18 +6,18 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tollgate::Decision;
 use tollgate_engine::Facts;
-use tollgate_engine::backend::LimitKind;
-use tollgate_engine::engine::{DescriptorStatus, DescriptorVerdict, DescriptorsPassed};
-use tollgate_engine::envoy::StatusCode;
+use tollgate_engine::engine::DescriptorsPassed;
 use tollgate_engine::facts::{Descriptor, Unit};
-use tollgate_engine::policy::OnStoreFailure;
-use tollgate_engine::verdict::Permits;
-use tollgate_http::{Dialect, Shown, fields};
+use tollgate_engine::verdict::{DenyReason, Permits};
+use tollgate_http::{Dialect, retry_after};
 
 use super::closed::RlsClosed;
+use super::decided::{by_rule, by_tree, unlimited};
+use super::facts::{Sets, Texts};
 use crate::bounds::Bounds;
 use crate::holds::Full;
-use crate::service::{self, Answered, Service, Store, unix_now};
+use crate::log::Level;
+use crate::service::{self, Answered, LimitText, LimitsTold, Service, Store};
 
 /// What is asked: a domain, its descriptors, and what the whole request costs.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +37,9 @@ pub(crate) struct Decided {
     /// What decided, and what it said: nothing if nothing limits.
     pub(crate) rule: Option<String>,
     pub(crate) decision: Option<Decision>,
+    /// Why it was refused, and by which limit of the rule.
+    pub(crate) reason: Option<DenyReason>,
+    pub(crate) limited_by: Option<LimitText>,
     /// Why it was refused if nothing was decided: a name, and what is told by it.
     pub(crate) failure: Option<(&'static str, String)>,
     /// Header fields for the client.
@@ -97,27 +100,10 @@ impl Question<'_> {
         name
     }
 
-    /// What is known of a request: the entries of all its descriptors, of which the first of a name counts.
-    fn facts(&self) -> Facts<'_> {
-        let mut facts = Facts::new();
-        let entries = self
-            .descriptors
-            .iter()
-            .rev()
-            .flat_map(|one| one.entries.iter().rev());
-        for (name, value) in entries {
-            facts.set(name, value);
-        }
-        match self.cost() {
-            Some(cost) => facts.costing(cost),
-            None => facts,
-        }
-    }
-
     /// What rules are charged or given back, once a request: what the first of its descriptors says that isn't zero.
     /// None if nothing is said: it is one then, or what the rule says.
-    fn cost(&self) -> Option<u64> {
-        let whole = (self.hits_addend > 0).then(|| u64::from(self.hits_addend));
+    pub(super) fn cost(&self) -> Option<u64> {
+        let whole = self.whole_cost();
         let gives_back = self.gives_back();
         let such = self
             .descriptors
@@ -127,8 +113,18 @@ impl Question<'_> {
         costs.find(|cost| *cost != Some(0)).unwrap_or(Some(0))
     }
 
+    /// What each descriptor costs that says nothing else.
+    pub(super) fn whole_cost(&self) -> Option<u64> {
+        (self.hits_addend > 0).then(|| u64::from(self.hits_addend))
+    }
+
+    /// Whether a descriptor brings a limit along.
+    fn brings_limit(&self) -> bool {
+        self.descriptors.iter().any(|one| one.limit.is_some())
+    }
+
     /// All of it is given back.
-    fn gives_back(&self) -> bool {
+    pub(super) fn gives_back(&self) -> bool {
         self.descriptors.iter().all(|one| one.refund)
     }
 
@@ -140,8 +136,7 @@ impl Question<'_> {
 
     /// The same with the part of limits that come along, where several count apart.
     fn parts(&self, by: u32) -> Option<Vec<Descriptor<'_>>> {
-        let brings_any = || self.descriptors.iter().any(|one| one.limit.is_some());
-        if by <= 1 || !brings_any() {
+        if by <= 1 || !self.brings_limit() {
             return None;
         }
         let part = |requests: u32| (requests / by).max(requests.min(1));
@@ -164,6 +159,9 @@ impl Question<'_> {
                 ..*one
             })
             .collect();
+        if back.is_empty() {
+            return;
+        }
         let asked = (service.engine).decide_descriptors_async(self.domain, &back, self.hits_addend);
         let Ok(_) = asked.await;
     }
@@ -173,18 +171,19 @@ impl Question<'_> {
     async fn keep<B: Store>(
         &self,
         service: &Service<B>,
+        facts: &Facts<'_>,
         (by_rules, by_trees): (Option<Permits>, Option<Permits>),
     ) -> Result<(), Undecided> {
         let by_trees = by_trees.filter(|permits| !permits.is_empty() && !self.takes_nothing());
         if by_rules.is_none() && by_trees.is_none() {
             return Ok(());
         }
-        let (name, facts) = (self.name(), self.facts());
+        let name = self.name();
         let is_by_trees = by_trees.is_some();
         let mut kept = by_trees.map_or(Ok(()), |permits| service.lend(&name, permits));
         match by_rules {
             Some(permits) if kept.is_ok() => {
-                kept = service.lend(&service::name_of(&facts), permits);
+                kept = service.lend(&service::name_of(facts), permits);
                 if kept.is_err() && is_by_trees {
                     // The oldest may be another's, but slots are alike.
                     drop(service.holds.take(&name));
@@ -194,9 +193,21 @@ impl Question<'_> {
             None => {}
         }
         if kept.is_err() && service.engine.decides_by_facts() {
-            service.take_back(&facts).await;
+            service.take_back(facts).await;
         }
         kept.map_err(Undecided::Full)
+    }
+
+    /// Frees what a request holds whose client has left: it doesn't run. The oldest may be another's, but slots are alike.
+    #[cold]
+    pub(crate) fn release<B: Store>(&self, service: &Service<B>) {
+        if service.holds.count() > 0 && !self.takes_nothing() {
+            drop(service.holds.take(&self.name()));
+            let texts = Texts::of(self, &service.engine.facts_asked());
+            if let Ok(Sets { first, .. }) = texts.sets(self) {
+                drop(service.holds.take(&service::name_of(&first)));
+            }
+        }
     }
 
     fn check(&self, bounds: &Bounds) -> Result<(), Undecided> {
@@ -223,19 +234,51 @@ pub(crate) async fn decide<B: Store>(
     service: &Service<B>,
     question: &Question<'_>,
 ) -> Result<Decided, Undecided> {
-    let undecided = match ask(service, question, &service.rls_headers).await {
-        Err(undecided) if service.rls_closed == RlsClosed::Deny => undecided,
-        decided => return decided,
-    };
-    let failure = match undecided {
-        Undecided::Invalid(_) => return Err(undecided),
-        Undecided::Unavailable(limit) => ("store_failure", limit),
-        Undecided::Full(full) => ("failure", full.to_string()),
-    };
-    let mut refused = unlimited(question.descriptors.len());
+    match ask(service, question, &service.rls_headers).await {
+        Err(why) => could_not_decide(service, question.descriptors.len(), why),
+        Ok(mut decided) => {
+            decided.tell_wait(&service.rls_headers);
+            Ok(decided)
+        }
+    }
+}
+
+/// What is told of a request of so many descriptors that can't be decided: what the operator has chosen. It is counted as that.
+#[cold]
+pub(super) fn could_not_decide<B: Store>(
+    service: &Service<B>,
+    descriptors: usize,
+    why: Undecided,
+) -> Result<Decided, Undecided> {
+    service.measured.could_not_decide(service.rls_closed);
+    if service.rls_closed == RlsClosed::Error {
+        return Err(why);
+    }
+    let mut refused = unlimited(descriptors);
     refused.refuse();
-    refused.failure = Some(failure);
+    refused.failure = Some(match why {
+        Undecided::Unavailable(limit) => {
+            refused.reason = Some(DenyReason::Store);
+            ("store_failure", limit)
+        }
+        Undecided::Invalid(_) | Undecided::Full(_) => ("failure", why.to_string()),
+    });
     Ok(refused)
+}
+
+/// Counts a request of a domain that the policy doesn't know, and says so once.
+#[cold]
+fn note_unknown_domain<B: Store>(service: &Service<B>, domain: &str) {
+    if service.measured.is_new_unknown_domain(domain) {
+        let fields: [(&str, &dyn fmt::Display); 2] = [
+            ("domain", &domain),
+            (
+                "help",
+                &"the policy has no limit for this domain, so its requests pass: add it, or send another domain",
+            ),
+        ];
+        service.log.say(Level::Warn, "unknown_domain", &fields);
+    }
 }
 
 /// Decides about a request, or says why it can't. The header fields are in these dialects.
@@ -245,6 +288,9 @@ pub(crate) async fn ask<B: Store>(
     dialects: &[Dialect],
 ) -> Result<Decided, Undecided> {
     question.check(&service.bounds)?;
+    if !service.engine.knows_domain(question.domain) {
+        note_unknown_domain(service, question.domain);
+    }
     let parts = question.parts(service.replicas);
     let question = &Question {
         descriptors: parts.as_deref().unwrap_or(question.descriptors),
@@ -257,18 +303,84 @@ pub(crate) async fn ask<B: Store>(
     {
         drop(service.holds.take(&question.name()));
     }
-    let (mut by_rules, held) = if service.engine.decides_by_facts() {
-        ask_rules(service, question, dialects).await?
+    let texts = Texts::of(question, &service.engine.facts_asked());
+    let Sets { first, others } = texts.sets(question)?;
+    let given_back = texts.given_back(question)?;
+    let facts = first.also(&others);
+    if service.engine.decides_by_facts() {
+        for part in &given_back {
+            service.refund(part).await;
+        }
+    }
+    ask_both(service, question, &facts, dialects).await
+}
+
+/// What trees and rules decide, whichever there are: a request is charged to both or to neither.
+async fn ask_both<B: Store>(
+    service: &Service<B>,
+    question: &Question<'_>,
+    facts: &Facts<'_>,
+    dialects: &[Dialect],
+) -> Result<Decided, Undecided> {
+    let trees = if service.engine.decides_by_descriptors() || question.brings_limit() {
+        Some(ask_trees(service, question, dialects).await?)
     } else {
-        (None, None)
+        None
     };
-    if !service.engine.decides_by_descriptors() {
-        question.keep(service, (held, None)).await?;
+    let trees = match trees {
+        Some(trees) if !trees.decided.is_allowed => return Ok(trees.decided),
+        trees => trees,
+    };
+    let by_rules = if service.engine.decides_by_facts() {
+        ask_rules(service, question, facts, dialects).await
+    } else {
+        Ok((None, None))
+    };
+    let passes = |decided: &Option<Decided>| decided.as_ref().is_none_or(|one| one.is_allowed);
+    let (by_rules, held) = match by_rules {
+        Ok((decided, held)) if passes(&decided) => (decided, held),
+        refused => {
+            // Of all limits or of none: what the trees took comes back, which they have told to the unit.
+            if let Some(trees) = trees {
+                if let Some(permits) = trees.permits {
+                    permits.cancel();
+                }
+                question.give_back_trees(service, &trees.charged).await;
+            }
+            let (decided, _) = refused?;
+            return Ok(decided.unwrap_or_else(|| unlimited(question.descriptors.len())));
+        }
+    };
+    let Some(trees) = trees else {
+        question.keep(service, facts, (held, None)).await?;
         return Ok(by_rules.unwrap_or_else(|| unlimited(question.descriptors.len())));
+    };
+    if let Err(full) = question.keep(service, facts, (held, trees.permits)).await {
+        question.give_back_trees(service, &trees.charged).await;
+        return Err(full);
     }
-    if let Some(refused) = by_rules.take_if(|decided| !decided.is_allowed) {
-        return Ok(refused);
-    }
+    // What limits is told before what doesn't.
+    Ok(match by_rules {
+        Some(by_rules) if trees.decided.limits_nothing() => by_rules,
+        _ => trees.decided,
+    })
+}
+
+/// What the trees of descriptors made of a request.
+struct ByTrees {
+    decided: Decided,
+    /// What they took for each descriptor: all of it comes back if the rules deny the request.
+    charged: Vec<u64>,
+    permits: Option<Permits>,
+}
+
+/// What the trees of descriptors decide. They are asked before the rules, because they tell what they have charged: what
+/// rules were charged can't be told from what they weren't, and would be given back all the same.
+async fn ask_trees<B: Store>(
+    service: &Service<B>,
+    question: &Question<'_>,
+    dialects: &[Dialect],
+) -> Result<ByTrees, Undecided> {
     let Question {
         domain,
         descriptors,
@@ -278,27 +390,13 @@ pub(crate) async fn ask<B: Store>(
         .engine
         .decide_descriptors_async(domain, descriptors, hits_addend);
     let Ok(verdict) = asked.await;
-    let mut decided = by_tree(domain, &verdict, dialects);
-    let passes = decided.as_ref().is_ok_and(|decided| decided.is_allowed);
-    if passes {
-        let charged: Vec<_> = verdict.statuses.iter().map(|one| one.charged).collect();
-        let permits = verdict.passed().map(DescriptorsPassed::into_permits);
-        if let Err(full) = question.keep(service, (held, permits)).await {
-            question.give_back_trees(service, &charged).await;
-            decided = Err(full);
-        }
-    } else if by_rules.is_some() && !question.takes_nothing() {
-        // Of all limits or of none: what the rules took comes back.
-        if let Some(held) = held {
-            held.cancel();
-        }
-        service.take_back(&question.facts()).await;
-    }
-    let decided = decided?;
-    // What limits is told before what doesn't.
-    Ok(match by_rules {
-        Some(by_rules) if decided.limits_nothing() => by_rules,
-        _ => decided,
+    let decided = by_tree((domain, descriptors.len()), &verdict, dialects)?;
+    let charged = verdict.statuses.iter().map(|one| one.charged).collect();
+    let permits = verdict.passed().map(DescriptorsPassed::into_permits);
+    Ok(ByTrees {
+        decided,
+        charged,
+        permits,
     })
 }
 
@@ -306,180 +404,52 @@ pub(crate) async fn ask<B: Store>(
 async fn ask_rules<B: Store>(
     service: &Service<B>,
     question: &Question<'_>,
+    facts: &Facts<'_>,
     dialects: &[Dialect],
 ) -> Result<(Option<Decided>, Option<Permits>), Undecided> {
-    let facts = question.facts();
     if question.gives_back() {
-        service.refund(&facts).await;
+        service.refund(facts).await;
         return Ok((None, None));
     }
     let places = question.descriptors.len();
     let tell = |answered: &Answered<'_>| by_rule(places, answered, dialects);
     let (decided, held) = if question.takes_nothing() {
-        (service.peek(&facts, tell).await, None)
+        (service.peek(facts, tell).await, None)
     } else {
-        service.decide(&facts, tell).await
+        service.decide(facts, LimitsTold::by(dialects), tell).await
     };
     Ok((Some(decided?), held))
 }
 
 impl Decided {
     /// What the proxy can tell others of the decision: names and texts.
-    pub(crate) fn metadata(&self) -> SmallVec<[(&'static str, &str); 2]> {
+    pub(crate) fn metadata(&self) -> SmallVec<[(&'static str, &str); 4]> {
         let rule = self.rule.iter().map(|rule| ("rule", rule.as_str()));
+        let reason = self.reason.iter().map(|reason| ("reason", reason.name()));
+        let limit = self.limited_by.iter();
+        let limit = limit.map(|limit| ("limited_by", limit.as_str()));
         let failure = self.failure.iter();
-        rule.chain(failure.map(|(name, text)| (*name, text.as_str())))
-            .collect()
+        let failure = failure.map(|(name, text)| (*name, text.as_str()));
+        rule.chain(reason).chain(limit).chain(failure).collect()
     }
 
-    fn refuse(&mut self) {
+    pub(super) fn refuse(&mut self) {
         self.is_allowed = false;
         for status in &mut self.statuses {
             status.is_allowed = false;
         }
     }
 
+    /// Tells the client of a request that is denied when to come again, if it is told anything by header fields: Envoy adds them
+    /// to its 429.
+    fn tell_wait(&mut self, dialects: &[Dialect]) {
+        let wait = self.decision.as_ref().and_then(retry_after);
+        if let (false, false, Some(seconds)) = (self.is_allowed, dialects.is_empty(), wait) {
+            self.headers.push(("retry-after", seconds.to_string()));
+        }
+    }
+
     fn limits_nothing(&self) -> bool {
         self.is_allowed && self.statuses.iter().all(|status| status.limit.is_none())
     }
-}
-
-/// The fields that show a limit, in the dialects that were chosen.
-fn headers(dialects: &[Dialect], shown: Option<Shown<'_>>) -> Vec<(&'static str, String)> {
-    let mut written = Vec::new();
-    if let (Some(shown), false) = (shown, dialects.is_empty()) {
-        fields::write(dialects, &[shown], unix_now(dialects), |name, value| {
-            written.push((name, value.to_owned()));
-        });
-    }
-    written
-}
-
-/// What is told where nothing limits.
-fn unlimited(descriptors: usize) -> Decided {
-    let open = || Status {
-        is_allowed: true,
-        limit: None,
-        remaining: 0,
-    };
-    Decided {
-        is_allowed: true,
-        statuses: std::iter::repeat_with(open).take(descriptors).collect(),
-        rule: None,
-        decision: None,
-        failure: None,
-        headers: Vec::new(),
-    }
-}
-
-/// What rules have said: the first descriptor tells the limit.
-fn by_rule(
-    descriptors: usize,
-    answered: &Answered<'_>,
-    dialects: &[Dialect],
-) -> Result<Decided, Undecided> {
-    if let Some(rule) = answered.failure() {
-        return Err(Undecided::Unavailable(rule.to_owned()));
-    }
-    if let Some(what) = answered.too_much() {
-        return Err(Undecided::Invalid(what.to_string()));
-    }
-    let is_allowed = answered.is_allowed;
-    let mut decided = unlimited(descriptors);
-    if !is_allowed {
-        decided.refuse();
-    }
-    let decision = &answered.decision;
-    let small = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
-    if let Some(first) = decided
-        .statuses
-        .first_mut()
-        .filter(|_| !decision.is_unlimited())
-    {
-        let kind = answered.limit();
-        first.limit = Some(Limit {
-            requests: small(kind.and_then(LimitKind::quota).unwrap_or(decision.limit)),
-            unit: kind.and_then(unit_of),
-            name: answered.rule().map(str::to_owned),
-            reset_after: decision.reset_after,
-        });
-        first.remaining = if is_allowed {
-            small(decision.remaining)
-        } else {
-            0
-        };
-    }
-    Ok(Decided {
-        rule: answered.rule().map(str::to_owned),
-        decision: Some(answered.decision),
-        headers: headers(dialects, answered.shown()),
-        ..decided
-    })
-}
-
-/// The unit of a limit, if it is by one of theirs.
-fn unit_of(kind: &LimitKind) -> Option<Unit> {
-    let window = kind.window()?;
-    let units = [
-        Unit::Second,
-        Unit::Minute,
-        Unit::Hour,
-        Unit::Day,
-        Unit::Week,
-        Unit::Month,
-        Unit::Year,
-    ];
-    units
-        .into_iter()
-        .find(|unit| Duration::from_secs(unit.seconds()) == window)
-}
-
-/// What trees have said.
-fn by_tree(
-    domain: &str,
-    verdict: &DescriptorVerdict,
-    dialects: &[Dialect],
-) -> Result<Decided, Undecided> {
-    if let Some(what) = verdict.too_much {
-        return Err(Undecided::Invalid(what.to_string()));
-    }
-    let is_allowed = verdict.refused().is_none();
-    let decider = verdict
-        .decider
-        .and_then(|place| verdict.statuses.get(place));
-    let rule = decider.and_then(|status| status.limit.as_deref());
-    if !is_allowed && verdict.fallback == Some(OnStoreFailure::Closed) {
-        return Err(Undecided::Unavailable(rule.unwrap_or(domain).to_owned()));
-    }
-    let status = |status: &DescriptorStatus| Status {
-        is_allowed: status.code == StatusCode::Ok,
-        limit: status.current_limit.as_ref().map(|limit| Limit {
-            requests: limit.requests_per_unit,
-            unit: limit.unit,
-            name: limit.name.clone(),
-            reset_after: status
-                .decision
-                .map_or(Duration::ZERO, |decision| decision.reset_after),
-        }),
-        remaining: status.remaining,
-    };
-    Ok(Decided {
-        is_allowed,
-        statuses: verdict.statuses.iter().map(status).collect(),
-        rule: rule.map(str::to_owned),
-        decision: decider.and_then(|status| status.decision),
-        failure: None,
-        headers: headers(dialects, decider.and_then(|status| shown(domain, status))),
-    })
-}
-
-/// What header fields show of a descriptor's limit. One that the request brought along has no name but its domain's.
-fn shown<'a>(domain: &'a str, status: &'a DescriptorStatus) -> Option<Shown<'a>> {
-    let (limit, decision) = (status.current_limit.as_ref()?, status.decision.as_ref()?);
-    let name = limit.name.as_deref().or(status.limit.as_deref());
-    let shown = Shown::of(name.unwrap_or(domain), decision);
-    Some(match limit.unit {
-        Some(unit) => shown.window(Duration::from_secs(unit.seconds())),
-        None => shown,
-    })
 }

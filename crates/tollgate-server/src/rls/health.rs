@@ -5,11 +5,14 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use h2::server::SendResponse;
+use h2::{Reason, SendStream};
+use tokio::time::timeout;
 
 use super::call::{self, Failed, PREFIX};
 use super::descriptors::FILES;
 use super::wire::{self, Fields};
 use crate::drain::Stage;
+use crate::protocol_errors::{ErrorKind, ErrorSource};
 use crate::service::{Service, Store};
 
 /// The numbers of `HealthCheckResponse.ServingStatus`.
@@ -37,6 +40,7 @@ pub(crate) fn check<B: Store>(service: &Service<B>, body: &[u8]) -> Result<Bytes
 /// Tells it, and again when it changes, until the client leaves or the service closes.
 pub(crate) async fn watch<B: Store>(
     service: &Service<B>,
+    errors: &ErrorSource,
     body: &[u8],
     respond: &mut SendResponse<Bytes>,
 ) {
@@ -51,8 +55,17 @@ pub(crate) async fn watch<B: Store>(
     let Ok(mut stream) = call::begin(respond) else {
         return;
     };
-    let mut sent = stream.send_data(framed(told), false);
-    while sent.is_ok() {
+    let mut next = framed(told);
+    loop {
+        let time = service.bounds.request_time;
+        match timeout(time, send(&mut stream, next)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return,
+            Err(_) => {
+                errors.record(ErrorKind::Timeout, &"an answer wasn't read in time");
+                return stream.send_reset(Reason::CANCEL);
+            }
+        }
         let event = poll_fn(|cx| {
             if stream.poll_reset(cx).is_ready() {
                 return Poll::Ready(Event::Left);
@@ -64,11 +77,11 @@ pub(crate) async fn watch<B: Store>(
                 _ => Poll::Pending,
             }
         });
-        sent = match event.await {
+        next = match event.await {
             Event::Left => return,
             Event::Changed(now) => {
                 told = now;
-                stream.send_data(framed(now), false)
+                framed(now)
             }
             Event::Closing => {
                 let _ = call::end(&mut stream, Err(Failed::unavailable("the service ends")));
@@ -76,6 +89,18 @@ pub(crate) async fn watch<B: Store>(
             }
         };
     }
+}
+
+/// Sends a message once its client has room for it.
+async fn send(stream: &mut SendStream<Bytes>, framed: Bytes) -> Result<(), h2::Error> {
+    stream.reserve_capacity(framed.len());
+    while stream.capacity() < framed.len() {
+        match poll_fn(|cx| stream.poll_capacity(cx)).await {
+            Some(capacity) => drop(capacity?),
+            None => return Err(Reason::CANCEL.into()),
+        }
+    }
+    stream.send_data(framed, false)
 }
 
 fn status<B: Store>(service: &Service<B>, body: &[u8]) -> Result<u64, Failed> {

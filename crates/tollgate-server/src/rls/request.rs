@@ -1,7 +1,9 @@
 //! What Envoy asks: `envoy.service.ratelimit.v3.RateLimitRequest`, borrowed from the message.
 
+use std::borrow::Cow;
+
 use smallvec::SmallVec;
-use tollgate_engine::facts::{Descriptor, Unit};
+use tollgate_engine::facts::{Descriptor, Unit, text_of_bytes};
 
 use super::wire::{Fields, Malformed, Value};
 
@@ -13,10 +15,10 @@ const DESCRIPTORS: usize = 4;
 /// A request, as it was sent.
 #[derive(Debug, Default)]
 pub(crate) struct Request<'m> {
-    pub(crate) domain: &'m str,
+    pub(crate) domain: Cow<'m, str>,
     /// What the whole request costs; Envoy sends zero and means one.
     pub(crate) hits_addend: u32,
-    entries: SmallVec<[(&'m str, &'m str); ENTRIES]>,
+    entries: SmallVec<[(Cow<'m, str>, Cow<'m, str>); ENTRIES]>,
     descriptors: SmallVec<[Asked; DESCRIPTORS]>,
 }
 
@@ -36,7 +38,7 @@ impl<'m> Request<'m> {
         let mut request = Self::default();
         for field in Fields::of(message) {
             match field? {
-                (1, value) => request.domain = value.text(1)?,
+                (1, value) => request.domain = text_of_bytes(value.message(1)?),
                 (2, value) => {
                     let asked = request.read_descriptor(value.message(2)?)?;
                     request.descriptors.push(asked);
@@ -63,11 +65,20 @@ impl<'m> Request<'m> {
         Ok(asked)
     }
 
-    /// What was asked, in the engine's words.
-    pub(crate) fn descriptors(&self) -> SmallVec<[Descriptor<'_>; DESCRIPTORS]> {
+    /// The entries of all descriptors.
+    pub(crate) fn entries(&self) -> SmallVec<[(&str, &str); ENTRIES]> {
+        let each = self.entries.iter();
+        each.map(|(key, value)| (&**key, &**value)).collect()
+    }
+
+    /// What was asked, in the engine's words, by these entries.
+    pub(crate) fn descriptors<'e>(
+        &self,
+        entries: &'e [(&'e str, &'e str)],
+    ) -> SmallVec<[Descriptor<'e>; DESCRIPTORS]> {
         let mut start = 0;
         let each = self.descriptors.iter().map(|asked| {
-            let entries = &self.entries[start..asked.end];
+            let entries = &entries[start..asked.end];
             start = asked.end;
             Descriptor {
                 limit: asked.limit,
@@ -80,12 +91,13 @@ impl<'m> Request<'m> {
     }
 }
 
-fn entry(message: &[u8]) -> Result<(&str, &str), Malformed> {
-    let mut entry = ("", "");
+/// A key and a value: of any bytes, since clients choose the values, and an error would let them pass.
+fn entry(message: &[u8]) -> Result<(Cow<'_, str>, Cow<'_, str>), Malformed> {
+    let mut entry = (Cow::Borrowed(""), Cow::Borrowed(""));
     for field in Fields::of(message) {
         match field? {
-            (1, value) => entry.0 = value.text(1)?,
-            (2, value) => entry.1 = value.text(2)?,
+            (1, value) => entry.0 = text_of_bytes(value.message(1)?),
+            (2, value) => entry.1 = text_of_bytes(value.message(2)?),
             _ => {}
         }
     }

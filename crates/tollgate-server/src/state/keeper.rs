@@ -26,6 +26,7 @@ pub(crate) type Begin<B> = Box<dyn FnOnce(&Arc<Service<B>>) -> Result<Keeper, St
 pub(super) fn begin<C: Clock + 'static, W: Clock + 'static>(
     folder: Folder,
     options: StateOptions,
+    lost: Vec<String>,
 ) -> Begin<Memory<C, W>>
 where
     Memory<C, W>: Store<Cells = crate::cells::Here<C>>,
@@ -41,6 +42,16 @@ where
             failed_flushes: 0,
         };
         saver.save().map_err(StartError::State)?;
+        if let Some(why) = lost.first() {
+            // It stays until the next start: what is forgotten doesn't come back.
+            let why = format!(
+                "state couldn't be read at the start, so what was spent before is forgotten: {why}"
+            );
+            service.health.raise(Concern::Restore, why);
+            service
+                .state
+                .tell(|told| told.set_aside = lost.len() as u64);
+        }
         let thread = Keeper::start(options.every, move |turn| saver.turn(turn));
         thread.map_err(|error| StartError::State(format!("no thread to save state: {error}")))
     })
@@ -156,8 +167,9 @@ where
 struct Mark {
     policy: Arc<Policy>,
     changes: u64,
-    /// Operators' orders: one that is changed gets another number, and another end if the clock was set back.
-    orders: Vec<(u64, Timestamp)>,
+    /// Operators' orders: one that is changed gets another number, and another end if the clock was set back. And how often
+    /// each has acted.
+    orders: Vec<(u64, Timestamp, u64)>,
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Saver<C, W>
@@ -202,7 +214,7 @@ where
             orders: engine
                 .orders()
                 .iter()
-                .map(|order| (order.id, order.until))
+                .map(|order| (order.id, order.until, order.acted))
                 .collect(),
         }
     }

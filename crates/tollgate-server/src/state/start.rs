@@ -59,11 +59,12 @@ impl Server {
             log: &settings.log,
         };
         let Opened {
+            lost,
             folder,
             engine,
             cells,
         } = opening.open()?;
-        let begin = keeper::begin(folder, options);
+        let begin = keeper::begin(folder, options, lost);
         Self::start(engine, policy, cells, (settings, Some(begin))).await
     }
 }

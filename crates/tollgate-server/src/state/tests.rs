@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use proptest::prelude::*;
+use tollgate::Timestamp;
 use tollgate::clock::Manual;
-use tollgate::{Rate, Timestamp};
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Facts, Policy};
@@ -19,6 +19,9 @@ use tollgate_testkit::snapshot::tamper;
 use super::*;
 use crate::cells::Cells;
 use crate::log::{Log, LogForm};
+use crate::resp::ThrottleLimit;
+
+mod before;
 
 /// What is asked: each is a rule, or a limit that the request brings along.
 const RULES: [&str; 5] = ["gcra", "token-bucket", "leaky", "sliding-log", "throttle"];
@@ -246,11 +249,10 @@ impl World {
     fn ask(&self, rule: usize, cost: u64) -> bool {
         let own = self.opened.as_ref().expect("it runs");
         if RULES[rule] == "throttle" {
-            let rate = Rate::per_minute(LIMIT);
-            let limit = own.cells.limit(rate).expect("a limit");
+            let limit = ThrottleLimit::per_minute(LIMIT);
+            let limit = own.cells.limit(limit).expect("a limit");
             let charged = own.cells.charge(&limit, b"ada", cost).now_or_never();
-            let decision = charged.expect("at once").expect("a decision");
-            return decision.is_allowed();
+            return charged.expect("at once").expect("a decision").is_allowed;
         }
         let facts = Facts::new().with("rule", RULES[rule]).with("user", "ada");
         own.engine.decide(&facts.costing(cost)).passed().is_some()

@@ -1,7 +1,9 @@
 //! Any bytes as what a Redis client says, for the fuzz target and for the suite, which reads the target's seeds.
 
+use std::time::Duration;
+
 use super::frame::{Broken, Frame, Most};
-use super::throttle::Throttle;
+use super::throttle::{Charged, Throttle};
 
 const MOST: Most = Most {
     bytes: 1_000,
@@ -56,9 +58,15 @@ fn throttle(words: &[Vec<u8>]) {
     let Ok(asked) = Throttle::read(words.iter().map(Vec::as_slice)) else {
         return;
     };
-    if let Ok(rate) = asked.ask.rate() {
-        let tier = tollgate::Tier::new(tollgate::Algorithm::Gcra, rate);
-        let [limited, limit, left, ..] = asked.ask.answer(&tollgate::Decision::UNLIMITED);
-        assert!(limited == 0 && limit > 0 && left >= 0, "{rate:?} {tier:?}");
+    if let Ok(limit) = asked.ask.limit() {
+        let unused = Charged {
+            is_allowed: true,
+            owed: Duration::ZERO,
+            wait: None,
+        };
+        let [limited, most, left, retry_after, reset_after] = limit.answer(&unused, asked.quantity);
+        assert!(limited == 0 && most > 0 && left >= most, "{limit:?}");
+        assert_eq!((retry_after, reset_after), (-1, 0), "{limit:?}");
+        assert_eq!(limit.rate().burst_size(), limit.limit);
     }
 }

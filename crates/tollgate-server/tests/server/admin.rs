@@ -62,7 +62,7 @@ fn who_is_refused_most_is_told_first() {
         }
     }
     let top = operated.done(("GET", "/admin/top", ""));
-    let key = |key: &str, denied: u64| json!({"rule": "per-user", "key": key, "denied": denied, "error": 0});
+    let key = |key: &str, denied: u64| json!({"rule": "per-user", "key": key, "denied": denied, "error": 0, "shadow": false});
     assert_eq!(top["keys"], json!([key("user=bob", 5), key("user=ada", 2)]));
     assert_eq!(
         (&top["counted"], &top["since"]),
@@ -94,7 +94,8 @@ fn one_user_is_looked_up_and_reset() {
     );
     assert_eq!(operated.done(by_body), found);
     let reset = operated.done(("POST", "/admin/reset", r#"{"facts":{"user":"ada"}}"#));
-    assert_eq!(reset, json!({"rules": ["per-user"]}));
+    let of_rule = json!({"rule": "per-user", "reset": ["10/h"], "kept": []});
+    assert_eq!(reset, json!({"rules": [of_rule]}));
     assert_eq!(
         operated.done(asked)["keys"][0]["limits"][0]["remaining"],
         10

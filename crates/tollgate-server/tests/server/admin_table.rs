@@ -210,7 +210,7 @@ fn what_isnt_asked_as_it_should_be_is_refused_and_changes_nothing() {
     let absolute = format!(
         "POST http://evil.example/admin/reload HTTP/1.1\r\nhost: {own}\r\nconnection: close\r\n{JSON}{token}content-length: 0\r\n\r\n"
     );
-    assert_eq!(operated.raw(&absolute).0, 404);
+    assert_eq!(operated.raw(&absolute).0, 400);
     assert_eq!(operated.state(), before);
 }
 

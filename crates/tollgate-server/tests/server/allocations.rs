@@ -6,7 +6,8 @@ use std::time::Duration;
 use tollgate_testkit::redis::Client;
 
 use crate::kit::Running;
-use crate::rls_client::{Grpc, SHOULD};
+use crate::rls_client::SHOULD;
+use crate::rls_raw::{ADA, DATA, Raw, call};
 
 /// Decisions that are counted, after as many that aren't: buffers have their size then.
 const COUNTED: u64 = 100;
@@ -86,11 +87,16 @@ fn by_http<'r>(running: &'r Running, path: &str, body: &str) -> Ask<'r> {
     })
 }
 
-/// `{domain: edge, descriptors: [{entries: [{key: user, value: ada}]}]}`
+/// By one connection that is kept. A call is one write, as Envoy's are: what comes in parts waits, which costs more.
 fn by_rls(running: &Running) -> Ask<'_> {
-    let message = b"\x0a\x04edge\x12\x0d\x0a\x0b\x0a\x04user\x12\x03ada";
-    let mut client = Grpc::to(running);
-    Box::new(move || client.call(SHOULD, message).expect("an answer")[1] == 1)
+    let mut raw = Raw::greeted(running, &[]);
+    let mut stream = 1;
+    Box::new(move || {
+        raw.say(&call(stream, SHOULD, ADA));
+        let answer = raw.hear_until(|(kind, of, _)| (*kind, *of) == (DATA, stream));
+        stream += 2;
+        answer.expect("an answer").2[6] == 1
+    })
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn text(text: &str) -> Value {
 
 /// The six pairs of an answer, as a version has them.
 fn pairs(version: &str, allowed: bool, left: i64, times: [u32; 2]) -> Value {
-    let is_three = version == "resp3";
+    let (is_three, is_denied) = (version == "resp3", !allowed);
     let time = |seconds: u32| {
         if is_three {
             Value::Double(seconds.into())
@@ -53,7 +53,10 @@ fn pairs(version: &str, allowed: bool, left: i64, times: [u32; 2]) -> Value {
         ("retry_after", time(times[0])),
         ("reset_after", time(times[1])),
     ];
-    let pairs = pairs.into_iter().map(|(name, value)| (text(name), value));
+    let why = [("reason", text("rate")), ("limited_by", text("2/h"))];
+    let why = why.into_iter().filter(|_| is_denied);
+    let pairs = pairs.into_iter().chain(why);
+    let pairs = pairs.map(|(name, value)| (text(name), value));
     if is_three {
         Value::Map(pairs.collect())
     } else {
@@ -227,7 +230,7 @@ fn redis_cli_asks_in_both_versions() {
     );
     assert_eq!(
         listed(&["--json", "TG.CHECK", "user=ada"]),
-        "{\"allowed\":false,\"rule\":\"per-user\",\"limit\":2,\"remaining\":0,\"retry_after\":1800,\"reset_after\":3600}\n"
+        "{\"allowed\":false,\"rule\":\"per-user\",\"limit\":2,\"remaining\":0,\"retry_after\":1800,\"reset_after\":3600,\"reason\":\"rate\",\"limited_by\":\"2/h\"}\n"
     );
     assert_eq!(
         listed(&["-r", "2", "CL.THROTTLE", "user123", "15", "30", "60"]),

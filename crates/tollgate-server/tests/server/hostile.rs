@@ -17,7 +17,7 @@ const MOST_UNREAD: usize = 1 << 20;
 /// What more memory a pipeline of any depth may cost, in bytes: the client's side is in this process, too.
 const MOST_DEEP: usize = 4 << 20;
 /// The memory of a connection that has asked for much and then rests, in bytes, with a build for tests.
-const MOST_RESTING: usize = 14 << 10;
+const MOST_RESTING: usize = 16 << 10;
 
 /// A protocol: how to reach it, and what is said there.
 pub(crate) struct Protocol {

@@ -34,7 +34,7 @@ fn a_request_is_decided_with_fields_that_tell_what_is_left() {
     assert!(answer.contains("\r\nretry-after: 30\r\n"), "{answer}");
     assert_eq!(
         body(&answer),
-        r#"{"allowed":false,"rule":"per-user","limit":2,"remaining":1,"retry_after":29.5,"reset_after":29.5}"#
+        r#"{"allowed":false,"rule":"per-user","limit":2,"remaining":1,"retry_after":29.5,"reset_after":29.5,"reason":"rate","limited_by":"2/m"}"#
     );
     let (status, answer) = running.http().request("POST", "/v1/peek", JSON, check);
     assert_eq!(
@@ -74,7 +74,9 @@ fn descriptors_are_decided_in_place_of_facts() {
         );
     }
     let (status, answer) = ask("/v1/check", r#", "cost": 2"#);
-    assert_eq!((status, body(&answer)), (429, &*told(false, 1, 60, 60)));
+    let denied = told(false, 1, 60, 60);
+    let denied = denied.replace("60}", r#"60,"reason":"rate","limited_by":"2/m"}"#);
+    assert_eq!((status, body(&answer)), (429, &*denied));
     assert!(answer.contains("\r\nretry-after: 60\r\n"), "{answer}");
     let list = r#"[{"domain": "edge", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]}, {"facts": {"user": "ada"}}]"#;
     let (status, answer) = running.http().request("POST", "/v1/check", JSON, list);
@@ -259,7 +261,7 @@ fn a_permit_is_held_until_it_is_released_however_often_it_is_asked_for() {
     assert_eq!(post(&running, "/v1/permits", second).0, 429);
     assert_eq!(
         post(&running, "/v1/permits/renew", r#"{"id": "a", "ttl": 5}"#),
-        (200, r#"{"renewed":true}"#.to_owned())
+        (200, r#"{"renewed":true,"ttl":5}"#.to_owned())
     );
     assert_eq!(
         post(&running, "/v1/permits/release", r#"{"id": "a"}"#).1,
@@ -267,6 +269,10 @@ fn a_permit_is_held_until_it_is_released_however_often_it_is_asked_for() {
     );
     assert_eq!(
         post(&running, "/v1/permits/release", r#"{"id": "a"}"#).1,
+        r#"{"released":true}"#
+    );
+    assert_eq!(
+        post(&running, "/v1/permits/release", r#"{"id": "never"}"#).1,
         r#"{"released":false}"#
     );
     assert_eq!(post(&running, "/v1/permits/renew", r#"{"id": "a"}"#).0, 404);
@@ -318,7 +324,12 @@ fn what_is_reserved_is_settled_once_it_is_known() {
     );
     assert_eq!(left(), "850");
     assert_eq!(
-        post(&running, "/v1/settle", r#"{"id": "r1", "spent": 150}"#).0,
+        post(&running, "/v1/settle", r#"{"id": "r1", "spent": 150}"#),
+        (200, r#"{"settled":true}"#.to_owned())
+    );
+    assert_eq!(left(), "850");
+    assert_eq!(
+        post(&running, "/v1/settle", r#"{"id": "never", "spent": 150}"#).0,
         404
     );
     for (text, says) in [
@@ -348,7 +359,13 @@ fn envoys_question_is_answered_as_json() {
     );
     assert_eq!(
         post(&running, "/json", asked),
-        (429, status("OVER_LIMIT", ""))
+        (
+            429,
+            status("OVER_LIMIT", "").replace(
+                r#""edge/user"}"#,
+                r#""edge/user","reason":"rate","limited_by":"2/h"}"#
+            )
+        )
     );
     let back = asked.replace("\"2\"", "\"1\", \"isNegativeHits\": true");
     assert_eq!(post(&running, "/json", &back).0, 200);

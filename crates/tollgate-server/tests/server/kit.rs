@@ -14,7 +14,7 @@ use tollgate_engine::Policy;
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_redis::{Redis, RedisBuilder};
-use tollgate_server::{Address, Secret, Server, Settings, StartError};
+use tollgate_server::{Address, HttpDate, Secret, Server, Settings, StartError};
 use tollgate_testkit::memory::calls;
 use tollgate_testkit::scratch::Scratch;
 
@@ -90,7 +90,14 @@ impl Running {
         let builder = Redis::builder(url).expect("an address");
         // A busy machine may take its time. A store that was killed is noticed at once all the same.
         let builder = builder.timeout(Duration::from_secs(60));
-        Self::on_redis(policy, builder, Arc::default(), change)
+        Self::on_redis(read(policy), builder, Arc::default(), change)
+    }
+
+    /// On a store, by a policy that no single file says.
+    pub(crate) fn on_store_by(policy: Policy, url: &str) -> Self {
+        let builder = Redis::builder(url).expect("an address");
+        let builder = builder.timeout(Duration::from_secs(60));
+        Self::on_redis(policy, builder, Arc::default(), |_| {})
     }
 
     /// The same by a clock that the test moves: what a store answers is what memory does, to the microsecond.
@@ -109,25 +116,19 @@ impl Running {
             .near_cache(0)
             .nodes(1)
             .clock(Arc::clone(&clock));
-        Self::on_redis(policy, builder, clock, change)
+        Self::on_redis(read(policy), builder, clock, change)
     }
 
     fn on_redis(
-        policy: &str,
+        policy: Policy,
         builder: RedisBuilder,
         clock: Arc<Manual>,
         change: impl FnOnce(&mut Settings),
     ) -> Self {
-        Self::start(
-            clock,
-            read(policy),
-            change,
-            None,
-            async |policy, settings| {
-                let redis = builder.build().expect("a store");
-                Server::on_store(policy, redis, settings).await
-            },
-        )
+        Self::start(clock, policy, change, None, async |policy, settings| {
+            let redis = builder.build().expect("a store");
+            Server::on_store(policy, redis, settings).await
+        })
     }
 
     /// In memory, and all times that clients may take are virtual too: they pass by [`Self::pass`].
@@ -167,6 +168,9 @@ impl Running {
             grpc: any.clone(),
             resp: any.clone(),
             admin: any,
+            // Answers are compared byte by byte, and many tests send what is wrong.
+            http_date: HttpDate::Off,
+            wrong_secrets: 1_000_000,
             ..Settings::default()
         };
         change(&mut settings);

@@ -4,6 +4,8 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use tollgate_engine::Policy;
+use tollgate_engine::document::Format;
 use tollgate_server::{Log, LogForm};
 
 use crate::kit::{Running, Said};
@@ -125,6 +127,10 @@ fn all_series_are_there_from_the_start() {
     let version = env!("CARGO_PKG_VERSION");
     let build = format!(r#"tollgate_build_info{{version="{version}",backend="memory","#);
     assert!(text.contains(&build), "{text}");
+    let policy = Policy::from_text(POLICY, Format::Yaml).expect("a policy");
+    let hash = policy.policy.fingerprint();
+    let series = format!(r#"tollgate_policy_info{{hash="{hash:016x}"}}"#);
+    assert_eq!(value(&text, &series), "1");
 }
 
 #[test]

@@ -26,7 +26,9 @@ fn a_request_is_decided_by_its_facts() {
         "*3\r\n$8\r\ntg.check\r\n$8\r\nuser=ada\r\n$8\r\npath=/x \r\n",
         &answer(1, 0, "0", "3600"),
     );
-    client.expect("TG.CHECK user=ada\r\n", &answer(0, 0, "1800", "3600"));
+    let denied = answer(0, 0, "1800", "3600").replacen("*12", "*16", 1)
+        + "$6\r\nreason\r\n$4\r\nrate\r\n$10\r\nlimited_by\r\n$3\r\n2/h\r\n";
+    client.expect("TG.CHECK user=ada\r\n", &denied);
     running.clock.advance(Duration::from_secs(1_800));
     client.expect("TG.CHECK user=ada\r\n", &answer(1, 0, "0", "3600"));
     client.expect("TG.CHECK user=bob COST 2\r\n", &answer(1, 0, "0", "3600"));
@@ -151,7 +153,7 @@ fn what_clients_ask_of_any_server_is_answered() {
         ("CLIENT SETNAME me\r\n", "+OK\r\n"),
         ("CLIENT GETNAME\r\n", "$2\r\nme\r\n"),
         ("CONFIG GET save\r\n", "*2\r\n$4\r\nsave\r\n$0\r\n\r\n"),
-        ("COMMAND COUNT\r\n", ":18\r\n"),
+        ("COMMAND COUNT\r\n", ":32\r\n"),
         (
             "GET x\r\n",
             "-ERR unknown command 'GET': see COMMAND DOCS\r\n",

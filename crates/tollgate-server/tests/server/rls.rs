@@ -83,7 +83,7 @@ fn what_cant_be_answered_has_a_status() {
         (SHOULD, &[0xff][..], "3"),
         (SHOULD, &[], "3"),
         (SHOULD, &field(1, b"edge"), "3"),
-        (SHOULD, &[0; 101], "8"),
+        (SHOULD, &[0; 401], "8"),
         (
             "/envoy.service.ratelimit.v3.RateLimitService/Other",
             &[],

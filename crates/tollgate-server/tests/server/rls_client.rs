@@ -78,12 +78,23 @@ impl<'r> Grpc<'r> {
 
     /// Begins a call, whose message is still to come.
     pub(crate) fn begin(&mut self, path: &str) -> (ResponseFuture, SendStream<Bytes>) {
+        self.begin_with(path, &[])
+    }
+
+    /// The same with metadata.
+    pub(crate) fn begin_with(
+        &mut self,
+        path: &str,
+        metadata: &[(&str, &str)],
+    ) -> (ResponseFuture, SendStream<Bytes>) {
         let client = self.client.clone();
         let mut client = self.running.block_on(client.ready()).expect("room");
         let asked = http::Request::post(format!("http://service{path}"))
-            .header("content-type", "application/grpc")
-            .body(())
-            .expect("a request");
+            .header("content-type", "application/grpc");
+        let with_all = metadata
+            .iter()
+            .fold(asked, |asked, (name, value)| asked.header(*name, *value));
+        let asked = with_all.body(()).expect("a request");
         client.send_request(asked, false).expect("sent")
     }
 

@@ -57,7 +57,7 @@ fn what_cant_be_decided_is_refused_if_one_wants_it() {
         let refused = json!({
             "overallCode": "OVER_LIMIT",
             "statuses": [{"code": "OVER_LIMIT"}],
-            "dynamicMetadata": {"store_failure": name},
+            "dynamicMetadata": {"reason": "store", "store_failure": name},
         });
         assert_eq!(after, Ok(refused));
     }

@@ -329,16 +329,36 @@ fn header_fields_are_added_in_the_dialects_that_are_chosen() {
     for (code, left) in left {
         let answer = rules.ask(&question);
         assert_eq!(answer["overallCode"], code);
-        assert_eq!(answer["dynamicMetadata"], json!({"rule": "per-user"}));
-        assert_eq!(
-            answer["responseHeadersToAdd"],
-            json!([
-                field("x-ratelimit-limit", "1, 1;w=60"),
-                field("x-ratelimit-remaining", left),
-                field("x-ratelimit-reset", "60"),
-            ])
-        );
+        let told = match code {
+            "OK" => json!({"rule": "per-user"}),
+            _ => json!({"rule": "per-user", "reason": "rate", "limited_by": "1/m"}),
+        };
+        assert_eq!(answer["dynamicMetadata"], told);
+        let mut fields = vec![
+            field("x-ratelimit-limit", "1, 1;w=60"),
+            field("x-ratelimit-remaining", left),
+            field("x-ratelimit-reset", "60"),
+        ];
+        // Envoy's 429 says when to come again.
+        if code == "OVER_LIMIT" {
+            fields.push(field("retry-after", "60"));
+        }
+        assert_eq!(answer["responseHeadersToAdd"], json!(fields));
     }
+    // All limits that were met, the most urgent first.
+    let several = Three::new(
+        "limits: [{name: per-user, key: user, rate: 9/min, concurrency: 2}, {name: all, rate: 5/min}]",
+        |settings| {
+            settings.rls_headers = vec![Dialect::Draft8];
+        },
+    );
+    assert_eq!(
+        several.ask(&question)["responseHeadersToAdd"][1],
+        field(
+            "ratelimit",
+            "\"all\";r=4;t=12, \"per-user:9/m\";r=8;t=7, \"per-user:concurrency\";r=1"
+        )
+    );
 }
 
 #[test]

@@ -184,7 +184,7 @@ impl Expected {
             rule,
             limit: counted(decision.limit),
             remaining: counted(decision.remaining),
-            retry_after: time(decision.retry_after),
+            retry_after: time(decision.wait()),
             reset_after: time(decision.reset_after),
         };
         let named = kind.and_then(LimitKind::quota).unwrap_or(decision.limit);

@@ -23,7 +23,8 @@ fn who_asks_for_metrics_and_leaves_keeps_the_turn_until_they_are_read() {
     let admin = Admin::begin(&settings, None).admin;
     let all = (engine, Policy::default(), cells);
     let service = Arc::new(Service::new(all, (admin, Renewed::default()), settings));
-    let mut session = Session::new(Arc::clone(&service), Door::Metrics);
+    let errors = service.errors.source(Protocol::Metrics, Peer::Gone);
+    let mut session = Session::new(Arc::clone(&service), Door::Metrics, (Peer::Gone, errors));
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.max_blocking_threads(1).build().expect("a runtime");
     runtime.block_on(async {

@@ -3,62 +3,17 @@
 use tollgate::clock::{Clock, Wall};
 use tollgate_engine::policy::Mode;
 
-use super::{Session, Standing};
+use super::{Named, Session, Standing, commands};
 use crate::resp::reply::{Replies, Version};
 use crate::service::Store;
 
 /// The version of Redis whose commands clients may expect of those that are here.
-const REDIS: &str = "7.0.15";
-
-/// A command: its name, the number of its words (negative if at least so many), and what it does.
-struct Command {
-    name: &'static str,
-    words: i64,
-    does: &'static str,
-}
-
-const fn command(name: &'static str, words: i64, does: &'static str) -> Command {
-    Command { name, words, does }
-}
-
-const COMMANDS: [Command; 18] = [
-    command(
-        "cl.throttle",
-        -5,
-        "Charges a key by the limit that comes along, as redis-cell does",
-    ),
-    command("tg.check", -1, "Decides a request by its facts"),
-    command(
-        "tg.peek",
-        -1,
-        "Tells what a request would be told, and charges nothing",
-    ),
-    command(
-        "tg.refund",
-        -1,
-        "Gives back what a request cost; for operators",
-    ),
-    command(
-        "tg.reset",
-        -1,
-        "Forgets what requests have spent; for operators",
-    ),
-    command("tg.rules", 1, "Lists the rules in force"),
-    command("ping", -1, "Answers PONG, or what it is told"),
-    command("echo", 2, "Answers what it is told"),
-    command("hello", -1, "Chooses the version of the protocol"),
-    command("auth", -2, "Tells the operators' password"),
-    command("info", -1, "Tells about the server"),
-    command("command", -1, "Lists the commands"),
-    command("client", -2, "Names the connection"),
-    command("config", -2, "Answers what benchmarks ask for"),
-    command("select", 2, "Chooses database 0, the only one"),
-    command("quit", -1, "Closes the connection"),
-    command("reset", 1, "Forgets what the connection has said of itself"),
-    command("time", 1, "Tells the time of the server"),
-];
+pub(super) const REDIS: &str = "7.0.15";
 
 type Answered = Result<(), String>;
+
+/// The only user: whoever knows a password is it.
+pub(super) const DEFAULT_USER: &[u8] = b"default";
 
 /// What Redis says: its clients may look for it.
 const NO_AUTH_IN_HELLO: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time";
@@ -66,28 +21,11 @@ const NO_AUTH_IN_HELLO: &str = "NOAUTH HELLO must be called with the client alre
 impl<B: Store> Session<B> {
     pub(super) fn about<'w>(
         &mut self,
-        name: &[u8],
-        words: impl ExactSizeIterator<Item = &'w [u8]> + Clone,
+        name: &'static str,
+        mut words: impl ExactSizeIterator<Item = &'w [u8]> + Clone,
         out: &mut Replies<'_>,
     ) -> Answered {
-        let known = COMMANDS
-            .iter()
-            .find(|one| name.eq_ignore_ascii_case(one.name.as_bytes()));
-        let Some(known) = known else {
-            let shown = String::from_utf8_lossy(&name[..name.len().min(64)]);
-            return Err(format!("ERR unknown command '{shown}': see COMMAND DOCS"));
-        };
-        let count = i64::try_from(words.len())
-            .unwrap_or(i64::MAX)
-            .saturating_add(1);
-        if (known.words >= 0 && count != known.words) || count < known.words.abs() {
-            return Err(format!(
-                "ERR wrong number of arguments for '{}' command",
-                known.name
-            ));
-        }
-        let mut words = words;
-        match known.name {
+        match name {
             "ping" => match words.next() {
                 Some(text) => out.bulk(text),
                 None => out.simple("PONG"),
@@ -95,21 +33,28 @@ impl<B: Store> Session<B> {
             "echo" => out.bulk(words.next().unwrap_or_default()),
             "hello" => return self.hello(words, out),
             "auth" => return self.auth(words, out),
-            "info" => out.text(&self.info()),
-            "command" => commands(words, out),
+            "info" => out.text(&self.info(words)),
+            "command" => return commands::describe(words, out),
             "client" => return self.client(words, out),
             "config" => return config(words, out),
             "select" if words.next() == Some(b"0") => out.simple("OK"),
             "select" => return Err("ERR DB index is out of range: there is only 0".to_owned()),
             "tg.rules" => self.rules(out),
             "time" => time(out),
+            "multi" => {
+                self.queue = Some(Box::default());
+                out.simple("OK");
+            }
+            "exec" => return Err("ERR EXEC without MULTI".to_owned()),
+            "discard" => return Err("ERR DISCARD without MULTI".to_owned()),
+            "watch" | "unwatch" => out.simple("OK"),
             "quit" => {
                 self.is_over = true;
                 out.simple("OK");
             }
             _ => {
                 (self.version, self.standing) = (Version::Two, Standing::default());
-                self.name.clear();
+                (self.named, self.queue) = (None, None);
                 out.version = self.version;
                 out.simple("RESET");
             }
@@ -117,7 +62,7 @@ impl<B: Store> Session<B> {
         Ok(())
     }
 
-    /// `HELLO [2 | 3 [AUTH user password] [SETNAME name]]`.
+    /// `HELLO [2 | 3 [AUTH user password] [SETNAME name]]`: all of it, or nothing.
     fn hello<'w>(
         &mut self,
         mut words: impl Iterator<Item = &'w [u8]>,
@@ -131,24 +76,33 @@ impl<B: Store> Session<B> {
                 return Err("NOPROTO unsupported protocol version: there are 2 and 3".to_owned());
             }
         };
+        let (mut login, mut name) = (None, None);
         while let Some(option) = words.next() {
             if option.eq_ignore_ascii_case(b"AUTH") {
-                let (_user, password) = (words.next(), words.next());
-                self.trust(
-                    password.ok_or("ERR HELLO … AUTH is followed by a user and a password")?,
-                )?;
+                let told = (words.next(), words.next());
+                let (Some(user), Some(password)) = told else {
+                    return Err("ERR HELLO … AUTH is followed by a user and a password".to_owned());
+                };
+                login = Some((user, password));
             } else if option.eq_ignore_ascii_case(b"SETNAME") {
-                let name = words
-                    .next()
-                    .ok_or("ERR HELLO … SETNAME is followed by a name")?;
-                self.set_name(name)?;
+                let told = words.next();
+                name = Some(told.ok_or("ERR HELLO … SETNAME is followed by a name")?);
             } else {
                 return Err(
                     "ERR syntax error in HELLO: its options are AUTH and SETNAME".to_owned(),
                 );
             }
         }
+        if let Some(name) = name {
+            Named::check(name)?;
+        }
+        if let Some((user, password)) = login {
+            self.trust(user, password)?;
+        }
         self.may_ask(b"").map_err(|_| NO_AUTH_IN_HELLO.to_owned())?;
+        if let Some(name) = name {
+            self.named().name = name.to_vec();
+        }
         (self.version, out.version) = (version, version);
         out.map(7);
         for (name, value) in [
@@ -177,11 +131,12 @@ impl<B: Store> Session<B> {
         mut words: impl ExactSizeIterator<Item = &'w [u8]>,
         out: &mut Replies<'_>,
     ) -> Answered {
-        let last = words.len().saturating_sub(1);
-        if last > 1 {
-            return Err("ERR syntax error".to_owned());
-        }
-        self.trust(words.nth(last).unwrap_or_default())?;
+        let (user, password) = match words.len() {
+            1 => (DEFAULT_USER, words.next()),
+            2 => (words.next().unwrap_or_default(), words.next()),
+            _ => return Err("ERR syntax error".to_owned()),
+        };
+        self.trust(user, password.unwrap_or_default())?;
         out.simple("OK");
         Ok(())
     }
@@ -192,43 +147,67 @@ impl<B: Store> Session<B> {
         out: &mut Replies<'_>,
     ) -> Answered {
         let what = words.next().unwrap_or_default();
-        if what.eq_ignore_ascii_case(b"SETINFO") {
-            out.simple("OK");
-        } else if what.eq_ignore_ascii_case(b"SETNAME") {
-            self.set_name(words.next().unwrap_or_default())?;
-            out.simple("OK");
-        } else if what.eq_ignore_ascii_case(b"GETNAME") {
-            match self.name.as_slice() {
-                [] => out.null(),
-                name => out.bulk(name),
+        let is = |name: &[u8]| what.eq_ignore_ascii_case(name);
+        let value = words.next();
+        let needs = |value: Option<&'w [u8]>| value.ok_or("ERR syntax error in CLIENT");
+        if is(b"SETINFO") {
+            let told = needs(words.next())?;
+            Named::check(told)?;
+            if needs(value)?.eq_ignore_ascii_case(b"LIB-NAME") {
+                self.named().library = told.to_vec();
+            } else if needs(value)?.eq_ignore_ascii_case(b"LIB-VER") {
+                self.named().library_version = told.to_vec();
+            } else {
+                return Err("ERR CLIENT SETINFO knows LIB-NAME and LIB-VER".to_owned());
             }
-        } else if what.eq_ignore_ascii_case(b"ID") {
+            out.simple("OK");
+        } else if is(b"SETNAME") {
+            let name = needs(value)?;
+            Named::check(name)?;
+            self.named().name = name.to_vec();
+            out.simple("OK");
+        } else if is(b"GETNAME") {
+            match self.named.as_deref().map(|named| named.name.as_slice()) {
+                None | Some([]) => out.null(),
+                Some(name) => out.bulk(name),
+            }
+        } else if is(b"ID") {
             out.count(self.id);
+        } else if is(b"INFO") || is(b"LIST") {
+            out.text(&self.told_of_itself());
+        } else if is(b"NO-EVICT") || is(b"NO-TOUCH") {
+            // Nobody is evicted, and looking at a key changes nothing.
+            let on_or_off = needs(value)?;
+            if !on_or_off.eq_ignore_ascii_case(b"ON") && !on_or_off.eq_ignore_ascii_case(b"OFF") {
+                return Err("ERR syntax error in CLIENT: say ON or OFF".to_owned());
+            }
+            out.simple("OK");
         } else {
-            return Err("ERR CLIENT knows SETINFO, SETNAME, GETNAME and ID here".to_owned());
-        }
-        Ok(())
-    }
-
-    fn set_name(&mut self, name: &[u8]) -> Answered {
-        if name.len() > 256 || name.iter().any(|byte| !byte.is_ascii_graphic()) {
             return Err(
-                "ERR a name of a connection is up to 256 printable characters without spaces"
+                "ERR CLIENT knows SETINFO, SETNAME, GETNAME, ID, INFO, LIST, NO-EVICT and NO-TOUCH here"
                     .to_owned(),
             );
         }
-        self.name = name.to_vec();
         Ok(())
     }
 
-    fn info(&self) -> String {
+    /// One line about this connection. Of others nobody is told.
+    fn told_of_itself(&self) -> String {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let nothing = Named::default();
+        let named = self.named.as_deref().unwrap_or(&nothing);
+        let multi = match &self.queue {
+            Some(queue) => i64::try_from(queue.len()).unwrap_or(i64::MAX),
+            None => -1,
+        };
         format!(
-            "# Server\r\nredis_version:{REDIS}\r\nredis_mode:standalone\r\ntollgate_version:{}\r\nprocess_id:{}\r\n\
-             # Tollgate\r\nrules:{}\r\nholds:{}\r\n",
-            env!("CARGO_PKG_VERSION"),
-            std::process::id(),
-            self.service.engine.policy().rules.len(),
-            self.service.holds.count(),
+            "id={} addr={} name={} db=0 multi={multi} user=default lib-name={} lib-ver={} resp={}\n",
+            self.id,
+            self.from,
+            text(&named.name),
+            text(&named.library),
+            text(&named.library_version),
+            if self.version == Version::Three { 3 } else { 2 },
         )
     }
 
@@ -246,43 +225,6 @@ impl<B: Store> Session<B> {
                 Mode::Shadow => "shadow",
                 Mode::Off => "off",
             });
-        }
-    }
-}
-
-fn commands<'w>(mut words: impl Iterator<Item = &'w [u8]> + Clone, out: &mut Replies<'_>) {
-    let what = words.next();
-    let is = |name: &[u8]| what.is_some_and(|what| what.eq_ignore_ascii_case(name));
-    if is(b"COUNT") {
-        return out.count(COMMANDS.len() as u64);
-    }
-    if is(b"DOCS") {
-        let asked = |one: &&Command| {
-            words.clone().next().is_none()
-                || words
-                    .clone()
-                    .any(|name| name.eq_ignore_ascii_case(one.name.as_bytes()))
-        };
-        let found: Vec<_> = COMMANDS.iter().filter(asked).collect();
-        out.map(found.len());
-        for one in found {
-            out.text(one.name);
-            out.map(1);
-            out.text("summary");
-            out.text(one.does);
-        }
-        return;
-    }
-    out.array(COMMANDS.len());
-    for one in &COMMANDS {
-        out.array(6);
-        out.text(one.name);
-        out.integer(one.words);
-        out.array(0);
-        // Where keys are: one command has one.
-        let first = i64::from(one.name == "cl.throttle");
-        for number in [first, first, first] {
-            out.integer(number);
         }
     }
 }

@@ -3,7 +3,10 @@
 use tollgate_engine::Facts;
 use tollgate_engine::backend::Gift;
 
-use super::{Session, read_facts};
+use super::about::DEFAULT_USER;
+use super::{Session, odd_texts, read_facts};
+use crate::guesses::TRIES;
+use crate::measured::Protocol;
 use crate::resp::reply::Replies;
 use crate::service::{LOST, Store};
 
@@ -34,7 +37,7 @@ impl<B: Store> Session<B> {
     }
 
     /// Takes a password.
-    pub(super) fn trust(&mut self, told: &[u8]) -> Result<(), String> {
+    pub(super) fn trust(&mut self, user: &[u8], told: &[u8]) -> Result<(), String> {
         let (operators, clients) = (&self.service.password, &self.service.client_password);
         if operators.is_none() && clients.is_none() {
             return Err(
@@ -45,15 +48,23 @@ impl<B: Store> Session<B> {
         let [is_operator, is_client] =
             [operators, clients].map(|own| own.as_ref().is_some_and(|own| own.is(told)));
         self.standing = match (is_operator, is_client) {
+            _ if user != DEFAULT_USER => return Err(self.wrong_password()),
             (true, _) => Standing::Operator,
             (false, true) => Standing::Client,
-            (false, false) => {
-                return Err(
-                    "WRONGPASS invalid username-password pair or user is disabled.".to_owned(),
-                );
-            }
+            (false, false) => return Err(self.wrong_password()),
         };
         Ok(())
+    }
+
+    /// What is said to a wrong password: late if there were many, and not often on one connection.
+    #[cold]
+    fn wrong_password(&mut self) -> String {
+        let service = &self.service;
+        let guesses = &service.guesses;
+        self.delay = guesses.wrong(&service.log, Protocol::Resp, self.from);
+        self.wrong_passwords = self.wrong_passwords.saturating_add(1);
+        self.is_over |= self.wrong_passwords >= TRIES;
+        "WRONGPASS invalid username-password pair or user is disabled.".to_owned()
     }
 
     fn may_operate(&self) -> Result<(), String> {
@@ -73,24 +84,26 @@ impl<B: Store> Session<B> {
     /// Gives back what a request like this cost, and ends the oldest that one holds.
     pub(super) async fn refund<'w>(
         &mut self,
-        words: impl Iterator<Item = &'w [u8]> + Send,
+        words: impl Iterator<Item = &'w [u8]> + Clone + Send,
         out: &mut Replies<'_>,
     ) -> Result<(), String> {
         self.may_operate()?;
+        let odd = odd_texts(words.clone());
         let mut facts = Facts::new();
-        read_facts(words, &mut facts)?;
+        read_facts(words, &odd, &mut facts)?;
         tell(self.service.refund(&facts).await, out)
     }
 
     /// Forgets what requests like this have spent.
     pub(super) async fn reset_limits<'w>(
         &mut self,
-        words: impl Iterator<Item = &'w [u8]> + Send,
+        words: impl Iterator<Item = &'w [u8]> + Clone + Send,
         out: &mut Replies<'_>,
     ) -> Result<(), String> {
         self.may_operate()?;
+        let odd = odd_texts(words.clone());
         let mut facts = Facts::new();
-        read_facts(words, &mut facts)?;
+        read_facts(words, &odd, &mut facts)?;
         // A fact that is misspelt would be answered as if something had been forgotten.
         let Ok(left) = self.service.engine.left_async(&facts).await;
         if left.is_empty() {

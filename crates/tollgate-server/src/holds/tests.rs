@@ -1,0 +1,72 @@
+//! The bookkeeping of what is held, without a service around it.
+
+use super::table::MOST_REMEMBERED;
+use super::*;
+
+/// Permits that hold something.
+fn some() -> Permits {
+    let text = "limits: [{name: jobs, concurrency: 1000000}]";
+    let policy = tollgate_engine::Policy::from_text(text, tollgate_engine::document::Format::Yaml);
+    let memory = tollgate_engine::backend::Memory::builder()
+        .capacity(10)
+        .build();
+    let engine = tollgate_engine::Engine::new(policy.expect("a policy").policy, memory);
+    let facts = tollgate_engine::Facts::new();
+    let passed = engine.expect("a policy").decide(&facts).passed();
+    passed.expect("room").into_permits()
+}
+
+#[test]
+fn what_was_given_back_or_renewed_leaves_no_end_behind() {
+    let (holds, hour) = (Holds::new(10), Duration::from_secs(3_600));
+    assert!(holds.keep(b"kept", some(), hour).is_ok());
+    let check = || {
+        let ends = holds.table().ends.len();
+        assert!(ends <= 100, "{ends} ends of one that is held");
+    };
+    for _ in 0..1_000 {
+        assert!(holds.keep(b"short", some(), hour).is_ok());
+        assert!(holds.take(b"short").is_some());
+    }
+    check();
+    for _ in 0..1_000 {
+        assert!(holds.renew(b"kept", hour));
+    }
+    check();
+    assert_eq!(holds.count(), 1);
+}
+
+#[test]
+fn what_holds_nothing_needs_no_room_and_is_bounded() {
+    let (holds, hour) = (Holds::new(1), Duration::from_secs(3_600));
+    let name = |number: usize| number.to_string().into_bytes();
+    for number in 0..MOST_REMEMBERED + 5 {
+        let name = name(number);
+        assert!(matches!(holds.ask_for(&name, b"asked"), Known::Nothing));
+        holds.keep_answered(&name, (Permits::default(), hour), (b"asked", b"answer"));
+        holds.decided(&name);
+    }
+    assert_eq!(
+        (holds.count(), holds.table().held.len()),
+        (0, MOST_REMEMBERED)
+    );
+    assert!(matches!(holds.ask_for(&name(4), b"asked"), Known::Nothing));
+    holds.decided(&name(4));
+    assert!(matches!(holds.ask_for(&name(5), b"asked"), Known::Held(_)));
+}
+
+#[test]
+fn room_is_asked_for_before_anything_is_decided() {
+    let (holds, hour) = (Holds::new(2), Duration::from_secs(3_600));
+    assert!(matches!(holds.ask_for(b"a", b""), Known::Nothing));
+    assert!(matches!(holds.ask_for(b"a", b""), Known::Undecided));
+    assert!(matches!(holds.ask_for(b"b", b""), Known::Nothing));
+    assert!(matches!(holds.ask_for(b"c", b""), Known::Full(_)));
+    assert!(holds.keep(b"other", some(), hour).is_err());
+    // One that came to nothing leaves its room.
+    holds.decided(b"a");
+    holds.keep_answered(b"b", (some(), hour), (b"", b""));
+    holds.decided(b"b");
+    assert!(matches!(holds.ask_for(b"c", b""), Known::Nothing));
+    assert!(matches!(holds.ask_for(b"d", b""), Known::Full(_)));
+}

@@ -1,0 +1,333 @@
+//! What can be known of a start without one: whether addresses are free, certificates hold, and state can be kept.
+//!
+//! Nothing is served meanwhile, and nothing is left behind: an address is bound but not listened on, so no client is
+//! taken by mistake, and a folder gets a file that is removed at once.
+
+use std::fs::{self, OpenOptions, TryLockError};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use tokio::net::{TcpSocket, UnixStream};
+
+use crate::admin::Admin;
+use crate::descriptors::Descriptors;
+use crate::listen::Address;
+use crate::settings::Settings;
+use crate::start_error::StartError;
+use crate::tls::{Certificates, Ending, Tls};
+
+/// What was found that a service can start with.
+///
+/// ```
+/// use tollgate_server::preflight::Found;
+///
+/// let found = Found::Warning("it ends tomorrow".to_owned());
+/// assert_eq!(found.text(), "it ends tomorrow");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// All is well, and what there is.
+    Well(String),
+    /// It would start, but somebody should know this.
+    Warning(String),
+}
+
+impl Found {
+    /// What was found, in words.
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Well(text) | Self::Warning(text) => text,
+        }
+    }
+}
+
+/// Whether certificates can be read and belong together, and until when they hold.
+///
+/// # Errors
+/// Why a service wouldn't start with them, or why no client would take them.
+///
+/// ```
+/// use tollgate_server::{Tls, TlsOn, preflight};
+///
+/// let (certificate, key) = ("no/such.pem".into(), "no/such.key".into());
+/// let tls = Tls { certificate, key, client_authority: None, revoked: None, on: TlsOn::ALL.to_vec() };
+/// assert!(preflight::certificates(tls).unwrap_err().contains("no/such.pem"));
+/// ```
+pub fn certificates(tls: Tls) -> Result<Found, String> {
+    let shown = tls.certificate.display().to_string();
+    let read = Certificates::read(tls)?;
+    match read.ending() {
+        None => Ok(Found::Well(format!(
+            "{shown} holds until {}",
+            read.not_after_shown()
+        ))),
+        Some(Ending::Soon(days, end)) => Ok(Found::Warning(format!(
+            "{shown} holds until {end}, in {days} days: renew it"
+        ))),
+        Some(Ending::OldList(until)) => Ok(Found::Warning(format!(
+            "the list of revoked certificates should have been replaced by {until}"
+        ))),
+        Some(Ending::Expired(end)) => Err(format!(
+            "{shown} ended at {end}: clients refuse it; renew it"
+        )),
+    }
+}
+
+/// Whether the admin listener is where only this machine reaches it, or somebody has said who operators are.
+///
+/// # Errors
+/// It is open to others.
+///
+/// ```
+/// use tollgate_server::{AdminToken, Settings, preflight};
+///
+/// let open = Settings { admin: "0.0.0.0:6070".parse()?, admin_token: AdminToken::Made(None), ..Settings::default() };
+/// assert!(preflight::operators(&open).is_err());
+/// assert!(preflight::operators(&Settings::default()).is_ok());
+/// # Ok::<(), tollgate_server::AddressError>(())
+/// ```
+pub fn operators(settings: &Settings) -> Result<(), StartError> {
+    Admin::check(settings)
+}
+
+/// Whether a service could listen on an address now. Those in `taken` are of its other listeners.
+///
+/// # Errors
+/// Why it couldn't, as the start would say it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use tollgate_server::{Address, preflight};
+///
+/// let other = std::net::TcpListener::bind("127.0.0.1:0")?;
+/// let address: Address = other.local_addr()?.to_string().parse()?;
+/// let why = preflight::address("HTTP", &address, &[]).await.unwrap_err();
+/// assert!(why.to_string().contains("is in use by another process"));
+/// drop(other);
+/// assert!(preflight::address("HTTP", &address, &[]).await.is_ok());
+/// # Ok(())
+/// # }
+/// ```
+pub async fn address(
+    protocol: &'static str,
+    address: &Address,
+    taken: &[&Address],
+) -> Result<(), StartError> {
+    let tried = match address {
+        Address::Off => Ok(()),
+        Address::Tcp(tcp) if taken.iter().any(|other| overlaps(*tcp, other)) => Err(in_use()),
+        Address::Tcp(tcp) => bind(*tcp),
+        Address::Unix(path, _) => socket(path).await,
+    };
+    tried.map_err(|error| StartError::Listen {
+        protocol,
+        address: address.clone(),
+        error,
+    })
+}
+
+fn in_use() -> io::Error {
+    io::ErrorKind::AddrInUse.into()
+}
+
+/// Binds without listening: nobody can connect. Connections of a service before don't matter, as at the start.
+fn bind(address: SocketAddr) -> io::Result<()> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)
+}
+
+/// Whether two listeners of one service want the same port: one that isn't listened on yet can be bound twice.
+fn overlaps(one: SocketAddr, other: &Address) -> bool {
+    let Address::Tcp(other) = other else {
+        return false;
+    };
+    // All addresses of IPv6 are those of IPv4, too.
+    let covers =
+        |all: IpAddr, one: IpAddr| all.is_unspecified() && (all.is_ipv6() || one.is_ipv4());
+    one.port() != 0
+        && one.port() == other.port()
+        && (one.ip() == other.ip() || covers(one.ip(), other.ip()) || covers(other.ip(), one.ip()))
+}
+
+/// A socket can be made where there is none, or one that nobody listens on.
+async fn socket(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => match UnixStream::connect(path).await {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                write_in(folder(path))
+            }
+            _ => Err(in_use()),
+        },
+        Ok(_) => Err(in_use()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => write_in(folder(path)),
+        Err(error) => Err(error),
+    }
+}
+
+fn folder(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// Whether this process may make files in a folder.
+fn write_in(folder: &Path) -> io::Result<()> {
+    let own = folder.join(format!(".tollgate-check-{}", std::process::id()));
+    let mut options = OpenOptions::new();
+    options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&own)?;
+    fs::remove_file(&own)
+}
+
+/// Whether a file could be written, such as that of `--ready-file`.
+///
+/// # Errors
+/// Why not.
+///
+/// ```
+/// use tollgate_server::preflight;
+///
+/// assert!(preflight::file(std::path::Path::new("no/such/folder/ready.json")).is_err());
+/// ```
+pub fn file(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    write_in(folder(path))
+}
+
+/// Whether state can be kept in a folder, and whose it is. One that isn't there would be made.
+///
+/// # Errors
+/// Why it can't be used, and what to do.
+///
+/// ```
+/// use tollgate_server::preflight::{self, Found};
+///
+/// # let scratch = tollgate_testkit::scratch::Scratch::new("preflight-state");
+/// let folder = scratch.path("not/there/yet");
+/// assert!(matches!(preflight::state(&folder), Ok(Found::Well(_))));
+/// assert!(!folder.exists());
+/// ```
+pub fn state(path: &Path) -> Result<Found, String> {
+    let shown = path.display();
+    let cant = |error: io::Error| {
+        format!("can't keep state in {shown}: {error}; choose another folder by --state")
+    };
+    // The folder, or the one that it would be made in.
+    let mut there = path;
+    while let Err(error) = fs::metadata(there) {
+        if error.kind() != io::ErrorKind::NotFound {
+            return Err(cant(error));
+        }
+        there = folder(there);
+    }
+    let found = fs::metadata(there).map_err(cant)?;
+    if !found.is_dir() {
+        return Err(cant(io::ErrorKind::NotADirectory.into()));
+    }
+    let (owner, mode) = (found.uid(), found.mode() & 0o7777);
+    write_in(there).map_err(|error| {
+        let place = there.display();
+        format!(
+            "can't keep state in {shown}: {place} belongs to user {owner} with mode {mode:04o}: {error}; \
+             give it to the user of the service, or choose another folder by --state"
+        )
+    })?;
+    if there != path {
+        let place = there.display();
+        return Ok(Found::Well(format!(
+            "{shown} isn't there, and would be made in {place}"
+        )));
+    }
+    locked(path)?;
+    let found = format!("{shown} can be written; it belongs to user {owner}, with mode {mode:04o}");
+    Ok(if mode & 0o077 == 0 {
+        Found::Well(found)
+    } else {
+        Found::Warning(format!("{found}: others may see what is counted"))
+    })
+}
+
+/// Whether another process keeps its state there.
+fn locked(folder: &Path) -> Result<(), String> {
+    let path = folder.join("lock");
+    let lock = match fs::File::open(&path) {
+        Ok(lock) => lock,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(format!("can't keep state in {}: {error}", path.display())),
+    };
+    // Shared, and given back when this returns.
+    match lock.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => {
+            let owner = fs::read_to_string(&path).unwrap_or_default();
+            let owner = match owner.trim() {
+                "" => "another process".to_owned(),
+                id => format!("process {id}"),
+            };
+            Err(format!(
+                "{} is in use by {owner}: give each service a folder of its own by --state",
+                folder.display()
+            ))
+        }
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
+    }
+}
+
+/// Whether there are file descriptors for so many connections.
+///
+/// ```
+/// use tollgate_server::preflight::{self, Found};
+///
+/// assert!(matches!(preflight::descriptors(1), Found::Well(_)));
+/// assert!(matches!(preflight::descriptors(usize::MAX), Found::Warning(_)));
+/// ```
+pub fn descriptors(connections: usize) -> Found {
+    let descriptors = Descriptors::raise();
+    let (limit, granted) = (descriptors.limit, descriptors.for_clients());
+    if connections <= granted {
+        return Found::Well(format!("{limit}, of which {granted} are for clients"));
+    }
+    Found::Warning(format!(
+        "{limit}, of which {granted} are for clients: fewer than the {connections} of --max-connections; raise the \
+         limit (LimitNOFILE, ulimit -n), or lower --max-connections"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_on_all_addresses_is_also_that_of_one() {
+        for (one, other, is_same) in [
+            ("0.0.0.0:80", "127.0.0.1:80", true),
+            ("127.0.0.1:80", "0.0.0.0:80", true),
+            ("[::]:80", "127.0.0.1:80", true),
+            ("[::]:80", "0.0.0.0:80", true),
+            ("0.0.0.0:80", "[::1]:80", false),
+            ("127.0.0.1:80", "127.0.0.2:80", false),
+            ("0.0.0.0:80", "127.0.0.1:81", false),
+            ("0.0.0.0:0", "0.0.0.0:0", false),
+            ("127.0.0.1:80", "off", false),
+        ] {
+            let other: Address = other.parse().unwrap();
+            assert_eq!(
+                overlaps(one.parse().unwrap(), &other),
+                is_same,
+                "{one} {other}"
+            );
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Clients that don't speak their listener's protocol: counted by listener and kind, and reported in the log, one line in
+//! a while for each.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tollgate::clock::{Clock, Monotonic};
+
+use crate::listen::Peer;
+use crate::log::{Level, Log};
+use crate::measured::Protocol;
+
+/// The time between two lines of one kind, in nanoseconds.
+const BETWEEN: u64 = 10_000_000_000;
+
+/// What a client did wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ErrorKind {
+    /// It sent what its protocol doesn't allow.
+    Malformed,
+    /// It sent more than is taken.
+    TooLarge,
+    /// It took too long to send, or to read.
+    Timeout,
+    /// It began more than it may have open.
+    Refused,
+    /// It sent control frames for their own sake.
+    Flood,
+}
+
+impl ErrorKind {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Malformed,
+        Self::TooLarge,
+        Self::Timeout,
+        Self::Refused,
+        Self::Flood,
+    ];
+
+    /// As metrics and the log call it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::TooLarge => "too_large",
+            Self::Timeout => "timeout",
+            Self::Refused => "refused",
+            Self::Flood => "flood",
+        }
+    }
+}
+
+/// The errors of one kind on one listener.
+#[derive(Debug, Default)]
+struct Counter {
+    count: AtomicU64,
+    /// How many were in the log, by lines or as those between them.
+    logged: AtomicU64,
+    /// When the next line may be written.
+    next: AtomicU64,
+}
+
+/// All errors of a service, by listener and kind.
+///
+/// Counts are relaxed: each is shown by itself. Whoever moves `next` on writes the line, so one does.
+#[derive(Debug)]
+pub(crate) struct ProtocolErrors {
+    counters: [[Counter; ErrorKind::ALL.len()]; Protocol::ALL.len()],
+    log: Log,
+    clock: Monotonic,
+}
+
+/// Records the errors of one client.
+#[derive(Clone, Debug)]
+pub(crate) struct ErrorSource {
+    errors: Arc<ProtocolErrors>,
+    protocol: Protocol,
+    peer: Peer,
+}
+
+impl ProtocolErrors {
+    pub(crate) fn new(log: Log) -> Arc<Self> {
+        Arc::new(Self {
+            counters: Default::default(),
+            log,
+            clock: Monotonic::default(),
+        })
+    }
+
+    /// For a client of a listener.
+    pub(crate) fn source(self: &Arc<Self>, protocol: Protocol, peer: Peer) -> ErrorSource {
+        ErrorSource {
+            errors: Arc::clone(self),
+            protocol,
+            peer,
+        }
+    }
+
+    /// How many there were.
+    pub(crate) fn count(&self, protocol: Protocol, kind: ErrorKind) -> u64 {
+        self.counters[protocol as usize][kind as usize]
+            .count
+            .load(Ordering::Relaxed)
+    }
+}
+
+impl ErrorSource {
+    /// Counts an error, and writes a line unless there was one a moment ago.
+    #[cold]
+    pub(crate) fn record(&self, kind: ErrorKind, detail: &dyn Display) {
+        let counter = &self.errors.counters[self.protocol as usize][kind as usize];
+        let count = counter.count.fetch_add(1, Ordering::Relaxed) + 1;
+        let now = self.errors.clock.now().as_nanos();
+        let next = counter.next.load(Ordering::Relaxed);
+        let is_due = now >= next
+            && counter
+                .next
+                .compare_exchange(next, now + BETWEEN, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
+        if !is_due {
+            return;
+        }
+        let logged = counter.logged.swap(count, Ordering::Relaxed);
+        let since = count.saturating_sub(logged);
+        self.errors.log.say(
+            Level::Warn,
+            "protocol error",
+            &[
+                ("listener", &self.protocol.name()),
+                ("kind", &kind.name()),
+                ("peer", &self.peer),
+                ("detail", detail),
+                ("count", &since),
+            ],
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::log::LogForm;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn all_are_counted_and_one_of_each_kind_is_logged_at_once() {
+        let lines = Lines::default();
+        let errors = ProtocolErrors::new(Log::to(lines.clone(), LogForm::Text));
+        let peer = Peer::Tcp("192.0.2.1:5000".parse().unwrap());
+        let source = errors.source(Protocol::Resp, peer);
+        for _ in 0..3 {
+            source.record(ErrorKind::Malformed, &"no array");
+        }
+        source.record(ErrorKind::Timeout, &"it took too long");
+        assert_eq!(errors.count(Protocol::Resp, ErrorKind::Malformed), 3);
+        assert_eq!(errors.count(Protocol::Resp, ErrorKind::Timeout), 1);
+        assert_eq!(errors.count(Protocol::Http, ErrorKind::Malformed), 0);
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        let said: Vec<_> = text.lines().map(|line| &line[25..]).collect();
+        assert_eq!(
+            said,
+            [
+                "warning: protocol error listener=resp kind=malformed peer=192.0.2.1:5000 detail=no array count=1",
+                "warning: protocol error listener=resp kind=timeout peer=192.0.2.1:5000 detail=it took too long count=1",
+            ]
+        );
+    }
+}

@@ -1,0 +1,95 @@
+//! Commands about keys of `CL.THROTTLE`, as Redis has them: a key is there as long as it owes anything.
+//!
+//! Whoever may ask `CL.THROTTLE` may ask these: it brings its limit along, so it could as well have brought a larger one.
+
+use std::time::Duration;
+
+use super::Session;
+use crate::cells::Cells;
+use crate::resp::reply::Replies;
+use crate::service::Store;
+
+/// What is asked of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KeyCommand {
+    Delete,
+    Exists,
+    SecondsLeft,
+    MillisLeft,
+    Type,
+    Count,
+    List,
+}
+
+impl KeyCommand {
+    pub(super) fn of(name: &str) -> Option<Self> {
+        Some(match name {
+            "del" | "unlink" => Self::Delete,
+            "exists" => Self::Exists,
+            "ttl" => Self::SecondsLeft,
+            "pttl" => Self::MillisLeft,
+            "type" => Self::Type,
+            "dbsize" => Self::Count,
+            "scan" | "keys" => Self::List,
+            _ => return None,
+        })
+    }
+}
+
+impl<B: Store> Session<B> {
+    /// Answers it.
+    pub(super) async fn ask_of_keys<'w>(
+        &mut self,
+        command: KeyCommand,
+        words: impl Iterator<Item = &'w [u8]> + Send,
+        out: &mut Replies<'_>,
+    ) -> Result<(), String> {
+        let cells = &self.service.cells;
+        let most = self.service.bounds.key_bytes;
+        let mut found = 0;
+        let mut left = Duration::ZERO;
+        match command {
+            KeyCommand::List => {
+                return Err(
+                    "ERR keys can't be listed: what is kept of them are fingerprints".to_owned(),
+                );
+            }
+            KeyCommand::Count => {
+                let Some(count) = cells.count() else {
+                    return Err(
+                        "ERR keys of CL.THROTTLE are in the store, which has others too: ask it"
+                            .to_owned(),
+                    );
+                };
+                out.count(count as u64);
+                return Ok(());
+            }
+            _ => {}
+        }
+        for key in words {
+            if key.len() > most {
+                return Err(format!(
+                    "ERR a key of more than the {most} bytes that are taken"
+                ));
+            }
+            let unavailable = |why| format!("UNAVAILABLE {why}");
+            let is_there = if command == KeyCommand::Delete {
+                cells.forget(key).await.map_err(unavailable)?
+            } else {
+                left = cells.owed(key).await.map_err(unavailable)?;
+                left > Duration::ZERO
+            };
+            found += u64::from(is_there);
+        }
+        let millis = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+        match command {
+            KeyCommand::SecondsLeft | KeyCommand::MillisLeft if found == 0 => out.integer(-2),
+            // As Redis rounds them.
+            KeyCommand::SecondsLeft => out.count(millis.saturating_add(500) / 1_000),
+            KeyCommand::MillisLeft => out.count(millis),
+            KeyCommand::Type => out.simple(if found > 0 { "string" } else { "none" }),
+            _ => out.count(found),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,479 @@
+//! The calls of one connection: those that are complete are decided at once, without a task; others wait among
+//! themselves.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream};
+use http::Request;
+use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
+use tollgate::{DenyReason, Timestamp};
+
+use super::body::{Body, Unread};
+use super::call::{self, Failed, Method, PREFIX, Unsent};
+use super::decide::{Decided, Question, Undecided, could_not_decide, decide};
+use super::decided::unlimited;
+use super::request::Request as Asked;
+use super::waiting::WaitingCall;
+use super::{answer, health, reflect};
+use crate::drain::{self, Stage};
+use crate::measured::Protocol;
+use crate::protocol_errors::{ErrorKind, ErrorSource};
+use crate::service::{Service, Store};
+
+/// Calls of one connection that go on for as long as their clients like: watching health, and reflection.
+const LASTING: usize = 8;
+const WAITED_TOO_LONG: &str = "a call waited in the queue of a limit until shortly before its deadline, and was denied: \
+                               give callers of rules with `over: wait` a longer time-out";
+/// What such a call holds, by which they are counted.
+type Seat = Arc<()>;
+
+/// A call that isn't over.
+type Open = Pin<Box<dyn Future<Output = Option<Further>> + Send>>;
+
+/// What becomes of a call that waited.
+enum Further {
+    /// Its message has come.
+    Decide(Call),
+    /// Its answer can't be sent yet.
+    Send(Unsent),
+}
+
+/// A call whose message is complete.
+pub(super) struct Call {
+    head: Head,
+    message: Vec<u8>,
+}
+
+/// What is known of a call before its message.
+struct Head {
+    method: Method,
+    /// When it came.
+    since: Timestamp,
+    /// When its client won't wait any longer.
+    deadline: Option<Instant>,
+    /// When a call that still waits in the queue of a limit is denied: early enough for the answer to arrive before the
+    /// deadline. A proxy takes a call without an answer for one to let pass.
+    denies_at: Option<Instant>,
+    respond: SendResponse<Bytes>,
+}
+
+/// All calls of a connection.
+pub(super) struct Calls<B: Store> {
+    service: Arc<Service<B>>,
+    errors: ErrorSource,
+    open: FuturesUnordered<Open>,
+    lasting: Seat,
+    waiting: Seat,
+}
+
+impl<B: Store> Calls<B> {
+    pub(super) fn new(service: Arc<Service<B>>, errors: ErrorSource) -> Self {
+        Self {
+            service,
+            errors,
+            open: FuturesUnordered::new(),
+            lasting: Seat::default(),
+            waiting: Seat::default(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Whether so many are decided that no more should be read. Those whose messages are missing are as many as may be
+    /// open; those that were reset aren't among them any more, but are decided all the same.
+    pub(super) fn are_too_many(&self) -> bool {
+        let most = usize::try_from(self.service.bounds.streams).unwrap_or(usize::MAX);
+        self.open.len() >= most.saturating_mul(2)
+    }
+
+    /// Goes on with all. Those whose messages are there now are to be decided.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, complete: &mut Vec<Call>) {
+        while let Poll::Ready(Some(done)) = self.open.poll_next_unpin(cx) {
+            match done {
+                Some(Further::Decide(call)) => complete.push(call),
+                Some(Further::Send(unsent)) => self.send_later(unsent),
+                None => {}
+            }
+        }
+    }
+
+    /// All are polled once more: they look at the service's stage then.
+    pub(super) fn wake(&mut self) {
+        self.open = std::mem::take(&mut self.open).into_iter().collect();
+    }
+
+    /// The connection is over. What is being decided is decided to its end, as it may have been charged already; but
+    /// nobody waits in a queue any longer.
+    pub(super) async fn finish(mut self) {
+        let service = Arc::clone(&self.service);
+        if service.engine.lets_wait() || self.open.is_empty() {
+            return;
+        }
+        let end = Instant::now() + service.bounds.request_time;
+        let rest = async {
+            while let Some(done) = self.open.next().await {
+                // Nobody reads an answer any more.
+                if let Some(Further::Decide(call)) = done {
+                    self.decide(call).await;
+                }
+            }
+        };
+        // What takes longer is left.
+        let _ = timeout_at(end, rest).await;
+    }
+
+    /// Answers a call whose message is there, or lets it wait for the rest among the others.
+    pub(super) async fn begin(
+        &mut self,
+        request: Request<RecvStream>,
+        mut respond: SendResponse<Bytes>,
+    ) {
+        // Where an answer can't be sent, the client has reset the stream. Others of its connection go on.
+        if !call::is_grpc(&request) {
+            let _ = call::refuse(&mut respond);
+            return;
+        }
+        let bounds = &self.service.bounds;
+        let method = match Method::of(&request) {
+            Ok(method) => method,
+            Err(failed) => return drop(call::answer(&mut respond, Err(failed))),
+        };
+        if method == Method::Reflection {
+            return self.reflect(request.into_body(), respond);
+        }
+        let timeout = call::timeout(request.headers());
+        let head = Head {
+            method,
+            since: self.service.measured.now(),
+            deadline: timeout.map(|time| Instant::now() + time),
+            denies_at: timeout.map(|time| Instant::now() + time * 4 / 5),
+            respond,
+        };
+        if let Err(failed) = call::check_metadata(request.headers(), bounds.metadata_bytes()) {
+            self.errors.record(ErrorKind::TooLarge, &failed.why);
+            return head.give_up(&self.service, Unread::Failed(failed));
+        }
+        let mut body = Body::new(request.into_body(), bounds.message_bytes());
+        match poll_fn(|cx| Poll::Ready(body.poll_read(cx))).await {
+            Poll::Ready(Ok(())) => {
+                let message = body.into_bytes();
+                self.decide(Call { head, message }).await;
+            }
+            Poll::Ready(Err(unread)) => {
+                if let Unread::Failed(failed) = &unread
+                    && failed.is_about_message()
+                {
+                    self.errors.record(ErrorKind::TooLarge, &failed.why);
+                }
+                head.give_up(&self.service, unread);
+            }
+            Poll::Pending => self.wait(head, body),
+        }
+    }
+
+    /// Decides a call.
+    pub(super) async fn decide(&mut self, mut call: Call) {
+        let service = &self.service;
+        let is_immediate = B::IS_HERE && !service.engine.lets_wait();
+        let outcome = match call.head.method {
+            Method::ShouldRateLimit if is_immediate => {
+                should_rate_limit(service, &call.message).await
+            }
+            Method::ShouldRateLimit => {
+                let (service, errors) = (Arc::clone(service), self.errors.clone());
+                return self
+                    .open
+                    .push(Box::pin(decide_later(service, errors, call)));
+            }
+            Method::HealthCheck => health::check(&**service, &call.message),
+            Method::HealthWatch => return self.watch(call),
+            Method::Reflection => Err(Failed::unknown("this method has a stream of messages")),
+        };
+        service.measured.took(Protocol::Grpc, call.head.since, 1);
+        if let Some(unsent) = call.answer(service, outcome) {
+            self.send_later(unsent);
+        }
+    }
+
+    /// Keeps an answer until its client has room for it. Such answers are counted among the calls that wait, or whoever
+    /// reads none would have the service keep them all.
+    #[cold]
+    fn send_later(&mut self, unsent: Unsent) {
+        let Some(waiting) = WaitingCall::enter(&self.service.waiting, &self.waiting) else {
+            let detail = "too many answers wait to be read";
+            self.errors.record(ErrorKind::Refused, &detail);
+            return unsent.reset();
+        };
+        let end = Instant::now() + self.service.bounds.request_time;
+        let errors = self.errors.clone();
+        self.open.push(Box::pin(async move {
+            send(unsent, end, &errors).await;
+            drop(waiting);
+            None
+        }));
+    }
+
+    /// Waits for the rest of a message.
+    #[cold]
+    fn wait(&mut self, head: Head, mut body: Body) {
+        let Some(mut waiting) = WaitingCall::enter(&self.service.waiting, &self.waiting) else {
+            let failed = Failed::exhausted("too many calls wait for their messages");
+            return head.give_up(&self.service, Unread::Failed(failed));
+        };
+        let service = Arc::clone(&self.service);
+        self.open.push(Box::pin(async move {
+            let time = service.bounds.request_time;
+            let end = Instant::now() + time;
+            let end = head.deadline.map_or(end, |deadline| deadline.min(end));
+            let read = poll_fn(|cx| match body.poll_rest(cx, &mut waiting) {
+                Poll::Pending if service.closing.stage() == Stage::Hurry => {
+                    Poll::Ready(Err(Unread::Failed(Failed::unavailable(drain::ENDS))))
+                }
+                polled => polled,
+            });
+            let read = timeout_at(end, read).await.unwrap_or_else(|_| {
+                let seconds = time.as_secs();
+                Err(Unread::Failed(if head.is_too_late() {
+                    too_late()
+                } else {
+                    Failed::too_slow(format_args!("the message wasn't sent within {seconds} s"))
+                }))
+            });
+            match read {
+                Ok(()) => {
+                    let message = body.into_bytes();
+                    Some(Further::Decide(Call { head, message }))
+                }
+                Err(unread) => {
+                    head.give_up(&service, unread);
+                    None
+                }
+            }
+        }));
+    }
+
+    /// A place among the calls that last.
+    fn seat(&self) -> Result<Seat, Failed> {
+        if Arc::strong_count(&self.lasting) > LASTING {
+            let why = format!("a connection has {LASTING} calls at most that watch or reflect");
+            return Err(Failed::exhausted(why));
+        }
+        Ok(Arc::clone(&self.lasting))
+    }
+
+    fn watch(&mut self, mut call: Call) {
+        let seat = match self.seat() {
+            Ok(seat) => seat,
+            Err(failed) => return drop(call.head.answer(Err(failed))),
+        };
+        let (service, errors) = (Arc::clone(&self.service), self.errors.clone());
+        self.open.push(Box::pin(async move {
+            health::watch(&service, &errors, &call.message, &mut call.head.respond).await;
+            drop(seat);
+            None
+        }));
+    }
+
+    fn reflect(&mut self, asks: RecvStream, mut respond: SendResponse<Bytes>) {
+        let seat = match self.seat() {
+            Ok(seat) => seat,
+            Err(failed) => return drop(call::answer(&mut respond, Err(failed))),
+        };
+        let service = Arc::clone(&self.service);
+        self.open.push(Box::pin(async move {
+            let mut talk = pin!(reflect::serve(&service.bounds, asks, &mut respond));
+            // Its client may think for long, so it isn't waited for.
+            poll_fn(|cx| match talk.as_mut().poll(cx) {
+                Poll::Pending if service.closing.stage() > Stage::Leaving => Poll::Ready(()),
+                polled => polled,
+            })
+            .await;
+            drop(seat);
+            None
+        }));
+    }
+}
+
+impl Call {
+    /// Answers it; what can't be sent yet comes back. A client that has left is charged, but holds nothing.
+    fn answer<B: Store>(
+        &mut self,
+        service: &Service<B>,
+        outcome: Result<Bytes, Failed>,
+    ) -> Option<Unsent> {
+        let passes = self.head.method == Method::ShouldRateLimit
+            && outcome
+                .as_ref()
+                .is_ok_and(|framed| answer::is_ok(&framed[PREFIX..]));
+        self.head.answer(outcome).unwrap_or_else(|Left| {
+            if passes {
+                release(service, &self.message);
+            }
+            None
+        })
+    }
+}
+
+/// Frees the slots of a request that passed.
+#[cold]
+fn release<B: Store>(service: &Service<B>, message: &[u8]) {
+    let asked = call::message(message).map(Asked::read);
+    if let Ok(Ok(asked)) = asked {
+        let entries = asked.entries();
+        let question = Question {
+            domain: &asked.domain,
+            descriptors: &asked.descriptors(&entries),
+            hits_addend: asked.hits_addend,
+        };
+        question.release(service);
+    }
+}
+
+/// Nobody is there to be answered.
+struct Left;
+
+impl Head {
+    /// Answers it; what can't be sent yet comes back.
+    fn answer(&mut self, outcome: Result<Bytes, Failed>) -> Result<Option<Unsent>, Left> {
+        call::answer(&mut self.respond, outcome).map_err(|_| {
+            self.respond.send_reset(Reason::CANCEL);
+            Left
+        })
+    }
+
+    /// There is nothing to decide.
+    #[cold]
+    fn give_up<B: Store>(mut self, service: &Service<B>, unread: Unread) {
+        match unread {
+            Unread::Reset => service.measured.call_was_reset(),
+            Unread::Failed(failed) => {
+                service.measured.took(Protocol::Grpc, self.since, 1);
+                let is_question = self.method == Method::ShouldRateLimit;
+                let outcome = if is_question && failed.is_about_message() {
+                    answer_unread(service, failed)
+                } else {
+                    Err(failed)
+                };
+                let _ = self.answer(outcome);
+            }
+        }
+    }
+
+    fn is_too_late(&self) -> bool {
+        self.deadline.is_some_and(|end| end <= Instant::now())
+    }
+}
+
+fn too_late() -> Failed {
+    Failed::too_slow("the deadline of the call has passed")
+}
+
+/// Sends an answer once its client has room for it, which it has in time or not at all.
+pub(super) async fn send(mut unsent: Unsent, end: Instant, errors: &ErrorSource) {
+    let sent = timeout_at(end, poll_fn(|cx| unsent.poll_send(cx))).await;
+    if sent.is_err() {
+        errors.record(ErrorKind::Timeout, &"an answer wasn't read in time");
+        unsent.reset();
+    }
+}
+
+/// Decides a call that may take its time. Its client may give it up: then it leaves the queue if it waits in one, but a
+/// decision that is under way goes on and is charged. A call that waits until shortly before its deadline is denied.
+async fn decide_later<B: Store>(
+    service: Arc<Service<B>>,
+    errors: ErrorSource,
+    mut call: Call,
+) -> Option<Further> {
+    let may_leave = service.engine.lets_wait();
+    let head = &mut call.head;
+    let end = if may_leave {
+        head.denies_at
+    } else {
+        head.deadline
+    };
+    let mut deadline: Option<Pin<Box<Sleep>>> = end.map(|end| Box::pin(sleep_until(end)));
+    let outcome = {
+        let mut outcome = pin!(should_rate_limit(&service, &call.message));
+        poll_fn(|cx| {
+            if let Poll::Ready(outcome) = outcome.as_mut().poll(cx) {
+                return Poll::Ready(Some(outcome));
+            }
+            if head.respond.poll_reset(cx).is_ready() && may_leave {
+                service.measured.call_was_reset();
+                return Poll::Ready(None);
+            }
+            if service.closing.stage() == Stage::Hurry {
+                return Poll::Ready(Some(Err(Failed::unavailable(drain::ENDS))));
+            }
+            if let Some(end) = &mut deadline
+                && end.as_mut().poll(cx).is_ready()
+            {
+                deadline = None;
+                if may_leave {
+                    errors.record(ErrorKind::Timeout, &WAITED_TOO_LONG);
+                    return Poll::Ready(Some(Ok(framed(&denied_while_waiting()))));
+                }
+                // If it can't be told, it has left already.
+                let _ = head.answer(Err(too_late()));
+            }
+            Poll::Pending
+        })
+        .await
+    };
+    let outcome = outcome?;
+    service.measured.took(Protocol::Grpc, head.since, 1);
+    call.answer(&service, outcome).map(Further::Send)
+}
+
+/// What a body asks, decided and framed.
+async fn should_rate_limit<B: Store>(service: &Service<B>, body: &[u8]) -> Result<Bytes, Failed> {
+    let read = call::message(body).and_then(|body| Asked::read(body).map_err(Failed::invalid));
+    let asked = match read {
+        Ok(asked) => asked,
+        Err(failed) => return answer_unread(service, failed),
+    };
+    let entries = asked.entries();
+    let question = Question {
+        domain: &asked.domain,
+        descriptors: &asked.descriptors(&entries),
+        hits_addend: asked.hits_addend,
+    };
+    let decided = decide(service, &question).await.map_err(|why| match why {
+        Undecided::Invalid(_) => Failed::invalid(why),
+        Undecided::Unavailable(_) => Failed::unavailable(why),
+        Undecided::Full(_) => Failed::exhausted(why),
+    })?;
+    Ok(framed(&decided))
+}
+
+/// What is told of a call whose turn doesn't come before its deadline.
+#[cold]
+fn denied_while_waiting() -> Decided {
+    let mut denied = unlimited(1);
+    denied.refuse();
+    denied.reason = Some(DenyReason::Rate);
+    denied
+}
+
+/// What is told of a question that can't be read: what the operator has chosen for all that can't be decided.
+#[cold]
+fn answer_unread<B: Store>(service: &Service<B>, failed: Failed) -> Result<Bytes, Failed> {
+    let why = Undecided::Invalid(failed.why.clone());
+    let refused = could_not_decide(service, 1, why).map_err(|_| failed)?;
+    Ok(framed(&refused))
+}
+
+fn framed(decided: &Decided) -> Bytes {
+    let mut out = Vec::with_capacity(128);
+    out.extend([0; PREFIX]);
+    answer::write(&mut out, decided);
+    call::framed(out)
+}

@@ -1,0 +1,189 @@
+//! What was decided, as Envoy is told of it: by rules, or by trees.
+
+use std::time::Duration;
+
+use tollgate_engine::backend::LimitKind;
+use tollgate_engine::engine::{DescriptorStatus, DescriptorVerdict};
+use tollgate_engine::envoy::StatusCode;
+use tollgate_engine::facts::Unit;
+use tollgate_engine::policy::OnStoreFailure;
+use tollgate_engine::verdict::DenyReason;
+use tollgate_http::{Dialect, MOST_LISTED, Shown, fields};
+
+use super::decide::{Decided, Limit, Status, Undecided};
+use crate::service::{Answered, LimitText, limited_by, unix_now};
+
+/// The fields that show a limit, in the dialects that were chosen.
+fn headers(dialects: &[Dialect], limits: &[Shown<'_>]) -> Vec<(&'static str, String)> {
+    let mut written = Vec::new();
+    if !dialects.is_empty() {
+        fields::write(dialects, limits, unix_now(dialects), |name, value| {
+            written.push((name, value.to_owned()));
+        });
+    }
+    written
+}
+
+/// What is told where nothing limits.
+pub(super) fn unlimited(descriptors: usize) -> Decided {
+    let open = || Status {
+        is_allowed: true,
+        limit: None,
+        remaining: 0,
+    };
+    Decided {
+        is_allowed: true,
+        statuses: std::iter::repeat_with(open).take(descriptors).collect(),
+        rule: None,
+        decision: None,
+        reason: None,
+        limited_by: None,
+        failure: None,
+        headers: Vec::new(),
+    }
+}
+
+/// What rules have said: the first descriptor tells the limit.
+pub(super) fn by_rule(
+    descriptors: usize,
+    answered: &Answered<'_>,
+    dialects: &[Dialect],
+) -> Result<Decided, Undecided> {
+    if let Some(rule) = answered.failure() {
+        return Err(Undecided::Unavailable(rule.to_owned()));
+    }
+    let is_allowed = answered.is_allowed;
+    let mut decided = unlimited(descriptors);
+    if !is_allowed {
+        decided.refuse();
+    }
+    if let Some(what) = answered.too_much() {
+        // A refusal, as it is counted: an error would let it pass.
+        decided.reason = Some(DenyReason::TooLarge);
+        decided.failure = Some(("failure", what.to_string()));
+        return Ok(decided);
+    }
+    let decision = &answered.decision;
+    let small = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+    if let Some(first) = decided
+        .statuses
+        .first_mut()
+        .filter(|_| !decision.is_unlimited())
+    {
+        let kind = answered.limit();
+        first.limit = Some(Limit {
+            requests: small(kind.and_then(LimitKind::quota).unwrap_or(decision.limit)),
+            unit: kind.and_then(unit_of),
+            name: answered.rule().map(str::to_owned),
+            reset_after: decision.reset_after,
+        });
+        first.remaining = if is_allowed {
+            small(decision.remaining)
+        } else {
+            0
+        };
+    }
+    Ok(Decided {
+        rule: answered.rule().map(str::to_owned),
+        decision: Some(answered.decision),
+        reason: (!is_allowed).then(|| answered.reason()),
+        limited_by: limited_by(answered),
+        headers: answered.show_limits(|limits| headers(dialects, limits)),
+        ..decided
+    })
+}
+
+/// The unit of a limit, if it is by one of theirs.
+fn unit_of(kind: &LimitKind) -> Option<Unit> {
+    let window = kind.window()?;
+    let units = [
+        Unit::Second,
+        Unit::Minute,
+        Unit::Hour,
+        Unit::Day,
+        Unit::Week,
+        Unit::Month,
+        Unit::Year,
+    ];
+    units
+        .into_iter()
+        .find(|unit| Duration::from_secs(unit.seconds()) == window)
+}
+
+/// What trees have said.
+pub(super) fn by_tree(
+    (domain, descriptors): (&str, usize),
+    verdict: &DescriptorVerdict,
+    dialects: &[Dialect],
+) -> Result<Decided, Undecided> {
+    let is_allowed = verdict.refused().is_none();
+    if let Some(what) = verdict.too_much.filter(|_| !is_allowed) {
+        let mut decided = unlimited(descriptors);
+        decided.refuse();
+        decided.reason = Some(DenyReason::TooLarge);
+        decided.failure = Some(("failure", what.to_string()));
+        return Ok(decided);
+    }
+    let decider = verdict
+        .decider
+        .and_then(|place| verdict.statuses.get(place));
+    let rule = decider.and_then(|status| status.limit.as_deref());
+    if !is_allowed && verdict.fallback == Some(OnStoreFailure::Closed) {
+        return Err(Undecided::Unavailable(rule.unwrap_or(domain).to_owned()));
+    }
+    let status = |status: &DescriptorStatus| Status {
+        is_allowed: status.code == StatusCode::Ok,
+        limit: status.current_limit.as_ref().map(|limit| Limit {
+            requests: limit.requests_per_unit,
+            unit: limit.unit,
+            name: limit.name.clone(),
+            reset_after: status
+                .decision
+                .map_or(Duration::ZERO, |decision| decision.reset_after),
+        }),
+        remaining: status.remaining,
+    };
+    Ok(Decided {
+        is_allowed,
+        statuses: verdict.statuses.iter().map(status).collect(),
+        rule: rule.map(str::to_owned),
+        decision: decider.and_then(|status| status.decision),
+        reason: verdict.reason,
+        limited_by: verdict.limit.as_ref().map(LimitText::of),
+        failure: None,
+        headers: headers(dialects, &all_shown(domain, decider, &verdict.statuses)),
+    })
+}
+
+/// What header fields show of the limits of all descriptors: the one that decided first, then the one with the fewest left. Of
+/// limits with one name the first.
+fn all_shown<'a>(
+    domain: &'a str,
+    decider: Option<&'a DescriptorStatus>,
+    statuses: &'a [DescriptorStatus],
+) -> Vec<Shown<'a>> {
+    let mut others: Vec<_> = statuses
+        .iter()
+        .filter_map(|status| shown(domain, status))
+        .collect();
+    others.sort_by_key(|shown| shown.remaining);
+    let decider = decider.and_then(|status| shown(domain, status));
+    let mut all: Vec<Shown<'a>> = Vec::new();
+    for one in decider.into_iter().chain(others) {
+        if all.len() < MOST_LISTED && all.iter().all(|known| known.name != one.name) {
+            all.push(one);
+        }
+    }
+    all
+}
+
+/// What header fields show of a descriptor's limit. One that the request brought along has no name but its domain's.
+fn shown<'a>(domain: &'a str, status: &'a DescriptorStatus) -> Option<Shown<'a>> {
+    let (limit, decision) = (status.current_limit.as_ref()?, status.decision.as_ref()?);
+    let name = limit.name.as_deref().or(status.limit.as_deref());
+    let shown = Shown::of(name.unwrap_or(domain), decision);
+    Some(match limit.unit {
+        Some(unit) => shown.window(Duration::from_secs(unit.seconds())),
+        None => shown,
+    })
+}

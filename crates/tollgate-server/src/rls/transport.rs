@@ -1,0 +1,336 @@
+//! What h2 reads and writes, looked at on its way: h2 takes all that is there before it hands over a call, so streams are
+//! let in by turns, and floods end before they take a core.
+//!
+//! h2's own bound of streams that are reset before they are accepted ends the connection, and with it all calls of a proxy
+//! whose clients hang up. Here a turn has so few streams that no such bound is needed: all of a turn are accepted before
+//! the next begins.
+//!
+//! # Memory ordering
+//! A [`Turn`] is shared by the connection and its transport, which h2 owns. Both are parts of one task, so one never runs
+//! while the other does, and all its accesses are relaxed; it is atomic because tasks move between threads.
+
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use h2::Reason;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::frames::{Reader, Scope, Sent, Watcher};
+use crate::connection::KEPT;
+use crate::protocol_errors::{ErrorKind, ErrorSource};
+
+/// The most streams that are opened before those before them are accepted. h2 keeps room for as many as it ever had at
+/// once, some 2 KB each, for as long as the connection lives.
+pub(super) const TURN: u32 = 32;
+/// The most that is read in one call.
+const READ: usize = 16 * 1024;
+/// Control frames that a client may send at first, and save up.
+const CONTROL: u32 = 1_000;
+/// As many more for each call: what clients send along with one is below that.
+const CONTROL_A_CALL: u32 = 8;
+/// And so many a second.
+const CONTROL_A_SECOND: u64 = 100;
+/// A client that reads this much within the time of a request reads.
+const READS: usize = 16 * 1024;
+
+/// How many streams were opened since the connection last accepted, and whether the transport holds something back.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    opened: AtomicU32,
+    holds_back: AtomicBool,
+    is_flooded: AtomicBool,
+}
+
+impl Turn {
+    /// All that was opened is accepted. Whether more is there to be read at once.
+    pub(super) fn next(&self) -> bool {
+        self.opened.store(0, Ordering::Relaxed);
+        self.holds_back.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether the client has sent more control frames than its calls explain.
+    pub(super) fn is_flooded(&self) -> bool {
+        self.is_flooded.load(Ordering::Relaxed)
+    }
+}
+
+/// The control frames that a client may still send.
+#[derive(Debug)]
+struct Control {
+    left: u32,
+    since: Instant,
+}
+
+impl Control {
+    fn earn(&mut self) {
+        self.left = CONTROL.max(self.left).min(self.left + CONTROL_A_CALL);
+    }
+
+    fn spend(&mut self) -> bool {
+        if self.left == 0 {
+            self.earn_by_time();
+        }
+        let has_one = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        has_one
+    }
+
+    /// The clock is read only when nothing is left.
+    #[cold]
+    fn earn_by_time(&mut self) {
+        let now = Instant::now();
+        let millis = now.saturating_duration_since(self.since).as_millis();
+        let earned = u64::try_from(millis).unwrap_or(u64::MAX) / (1_000 / CONTROL_A_SECOND);
+        self.left = u32::try_from(earned).unwrap_or(CONTROL).min(CONTROL);
+        self.since = now;
+    }
+}
+
+/// What h2 has in place of a stream of bytes.
+pub(super) struct Transport<S> {
+    stream: S,
+    turn: Arc<Turn>,
+    control: Control,
+    reader: Reader,
+    /// Read, and not looked at.
+    raw: Vec<u8>,
+    /// Looked at, and not handed over, from this byte on.
+    ready: Vec<u8>,
+    handed: usize,
+    is_at_end: bool,
+    sent: Sent,
+    errors: ErrorSource,
+    /// Since when the client doesn't read, and how much it read since.
+    stalled: Option<Pin<Box<Sleep>>>,
+    read_since: usize,
+    patience: Duration,
+}
+
+/// What is new for a transport.
+pub(super) struct TransportSettings {
+    pub(super) turn: Arc<Turn>,
+    pub(super) errors: ErrorSource,
+    /// The time in which a client reads what is written.
+    pub(super) patience: Duration,
+}
+
+struct Gate<'t> {
+    turn: &'t Turn,
+    control: &'t mut Control,
+    errors: &'t ErrorSource,
+}
+
+impl Watcher for Gate<'_> {
+    fn may_open(&mut self) -> bool {
+        let opened = self.turn.opened.load(Ordering::Relaxed);
+        if opened >= TURN {
+            self.turn.holds_back.store(true, Ordering::Relaxed);
+            return false;
+        }
+        self.turn.opened.store(opened + 1, Ordering::Relaxed);
+        self.control.earn();
+        true
+    }
+
+    fn may_control(&mut self) -> bool {
+        let may_pass = !self.turn.is_flooded() && self.control.spend();
+        if !may_pass && !self.turn.is_flooded.swap(true, Ordering::Relaxed) {
+            let detail = "more control frames than its calls explain";
+            self.errors.record(ErrorKind::Flood, &detail);
+        }
+        may_pass
+    }
+}
+
+impl<S> Transport<S> {
+    pub(super) fn new(stream: S, settings: TransportSettings) -> Self {
+        Self {
+            stream,
+            turn: settings.turn,
+            control: Control {
+                left: CONTROL,
+                since: Instant::now(),
+            },
+            reader: Reader::default(),
+            raw: Vec::new(),
+            ready: Vec::new(),
+            handed: 0,
+            is_at_end: false,
+            sent: Sent::default(),
+            errors: settings.errors,
+            stalled: None,
+            read_since: 0,
+            patience: settings.patience,
+        }
+    }
+
+    /// Looks at bytes that were read, behind those that were left before.
+    fn look_at(&mut self, bytes: &[u8]) {
+        let mut gate = Gate {
+            turn: &self.turn,
+            control: &mut self.control,
+            errors: &self.errors,
+        };
+        if self.raw.is_empty() {
+            let used = self.reader.read(bytes, &mut self.ready, &mut gate);
+            self.raw.extend_from_slice(&bytes[used..]);
+        } else {
+            self.raw.extend_from_slice(bytes);
+            let used = self.reader.read(&self.raw, &mut self.ready, &mut gate);
+            self.raw.drain(..used);
+        }
+        if self.raw.is_empty() {
+            self.raw.shrink_to(KEPT);
+        }
+    }
+
+    /// Hands over what was looked at; whether that was anything.
+    fn hand_over(&mut self, buffer: &mut ReadBuf<'_>) -> bool {
+        let ready = &self.ready[self.handed..];
+        let now = ready.len().min(buffer.remaining());
+        buffer.put_slice(&ready[..now]);
+        self.handed += now;
+        if self.handed == self.ready.len() {
+            self.handed = 0;
+            self.ready.clear();
+            self.ready.shrink_to(KEPT);
+        }
+        now > 0
+    }
+
+    /// So much of this was written.
+    fn wrote(&mut self, slices: &[IoSlice<'_>], mut count: usize) {
+        let (errors, turn) = (&self.errors, &self.turn);
+        self.read_since += count;
+        if self.read_since >= READS {
+            self.stalled = None;
+        }
+        for slice in slices {
+            let now = count.min(slice.len());
+            self.sent.read(&slice[..now], |scope, code| {
+                // A flood was recorded when it was found.
+                if !turn.is_flooded() {
+                    report(errors, scope, code);
+                }
+            });
+            count -= now;
+        }
+    }
+
+    /// Nothing can be written: an error once that takes too long.
+    #[cold]
+    fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let patience = self.patience;
+        let stalled = self.stalled.get_or_insert_with(|| {
+            self.read_since = 0;
+            Box::pin(sleep(patience))
+        });
+        std::task::ready!(stalled.as_mut().poll(cx));
+        let detail = "answers weren't read in time";
+        self.errors.record(ErrorKind::Timeout, &detail);
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+/// What h2 tells a client that it did wrong. Streams that end without harm aren't errors.
+#[cold]
+fn report(errors: &ErrorSource, scope: Scope, code: u32) {
+    let reason = Reason::from(code);
+    let kind = match reason {
+        Reason::NO_ERROR | Reason::CANCEL => return,
+        Reason::REFUSED_STREAM => ErrorKind::Refused,
+        Reason::ENHANCE_YOUR_CALM => ErrorKind::Flood,
+        _ => ErrorKind::Malformed,
+    };
+    let what = match scope {
+        Scope::Stream => "a stream was reset",
+        Scope::Connection => "the connection was ended",
+    };
+    errors.record(kind, &format_args!("{what}: {}", reason.description()));
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Transport<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let own = self.get_mut();
+        loop {
+            if own.hand_over(buffer) {
+                return Poll::Ready(Ok(()));
+            }
+            if own.turn.is_flooded() || own.turn.holds_back.load(Ordering::Relaxed) {
+                // The connection comes back by itself.
+                return Poll::Pending;
+            }
+            if !own.raw.is_empty() {
+                own.look_at(&[]);
+                if !own.ready.is_empty() || own.turn.holds_back.load(Ordering::Relaxed) {
+                    continue;
+                }
+            }
+            if own.is_at_end {
+                if own.turn.opened.load(Ordering::Relaxed) == 0 {
+                    return Poll::Ready(Ok(()));
+                }
+                // h2 drops what isn't accepted once it knows of the end.
+                own.turn.holds_back.store(true, Ordering::Relaxed);
+                continue;
+            }
+            let mut bytes = [MaybeUninit::uninit(); READ];
+            let mut bytes = ReadBuf::uninit(&mut bytes);
+            std::task::ready!(Pin::new(&mut own.stream).poll_read(cx, &mut bytes))?;
+            own.is_at_end = bytes.filled().is_empty();
+            own.look_at(bytes.filled());
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Transport<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let own = self.get_mut();
+        match Pin::new(&mut own.stream).poll_write_vectored(cx, slices) {
+            Poll::Ready(Ok(count)) => {
+                own.wrote(slices, count);
+                Poll::Ready(Ok(count))
+            }
+            Poll::Ready(error) => Poll::Ready(error),
+            Poll::Pending => own.poll_stalled(cx),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    /// h2 flushes once all is written.
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let own = self.get_mut();
+        own.stalled = None;
+        Pin::new(&mut own.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,90 @@
+//! Calls whose message isn't complete: how many there may be of all clients together, and how much of their messages is
+//! kept.
+//!
+//! A proxy sends a call in one write, so next to none of its calls wait. Once too many do, those of connections that have
+//! few, and messages that are short, still find room: whoever begins many calls and ends none keeps nobody else out.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Calls that may wait for their messages, of all connections together.
+const CALLS: usize = 16_384;
+/// A connection may have so many of them at any time.
+const CALLS_OF_ANY: usize = 4;
+/// Bytes that may be kept of messages that aren't complete.
+const BYTES: usize = 64 << 20;
+/// A message may have so many of them at any time.
+const BYTES_OF_ANY: usize = 1_024;
+
+/// All calls of a service that wait. Counts are relaxed: nothing else depends on them.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    calls: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+/// One call that waits.
+#[derive(Debug)]
+pub(super) struct WaitingCall {
+    all: Arc<Waiting>,
+    /// Held by all of its connection, which are counted so.
+    _of_connection: Arc<()>,
+    bytes: usize,
+}
+
+impl WaitingCall {
+    /// One more call of a connection; none if there are too many.
+    pub(super) fn enter(all: &Arc<Waiting>, of_connection: &Arc<()>) -> Option<Self> {
+        let before = all.calls.fetch_add(1, Ordering::Relaxed);
+        let own = Self {
+            all: Arc::clone(all),
+            _of_connection: Arc::clone(of_connection),
+            bytes: 0,
+        };
+        // The connection itself holds one, and so does the new one.
+        let others = Arc::strong_count(of_connection) - 2;
+        (before < CALLS || others < CALLS_OF_ANY).then_some(own)
+    }
+
+    /// Whether its message may have so many bytes while it isn't complete.
+    pub(super) fn may_keep(&mut self, bytes: usize) -> bool {
+        let more = bytes.saturating_sub(self.bytes);
+        self.bytes += more;
+        let before = self.all.bytes.fetch_add(more, Ordering::Relaxed);
+        bytes <= BYTES_OF_ANY || before + more <= BYTES
+    }
+}
+
+impl Drop for WaitingCall {
+    fn drop(&mut self) {
+        self.all.calls.fetch_sub(1, Ordering::Relaxed);
+        self.all.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_has_many_keeps_nobody_else_out() {
+        let (all, greedy, other) = (Arc::default(), Arc::new(()), Arc::new(()));
+        let enter = |whose: &Arc<()>| WaitingCall::enter(&all, whose);
+        let mut many: Vec<_> = (0..CALLS).filter_map(|_| enter(&greedy)).collect();
+        assert_eq!(many.len(), CALLS);
+        assert!(enter(&greedy).is_none());
+        let few: Vec<_> = (0..5).map(|_| enter(&other)).collect();
+        let entered: Vec<_> = few.iter().map(Option::is_some).collect();
+        assert_eq!(entered, [true, true, true, true, false]);
+        drop(few);
+        let whole = BYTES / CALLS;
+        assert!(many.iter_mut().all(|one| one.may_keep(whole)));
+        assert!(!many[0].may_keep(whole + 1));
+        let mut short = enter(&other).expect("room");
+        assert!(short.may_keep(BYTES_OF_ANY));
+        assert!(!short.may_keep(BYTES_OF_ANY + 1));
+        drop((many, short));
+        assert_eq!(all.calls.load(Ordering::Relaxed), 0);
+        assert_eq!(all.bytes.load(Ordering::Relaxed), 0);
+    }
+}
