@@ -8,14 +8,16 @@ use serde_json::{Map, Value, json};
 use tollgate_engine::orders::LONGEST_ORDER;
 use tollgate_server::Level;
 
-use crate::policy::{Entries, Fact, duration};
+use crate::policy::{Entries, duration};
 
 mod client;
 mod connect;
+mod key_arg;
 mod table;
 mod text;
 
-pub use connect::Connect;
+pub use connect::{Connect, Place};
+pub use key_arg::KeyArg;
 
 use client::Question;
 
@@ -23,7 +25,9 @@ use client::Question;
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Whose limits are meant is said by --rule, by facts as requests have them (user=ada), or both; those of
-Envoy's trees by --domain and --descriptor. What is changed ends by itself after --for, 10 minutes
+Envoy's trees by --domain and --descriptor. What top, orders and logs show for a key is taken, too, in single
+quotes if it has a space: 'user=\"a b\" plan=free'. Blocks, bypasses and overrides may be for a network
+(ip=198.51.100.0/24) or a glob (path=/api/**). What is changed ends by itself after --for, 10 minutes
 unless told otherwise, and each change is in the log of the service.
 
 Exit code 0: it is done; 1: the service refused it, or can't be reached; 2: wrong usage.
@@ -61,8 +65,8 @@ pub enum Ask {
     Block(Order),
     /// End such a block before its time.
     Unblock(Whose),
-    /// Forget what a key has spent.
-    Reset(Whose),
+    /// Forget what a key has spent of its rates, and with --quotas of its quotas.
+    Reset(Reset),
     /// Give a key, or all of a rule, another limit for a while.
     Override(Override),
     /// Let requests pass one rule, or all, for a while: they are neither counted nor refused.
@@ -80,9 +84,9 @@ pub enum Ask {
 /// Whose limits are meant.
 #[derive(Args, Clone, Debug)]
 pub struct Whose {
-    /// Facts that make the key, as requests have them: user=ada.
+    /// Facts that make the key, as requests have them: user=ada; or the key as top shows it.
     #[arg(value_name = "FACT=VALUE")]
-    pub facts: Vec<Fact>,
+    pub facts: Vec<KeyArg>,
     /// A rule, a tier, or a limit of a tree, by name.
     #[arg(long, value_name = "NAME")]
     pub rule: Option<String>,
@@ -92,6 +96,17 @@ pub struct Whose {
     /// A counter of Envoy's trees: key=value,key2=value2.
     #[arg(long, value_name = "ENTRIES", requires = "domain", conflicts_with_all = ["facts", "rule"])]
     pub descriptor: Option<Entries>,
+}
+
+/// What is forgotten.
+#[derive(Args, Clone, Debug)]
+pub struct Reset {
+    /// Whose limits are meant.
+    #[command(flatten)]
+    pub whose: Whose,
+    /// Forget what was used of quotas (daily, monthly), too, not of rates only.
+    #[arg(long)]
+    pub quotas: bool,
 }
 
 /// Whose, and for how long.
@@ -106,6 +121,9 @@ pub struct Order {
     /// Why, for those who see it later.
     #[arg(long, value_name = "TEXT")]
     pub why: Option<String>,
+    /// Take facts that the policy doesn't name: requests have them all the same.
+    #[arg(long)]
+    pub any_fact: bool,
 }
 
 /// Another limit.
@@ -114,9 +132,9 @@ pub struct Override {
     /// Whose, and for how long.
     #[command(flatten)]
     pub order: Order,
-    /// The rate: '100/s', '100/s burst 200'.
+    /// The rate: '100/s', '100/s burst 200'. Of a rule with several rates, give it once for each that is to be another.
     #[arg(long)]
-    pub rate: Option<String>,
+    pub rate: Vec<String>,
     /// The quota: how many in the rule's own period, which stays.
     #[arg(long, value_name = "N", value_parser = quota)]
     pub quota: Option<u64>,
@@ -193,13 +211,7 @@ impl Whose {
         if let Some(rule) = &self.rule {
             body.insert("rule".to_owned(), json!(rule));
         }
-        if !self.facts.is_empty() {
-            let facts = self.facts.iter().map(Fact::pair);
-            let facts: Map<_, _> = facts
-                .map(|(name, value)| (name.to_owned(), json!(value)))
-                .collect();
-            body.insert("facts".to_owned(), facts.into());
-        }
+        key_arg::add_to(&mut body, &self.facts).map_err(AdminFailure::Usage)?;
         if let (Some(domain), Some(entries)) = (&self.domain, &self.descriptor) {
             let entries = entries.pairs().into_iter();
             let entries: Vec<_> = entries
@@ -229,6 +241,9 @@ impl Order {
         if let Some(why) = &self.why {
             body.insert("why".to_owned(), json!(why));
         }
+        if self.any_fact {
+            body.insert("any_fact".to_owned(), json!(true));
+        }
         body
     }
 }
@@ -244,12 +259,23 @@ impl Ask {
             Self::Limiters => get("/debug/limiters"),
             Self::Key(whose) => post("/admin/key", whose.someone()?),
             Self::Unblock(whose) => post("/admin/unblock", whose.someone()?),
-            Self::Reset(whose) => post("/admin/reset", whose.someone()?),
+            Self::Reset(Reset { whose, quotas }) => {
+                let mut body = whose.someone()?;
+                if *quotas {
+                    body.insert("quotas".to_owned(), json!(true));
+                }
+                post("/admin/reset", body)
+            }
             Self::Block(order) => post("/admin/block", order.add_to(order.whose.someone()?)),
             Self::Override(asked) => {
                 let mut body = asked.order.add_to(asked.order.whose.someone()?);
+                let rate = match asked.rate.as_slice() {
+                    [] => None,
+                    [rate] => Some(json!(rate)),
+                    rates => Some(json!(rates)),
+                };
                 let limits = [
-                    ("rate", asked.rate.as_ref().map(|rate| json!(rate))),
+                    ("rate", rate),
                     ("quota", asked.quota.map(|quota| json!(quota))),
                     ("concurrency", asked.concurrency.map(|slots| json!(slots))),
                 ];

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use clap::{Parser, Subcommand};
 
 use crate::admin::{self, Admin, AdminFailure};
+use crate::ask::{self, Ask, AskFailure, Asked};
 use crate::color::Color;
 use crate::load::{self, Load, LoadFailure};
 use crate::pages::{self, Completions, Man};
@@ -32,6 +33,8 @@ pub struct Cli {
 pub enum Command {
     /// Answer Envoy, Redis clients and HTTP, by one policy.
     Serve(Box<Serve>),
+    /// Ask a service that runs about one request: whether it passes, why, and what is left.
+    Ask(Ask),
     /// Ask a service that runs, and change what it does: look, reset, block, reload.
     Admin(Box<Admin>),
     /// Run a traffic pattern through every algorithm on virtual time and compare them.
@@ -63,6 +66,8 @@ pub enum Ended {
     Invalid,
     /// Two that were compared aren't the same.
     Different,
+    /// A service that was asked denies the request.
+    Denied,
 }
 
 /// Why a command failed after its arguments were parsed.
@@ -83,6 +88,8 @@ pub enum CliError {
     Serve(ServeFailure),
     /// The service wasn't asked, or said no.
     Admin(AdminFailure),
+    /// The service didn't decide.
+    Ask(AskFailure),
     /// The output could not be written.
     Write(io::Error),
 }
@@ -134,6 +141,7 @@ impl Cli {
                 serve::serve(options, out).map_err(CliError::Serve)?;
                 Ok(())
             }
+            Command::Ask(options) => asked(options, out, &mut ended)?,
             Command::Admin(options) => {
                 admin::admin(options, out, notes).map_err(CliError::Admin)?
             }
@@ -155,6 +163,19 @@ impl Cli {
             _ => failed.map_or(Ok(ended), Err),
         }
     }
+}
+
+/// Asks a service about a request. A denial isn't an error, and has an end of its own.
+fn asked(
+    options: &Ask,
+    out: &mut impl Write,
+    ended: &mut Ended,
+) -> Result<io::Result<()>, CliError> {
+    let (asked, written) = ask::ask(options, out).map_err(CliError::Ask)?;
+    if asked == Asked::Denied {
+        *ended = Ended::Denied;
+    }
+    Ok(written)
 }
 
 /// Limits the lines of standard input. What can't be written is among its own failures.
@@ -214,9 +235,16 @@ impl CliError {
             Self::Load(failure) if failure.is_usage() => 2,
             Self::Serve(failure) if failure.is_usage() => 2,
             Self::Serve(ServeFailure::Cut(signal)) => signal.exit_code(),
+            Self::Serve(ServeFailure::Preflight(failure)) => failure.exit_code(),
             Self::Admin(failure) if failure.is_usage() => 2,
+            Self::Ask(failure) if failure.is_usage() => 2,
             Self::Pipe(failure) => failure.exit_code(),
-            Self::Policy(_) | Self::Load(_) | Self::Serve(_) | Self::Admin(_) | Self::Write(_) => 1,
+            Self::Policy(_)
+            | Self::Load(_)
+            | Self::Serve(_)
+            | Self::Admin(_)
+            | Self::Ask(_)
+            | Self::Write(_) => 1,
         }
     }
 }
@@ -245,6 +273,7 @@ impl fmt::Display for CliError {
             Self::Pipe(failure) => failure.fmt(f),
             Self::Serve(failure) => failure.fmt(f),
             Self::Admin(failure) => failure.fmt(f),
+            Self::Ask(failure) => failure.fmt(f),
             Self::Write(error) => write!(f, "can't write the output: {error}"),
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! [`policy`] checks, explains, compares and converts policy files.
 //! [`serve`] runs the service.
-//! [`admin`] asks and changes one that runs.
+//! [`ask`] asks one that runs about a request, and [`admin`] asks and changes what it does.
 //! [`load`] drives one limit, in memory or in a store, as hard as it can.
 //! [`mod@pipe`] limits the lines of standard input.
 //! [`pages`] writes completions and manual pages.
@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod ask;
 mod cli;
 mod color;
 pub mod load;

@@ -13,6 +13,7 @@ fn main() -> ExitCode {
     match cli.run(&mut BufWriter::new(io::stdout().lock()), &mut io::stderr()) {
         Ok(Ended::Well) => ExitCode::SUCCESS,
         Ok(Ended::Invalid | Ended::Different) => ExitCode::FAILURE,
+        Ok(Ended::Denied) => ExitCode::from(3),
         Err(error) => {
             // There is nobody left to tell when standard error is closed too.
             let _ = writeln!(io::stderr(), "{}", error.shown(on_errors));

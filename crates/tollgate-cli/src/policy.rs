@@ -18,6 +18,7 @@ pub use convert::{Conversion, Convert, convert};
 pub use date::Date;
 pub use diff::{Diff, diff};
 pub use explain::{Explain, Only, explain};
+pub(crate) use facts::one_value_each;
 pub use facts::{Asked, Entries, Fact, Hits, OfDescriptor};
 pub use stage::Store;
 

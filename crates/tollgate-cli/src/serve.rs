@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use tollgate::clock::Monotonic;
-use tollgate_engine::backend::Memory;
+use tollgate_engine::backend::{Gift, Memory};
 use tollgate_engine::document::Format;
 use tollgate_engine::{Checked, Policy};
 use tollgate_http::Dialect;
@@ -15,15 +15,20 @@ use tollgate_server::{Address, Level, Log, Server, StartError, StoreEvents};
 use crate::policy::{self, PolicyFailure};
 
 mod environment;
+mod notify;
 mod options;
+mod preflight;
+mod print_policy;
 mod settings;
 mod signals;
 mod told;
 
-pub use options::{Keep, Lifetime, Most, Operators, Secure, Serve, Telling};
+pub use options::{Instead, Keep, Lifetime, Most, Operators, Secure, Serve, Telling};
+pub use preflight::{Area, PreflightFailure};
 pub use settings::{Origin, Setting};
 pub use signals::EndSignal;
 
+use notify::Manager;
 use signals::Signals;
 
 /// A store is given so long to answer for the first time.
@@ -51,6 +56,8 @@ pub enum ServeFailure {
     System(io::Error),
     /// A second signal ended it at once.
     Cut(EndSignal),
+    /// It couldn't start, by `--check`: what was wrong is written already.
+    Preflight(PreflightFailure),
 }
 
 impl Serve {
@@ -210,7 +217,11 @@ pub fn serve(options: &Serve, out: &mut impl Write) -> Result<(), ServeFailure> 
     for unknown in environment::unknown(set) {
         log.say(Level::Warn, &unknown, &[]);
     }
-    if options.print_config {
+    if options.instead.print_policy {
+        log.drain(LAST_WORDS);
+        return options.print_policy(out);
+    }
+    if options.instead.print_config {
         log.drain(LAST_WORDS);
         options.check()?;
         let lines: String = options.origins.iter().map(Setting::line).collect();
@@ -219,20 +230,27 @@ pub fn serve(options: &Serve, out: &mut impl Write) -> Result<(), ServeFailure> 
             .map_err(ServeFailure::System);
     }
     let runtime = runtime().map_err(ServeFailure::System)?;
+    if options.instead.check {
+        let checked = runtime.block_on(options.preflight(out, &log));
+        runtime.shutdown_background();
+        log.drain(LAST_WORDS);
+        return checked;
+    }
     let ended = runtime.block_on(async {
         let mut signals = Signals::listen().map_err(ServeFailure::System)?;
         let started = tokio::select! {
             started = options.start(out, &log) => started?,
             _ = signals.end() => return Ok(()),
         };
-        signals.follow(&started.server).await;
+        let manager = Manager::from_environment();
+        manager.ready();
+        signals.follow(&started.server, &manager).await;
+        manager.stopping();
         let log = started.server.log().clone();
         let leave = async {
             if let Some(redis) = started.redis {
                 // Others needn't wait until what it has runs out.
-                redis.close().await;
-                let event = "what was taken from the store in advance is given back";
-                log.say(Level::Info, event, &[]);
+                tell_closed(&log, redis.close().await);
             }
         };
         let drain = options.lifetime.drain();
@@ -243,6 +261,21 @@ pub fn serve(options: &Serve, out: &mut impl Write) -> Result<(), ServeFailure> 
     runtime.shutdown_background();
     log.drain(LAST_WORDS);
     ended
+}
+
+/// Says whether what was taken in advance went back.
+fn tell_closed(log: &Log, closed: Gift) {
+    match closed {
+        Gift::Given => {
+            let event = "what was taken from the store in advance is given back";
+            log.say(Level::Info, event, &[]);
+        }
+        Gift::Lost => {
+            let event = "what was taken from the store in advance could not be given back";
+            let help = "the store gave no answer; others can have it when it has run out";
+            log.say(Level::Warn, event, &[("help", &help)]);
+        }
+    }
 }
 
 /// A thread for each core; with one core the thread that is there already, which has nobody to share with.
@@ -276,6 +309,7 @@ impl fmt::Display for ServeFailure {
             Self::Policy(failure) => failure.fmt(f),
             Self::Start(error) => error.fmt(f),
             Self::System(error) => error.fmt(f),
+            Self::Preflight(failure) => failure.fmt(f),
             Self::Cut(signal) => write!(
                 f,
                 "a second signal ({signal}) ended it at once: what was asked may not be answered"

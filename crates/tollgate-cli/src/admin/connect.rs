@@ -44,13 +44,25 @@ pub struct Connect {
     #[arg(long, global = true, env = "TOLLGATE_STATE", value_name = "DIR")]
     pub state: Option<PathBuf>,
     /// A PEM file with the authorities of the service's certificate: it is asked by TLS.
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, env = "TOLLGATE_ADMIN_CA", value_name = "FILE")]
     pub ca: Option<PathBuf>,
     /// A PEM file with the operator's own certificate.
-    #[arg(long, global = true, value_name = "FILE", requires = "key")]
+    #[arg(
+        long,
+        global = true,
+        env = "TOLLGATE_ADMIN_CERT",
+        value_name = "FILE",
+        requires = "key"
+    )]
     pub cert: Option<PathBuf>,
     /// A PEM file with the key of --cert.
-    #[arg(long, global = true, value_name = "FILE", requires = "cert")]
+    #[arg(
+        long,
+        global = true,
+        env = "TOLLGATE_ADMIN_KEY",
+        value_name = "FILE",
+        requires = "cert"
+    )]
     pub key: Option<PathBuf>,
 }
 

@@ -30,10 +30,7 @@ pub(super) fn of(ask: &Ask, answer: &Value) -> String {
         Ask::Orders(Orders { end: None }) => orders(&answer["orders"]),
         Ask::Orders(_) | Ask::Unblock(_) => format!("ended: {}\n", order(answer)),
         Ask::Block(_) | Ask::Override(_) | Ask::Bypass(_) => format!("{}\n", order(answer)),
-        Ask::Reset(_) => {
-            let rules = list(&answer["rules"]).map(cell).collect::<Vec<_>>();
-            format!("reset: {}\n", rules.join(", "))
-        }
+        Ask::Reset(_) => list(&answer["rules"]).map(reset).collect(),
         Ask::Reload(Reload { dry_run }) => {
             let would = if *dry_run { "would change" } else { "changed" };
             let (summary, text) = (cell(&answer["summary"]), answer["text"].as_str());
@@ -91,6 +88,7 @@ fn rules(answer: &Value) -> String {
             cell(&rule["denied"]),
             cell(&rule["near_limit"]),
             cell(&rule["shadow_denied"]),
+            cell(&rule["missing_key"]),
             reasons.join(", "),
         ]
     });
@@ -101,16 +99,23 @@ fn rules(answer: &Value) -> String {
         "denied",
         "near limit",
         "in shadow",
+        "no key",
         "denied by",
     ];
-    table(&names, &rows.collect::<Vec<_>>())
+    let mut text = table(&names, &rows.collect::<Vec<_>>());
+    for warning in list(&answer["warnings"]) {
+        text += &format!("\nwarning: {}\n", cell(warning));
+    }
+    text
 }
 
 fn top(answer: &Value) -> String {
     let rows = list(&answer["keys"]).map(|key| {
-        ["rule", "key", "denied", "error"]
-            .map(|name| cell(&key[name]))
-            .to_vec()
+        let mut row = ["rule", "key", "denied", "error"].map(|name| cell(&key[name]));
+        if key["shadow"] == true {
+            row[0].push_str(" (shadow)");
+        }
+        row.to_vec()
     });
     table(
         &["rule", "key", "denied", "or less by"],
@@ -127,7 +132,10 @@ fn limiters(answer: &Value) -> String {
         if let Some(now) = limiter["limit_now"].as_u64() {
             row[2] += &format!(", now {now}");
         }
-        row.insert(1, joined(&limiter["key"]));
+        let fallbacks =
+            list(&limiter["fallback_keys"]).map(|key| format!(", else {}", joined(key)));
+        let fallbacks: String = fallbacks.collect();
+        row.insert(1, joined(&limiter["key"]) + &fallbacks);
         row
     });
     let names = [
@@ -149,7 +157,12 @@ fn keys(answer: &Value) -> String {
         } else {
             of
         };
-        text.push_str(&format!("{rule}{mode}, {of}\n"));
+        let tier = match key["applies"].as_bool() {
+            None => "",
+            Some(true) => ": the tier that applies",
+            Some(false) => ": another tier applies",
+        };
+        text.push_str(&format!("{rule}{mode}, {of}{tier}\n"));
         let is = |act: &str| {
             list(&key["orders"]).any(|one| one["act"] == act && one["effect"] == "in force")
         };
@@ -213,12 +226,14 @@ fn orders(orders: &Value) -> String {
             },
             cell(&order["limits"]),
             readable(left),
+            cell(&order["acted"]),
+            cell(&order["last_acted"]),
             cell(&order["by"]),
             cell(&order["effect"]),
         ]
     });
     let names = [
-        "id", "act", "rule", "key", "limits", "ends in", "by", "effect",
+        "id", "act", "rule", "key", "limits", "ends in", "acted", "last", "by", "effect",
     ];
     table(&names, &rows.collect::<Vec<_>>())
 }
@@ -241,7 +256,38 @@ fn order(order: &Value) -> String {
         Some("in force") | None => String::new(),
         Some(effect) => format!(" ({})", plain(effect)),
     };
-    format!("{id}: {act} {key}{of}{with} until {until}{effect}")
+    let before = &order["in_place_of"];
+    let before = before["id"].as_u64().map_or_else(String::new, |id| {
+        let with = before["limits"].as_str();
+        let with = with.map_or_else(String::new, |limits| format!(", with {}", plain(limits)));
+        format!(
+            ", in place of {id} (until {}{with})",
+            cell(&before["until"])
+        )
+    });
+    let acted = match order["acted"].as_u64() {
+        None | Some(0) => String::new(),
+        Some(1) => format!(", acted once, at {}", cell(&order["last_acted"])),
+        Some(count) => format!(
+            ", acted {count} times, last at {}",
+            cell(&order["last_acted"])
+        ),
+    };
+    format!("{id}: {act} {key}{of}{with} until {until}{effect}{before}{acted}")
+}
+
+/// What was forgotten of one rule's key.
+fn reset(of: &Value) -> String {
+    let (rule, kept) = (cell(&of["rule"]), joined(&of["kept"]));
+    let forgotten = match joined(&of["reset"]).as_str() {
+        "-" => "nothing".to_owned(),
+        limits => limits.to_owned(),
+    };
+    let kept = match kept.as_str() {
+        "-" => String::new(),
+        limits => format!("; kept: {limits} (--quotas resets quotas)"),
+    };
+    format!("reset: {rule}: {forgotten}{kept}\n")
 }
 
 #[cfg(test)]

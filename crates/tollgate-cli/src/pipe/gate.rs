@@ -98,7 +98,7 @@ impl<C: Clock> Gate<C> {
             Limit::One(limiter) => limiter.peek(),
             Limit::Each(limiter, regex) => limiter.key(key(regex, line)).peek(),
         };
-        decision.retry_after
+        decision.wait()
     }
 }
 

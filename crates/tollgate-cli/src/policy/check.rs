@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::{Serialize, Serializer};
-use tollgate_engine::policy::{Counting, Limits, Mode, OnStoreFailure, Policy};
+use tollgate_engine::policy::{Counting, FailureModes, Limits, Mode, OnStoreFailure, Policy};
 use tollgate_engine::source::files_in;
 use tollgate_engine::{Checked, Rejected, envoy, render};
 
@@ -13,6 +13,8 @@ use super::PolicyFailure;
 use super::input::{is_stdin, of_text, stdin};
 use super::{leases, untold};
 use crate::color::Color;
+
+mod outage;
 
 /// The files to check.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
@@ -46,6 +48,8 @@ struct FileReport<'a> {
     valid: bool,
     diagnostics: Vec<render::Report<'a>>,
     limits: Vec<LimitReport>,
+    /// What it means for whom if the store can't be asked.
+    store_outage: Option<String>,
     /// What an operator should know, though nothing is wrong.
     notes: Vec<Note>,
 }
@@ -67,7 +71,9 @@ struct LimitReport {
     enforced_percent: u8,
     #[serde(serialize_with = "by_name")]
     counting: Counting,
-    on_store_failure: &'static str,
+    on_store_failure: String,
+    #[serde(skip)]
+    failures: Vec<(&'static str, OnStoreFailure)>,
     #[serde(skip)]
     has_quota: bool,
     #[serde(skip)]
@@ -158,6 +164,7 @@ fn report<'a>(name: &str, read: &'a Result<Checked, Rejected>) -> FileReport<'a>
         file: name.to_owned(),
         valid: read.is_ok(),
         diagnostics,
+        store_outage: outage::told(&limits),
         notes,
         limits,
     }
@@ -192,7 +199,7 @@ fn note_on_quotas(limits: &[LimitReport]) -> Option<Note> {
 
 /// All that limits, each as it is in force.
 fn limits(policy: &Policy) -> Vec<LimitReport> {
-    type Kept<'a> = (Counting, OnStoreFailure, &'a Limits);
+    type Kept<'a> = (Counting, FailureModes, &'a Limits);
     let report =
         |kind, name: &str, mode: Mode, (counting, failure, limits): Kept<'_>| LimitReport {
             kind,
@@ -203,7 +210,8 @@ fn limits(policy: &Policy) -> Vec<LimitReport> {
                 Mode::Shadow | Mode::Off => 0,
             },
             counting,
-            on_store_failure: failure.name(),
+            on_store_failure: failure.shown(limits),
+            failures: failure.used_by(limits).collect(),
             has_quota: limits.quota.is_some(),
             is_unlimited: limits.unlimited,
         };
@@ -270,11 +278,11 @@ fn write_text(
     }
     writeln!(out, ", {}", count(checked.warnings.len(), "warning"))?;
     let limits = limits(policy);
-    let notes = notes(policy, &limits);
+    let (notes, outage) = (notes(policy, &limits), outage::told(&limits));
     for limit in limits {
         let tier = if limit.kind == "tier" { "tier " } else { "" };
-        let LimitReport { name, mode, .. } = limit;
-        let (failure, name) = (limit.on_store_failure, render::escaped(&name));
+        let LimitReport { name, mode, .. } = &limit;
+        let (failure, name) = (&limit.on_store_failure, render::escaped(name));
         write!(out, "  {tier}{name}: {mode}")?;
         if let percent @ 1..100 = limit.enforced_percent {
             write!(out, " for {percent}% of its keys")?;
@@ -288,6 +296,9 @@ fn write_text(
             Some(counted) => writeln!(out, ", {counted}, {failure} if the store fails")?,
             None => writeln!(out, ", {failure} if the store fails")?,
         }
+    }
+    if let Some(outage) = outage {
+        writeln!(out, "  store outage: {}", render::escaped(&outage))?;
     }
     for Note { message, .. } in notes {
         writeln!(out, "  note: {message}")?;

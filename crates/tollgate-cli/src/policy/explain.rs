@@ -55,18 +55,21 @@ and then one a request:
 Exit code 0: it was explained; 1: the policy has errors; 2: the arguments are wrong.
 
 Examples:
-  tollgate explain policy.yaml --fact user=42 --fact path=/api/x
-  tollgate explain policy.yaml --fact user=42 --n 30 --every 10ms --json
-  tollgate explain policy.yaml --fact user=42 --n 9 --every 1s --hold 5s
-  tollgate explain policy.yaml --fact tenant=acme --at 2026-02-28T23:59:00Z --n 2 --every 1m
-  tollgate explain policy.yaml --fact user=42 --store down --only matching
+  tollgate explain policy.yaml user=42 path=/api/x
+  tollgate explain policy.yaml user=42 --n 30 --every 10ms --json
+  tollgate explain policy.yaml user=42 --n 9 --every 1s --hold 5s
+  tollgate explain policy.yaml tenant=acme --at 2026-02-28T23:59:00Z --n 2 --every 1m
+  tollgate explain policy.yaml user=42 --store down --only matching
   tollgate explain ratelimit.yaml --domain edge --descriptor path=/login,remote_address=10.0.0.1
   tollgate explain ratelimit.yaml --domain edge --descriptor 'agent=a\\,b' --hits 3 --limit 5/minute")]
 pub struct Explain {
     /// The policy file, or a folder whose files are one policy, or - for standard input.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// What is known of the request, as name=value; again for each fact.
+    /// What is known of the request, as name=value, as ask and admin take it.
+    #[arg(value_name = "FACT=VALUE")]
+    pub known: Vec<Fact>,
+    /// The same, again for each fact.
     #[arg(long = "fact", value_name = "NAME=VALUE")]
     pub facts: Vec<Fact>,
     /// The domain of the request, for a file in envoyproxy/ratelimit's form.
@@ -160,7 +163,8 @@ pub fn explain(
     };
     let domain = options.domain.as_deref();
     let described = (options.descriptors.as_slice(), extras);
-    let request = Request::new(&policy, &options.facts, domain, described)?;
+    let facts = [&options.known[..], &options.facts].concat();
+    let request = Request::new(&policy, &facts, domain, described)?;
     let began = options.at.unwrap_or_else(|| Date::of(Wall.now()));
     let stage = Stage::new(policy.clone(), began.timestamp(), options.store)?;
     let mut running = Running::new(options.hold);

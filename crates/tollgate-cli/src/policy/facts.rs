@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use serde_json::{Map, Value, json};
 use tollgate_engine::Facts;
 use tollgate_engine::facts::{Unit, fact_name};
 
@@ -31,6 +32,23 @@ impl Fact {
     pub(crate) fn pair(&self) -> (&str, &str) {
         (&self.name, &self.value)
     }
+}
+
+/// Facts as a JSON object.
+///
+/// # Errors
+/// One of them has two values.
+pub(crate) fn one_value_each<'a>(
+    pairs: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Result<Map<String, Value>, String> {
+    let mut facts = Map::new();
+    for (name, value) in pairs {
+        let before = facts.insert(name.to_owned(), json!(value));
+        if before.is_some_and(|before| before != value) {
+            return Err(format!("{name:?} has two values: give it one"));
+        }
+    }
+    Ok(facts)
 }
 
 /// Facts as the engine takes them.

@@ -333,7 +333,7 @@ impl DecidedRequest {
         let retry_after = match (verdict.refused().is_none(), decision.outcome) {
             (true, _) => Some(Duration::ZERO),
             (false, Outcome::Never) => None,
-            (false, _) => or_never(decision.retry_after),
+            (false, _) => or_never(decision.wait()),
         };
         let too_much = match verdict.cause() {
             Cause::TooMuch(what) => Some(what.to_string()),

@@ -12,12 +12,14 @@ use tollgate_server::{Address, Bounds, Log, RlsClosed, Settings};
 use super::{ServeFailure, Setting};
 use crate::policy::duration;
 
+mod instead;
 mod keep;
 mod lifetime;
 mod operators;
 mod secure;
 mod telling;
 
+pub use instead::Instead;
 pub use keep::Keep;
 pub use lifetime::Lifetime;
 pub use operators::Operators;
@@ -39,9 +41,14 @@ Exit code 0: it was ended by SIGTERM or Ctrl-C; 1: it couldn't start; 2: wrong u
 130 or 143: a second Ctrl-C or SIGTERM ended it at once. SIGHUP reads the policy,
 certificates and secrets again.
 
+With --check 0: it could start; 2: the settings or the policy are wrong; 3: certificates or secrets;
+4: the store can't be asked; 5: a port isn't free, or a file or folder can't be written. If several
+are wrong, the smallest.
+
 Examples:
   tollgate serve
   tollgate serve policy.yaml --http 0.0.0.0:8080 --resp off
+  tollgate serve policy.yaml --config settings.yaml --check
   tollgate serve ratelimit/config/ --backend redis://127.0.0.1:6379"
 )]
 pub struct Serve {
@@ -162,9 +169,9 @@ pub struct Serve {
     /// A file of settings: YAML, or TOML if it ends so.
     #[arg(long, env = "TOLLGATE_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Show what all settings are, and where each is from, and end.
-    #[arg(long)]
-    pub print_config: bool,
+    /// What is done in place of serving.
+    #[command(flatten)]
+    pub instead: Instead,
     /// Where each setting is from.
     #[arg(skip)]
     pub origins: Vec<Setting>,

@@ -13,7 +13,14 @@ use tollgate_redis::Address;
 use crate::Cli;
 
 /// What is asked about the settings themselves, and by the command line alone.
-const NOT_IN_A_FILE: [&str; 4] = ["config", "print-config", "help", "color"];
+const NOT_IN_A_FILE: [&str; 6] = [
+    "config",
+    "check",
+    "print-config",
+    "print-policy",
+    "help",
+    "color",
+];
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,6 +8,8 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tollgate_server::{Drain, Server};
 
+use super::notify::Manager;
+
 /// What is saved after a second signal is given so long.
 const LAST_SAVE: Duration = Duration::from_secs(2);
 
@@ -76,16 +78,28 @@ impl Signals {
     }
 
     /// Does what signals say, until one ends the service.
-    pub(super) async fn follow(&mut self, server: &Server) {
+    pub(super) async fn follow(&mut self, server: &Server, manager: &Manager) {
+        let mut signs = manager.signs_of_life();
         loop {
+            let sign = async {
+                match &mut signs {
+                    Some(signs) => drop(signs.tick().await),
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 _ = self.term.recv() => return,
                 _ = self.interrupt.recv() => return,
                 _ = self.hangup.recv() => {}
+                () = sign => {
+                    manager.is_alive();
+                    continue;
+                }
             }
+            manager.reloading();
             tokio::select! {
                 // What came of it is in the log. Certificates and secrets are read again by the service itself.
-                _ = server.reload("SIGHUP") => {}
+                _ = server.reload("SIGHUP") => manager.ready(),
                 // A file that takes long to read keeps nobody from ending.
                 _ = self.end() => return,
             }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use tollgate_engine::Checked;
+use tollgate_engine::{Checked, Policy};
 use tollgate_redis::Address as Store;
 use tollgate_server::{Address, Addresses, TlsOn};
 
@@ -12,6 +12,8 @@ use crate::policy::{leases, quotas, readable, untold};
 
 /// What the example policy can be asked, in the words of each protocol.
 const FACTS: &str = r#"{"facts":{"user":"ada"}}"#;
+/// So many requests of the example policy, one after the other, end with one that is denied.
+const DENIES: u32 = 11;
 const DESCRIPTORS: &str =
     r#"{"domain":"example","descriptors":[{"entries":[{"key":"user","value":"ada"}]}]}"#;
 const SHOULD_RATE_LIMIT: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -19,7 +21,6 @@ const SHOULD_RATE_LIMIT: &str = "envoy.service.ratelimit.v3.RateLimitService/Sho
 impl Serve {
     /// What to know before it starts, each in one line.
     pub(super) fn warnings(&self, checked: &Checked) -> Vec<String> {
-        let policy = &checked.policy;
         let mut warnings = Vec::new();
         if let (Some(path), count @ 1..) = (&self.policy, checked.warnings.len()) {
             let path = path.display();
@@ -32,6 +33,13 @@ impl Serve {
                 "{path} has {count} {each} about its limits: tollgate check {path} shows {them}"
             ));
         }
+        warnings.extend(self.start_warnings(&checked.policy));
+        warnings
+    }
+
+    /// What to know of this policy with these settings, each in one line.
+    pub(super) fn start_warnings(&self, policy: &Policy) -> Vec<String> {
+        let mut warnings = Vec::new();
         if self.is_in_memory() {
             warnings.extend(policy.divided(self.replicas).notes);
             warnings.extend(quotas(policy).filter(|_| self.keep.state.is_none()).map(|quotas| {
@@ -168,7 +176,7 @@ fn lines(addresses: &Addresses) -> Vec<String> {
     let http = addresses.http.as_ref().map(|address| {
         let (option, host) = of_url(address);
         format!(
-            "curl -s {option}-H 'content-type: application/json' -d '{FACTS}' http://{host}/v1/check"
+            "for i in $(seq {DENIES}); do curl -s -w ' %{{http_code}}\\n' {option}-H 'content-type: application/json' -d '{FACTS}' http://{host}/v1/check; done"
         )
     });
     let resp = addresses.resp.as_ref().map(|address| match address {
@@ -188,7 +196,8 @@ fn lines(addresses: &Addresses) -> Vec<String> {
             "buf curl --protocol grpc --http2-prior-knowledge {option}-d '{DESCRIPTORS}' http://{host}/{SHOULD_RATE_LIMIT}"
         )
     });
-    [http, resp, grpc].into_iter().flatten().collect()
+    // The loop is the last: what is asked after it is denied.
+    [resp, grpc, http].into_iter().flatten().collect()
 }
 
 /// The option for a socket, if it is one, and the host of a URL.
@@ -243,24 +252,24 @@ mod tests {
             (
                 "0.0.0.0:7000",
                 [
-                    "http://127.0.0.1:7000/",
                     "-h 127.0.0.1 -p 7000 ",
+                    "http://127.0.0.1:7000/",
                     "http://127.0.0.1:7000/",
                 ],
             ),
             (
                 "[::]:7000",
                 [
-                    "http://[::1]:7000/",
                     "-h ::1 -p 7000 ",
+                    "http://[::1]:7000/",
                     "http://[::1]:7000/",
                 ],
             ),
             (
                 "unix:/run/a b's",
                 [
-                    r"--unix-socket '/run/a b'\''s' ",
                     r"-s '/run/a b'\''s' ",
+                    r"--unix-socket '/run/a b'\''s' ",
                     r"--unix-socket '/run/a b'\''s' ",
                 ],
             ),

@@ -20,7 +20,7 @@ fn it_ends_as_diff_does() {
     ];
     let folder = folder("diff", &files);
     let told = "~ rule \"api\": keeps what its keys have spent\n    rate: 10/s -> 20/s\n\
-                - rule \"gone\": forgets what its keys have spent\n    rate: 5/s\n";
+                - rule \"gone\": limits nobody, and what its keys have spent counts if it returns\n    rate: 5/s\n";
     let ended = run(&folder, &["diff", "old.yaml", "new.yaml"]);
     assert_eq!(ended, (Some(1), told.to_owned(), String::new()));
     let ended = run(&folder, &["diff", "old.yaml", "same.yaml"]);
@@ -56,5 +56,5 @@ fn one_of_both_may_come_from_standard_input_and_programs_read_json() {
             "fields": [{"name": "rate", "old": "10/s", "new": "20/s"}],
         })
     );
-    assert_eq!(found["changes"][1]["state"], "forgotten");
+    assert_eq!(found["changes"][1]["state"], "retired");
 }

@@ -110,7 +110,7 @@ const LEASES: &str = "that are taken over Envoy's protocol or Redis' are leases:
 #[test]
 fn a_check_notes_that_slots_are_leases_for_callers_without_names() {
     let text = "limits: [{name: a, key: user, concurrency: 2}, {name: off, key: user, concurrency: 1, mode: off}]\n\
-                tiers: {pro: {concurrency: 5}}\ntier_fact: plan\n";
+                tiers: {pro: {concurrency: 5}}\ntier_fact: plan\ndefault_tier: pro\n";
     let folder = folder("leases", &[("policy.yaml", text)]);
     let (code, out, _) = run(&folder, &["check", "--strict", "--json", "policy.yaml"]);
     let report: Value = serde_json::from_str(&out).expect("JSON");
@@ -177,8 +177,9 @@ tier_fact: plan
             "policy.yaml: valid, 2 limits, 0 warnings
   all: shadow, local if the store fails
   other: off, local if the store fails
-  tier free: shadow, closed if the store fails
+  tier free: shadow, rate local, quota closed if the store fails
   tier pro: shadow, local if the store fails
+  store outage: tier free would deny, by its quota; all counts in each process; tier pro counts in each process
   note: {QUOTA_IN_MEMORY}
 "
         )
@@ -188,7 +189,7 @@ tier_fact: plan
     assert_eq!(
         report["files"][0]["limits"][2],
         json!({"kind": "tier", "name": "free", "mode": "shadow", "enforced_percent": 0, "counting": "exact",
-               "on_store_failure": "closed"})
+               "on_store_failure": "rate local, quota closed"})
     );
     assert_eq!(
         report["files"][0]["notes"],
@@ -225,11 +226,13 @@ descriptors:
   hot: enforce, leased, closed if the store fails
   tier free: enforce, local if the store fails
   tier pro: enforce, counted in this process
+  store outage: hot denies; tier free counts in each process
   note: {QUOTA_IN_MEMORY}
 theirs.yaml: valid, 1 domain, 0 warnings
   edge/a: enforce, leased, open if the store fails
   edge/b: enforce, counted in this process
   edge/c: enforce, unlimited
+  store outage: edge/a lets all pass
   note: slots of \"edge/b\" {LEASES}
 "
         )

@@ -82,7 +82,7 @@ fn one_user_is_refused_look_explain_reset() {
     let words: Vec<_> = line.split_whitespace().collect();
     assert_eq!(
         words,
-        ["per-user", "3/h", "4", "1", "1", "0", "rate", "1"],
+        ["per-user", "3/h", "4", "1", "1", "0", "0", "rate", "1"],
         "{rules}"
     );
     // Explain.
@@ -96,7 +96,7 @@ fn one_user_is_refused_look_explain_reset() {
     // Reset.
     assert_eq!(
         done(&service, &["reset", "--rule", "per-user", "user=ada"]),
-        "reset: per-user\n"
+        "reset: per-user: 3/h\n"
     );
     assert_eq!(check(&service, "ada"), 200);
     assert_eq!(check(&service, "bob"), 200);
@@ -166,10 +166,25 @@ fn orders_are_made_shown_and_ended() {
         json["orders"][0]["left"].as_u64().map(|left| left <= 3_600),
         Some(true)
     );
+    assert_eq!(json["orders"][0]["acted"], 1);
+    let replaced = done(
+        &service,
+        &[
+            "override", "--rule", "per-user", "user=ada", "--rate", "9/s",
+        ],
+    );
+    let before = ", in place of 2 (until 20";
+    assert!(
+        replaced.contains(before) && replaced.contains("Z, with 100/s burst 200)"),
+        "{replaced}"
+    );
+    // What a list shows is taken in one argument, and a shell's quotes aren't needed for one.
+    let shown = done(&service, &["key", "--rule", "per-user", "user=\"eve\""]);
+    assert!(shown.contains("per-user, user=eve\n"), "{shown}");
     let ended = done(&service, &["unblock", "user=eve", "--rule", "per-user"]);
     assert!(ended.starts_with("ended: 1: block user=eve"), "{ended}");
     assert_eq!(check(&service, "eve"), 200);
-    done(&service, &["orders", "--end", "2"]);
+    done(&service, &["orders", "--end", "4"]);
     done(&service, &["orders", "--end", "3"]);
     assert_eq!(done(&service, &["orders"]).lines().count(), 1);
     assert!(done(&service, &["limiters"]).contains("per-user  user  enforce  3/h"));

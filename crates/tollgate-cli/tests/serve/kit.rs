@@ -49,10 +49,21 @@ impl Service {
 
     /// The same with a change to how it is started.
     pub(crate) fn with(options: &[&str], change: impl FnOnce(&mut Command)) -> Self {
+        Self::by(tollgate(), options, change)
+    }
+
+    /// The same with so many file descriptors.
+    pub(crate) fn with_descriptors(options: &[&str], most: u32) -> Self {
+        let limited = format!("ulimit -n {most} && exec \"$0\" \"$@\"");
+        let mut command = Command::new("sh");
+        command.args(["-c", &limited]).arg(tollgate().get_program());
+        Self::by(command, options, |_| {})
+    }
+
+    fn by(mut command: Command, options: &[&str], change: impl FnOnce(&mut Command)) -> Self {
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let scratch = Scratch::new(&format!("serve-{number}"));
         let file = scratch.path("ready.json");
-        let mut command = tollgate();
         command.arg("serve").args(options);
         command.arg("--ready-file").arg(&file);
         command.stdout(File::create(scratch.path("out")).expect("a file"));

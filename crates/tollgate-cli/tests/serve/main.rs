@@ -1,14 +1,18 @@
 //! `tollgate serve` as people start it: the real command, real clients and real stores.
 
 mod admin;
+mod asking;
 mod config;
 mod contrib;
 mod crash;
+mod descriptors;
 mod ending;
 mod envoy;
 mod kit;
+mod notified;
 mod observed;
 mod pages;
+mod preflight;
 mod reloading;
 mod rolling;
 mod secure;

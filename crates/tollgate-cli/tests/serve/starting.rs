@@ -28,25 +28,31 @@ fn run(line: &str) -> String {
 
 /// The three lines work as they are printed.
 fn lines_work(service: &Service) {
-    let said = service.said("ShouldRateLimit");
+    let said = service.said("/v1/check");
     let lines: Vec<_> = said
         .lines()
         .skip_while(|line| *line != "try:")
         .skip(1)
         .collect();
-    let [curl, redis_cli, grpc] = lines[..] else {
+    let [redis_cli, grpc, curl] = lines[..] else {
         panic!("three lines: {said}");
     };
-    let answer: Value = serde_json::from_str(&run(curl)).expect("JSON");
-    assert_eq!(
-        (&answer["allowed"], &answer["rule"]),
-        (&true.into(), &"per-user".into())
-    );
     let answer = run(redis_cli);
     assert!(answer.contains("allowed\n1\nrule\nper-user\n"), "{answer}");
     let answer: Value = serde_json::from_str(&run(grpc)).expect("JSON");
     assert_eq!(answer["overallCode"], "OK", "{answer}");
     assert_eq!(answer["statuses"][0]["currentLimit"]["name"], "per-user");
+    let answers = run(curl);
+    let answers: Vec<_> = answers.lines().collect();
+    assert_eq!(answers.len(), 11, "{answers:?}");
+    let last = answers[10]
+        .strip_suffix(" 429")
+        .expect("a denial in the end");
+    let last: Value = serde_json::from_str(last).expect("JSON");
+    assert_eq!(
+        (&last["allowed"], &last["rule"]),
+        (&false.into(), &"per-user".into())
+    );
 }
 
 #[test]
@@ -220,8 +226,17 @@ fn replicas_say_by_what_they_divide() {
     let ada = r#"{"facts": {"user": "ada"}}"#;
     let passed = (0..9).filter(|_| service.post("/v1/check", ada).0 == 200);
     assert_eq!(passed.count(), 3);
-    service.warns("warning: \"jobs\" allows 2 at once, fewer than 3 replicas: each lets 1 pass\n");
+    service.warns(
+        "warning: \"jobs\": 2 at once over 3 replicas is 1 each: 3 in all instead of 2; a multiple of 3 can be divided\n",
+    );
     service.warns(
         "warning: slots of \"jobs\" that are taken over Envoy's protocol or Redis' are leases",
+    );
+    // A policy that is put in force later is divided by the same rule, and told of.
+    let later = "limits: [{name: calls, key: user, rate: 7/h, algorithm: sliding-log}]";
+    std::fs::write(&policy, later).expect("a file");
+    service.signal("HUP");
+    service.warns(
+        "warning: \"calls\": 7/h over 3 replicas is 2 each: 6 in all instead of 7; a multiple of 3 can be divided\n",
     );
 }

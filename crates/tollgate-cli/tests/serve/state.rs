@@ -110,7 +110,7 @@ fn after_a_stop_in_order_nothing_is_lost_and_nothing_came_back() {
         assert_eq!(service.end("TERM").code(), Some(0));
     }
     let service = kept.start();
-    let told = "keys=3 quotas=1 left_out=0 limits_dropped=0";
+    let told = "keys=3 quotas=1 left_out=0 limits_retired=0";
     let warned = service.told(told);
     let line = warned
         .lines()
@@ -355,8 +355,8 @@ fn another_policy_goes_on_with_what_has_the_same_name_and_algorithm() {
     let left = facts.map(|fact| ask(&mut client, &["TG.PEEK", fact]).1);
     // Of the one that is faster 40 are spent, too.
     assert_eq!(left, [60, 100, 160, 100, 60]);
-    service.warns("limits_dropped=3\n");
-    service.warns("what was spent of them is dropped limits=rule/counted, rule/gone, rule/old\n");
+    service.warns("limits_retired=3\n");
+    service.warns("what was spent of them is kept until it is idle, in case they return limits=rule/counted, rule/gone, rule/old\n");
 }
 
 #[test]

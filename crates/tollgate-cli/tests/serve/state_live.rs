@@ -102,8 +102,8 @@ fn after_a_reload_the_snapshot_is_of_the_new_policy() {
     }
     drop(service);
     let service = kept.start();
-    let warned = service.told(" limits_dropped=");
-    assert!(warned.contains(" limits_dropped=0\n"), "{warned}");
+    let warned = service.told(" limits_retired=");
+    assert!(warned.contains(" limits_retired=0\n"), "{warned}");
     let mut client = resp(&service);
     assert_eq!(ask(&mut client, &["TG.PEEK", "user=ada"]), (true, 49));
     assert_eq!(ask(&mut client, &["TG.PEEK", "path=/"]), (true, 4));

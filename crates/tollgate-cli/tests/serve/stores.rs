@@ -194,3 +194,31 @@ fn a_store_that_comes_back_is_known_though_nobody_asks() {
         offset != 0.0
     });
 }
+
+#[test]
+fn a_replica_without_requests_knows_that_its_store_is_gone_and_back() {
+    let (scratch, store) = (Scratch::new("idle-outage"), Server::start());
+    let policy = file(&scratch, "policy.yaml", POLICY);
+    let (policy, url) = (policy.to_str().expect("text"), store.url());
+    let service = Service::start(&options(policy, &url, &[]));
+    let fallback = || {
+        let (_, metrics) = service.get("admin", "/metrics");
+        let mut lines = metrics.lines();
+        let line = lines.find_map(|line| line.strip_prefix("tollgate_fallback_active "));
+        line.expect("a gauge").to_owned()
+    };
+    assert_eq!(fallback(), "0");
+    store.kill();
+    until(LONG, "the outage to be known", || {
+        let (_, ready) = service.get("http", "/readyz");
+        ready.contains("\"degraded\",\"reasons\":{\"store\":")
+    });
+    assert_eq!(fallback(), "1");
+    store.restart_empty();
+    until(LONG, "the store to be known", || {
+        service.get("http", "/readyz").1.contains("\"ready\"")
+    });
+    assert_eq!(fallback(), "0");
+    service.warns("error: store: it doesn't answer, though no request asks it why=");
+    service.warns("info: store: it answers again");
+}

@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 use tollgate_engine::Policy;
 use tollgate_engine::envoy::{self, Hidden, Lookup};
 use tollgate_engine::explain::{Entry, Standing};
-use tollgate_engine::policy::{Counting, Limits, Mode, OnStoreFailure, Over};
+use tollgate_engine::policy::{Counting, Limits, Mode, Over};
 
 use super::super::check::mode_name;
 use super::super::request::{Described, cause_name, entries_text, in_millis};
@@ -26,7 +26,7 @@ pub(super) struct Part<'a> {
     pub(super) warm_up: Option<Duration>,
     #[serde(serialize_with = "by_name")]
     pub(super) counting: Option<Counting>,
-    pub(super) on_store_failure: Option<&'static str>,
+    pub(super) on_store_failure: Option<String>,
     #[serde(rename = "may_wait_ms", serialize_with = "in_millis_or_not")]
     pub(super) may_wait: Option<Duration>,
     pub(super) limits: Vec<String>,
@@ -46,7 +46,7 @@ pub(super) struct Found {
     /// What is said of it, or why there is none.
     pub(super) why: Option<String>,
     pub(super) limits: Vec<String>,
-    pub(super) on_store_failure: Option<&'static str>,
+    pub(super) on_store_failure: Option<String>,
     /// The descriptor of the file that is taken in place of one with a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) hidden_by: Option<String>,
@@ -89,7 +89,9 @@ impl<'a> Part<'a> {
             enforced_percent: entry.enforced_percent,
             warm_up: entry.warm_up,
             counting: entry.counting,
-            on_store_failure: entry.on_store_failure.map(OnStoreFailure::name),
+            on_store_failure: entry
+                .on_store_failure
+                .map(|modes| modes.shown(entry.limits.unwrap_or(&Limits::default()))),
             may_wait: match entry.over {
                 Over::Wait(longest) => Some(longest),
                 Over::Refuse => None,
@@ -135,7 +137,7 @@ impl Found {
                     own.limit = Some(leaf.to_string());
                     own.limits = each_of(leaf);
                     own.on_store_failure = (leaf.limit.counting != Counting::Local)
-                        .then(|| leaf.limit.on_store_failure.name());
+                        .then(|| leaf.limit.on_store_failure.shown(&leaf.limit.limits));
                     own.notes
                         .extend(leaf.limit.shadow.then(|| "in shadow".to_owned()));
                     let counted = super::super::check::counted(leaf.limit.counting);

@@ -67,7 +67,7 @@ impl Text {
         let wait = rule.may_wait.map(readable);
         notes.extend(wait.map(|wait| format!("may wait {wait}")));
         notes.extend(rule.shed.iter().map(|by| format!("sheds by {by}")));
-        notes.extend(self.without_store(rule.on_store_failure));
+        notes.extend(self.without_store(rule.on_store_failure.as_deref()));
         let (name, notes) = (&rule.rule, in_brackets(&notes));
         let line = format!("  {applies}  {name}{notes}: {}", rule.standing);
         writeln!(out, "{}", render::escaped(&line))?;
@@ -79,7 +79,7 @@ impl Text {
 
     fn found(self, found: &Found, out: &mut impl Write) -> io::Result<()> {
         let mut notes = found.notes.clone();
-        notes.extend(self.without_store(found.on_store_failure));
+        notes.extend(self.without_store(found.on_store_failure.as_deref()));
         let mut line = format!("  {}: ", found.descriptor);
         match (&found.limit, &found.why) {
             (Some(limit), Some(why)) => line.push_str(&format!("{limit}, {why}")),

@@ -3,7 +3,7 @@
 use std::io;
 
 use clap::Args;
-use tollgate_server::{Address, DenialLog, Level, Log, LogForm, Settings, Share};
+use tollgate_server::{Address, DenialLog, Level, Log, LogForm, Settings, ShadowAnswers, Share};
 
 use super::at_least_one;
 
@@ -60,6 +60,9 @@ pub struct Telling {
         value_parser = at_least_one::<u32>
     )]
     pub log_denials_per_second: u32,
+    /// Name the rules in shadow that would have refused in answers of /v1/check and /v1/peek, by the field "shadow".
+    #[arg(long, env = "TOLLGATE_SHOW_SHADOW")]
+    pub show_shadow: bool,
 }
 
 impl Telling {
@@ -77,6 +80,11 @@ impl Telling {
         settings.log_denials = DenialLog {
             share: self.log_denials,
             most_a_second: self.log_denials_per_second,
+        };
+        settings.shadow_answers = if self.show_shadow {
+            ShadowAnswers::Shown
+        } else {
+            ShadowAnswers::Hidden
         };
     }
 }

@@ -1,0 +1,290 @@
+//! `tollgate serve --check`: all that a start needs, looked at one by one and told in a line each. Nothing is served.
+
+use std::collections::BTreeSet;
+use std::fmt::{self, Write as _};
+use std::io::Write;
+
+use tollgate::clock::Monotonic;
+use tollgate_engine::backend::Memory;
+use tollgate_engine::{Checked, Engine, Rejected, render};
+use tollgate_redis::{Address as Store, Redis};
+use tollgate_server::preflight::{self, Found};
+use tollgate_server::{Address, Log, Settings};
+
+use super::{MEET_STORE, Serve, ServeFailure};
+use crate::policy::PolicyFailure;
+
+/// What a check is about: each has an exit code of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Area {
+    /// Settings and the policy.
+    Configuration,
+    /// Certificates and secrets.
+    Secrets,
+    /// The store that limits are counted in.
+    Store,
+    /// Ports, files and folders.
+    System,
+}
+
+impl Area {
+    /// The exit code if something of it is wrong.
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Self::Configuration => 2,
+            Self::Secrets => 3,
+            Self::Store => 4,
+            Self::System => 5,
+        }
+    }
+}
+
+/// How many checks failed, and about what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreflightFailure {
+    /// The first of the areas in which something is wrong.
+    area: Area,
+    failed: usize,
+    checks: usize,
+}
+
+impl PreflightFailure {
+    /// The exit code of the process.
+    pub const fn exit_code(&self) -> u8 {
+        self.area.exit_code()
+    }
+}
+
+impl fmt::Display for PreflightFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (failed, checks) = (self.failed, self.checks);
+        write!(
+            f,
+            "{failed} of {checks} checks failed: it couldn't start like this"
+        )
+    }
+}
+
+/// What was found so far.
+#[derive(Default)]
+struct Report {
+    lines: String,
+    checks: usize,
+    failed: usize,
+    areas: BTreeSet<Area>,
+}
+
+impl Report {
+    fn line(&mut self, standing: &str, what: &str, text: &str) {
+        let text = render::escaped(text);
+        // Writing to a string can't fail.
+        let _ = writeln!(self.lines, "{standing:<8}{what}: {text}");
+    }
+
+    fn well(&mut self, what: &str, text: &str) {
+        self.checks += 1;
+        self.line("ok", what, text);
+    }
+
+    /// Something that isn't a check of its own.
+    fn warn(&mut self, what: &str, text: &str) {
+        self.line("warning", what, text);
+    }
+
+    fn fail(&mut self, area: Area, what: &str, text: &str) {
+        self.checks += 1;
+        self.failed += 1;
+        self.areas.insert(area);
+        self.line("failed", what, text);
+    }
+
+    fn found(&mut self, area: Area, what: &str, found: Result<Found, String>) {
+        match found {
+            Ok(Found::Well(text)) => self.well(what, &text),
+            Ok(Found::Warning(text)) => {
+                self.checks += 1;
+                self.warn(what, &text);
+            }
+            Err(why) => self.fail(area, what, &why),
+        }
+    }
+
+    fn end(self, out: &mut impl Write) -> Result<(), ServeFailure> {
+        let Self {
+            mut lines,
+            checks,
+            failed,
+            areas,
+        } = self;
+        if failed == 0 {
+            lines.push_str("it could start\n");
+        }
+        let written = out.write_all(lines.as_bytes()).and_then(|()| out.flush());
+        written.map_err(ServeFailure::System)?;
+        match areas.first() {
+            None => Ok(()),
+            Some(&area) => Err(ServeFailure::Preflight(PreflightFailure {
+                area,
+                failed,
+                checks,
+            })),
+        }
+    }
+}
+
+impl Serve {
+    /// Looks at all that a start needs, also where something was wrong before.
+    pub(super) async fn preflight(
+        &self,
+        out: &mut impl Write,
+        log: &Log,
+    ) -> Result<(), ServeFailure> {
+        let mut report = Report::default();
+        let config = Area::Configuration;
+        match self.check() {
+            Ok(()) => report.well("settings", "make sense together"),
+            Err(failure) => report.fail(config, "settings", &failure.to_string()),
+        }
+        let checked = self.check_policy(&mut report);
+        let settings = self.check_secrets(&mut report, log);
+        if let Some(Err(open)) = settings.as_ref().map(preflight::operators) {
+            report.fail(config, "admin", &open.to_string());
+        }
+        self.check_store(&mut report, checked.as_ref()).await;
+        self.check_ports(&mut report).await;
+        report.found(
+            Area::System,
+            "file descriptors",
+            Ok(preflight::descriptors(self.most.max_connections)),
+        );
+        if let Some(folder) = self.keep.state.as_ref().filter(|_| self.is_in_memory()) {
+            report.found(Area::System, "state", preflight::state(folder));
+        }
+        if let Some(path) = &self.ready_file {
+            let shown = path.display();
+            match preflight::file(path) {
+                Ok(()) => report.well("ready file", &format!("{shown} can be written")),
+                Err(error) => {
+                    let why = format!("can't write --ready-file {shown}: {error}");
+                    report.fail(Area::System, "ready file", &why);
+                }
+            }
+        }
+        report.end(out)
+    }
+
+    /// The policy, with every error and warning in a line.
+    fn check_policy(&self, report: &mut Report) -> Option<Checked> {
+        let checked = match self.policy() {
+            Ok(checked) => checked,
+            Err(ServeFailure::Policy(PolicyFailure::Rejected(rejected))) => {
+                let Rejected { errors, sources } = &*rejected;
+                for error in render::reports(errors, sources) {
+                    report.fail(Area::Configuration, "policy", &in_one_line(&error));
+                }
+                return None;
+            }
+            Err(failure) => {
+                report.fail(Area::Configuration, "policy", &failure.to_string());
+                return None;
+            }
+        };
+        let part = checked.policy.divided(self.replicas).policy;
+        if self.is_in_memory()
+            && let Err(error) = Engine::new(part, Memory::<Monotonic>::new())
+        {
+            report.fail(Area::Configuration, "policy", &error.to_string());
+            return None;
+        }
+        let shown = match &self.policy {
+            Some(path) => path.display().to_string(),
+            None => "the example".to_owned(),
+        };
+        report.well("policy", &format!("{shown} can be put in force"));
+        for warning in render::reports(&checked.warnings, &checked.sources) {
+            report.warn("policy", &in_one_line(&warning));
+        }
+        for warning in self.start_warnings(&checked.policy) {
+            report.warn("start", &warning);
+        }
+        Some(checked)
+    }
+
+    /// Certificates and secrets; all settings, if they can be read.
+    fn check_secrets(&self, report: &mut Report, log: &Log) -> Option<Settings> {
+        if let Some(tls) = self.secure.tls() {
+            report.found(Area::Secrets, "certificate", preflight::certificates(tls));
+        }
+        match self.settings(log) {
+            Ok(settings) => {
+                report.well("secrets", "can be read");
+                Some(settings)
+            }
+            Err(failure) => {
+                report.fail(Area::Secrets, "secrets", &failure.to_string());
+                None
+            }
+        }
+    }
+
+    /// The store, which is given as long as at the start; here it has to answer, whether a start needs it or not.
+    async fn check_store(&self, report: &mut Report, checked: Option<&Checked>) {
+        if self.is_in_memory() || self.backend.parse::<Store>().is_err() {
+            return;
+        }
+        let shown = Store::without_login(&self.backend);
+        let built = Redis::builder(&self.backend)
+            .map_err(|error| error.to_string())
+            .and_then(|builder| {
+                let built = builder.timeout(self.store_timeout).build();
+                built.map_err(|error| error.to_string())
+            });
+        let redis = match built {
+            Ok(redis) => redis,
+            Err(why) => return report.fail(Area::Store, "store", &format!("{shown}: {why}")),
+        };
+        match redis.ready(MEET_STORE).await {
+            Ok(()) => report.well("store", &format!("{shown} answers")),
+            Err(error) => report.fail(Area::Store, "store", &format!("{shown}: {error}")),
+        }
+        if let Some(checked) = checked
+            && let Err(error) = Engine::new(checked.policy.clone(), redis)
+        {
+            report.fail(Area::Configuration, "policy", &error.to_string());
+        }
+    }
+
+    /// Every listener that isn't off.
+    async fn check_ports(&self, report: &mut Report) {
+        let all = [
+            ("HTTP", &self.http),
+            ("gRPC", &self.grpc),
+            ("RESP", &self.resp),
+            ("admin", &self.admin),
+            ("metrics", &self.telling.metrics),
+        ];
+        let mut taken: Vec<&Address> = Vec::new();
+        for (protocol, address) in all {
+            if *address == Address::Off {
+                continue;
+            }
+            match preflight::address(protocol, address, &taken).await {
+                Ok(()) => report.well(protocol, &format!("{address} is free")),
+                Err(error) => report.fail(Area::System, protocol, &error.to_string()),
+            }
+            taken.push(address);
+        }
+    }
+}
+
+/// A diagnostic with its place and what to do.
+fn in_one_line(report: &render::Report<'_>) -> String {
+    let place = match report.line {
+        0 => format!("{}: ", report.file),
+        line => format!("{}:{line}:{}: ", report.file, report.column),
+    };
+    let help = report
+        .help
+        .map_or_else(String::new, |help| format!("; {help}"));
+    format!("{place}{}{help}", report.message).replace('\n', " ")
+}

@@ -1,0 +1,39 @@
+//! `tollgate serve --print-policy`: the policy that would be in force, as one text.
+
+use std::io::Write;
+
+use tollgate_engine::Policy;
+
+use super::{Serve, ServeFailure};
+
+impl Serve {
+    /// Writes the policy: a file alone as it is written, several as one.
+    pub(super) fn print_policy(&self, out: &mut impl Write) -> Result<(), ServeFailure> {
+        self.check()?;
+        let checked = self.policy()?;
+        let mut sources = checked.sources.iter();
+        let text = match (sources.next(), sources.next(), &self.policy) {
+            (Some(only), None, _) => only.text().to_owned(),
+            (_, _, Some(path)) => {
+                Policy::text_of(path).map_err(|rejected| ServeFailure::Policy(rejected.into()))?
+            }
+            (_, _, None) => super::EXAMPLE.to_owned(),
+        };
+        let mut shown = String::new();
+        if self.is_in_memory() && self.replicas > 1 {
+            shown = format!(
+                "# of each limit one of {} replicas enforces its part (--replicas)\n",
+                self.replicas
+            );
+            for note in checked.policy.divided(self.replicas).notes {
+                shown = shown + "# " + &note + "\n";
+            }
+        }
+        shown.push_str(&text);
+        if !shown.ends_with('\n') {
+            shown.push('\n');
+        }
+        let written = out.write_all(shown.as_bytes());
+        written.map_err(ServeFailure::System)
+    }
+}
