@@ -21,7 +21,7 @@
 //! let mut bucket = Default::default();
 //! limit.decide(&mut bucket, Timestamp::ZERO, 5);
 //! let decision = limit.decide(&mut bucket, Timestamp::from_millis(30), 1);
-//! assert_eq!(decision.retry_after, refused.retry_after);
+//! assert_eq!(decision.wait(), refused.retry_after);
 //! # Ok::<(), tollgate_core::LimitError>(())
 //! ```
 

@@ -44,6 +44,25 @@ pub fn kubernetes_validate() -> PathBuf {
     component("kubernetes-validate", "kubernetes-validate")
 }
 
+/// A Python that has redis-py.
+///
+/// # Panics
+/// With how to install it, if it is missing.
+pub fn python_with_redis() -> PathBuf {
+    let python = component("python", "redis");
+    let mut run = std::process::Command::new(&python);
+    let has_it = run
+        .args(["-c", "import redis"])
+        .output()
+        .is_ok_and(|run| run.status.success());
+    assert!(
+        has_it,
+        "redis-py is missing: run ./test once, or {} -m pip install redis",
+        python.display()
+    );
+    python
+}
+
 fn on_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places = std::env::split_paths(&path).map(|folder| folder.join(program));

@@ -22,7 +22,7 @@ pub fn law_1_equals_the_oracle<S: Subject>(
         let got = subject.decide_at(ask.at, ask.cost);
         let same = got.outcome == expect.outcome
             && got.remaining == expect.remaining
-            && got.retry_after == expect.retry_after;
+            && got.wait() == expect.retry_after;
         ensure!(1, same, "{rate}: {ask:?} got {got:?}, oracle {expect:?}");
     }
     Ok(())
@@ -68,10 +68,10 @@ pub fn law_3_retry_is_tight<S: Subject>(
             probe.decide_at(time, ask.cost).is_allowed()
         };
         let holds = match decision.outcome {
-            Outcome::Allowed => decision.retry_after.is_zero(),
+            Outcome::Allowed => decision.wait().is_zero(),
             Outcome::Never => !passes_at(kind.last_time()),
             Outcome::Denied => {
-                let then = ask.at + decision.retry_after;
+                let then = ask.at + decision.wait();
                 let before = Timestamp::from_nanos(then.as_nanos() - 1);
                 passes_at(then) && !passes_at(before)
             }

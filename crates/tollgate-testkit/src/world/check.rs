@@ -71,7 +71,8 @@ pub fn judge(story: &Story, record: &Record) -> Result<(), Violation> {
         } else {
             story.setting.keys
         };
-        for key in 0..usize::try_from(keys).unwrap_or(1) {
+        let keys = 0..usize::try_from(keys).unwrap_or(1);
+        for key in keys.filter(|key| rule.is_shared || rule.is_for(*key)) {
             for period in rule.periods() {
                 let limit = Limit {
                     case,
@@ -170,7 +171,7 @@ impl<'a> Case<'a> {
             let decision = told.decision;
             let rule = told.rule.map(|rule| &self.setting().rules[rule]);
             let is_timed = rule.is_some_and(|rule| rule.sort != Sort::Slots);
-            if decision.outcome == Outcome::Denied && is_timed && decision.retry_after.is_zero() {
+            if decision.outcome == Outcome::Denied && is_timed && decision.wait().is_zero() {
                 return Err(format!("refused, to come back at once: {told:?}"));
             }
             let is_counted = rule.is_some_and(|rule| rule.counted != Counted::Leased);
@@ -236,9 +237,14 @@ impl<'a> Limit<'a> {
 
     /// Answers about it, in their order.
     fn answers(&self) -> impl Iterator<Item = &'a Told> {
-        let (key, is_shared) = (self.key, self.rule.is_shared);
         let answers = self.case.record.answers.iter();
-        answers.filter(move |told| is_shared || told.ask.who == key)
+        let own = *self;
+        answers.filter(move |told| own.is_of(told.ask.who))
+    }
+
+    /// Whether it counts the requests of this one.
+    fn is_of(&self, who: usize) -> bool {
+        self.rule.is_for(who) && (self.rule.is_shared || who == self.key)
     }
 
     /// What passed this limit, by the store or by a node itself.

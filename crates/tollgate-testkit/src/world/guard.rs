@@ -11,7 +11,7 @@ use tollgate_engine::Engine;
 use tollgate_engine::observer::{Event, Observer};
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_engine::verdict::{Cause, Permits};
-use tollgate_http::guard::{self, Admission, ByPolicy, MoreFacts, Reply, Settle, Ticket};
+use tollgate_http::guard::{self, Admission, Answers, ByPolicy, MoreFacts, Reply, Settle, Ticket};
 use tollgate_redis::Redis;
 
 use super::story::Ends;
@@ -54,8 +54,13 @@ impl Guard {
     /// Before this engine, which this observes.
     pub(super) fn new(engine: &Arc<Engine<Redis>>, seen: Seen) -> Self {
         let limits = ByPolicy::new(Arc::clone(engine));
+        // Without header fields: a list of all limits asks the store about some of them once more, so that a history
+        // through the middleware would have other luck than the same one without it.
+        let answers = Answers::new().dialects([]);
         Self {
-            guard: guard::Guard::new(limits).settle(Settle::Told),
+            guard: guard::Guard::new(limits)
+                .answers(answers)
+                .settle(Settle::Told),
             seen,
         }
     }

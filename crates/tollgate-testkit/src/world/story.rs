@@ -174,6 +174,8 @@ impl Story {
         let mut setting = Setting::new(&mut random);
         // By luck of its own, so that all else of a story is the same with the middleware and without.
         setting.is_guarded = Random::new(seed ^ 0x0067_7561_7264).below(3) == 0;
+        // Likewise.
+        setting.add_denied(&mut Random::new(seed ^ 0x6465_6e69_6564));
         let mut events = Vec::new();
         let length = setting.length(&mut random);
         let demand = traffic::Demand::new(&setting, length, &mut random);

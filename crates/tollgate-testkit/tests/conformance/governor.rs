@@ -95,7 +95,7 @@ impl Replay {
             }
             Outcome::Denied => {
                 let wait = answer.wait_ns.map(Duration::from_nanos);
-                Ours.says("wait", Some(decision.retry_after), wait)?;
+                Ours.says("wait", Some(decision.wait()), wait)?;
                 let earliest = answer.earliest.map(|clock| self.since_creation(clock));
                 Ours.says("earliest", self.limit.earliest(&tat, now, n), earliest)?;
             }

@@ -21,6 +21,7 @@ mod lodash;
 mod netflix;
 mod py_limits;
 mod redis_cell;
+mod redis_cell_changing;
 mod redis_cell_server;
 mod redis_rate;
 mod tally;

@@ -48,7 +48,7 @@ fn compare(emission: Duration, op: &Op, decision: &Decision) -> Judged {
     let nanos = |duration: Duration| i64::try_from(duration.as_nanos()).unwrap();
     let retry = match decision.outcome {
         Outcome::Allowed | Outcome::Never => NONE,
-        Outcome::Denied => nanos(decision.retry_after),
+        Outcome::Denied => nanos(decision.wait()),
     };
     Ours.says("retry after", retry, op.retry_after_ns)?;
     Ours.says(

@@ -206,7 +206,7 @@ fn compare_durations(ours: &Decision, recorded: &Recorded) -> Judged {
         Outcome::Allowed => Ok(Compared),
         Outcome::Denied => {
             let retry = i128::from(recorded.retry_after_ns);
-            Ours.says_nearly("retry after", nanos(ours.retry_after), retry, TOLERANCE)?;
+            Ours.says_nearly("retry after", nanos(ours.wait()), retry, TOLERANCE)?;
             Ok(Compared)
         }
         Outcome::Never => Ok(ComparedBut(RETRY_IN_VAIN)),

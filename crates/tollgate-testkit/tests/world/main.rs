@@ -1,6 +1,7 @@
 //! The simulated store of the world, beside a real one.
 
 mod commands;
+mod denied;
 mod expiry;
 mod faults;
 mod histories;

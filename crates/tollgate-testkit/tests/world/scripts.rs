@@ -19,6 +19,10 @@ const SECOND: u64 = 1_000_000;
 const SLOTS: u8 = 7;
 /// What is used is at least this.
 const RAISE: u8 = 8;
+const GIVE_BACK: u8 = 3;
+const RESET: u8 = 5;
+/// The answer is to tell the counter's generation.
+const TELL: f64 = 1.0;
 
 /// Price, drain and capacity: 10/s, 1000/m with a burst of 50, 3/h, one burst that never comes back.
 const LEVELS: [[f64; 3]; 4] = [
@@ -111,12 +115,13 @@ impl Asking {
     fn lease(&mut self) -> Call {
         let mut record = Vec::new();
         put(&mut record, &self.level());
-        // Who, how often, holds, returns, wants, at most, for how long, at least, and owed at least.
+        // Who, how often, holds, returns, wants, at most, for how long, at least, owed at least, and forgiven.
         let numbers = [4, 30, 12, 3, 12, 20].map(|end| f64::from(self.below(end)));
         let [who, often, holds, returns, wants, most] = numbers;
         let life = *pick(&mut self.random, &[&100_000.0, &5_000_000.0]);
         let least = f64::from(self.below(2) * self.below(3));
         let owed = f64::from(self.below(4) / 3 * self.below(2_000_000));
+        let forgiven = f64::from(self.below(5) / 4 * self.below(12));
         put(
             &mut record,
             &[
@@ -129,6 +134,7 @@ impl Asking {
                 life,
                 least,
                 owed,
+                forgiven,
             ],
         );
         let key = self.key();
@@ -163,6 +169,8 @@ impl Asking {
 
     fn mixed(&mut self) -> Call {
         let (mut record, mut keys, mut holders) = (Vec::new(), Vec::new(), Vec::new());
+        // Keys that tell when a counter was reset, behind all others.
+        let mut resets = Vec::new();
         for _ in 0..=self.below(2) {
             let questions = 1 + self.below(2) * self.below(4);
             for number in 1..=questions {
@@ -187,12 +195,16 @@ impl Asking {
                 } else {
                     self.cost()
                 };
-                put(&mut record, &[cost, extra]);
+                let generation = self.generation(op, kind);
+                put(&mut record, &[cost, extra, generation]);
                 put(&mut record, &five);
                 // What a key holds is of one kind, but for mistakes.
                 let mut key = self.key();
                 if self.below(30) > 0 {
                     key.push(b'0' + kind);
+                }
+                if kind != SLOTS && (matches!(op, GIVE_BACK | RESET) || is_told(generation)) {
+                    resets.push([&key[..], b"#reset"].concat());
                 }
                 keys.push(key);
                 if kind == SLOTS {
@@ -204,7 +216,22 @@ impl Asking {
                 }
             }
         }
+        keys.extend(resets);
         self.call(scripts::mixed(), keys, record, holders)
+    }
+
+    /// The generation of a counter that a question is about, or that its answer is to tell.
+    fn generation(&mut self, op: u8, kind: u8) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "times are below 2^53")]
+        match op {
+            0 if kind != SLOTS && self.below(3) == 0 => TELL,
+            GIVE_BACK => match self.below(3) {
+                0 => -1.0,
+                1 => 0.0,
+                _ => self.now as f64,
+            },
+            _ => 0.0,
+        }
     }
 
     fn vandal(&mut self) -> Call {
@@ -223,6 +250,11 @@ impl Asking {
         call.keys.push(key);
         call
     }
+}
+
+/// Whether an answer is to tell a generation.
+fn is_told(generation: f64) -> bool {
+    generation.to_bits() == TELL.to_bits()
 }
 
 fn put(to: &mut Vec<u8>, numbers: &[f64]) {

@@ -40,6 +40,7 @@ fn rule(sort: Sort, counted: Counted, (count, period, burst): (u64, u64, u64)) -
             burst,
         }]],
         is_shared: false,
+        only: None,
         estimated: None,
         waits: None,
     }

@@ -235,7 +235,8 @@ impl Limit<'_> {
         let mut whole = 0;
         if who != Who::Node {
             let earlier = from.saturating_sub(self.lease_life());
-            whole += self.given_between(earlier, to, burst + leased(to));
+            // Whatever is out when all is given back, it and what is there are no more than the burst.
+            whole += self.given_between(earlier, to, burst);
             for (at, fault) in self.faults_between(from.saturating_sub(self.lease_life()), to) {
                 whole += match fault {
                     Fault::Forgot => burst + leased(*at),

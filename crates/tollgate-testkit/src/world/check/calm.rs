@@ -40,7 +40,7 @@ fn as_the_oracle(case: Case<'_>, rule: &Rule, amount: Amount) -> Result<(), Stri
             let says = if passes { "passes" } else { "doesn't pass" };
             return Err(format!("it {says} by the oracle, and not here: {told:?}"));
         }
-        let said = u64::try_from(told.decision.retry_after.as_micros()).unwrap_or(u64::MAX);
+        let said = u64::try_from(told.decision.wait().as_micros()).unwrap_or(u64::MAX);
         match told.decision.outcome {
             Outcome::Allowed => *stale = *latest,
             Outcome::Denied => {
@@ -93,7 +93,7 @@ fn told_waits(case: Case<'_>) -> Result<(), String> {
                 && (other.allowed || case.setting().rules.len() > 1)
                 && from <= other.at
                 && other.asked_at <= back.at
-                && (rule.is_shared || other.ask.who == back.ask.who)
+                && rule.counts_both(other.ask.who, back.ask.who)
         };
         // What was decided without the store is told to it some time.
         let untold = from.saturating_sub(rule.drains());

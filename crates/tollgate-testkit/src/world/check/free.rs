@@ -2,7 +2,7 @@
 //! of others that were refused.
 
 use super::bucket::{Bucket, units};
-use super::{Fault, Limit, Told};
+use super::{Fault, Limit, TICK, Told};
 use crate::world::story::{Amount, Counted, Gift, Sort};
 
 /// After something went wrong, what was on its way then has arrived or never will.
@@ -44,19 +44,18 @@ impl Limit<'_> {
     /// What may have been charged before this was refused, and when at the latest.
     fn charges(&self, told: &Told) -> Vec<(u64, u64)> {
         let setting = self.case.setting();
-        // What another limit refused may have been charged here, and given back.
-        let alone = setting.rules.len() == 1 && self.rule.amounts().count() == setting.versions;
         let answered = self.answers().filter(|other| {
-            other.asked_at <= told.at && !std::ptr::eq(*other, told) && (other.allowed || !alone)
+            other.asked_at <= told.at
+                && !std::ptr::eq(*other, told)
+                && (other.allowed || self.may_be_charged(other, told))
         });
         let answered = answered.flat_map(|other| self.charged_by(other, told));
-        let is_of = |who: usize| self.rule.is_shared || who == self.key;
         let unanswered = self
             .case
             .record
             .unanswered
             .iter()
-            .filter(|other| other.asked_at <= told.at && is_of(other.ask.who));
+            .filter(|other| other.asked_at <= told.at && self.is_of(other.ask.who));
         let late = 2 * setting.timeout * 1000;
         let unanswered = unanswered.map(|other| {
             let at = other.asked_at + other.ask.patience.unwrap_or(0) + late;
@@ -72,6 +71,22 @@ impl Limit<'_> {
             .for_each(|(at, _)| *at = (*at).min(told.asked_at));
         charges.sort_unstable();
         charges
+    }
+
+    /// Whether something that another limit denied may have been charged here when this was refused. Of a lease it is taken
+    /// while the others are asked, and comes back: until then, and for as long as a node knows of a refusal that came of it.
+    /// Elsewhere it is charged only where the limits of a request aren't together.
+    fn may_be_charged(&self, other: &Told, told: &Told) -> bool {
+        let setting = self.case.setting();
+        let alone = setting.rules.len() == 1 && self.rule.amounts().count() == setting.versions;
+        if alone || other.decision.outcome == tollgate_core::Outcome::Never {
+            return false;
+        }
+        if self.rule.has_leases() {
+            let (known, back) = (self.lease_life(), 4 * setting.delay + TICK);
+            return other.at + known + back >= told.asked_at;
+        }
+        setting.shards > 1
     }
 
     /// Whether others may have stood in line before it.

@@ -30,7 +30,7 @@ fn is_refused_too_early(case: Case<'_>, told: &Told) -> Result<(), String> {
         return Ok(());
     };
     let is_limit = told.fallback.is_none() && told.decision.outcome == Outcome::Denied;
-    let wait = u64::try_from(told.decision.retry_after.as_micros()).unwrap_or(u64::MAX);
+    let wait = u64::try_from(told.decision.wait().as_micros()).unwrap_or(u64::MAX);
     let until = told.at.saturating_add(wait);
     if is_limit && !told.allowed && until < told.asked_at + 1_000 * waits {
         Err(format!("refused, where it could wait: {told:?}"))

@@ -113,7 +113,7 @@ impl Asking {
             self.note(|record| record.answers[number].ended_at = Some(ended_at));
             return None;
         }
-        let wait = told.decision.retry_after;
+        let wait = told.decision.wait();
         let comes = self.ask.returns && told.decision.outcome == Outcome::Denied;
         (comes && wait < Duration::from_secs(120)).then_some((number, wait))
     }
@@ -173,7 +173,7 @@ impl Asking {
             Held::Permits(mut permits) => {
                 tokio::time::sleep(time).await;
                 match self.ask.ends {
-                    Ends::Cost(cost) => permits.settle(cost),
+                    Ends::Cost(cost) => drop(permits.settle(cost)),
                     Ends::Unsaid => drop(permits),
                     Ends::Cancelled => permits.cancel(),
                 }

@@ -16,6 +16,8 @@ pub struct Rule {
     pub versions: Vec<Vec<Amount>>,
     /// Whose: the one who asks, or all together.
     pub is_shared: bool,
+    /// The only one that it is for; it is for all if this isn't said.
+    pub only: Option<usize>,
     /// Whether costs are estimates, and on which terms.
     pub estimated: Option<Estimated>,
     /// For how long who is over it waits, in milliseconds.
@@ -139,12 +141,52 @@ impl Rule {
             failure,
             versions,
             is_shared,
+            only: None,
             estimated: is_estimated.then(|| Estimated {
                 within: random.pick(&[200, 2_000, 60_000, 60_000]),
                 refunds: random.below(2) == 0,
             }),
             waits: (random.below(5) == 0).then(|| random.pick(&[20, 200, 1_000, 3_000])),
         }
+    }
+
+    /// A leased rule for all together, which lets more pass than most.
+    pub(super) fn leased_for_all(versions: usize, random: &mut Random) -> Self {
+        let burst = random.pick(&[60, 100, 200]);
+        let (count, period) = random.pick(&[(burst, 1_000_000), (burst, 10_000_000)]);
+        let amount = Amount {
+            count,
+            period,
+            burst,
+        };
+        Self {
+            sort: Sort::Level(random.pick(&LEVELS)),
+            counted: Counted::Leased,
+            failure: Failure::Local,
+            versions: vec![vec![amount]; versions],
+            is_shared: true,
+            only: None,
+            estimated: None,
+            waits: None,
+        }
+    }
+
+    /// Whether requests of this one meet it.
+    pub fn is_for(&self, who: usize) -> bool {
+        self.only.is_none_or(|only| only == who)
+    }
+
+    /// Whether requests of these two count together, of whom the second meets it.
+    pub fn counts_both(&self, one: usize, other: usize) -> bool {
+        self.is_for(one) && (self.is_shared || one == other)
+    }
+
+    /// Whose requests it is for, as a file says it.
+    pub(super) fn matches(&self) -> String {
+        let only = self
+            .only
+            .map(|only| format!("match: {{key: \"{only}\"}}, "));
+        only.unwrap_or_default()
     }
 
     /// Whether the store keeps track of what is out by leases.
@@ -257,7 +299,16 @@ impl Rule {
         };
         match self.counted {
             Counted::Local => format!("{what}, counting: local"),
-            _ => format!("{what}, counting: {counted}, on_store_failure: {failure}"),
+            _ => {
+                // Both ways to say it: one word for all limits, and one for each kind.
+                let failure = match self.sort {
+                    Sort::Level(_) => failure.to_owned(),
+                    Sort::Window(_) => format!("{{rate: {failure}}}"),
+                    Sort::Quota(_) => format!("{{quota: {failure}}}"),
+                    Sort::Slots => format!("{{concurrency: {failure}}}"),
+                };
+                format!("{what}, counting: {counted}, on_store_failure: {failure}")
+            }
         }
     }
 }

@@ -16,7 +16,7 @@ pub struct Setting {
     pub shards: usize,
     /// How many who ask.
     pub keys: u64,
-    /// The rules, all of which apply to all requests.
+    /// The rules, which apply to all requests unless they are for one who asks.
     pub rules: Vec<Rule>,
     /// Versions of the policy.
     pub versions: usize,
@@ -122,6 +122,20 @@ impl Setting {
         longest / 2 + random.below(3 * longest) + 1_000
     }
 
+    /// Now and then one of several is denied more than others: by a rule of its own, beside a leased one for all.
+    pub(super) fn add_denied(&mut self, random: &mut Random) {
+        if random.below(4) > 0 {
+            return;
+        }
+        self.keys = self.keys.max(2);
+        self.rules.truncate(1);
+        let all = Rule::leased_for_all(self.versions, random);
+        self.rules[0].only = Some(0);
+        self.rules[0].is_shared = false;
+        let place = usize::try_from(random.below(2)).unwrap_or(0);
+        self.rules.insert(place, all);
+    }
+
     /// For how long a request waits at most, in microseconds.
     pub fn longest_wait(&self) -> u64 {
         let waits = self.rules.iter().filter_map(|rule| rule.waits);
@@ -139,9 +153,9 @@ impl Setting {
         let mut text = String::from("limits:\n");
         for (number, rule) in self.rules.iter().enumerate() {
             let key = if rule.is_shared { "all" } else { "key" };
-            let cost = rule.cost();
+            let (matches, cost) = (rule.matches(), rule.cost());
             // A String takes whatever is written.
-            let _ = write!(text, "- {{name: r{number}, key: {key}, {cost}");
+            let _ = write!(text, "- {{name: r{number}, key: {key}, {matches}{cost}");
             let _ = writeln!(text, "{}}}", rule.limit(version));
         }
         text

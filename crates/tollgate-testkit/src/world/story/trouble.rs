@@ -225,8 +225,7 @@ fn gift(setting: &Setting, (node, who): (usize, usize), random: &mut Random) -> 
     let index = |random: &mut Random, end: u64| usize::try_from(random.below(end)).unwrap_or(0);
     let rule = index(random, setting.rules.len() as u64);
     let Rule { sort, .. } = &setting.rules[rule];
-    let has_leases = setting.rules[rule].has_leases();
-    let is_whole = *sort == Sort::Slots || has_leases || random.below(2) == 0;
+    let is_whole = *sort == Sort::Slots || random.below(2) == 0;
     let units = 1 + random.below(setting.most_cost());
     Gift {
         node,
