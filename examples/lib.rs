@@ -36,6 +36,8 @@
 //! * `llm_budget_http`: an estimate is held while an answer is sent, and settled after it.
 //! * `policy_and_redis`: two instances share the limits of one policy file, and go on when the store is gone.
 //! * `reqwest_client`: a client that slows down before it is refused.
+//! * `reqwest_protected`: a client with an adaptive concurrency limit, a breaker, and retries within a budget.
+//! * `test_a_router`: a router behind a layer, tested on a clock that the test moves.
 
 /// The examples of `docs/adaptive.md`, of which some are layers.
 #[cfg(doctest)]

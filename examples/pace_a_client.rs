@@ -20,7 +20,7 @@ async fn main() -> Result<(), Refused> {
         .await
     {
         Err(Refused::TooLate(decision)) => {
-            println!("gave up: ready in {:.0?}", decision.retry_after)
+            println!("gave up: ready in {:.0?}", decision.wait())
         }
         other => println!("unexpected: {other:?}"),
     }

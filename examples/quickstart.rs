@@ -9,10 +9,7 @@ fn main() {
         if decision.is_allowed() {
             println!("request {request}: served, {} left", decision.remaining);
         } else {
-            println!(
-                "request {request}: 429, retry after {:?}",
-                decision.retry_after
-            );
+            println!("request {request}: 429, retry after {:?}", decision.wait());
         }
     }
 }

@@ -35,6 +35,23 @@ impl Queue for Limiter {
     }
 }
 
+/// A limiter whose turns begin when all are in its queue.
+struct Opened {
+    limiter: Limiter,
+    rate: Rate,
+}
+
+impl Queue for Opened {
+    async fn pass(&self, who: u32) {
+        self.limiter.pass(who).await;
+    }
+
+    fn begin(&self) {
+        let set = self.limiter.set_rate(self.rate);
+        set.expect("a rate that GCRA can represent");
+    }
+}
+
 impl Queue for Governor {
     async fn pass(&self, _who: u32) {
         self.until_ready().await;
@@ -73,6 +90,16 @@ fn ours(rate: u32, burst: u32) -> Limiter {
         .expect("a rate that GCRA can represent")
 }
 
+fn opened(rate: u32, burst: u32) -> Opened {
+    let rate = Rate::per_second(u64::from(rate)).burst(u64::from(burst));
+    let limiter = Limiter::builder(Rate::per_day(1))
+        .start_empty()
+        .unbounded_waiters()
+        .build()
+        .expect("a rate that GCRA can represent");
+    Opened { limiter, rate }
+}
+
 fn governor(rate: u32, burst: u32) -> Governor {
     let some = |count| NonZeroU32::new(count).expect("at least 1");
     let limiter =
@@ -94,7 +121,7 @@ fn leaky_bucket(rate: u32, burst: u32) -> leaky_bucket::RateLimiter {
 
 fn crowd(report: &mut Report) {
     let rounds = in_turns(ROUNDS, |who| match who {
-        0 => waiters::run(WAITERS, || ours(CROWD_RATE, 1)),
+        0 => waiters::run(WAITERS, || opened(CROWD_RATE, 1)),
         1 => waiters::run(WAITERS, || governor(CROWD_RATE, 1)),
         _ => waiters::run(WAITERS, || leaky_bucket(CROWD_RATE, 1)),
     });

@@ -227,6 +227,8 @@ where
     #[inline(always)]
     fn serve(&mut self, request: Request<()>) {
         let mut context = Context::from_waker(Waker::noop());
+        let is_ready = self.poll_ready(&mut context).is_ready();
+        assert!(is_ready, "it is always ready");
         let answer = pin!(self.call(request)).poll(&mut context);
         assert!(black_box(&answer).is_ready(), "nobody waits here");
     }

@@ -1,0 +1,106 @@
+//! A client of reqwest that an overloaded or failing API can't hurt: an adaptive concurrency limit, a circuit breaker, and retries
+//! within a budget.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tollgate::adaptive::{Bounds, Controller, Little};
+use tollgate::breaker::{Breaker, Thresholds};
+use tollgate::concurrency::Ending;
+use tollgate::protect::{Advice, Backoff, Budget, CallError, NotCalled, Protected, Retry};
+
+type Failed = Box<dyn std::error::Error>;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Failed> {
+    let (url, calls) = api().await?;
+    let client = reqwest::Client::new();
+
+    // As many concurrent calls as the API turns out to bear, between 2 and 50.
+    let bulkhead = Controller::new(Little::new(Bounds::new(2.0, 50.0)?)).concurrency();
+    let backend = Protected::new()
+        .breaker(Arc::new(Breaker::new(Thresholds::default())))
+        .bulkhead(Arc::new(bulkhead.build()));
+    // At most one retry for ten calls, so that retries don't overload what has just failed.
+    let backoff = Backoff::new().waits(Duration::from_millis(1), Duration::from_millis(10));
+    let retry = Retry::new(backoff).budget(Arc::new(Budget::percent(10)));
+
+    let fetch = async || {
+        let call = || async { client.get(&url).send().await?.error_for_status() };
+        let means = |result: &Result<reqwest::Response, reqwest::Error>| match result {
+            Ok(_) => Ending::Success,
+            // The request was wrong: that says nothing of how the API is.
+            Err(error)
+                if error
+                    .status()
+                    .is_some_and(|status| status.is_client_error()) =>
+            {
+                Ending::Ignored
+            }
+            Err(_) => Ending::Dropped,
+        };
+        let advise = |error: &CallError<reqwest::Error>| match error {
+            CallError::Failed(error)
+                if error.status().is_none_or(|status| status.is_server_error()) =>
+            {
+                Advice::Retry
+            }
+            // What isn't sent because the breaker is open isn't tried again: that is what the breaker is for.
+            _ => Advice::Stop,
+        };
+        retry.call(|| backend.call(call, means), advise).await
+    };
+
+    // One in twenty calls fails, and is repeated.
+    let mut served = 0;
+    for _ in 0..100 {
+        served += u32::from(fetch().await.is_ok());
+    }
+    println!(
+        "{served} of 100 were served, by {} calls",
+        calls.load(Ordering::Relaxed)
+    );
+    assert!(served >= 95, "{served}");
+
+    // The API fails for good: after some calls nothing is sent any more.
+    calls.store(BROKEN, Ordering::Relaxed);
+    let mut kept_back = 0;
+    for _ in 0..200 {
+        if let Err(gave_up) = fetch().await
+            && let CallError::NotCalled(NotCalled::Open(_)) = gave_up.error
+        {
+            kept_back += 1;
+        }
+    }
+    println!("it broke: {kept_back} of 200 weren't even sent");
+    assert!(kept_back > 0);
+    Ok(())
+}
+
+/// From this number of calls on the API is broken.
+const BROKEN: u32 = 1_000_000;
+
+/// An API of which one call in twenty fails; and how often it was called.
+async fn api() -> Result<(String, Arc<AtomicU32>), Failed> {
+    let calls = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&calls);
+    let answer = move || {
+        let number = count.fetch_add(1, Ordering::Relaxed);
+        let fails = number >= BROKEN || number % 20 == 19;
+        std::future::ready(if fails {
+            Err(StatusCode::SERVICE_UNAVAILABLE)
+        } else {
+            Ok("data")
+        })
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}/", listener.local_addr()?);
+    let app = Router::new().route("/", get(answer));
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    Ok((url, calls))
+}
