@@ -18,7 +18,7 @@ use tollgate::{Clock, Timestamp};
 
 mod policy;
 
-pub use policy::WatchEvent;
+pub use policy::{WatchEvent, read_settled};
 
 /// So long nothing may happen before files are read: a change often comes in several steps.
 const CALM: Duration = Duration::from_millis(150);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tollgate_engine::diff::Diff;
 use tollgate_engine::source::fingerprint;
-use tollgate_engine::watch::{FileWatch, POLL_EVERY};
+use tollgate_engine::watch::{FileWatch, POLL_EVERY, read_settled};
 use tollgate_engine::{Checked, Policy, Rejected};
 
 use crate::health::Concern;
@@ -126,9 +126,10 @@ impl Reloader {
     /// Puts the file in force if it says something else than when it was read last; which files that are.
     fn look(&self, service: &dyn Operated) -> Result<Vec<PathBuf>, Starved> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let Ok(read) = self.read() else {
+        let Some(path) = &self.path else {
             return Ok(Vec::new());
         };
+        let read = read_settled(path);
         let now = fingerprint(&read);
         let sources = match &read {
             Ok(checked) => &checked.sources,

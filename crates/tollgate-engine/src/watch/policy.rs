@@ -1,11 +1,11 @@
 //! Puts a policy in force when its files change, and reports what came of it.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::FileWatch;
+use super::{CALM, FileWatch};
 use crate::backend::Backend;
 use crate::diff::Diff;
 use crate::source::fingerprint;
@@ -148,7 +148,7 @@ impl<B: Backend> Follower<B> {
         let Some(engine) = self.engine.upgrade() else {
             return Some(files);
         };
-        let read = Policy::from_path(&self.path);
+        let read = read_settled(&self.path);
         let now = fingerprint(&read);
         if self.last.replace(now) == Some(now) {
             files.extend(names_of(&read));
@@ -190,6 +190,37 @@ impl<B: Backend> Follower<B> {
     }
 }
 
+/// Reads a policy whose files may be written at this moment: a rejected policy is read again after 150 ms.
+///
+/// A program that writes a file in place empties it first, and a watch that starts then would report an error that
+/// nobody made.
+///
+/// ```
+/// use tollgate_engine::watch::read_settled;
+///
+/// let rejected = read_settled("no-such-folder/policy.yaml".as_ref()).expect_err("no such file");
+/// assert!(rejected.in_one_line().contains("no-such-folder"));
+/// ```
+///
+/// # Errors
+/// The policy was rejected twice.
+pub fn read_settled(path: &Path) -> Result<Checked, Rejected> {
+    read_again_if_rejected(
+        || Policy::from_path(path),
+        || std::thread::park_timeout(CALM),
+    )
+}
+
+fn read_again_if_rejected<T, E>(
+    mut read: impl FnMut() -> Result<T, E>,
+    pause: impl FnOnce(),
+) -> Result<T, E> {
+    read().or_else(|_| {
+        pause();
+        read()
+    })
+}
+
 /// The files that were read.
 fn names_of(read: &Result<Checked, Rejected>) -> impl Iterator<Item = PathBuf> {
     let sources = match read {
@@ -197,4 +228,30 @@ fn names_of(read: &Result<Checked, Rejected>) -> impl Iterator<Item = PathBuf> {
         Err(rejected) => &rejected.sources,
     };
     sources.iter().map(|source| PathBuf::from(source.name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::read_again_if_rejected;
+
+    /// Reads these in turn; returns the outcome, how often it read and how often it paused.
+    fn read(outcomes: &[Result<u8, u8>]) -> (Result<u8, u8>, usize, usize) {
+        let (reads, pauses) = (Cell::new(0), Cell::new(0));
+        let next = || {
+            let outcome = outcomes[reads.get()];
+            reads.set(reads.get() + 1);
+            outcome
+        };
+        let outcome = read_again_if_rejected(next, || pauses.set(pauses.get() + 1));
+        (outcome, reads.get(), pauses.get())
+    }
+
+    #[test]
+    fn a_file_that_is_being_written_is_read_again_before_it_is_rejected() {
+        assert_eq!(read(&[Ok(1)]), (Ok(1), 1, 0));
+        assert_eq!(read(&[Err(1), Ok(2)]), (Ok(2), 2, 1));
+        assert_eq!(read(&[Err(1), Err(2)]), (Err(2), 2, 1));
+    }
 }
