@@ -1,6 +1,6 @@
 //! A request that passes at one look is decided, counted and answered as one that is asked about in full.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZero;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -55,12 +55,24 @@ struct Setting {
     is_alone: bool,
 }
 
+impl Setting {
+    /// The lone client's address for requests that show none, where those have a counter of their own: it would be a
+    /// second client.
+    fn address_of_nobody(self) -> Option<IpAddr> {
+        let has_counter = self.missing == OnMissingKey::OneCounter;
+        (self.is_alone && has_counter).then_some(ALONE)
+    }
+}
+
+const ALONE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+
 /// The layer on a clock of its own, and with `in_full` one in which a predicate has a say, so that nothing is known at one look.
 struct Played {
     app: Router,
     limiter: Arc<KeyedLimiter<Arc<Manual>>>,
     clock: Arc<Manual>,
     is_alone: bool,
+    address_of_nobody: Option<IpAddr>,
     asked: usize,
     /// Those that wait for their turn, by their numbers.
     waiting: Vec<(usize, Asked)>,
@@ -96,6 +108,7 @@ impl Played {
             limiter,
             clock,
             is_alone: setting.is_alone,
+            address_of_nobody: setting.address_of_nobody(),
             asked: 0,
             waiting: Vec::new(),
         }
@@ -103,10 +116,7 @@ impl Played {
 
     /// Who is answered then, and what.
     fn play(&mut self, step: &Step) -> Vec<(usize, Answer)> {
-        let only = |peer: IpAddr| {
-            let alone = IpAddr::from([192, 0, 2, 1]);
-            if self.is_alone { alone } else { peer }
-        };
+        let only = |peer: IpAddr| if self.is_alone { ALONE } else { peer };
         match step {
             Step::Ask(peer, hops) => {
                 let mut request = Request::new(axum::body::Body::empty());
@@ -114,7 +124,7 @@ impl Played {
                     let hops = http::HeaderValue::from_static(hops);
                     request.headers_mut().insert("x-forwarded-for", hops);
                 }
-                if let Some(peer) = peer.map(only) {
+                if let Some(peer) = peer.map(only).or(self.address_of_nobody) {
                     let extensions = request.extensions_mut();
                     extensions.insert(SocketAddr::new(peer, 1));
                 }
