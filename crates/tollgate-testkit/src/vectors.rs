@@ -83,7 +83,18 @@ pub fn load<T: DeserializeOwned>(name: &str) -> Result<Vec<T>, VectorsError> {
     load_from(&folder(), name)
 }
 
-fn load_from<T: DeserializeOwned>(folder: &Path, name: &str) -> Result<Vec<T>, VectorsError> {
+/// All sequences of the set `name` from a folder.
+///
+/// ```
+/// use std::path::Path;
+///
+/// let missing = tollgate_testkit::vectors::load_from::<u64>(Path::new("no-such-folder"), "governor");
+/// assert!(missing.is_err());
+/// ```
+///
+/// # Errors
+/// If the file is missing or a line is not a `T`; the error names the path.
+pub fn load_from<T: DeserializeOwned>(folder: &Path, name: &str) -> Result<Vec<T>, VectorsError> {
     let path = folder.join(format!("{name}.jsonl.gz"));
     let file = match File::open(&path) {
         Ok(file) => file,
