@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
+use crate::clock::DefaultClock;
 use crate::clock::{Clock, Clocked, Monotonic};
-use crate::limiter::DefaultClock;
 
 mod call;
 mod circuit;

@@ -7,14 +7,15 @@ use tollgate_core::{Booked, Charge, Decision, LimitError, Rate, Timestamp, Unboo
 
 pub(crate) mod locked;
 pub(crate) mod striped;
+pub(crate) mod switch;
 pub(crate) mod word;
 
 use locked::Locked;
 use striped::Striped;
+use switch::Switch;
 use word::Word;
 
 use crate::holds::HoldId;
-use crate::limiter::Switch;
 
 /// What is needed to give a reservation back.
 #[derive(Clone, Copy, Debug)]

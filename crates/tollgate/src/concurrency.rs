@@ -11,7 +11,6 @@ mod builder;
 mod gate;
 mod home;
 mod keyed;
-mod level;
 mod observer;
 mod permit;
 mod refused;
@@ -31,8 +30,8 @@ pub use permit::Permit;
 pub use refused::{NoPermit, Occupancy};
 pub use stats::Stats;
 
-pub(crate) use gate::Gate;
 use gate::MAX_LIMIT;
+pub(crate) use gate::{Gate, part};
 pub(crate) use stats::Tally;
 
 /// A permit that shares its limiter instead of borrowing it, to be moved into a task.
@@ -81,7 +80,7 @@ pub type OwnedPermit<C = Monotonic> = Permit<Arc<ConcurrencyLimiter<C>>>;
 /// # Ok::<(), tollgate::concurrency::NoPermit>(())
 /// ```
 pub struct ConcurrencyLimiter<C: Clock = Monotonic> {
-    gate: Gate,
+    pub(crate) gate: Gate,
     tally: Tally,
     observer: Option<Box<dyn PermitObserver>>,
     max_waiters: usize,

@@ -8,25 +8,21 @@ use std::time::Duration;
 use tollgate_core::{Decision, LimitError, Rate, Timestamp};
 
 use crate::Algorithm;
-use crate::acquire::Waiting;
 use crate::clock::{Clock, Monotonic};
-use crate::keyed::counters::Counters;
-use crate::keyed::hasher::KeyHasher;
 use crate::line::of_keys::KeyLines;
+use crate::line::waiting::Waiting;
+use crate::table::counters::Counters;
+use crate::table::hasher::KeyHasher;
 
 mod act;
-mod awaited;
 mod builder;
 mod entry;
-pub(crate) mod heap;
-pub(crate) mod index;
+mod held;
 mod kept;
 mod key;
-mod level;
 mod operator;
 mod owned;
 mod shard;
-pub(crate) mod slab;
 mod snapshot;
 mod table;
 mod tables;
@@ -37,11 +33,13 @@ pub use key::Key;
 pub use operator::ActiveKey;
 pub use owned::OwnedKey;
 
-pub use crate::keyed::{NoSlot, Stats};
 pub use crate::snapshot::SnapshotError;
+pub use crate::table::{NoSlot, Stats};
 pub use snapshot::Decoded;
 
-use awaited::Asks;
+pub(crate) use held::Held;
+
+use held::Asks;
 use shard::Lookup;
 use tables::Tables;
 

@@ -6,8 +6,8 @@ use std::hash::Hash;
 use tollgate_core::{Arithmetic, Decision, Rate};
 
 use crate::clock::{Clock, Monotonic};
-use crate::keyed::hasher::KeyHasher;
 use crate::line::{Line, Turn};
+use crate::table::hasher::KeyHasher;
 
 mod builder;
 mod codel;

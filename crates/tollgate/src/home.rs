@@ -16,10 +16,10 @@ pub(crate) mod sealed {
     use tollgate_core::{Decision, Outcome, Timestamp};
 
     use crate::Refused;
-    use crate::acquire::Waiting;
     use crate::cell::Ticket;
     use crate::line::meter::Meter;
     use crate::line::single::{Entered, Single};
+    use crate::line::waiting::Waiting;
     use crate::line::{Post, Stands, State};
     use crate::sync::{Ordering, fence};
 

@@ -5,26 +5,26 @@ use std::hash::Hash;
 
 use tollgate_core::{Decision, LimitError, Outcome, Pace, Rate};
 
-use crate::acquire::Waiting;
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::Home;
 use crate::line::of_keys::KeyLines;
+use crate::line::waiting::Waiting;
 use crate::sync::{AtomicU64, Backoff, Ordering};
+use crate::table::counters::Counters;
+use crate::table::hasher::KeyHasher;
 use crate::{AtCap, Tier};
 
 mod anchor;
 mod back;
 mod builder;
 mod cache_line;
-pub(crate) mod counters;
 mod glance;
-pub(crate) mod hasher;
 mod intervals;
 mod key;
-mod level;
 mod operator;
 mod owned;
 mod pace;
+mod parts;
 mod rated;
 mod shape;
 mod shard;
@@ -39,17 +39,16 @@ mod word;
 pub use builder::{Builder, Settings};
 pub use glance::Glance;
 pub use key::Key;
-pub(crate) use level::KeyParts;
-pub use operator::{ActiveKey, NoSlot, Stats};
+pub use operator::ActiveKey;
 pub use owned::OwnedKey;
+pub(crate) use parts::KeyParts;
 pub use tiered::{ByKey, OneRate, TierOf};
 pub use together::Together;
 
 pub use crate::snapshot::SnapshotError;
+pub use crate::table::{NoSlot, Stats};
 
 use anchor::Moment;
-use counters::Counters;
-use hasher::KeyHasher;
 use intervals::Tag;
 use pace::{InForce, PaceCell};
 use rated::Rated;

@@ -46,6 +46,7 @@
 
 mod acquire;
 pub mod adaptive;
+mod algorithm;
 mod at_cap;
 pub mod breaker;
 mod cell;
@@ -76,6 +77,7 @@ mod steps;
 #[doc(hidden)]
 pub mod stripes;
 mod sync;
+mod table;
 mod tier;
 #[cfg(feature = "quota")]
 pub mod tiers;
@@ -84,6 +86,7 @@ pub mod tree;
 mod vocabulary;
 pub mod wait;
 
+pub use algorithm::Algorithm;
 pub use at_cap::AtCap;
 pub use clock::Clock;
 pub use concurrency::{ConcurrencyLimiter, KeyedConcurrency};
@@ -91,7 +94,7 @@ pub use exact_keyed::ExactKeyedLimiter;
 pub use fair::FairLimiter;
 pub use keyed::KeyedLimiter;
 pub use lanes::Lanes;
-pub use limiter::{Algorithm, Limiter};
+pub use limiter::Limiter;
 pub use missing_key::OnMissingKey;
 #[cfg(feature = "quota")]
 pub use quota::{Quota, QuotaLimiter};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, LimitError, Rate, Timestamp, Unbooked};
 
-use crate::acquire::{Acquire, Waiting};
+use crate::acquire::Acquire;
 use crate::cell::{Cell, Ticket};
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::{Home, Lends};
@@ -14,15 +14,17 @@ use crate::line::lined::Lined;
 use crate::line::meter::Meter;
 use crate::line::places::Id;
 use crate::line::single::Single;
+use crate::line::waiting::Waiting;
 use crate::line::{Post, State};
 use crate::{Refused, Reservation};
 
 mod builder;
-mod level;
-mod switch;
 
-pub use builder::{Algorithm, Builder, DefaultClock, Settings};
-pub use switch::Switch;
+pub use builder::{Builder, Settings};
+
+pub use crate::algorithm::Algorithm;
+pub use crate::cell::switch::Switch;
+pub use crate::clock::DefaultClock;
 
 /// One limit, shared by any number of threads and tasks.
 ///
@@ -42,9 +44,9 @@ pub use switch::Switch;
 /// assert_eq!(passed(), 5);
 /// ```
 pub struct Limiter<C: Clock = Monotonic> {
-    cell: Cell,
-    clock: C,
-    line: Lined<()>,
+    pub(crate) cell: Cell,
+    pub(crate) clock: C,
+    pub(crate) line: Lined<()>,
     waiting: Waiting,
 }
 

@@ -23,6 +23,7 @@ pub(crate) mod places;
 pub(crate) mod queue;
 pub(crate) mod single;
 mod turn;
+pub(crate) mod waiting;
 
 use crate::Refused;
 use crate::cell::Ticket;

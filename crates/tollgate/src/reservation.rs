@@ -7,13 +7,13 @@ use std::{future::poll_fn, pin::pin};
 
 use tollgate_core::Timestamp;
 
-use crate::acquire::Seat;
 use crate::cell::Ticket;
 #[cfg(not(any(loom, shuttle)))]
 use crate::clock::alarm::Alarm;
 use crate::home::Home;
 use crate::home::sealed::Home as _;
 use crate::line::Post;
+use crate::line::waiting::Seat;
 
 /// Tokens taken now, to be used once [`delay`](Self::delay) has passed.
 ///

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::ConcurrencyLimiter;
 use crate::clock::{Clock, Monotonic};
-use crate::concurrency::{NoPermit, OwnedPermit, Permit, PermitHome, as_home, sealed};
+use crate::concurrency::{NoPermit, OwnedPermit, Permit, PermitHome, as_home, part, sealed};
 
 /// How much a request matters.
 ///
@@ -113,16 +113,6 @@ impl Default for Shares {
     fn default() -> Self {
         Self::new(70, 90)
     }
-}
-
-/// So many percent of a limit, rounded down, and one at least if there is any.
-#[inline]
-pub(crate) fn part(limit: u32, percent: u8) -> u32 {
-    let part = u64::from(limit) * u64::from(percent.min(100)) / 100;
-    // No part is more than the whole, so it fits.
-    u32::try_from(part)
-        .unwrap_or(limit)
-        .clamp(limit.min(1), limit)
 }
 
 /// Sheds less critical requests first: each class may use a part of one limit.

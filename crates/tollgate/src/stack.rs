@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 mod estimate;
 mod hold;
 mod level;
-pub(crate) mod limit;
+mod limit;
+mod limits;
 mod pass;
 mod terms;
 mod verdict;
@@ -17,7 +18,7 @@ pub use estimate::{Expire, Settled, Settlement, TimedEstimate};
 pub use hold::Hold;
 pub use level::{AnyLimit, Level, Settles};
 pub use pass::Pass;
-pub(crate) use pass::{AnyPermit, Slot};
+use pass::{AnyPermit, Slot};
 pub use terms::Terms;
 pub use verdict::{Kind, Passed, Refusal, StackVerdict};
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tollgate_core::{Decision, Outcome, Rate, Timestamp};
 
 use crate::clock::{Clock, Monotonic};
-use crate::keyed::hasher::KeyHasher;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
+use crate::table::hasher::KeyHasher;
 
 mod answer;
 mod builder;

@@ -8,10 +8,11 @@ use tollgate_core::{
 };
 
 use super::Ticket;
+use super::switch::Switch;
+use crate::Algorithm;
 use crate::holds::{HoldId, Holds};
 use crate::steps::Latest;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
-use crate::{Algorithm, limiter::Switch};
 
 /// One limit of any kind that needs more than a word.
 #[derive(Debug)]

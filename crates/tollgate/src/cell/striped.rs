@@ -26,8 +26,8 @@ use tollgate_core::{
 
 use super::Ticket;
 use super::word::{Mover, Word};
+use crate::cell::switch::Switch;
 use crate::holds::HoldId;
-use crate::limiter::Switch;
 use crate::sync::{AtomicBool, AtomicU64, Backoff, Ordering, Padded, thread_number};
 
 /// How much of the TAT line a stripe takes at once: about a microsecond. More would

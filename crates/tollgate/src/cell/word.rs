@@ -28,8 +28,8 @@ use tollgate_core::{
 };
 
 use super::Ticket;
+use crate::cell::switch::Switch;
 use crate::holds::Holds;
-use crate::limiter::Switch;
 use crate::steps::Latest;
 use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, PoisonError, fence};
 

@@ -1,7 +1,17 @@
 //! What all builders have in common: the settings of their limiter, and the clock that it will read.
 
 use super::Clock;
-use crate::limiter::DefaultClock;
+
+/// Stands for [`Monotonic`](super::Monotonic) until a limiter is built, so that a builder that is given another
+/// clock never calibrates this one.
+#[derive(Clone, Copy, Debug)]
+pub struct DefaultClock(());
+
+impl DefaultClock {
+    pub(crate) const fn new() -> Self {
+        Self(())
+    }
+}
 
 /// The settings `S` of a limiter that is to be built, and the clock that it will read: what every `Builder` is.
 ///

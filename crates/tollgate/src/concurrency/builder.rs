@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::gate::Gate;
 use super::stats::Tally;
 use super::{ConcurrencyLimiter, PermitObserver};
-use crate::acquire::Waiting;
+use crate::clock::DefaultClock;
 use crate::clock::{Clock, Clocked, Monotonic};
-use crate::limiter::DefaultClock;
+use crate::line::waiting::Waiting;
 
 /// Builds a [`ConcurrencyLimiter`]; made by [`ConcurrencyLimiter::builder`].
 ///

@@ -20,7 +20,6 @@ use std::collections::BTreeMap;
 use std::task::Waker;
 
 use super::Occupancy;
-use crate::shed::part;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, PoisonError};
 
 /// The highest limit: 31 bits of the word.
@@ -145,7 +144,7 @@ impl Gate {
 
     /// Whether a newcomer of this weight would enter.
     #[inline]
-    pub(super) fn fits(&self, weight: u32) -> bool {
+    pub(crate) fn fits(&self, weight: u32) -> bool {
         let word = Word(self.word.load(Ordering::Relaxed));
         !word.is_queued() && word.fits(weight)
     }
@@ -362,4 +361,14 @@ impl Gate {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// So many percent of a limit, rounded down, and one at least if there is any.
+#[inline]
+pub(crate) fn part(limit: u32, percent: u8) -> u32 {
+    let part = u64::from(limit) * u64::from(percent.min(100)) / 100;
+    // No part is more than the whole, so it fits.
+    u32::try_from(part)
+        .unwrap_or(limit)
+        .clamp(limit.min(1), limit)
 }

@@ -9,8 +9,8 @@ use tollgate_core::Timestamp;
 use super::gate::Gate;
 use super::stats::Tally;
 use super::{ConcurrencyLimiter, PermitObserver};
-use crate::acquire::Waiting;
 use crate::clock::Clock;
+use crate::line::waiting::Waiting;
 
 /// Who gave a [`Permit`](super::Permit): `&ConcurrencyLimiter`, an `Arc` of one, a key of a
 /// [`KeyedConcurrency`](super::KeyedConcurrency), or a [`Share`](crate::shed::Share) of a partition.
@@ -131,7 +131,7 @@ macro_rules! as_home {
             $home.timeout()
         }
 
-        fn waiting_in_total(&$self) -> Option<&$crate::acquire::Waiting> {
+        fn waiting_in_total(&$self) -> Option<&$crate::line::waiting::Waiting> {
             $home.waiting_in_total()
         }
     };

@@ -10,11 +10,11 @@ use super::gate::{Gate, MAX_LIMIT};
 use super::stats::{Count, Tally};
 use super::{Acquire, NoPermit, Occupancy, Stats};
 use crate::AtCap;
-use crate::acquire::Waiting;
 use crate::clock::{Clock, Monotonic};
-use crate::keyed::hasher::KeyHasher;
+use crate::line::waiting::Waiting;
 use crate::shards::Shards;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, PoisonError};
+use crate::table::hasher::KeyHasher;
 
 mod builder;
 mod key;

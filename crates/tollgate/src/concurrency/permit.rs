@@ -86,7 +86,7 @@ impl<H: PermitHome> Permit<H> {
     }
 
     #[inline]
-    pub(super) fn try_new(home: H, weight: u32) -> Result<Self, NoPermit> {
+    pub(crate) fn try_new(home: H, weight: u32) -> Result<Self, NoPermit> {
         match home.gate().try_enter(weight) {
             Some(in_flight) => Ok(Self::new(home, weight, in_flight)),
             None => Err(refuse(&home, weight)),

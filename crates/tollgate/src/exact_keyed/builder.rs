@@ -8,11 +8,11 @@ use super::ExactKeyedLimiter;
 use super::table::Plan;
 use super::tables::Tables;
 use super::tier::RateOf;
-use crate::acquire::Waiting;
+use crate::clock::DefaultClock;
 use crate::clock::{Clock, Clocked, Monotonic};
-use crate::keyed::counters::Counters;
-use crate::keyed::hasher::KeyHasher;
-use crate::limiter::DefaultClock;
+use crate::line::waiting::Waiting;
+use crate::table::counters::Counters;
+use crate::table::hasher::KeyHasher;
 use crate::tier::{Choice, all_for};
 use crate::{Algorithm, AtCap, Tier};
 

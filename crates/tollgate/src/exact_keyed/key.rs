@@ -9,20 +9,22 @@ use tollgate_core::{Decision, LimitError, Timestamp, Unbooked};
 
 use super::ExactKeyedLimiter;
 use super::act::{Look, Purpose, Reserve};
-use super::awaited::{Asks, Held};
+use super::held::{Asks, Held};
 use super::shard::Lookup;
-use crate::acquire::{Acquire, Waiting};
+use crate::acquire::Acquire;
 use crate::cell::Ticket;
 use crate::cell::locked::takes;
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::{Home, Lends};
-use crate::keyed::NoSlot;
 use crate::line::meter::Meter;
 use crate::line::places::Id;
 use crate::line::single::Single;
+use crate::line::waiting::Waiting;
 use crate::line::{Post, State};
+use crate::table::NoSlot;
 use crate::{Refused, Reservation, Tier};
 
+mod tickets;
 mod waits;
 
 /// One key of an [`ExactKeyedLimiter`], borrowed and hashed once, with the verbs of a

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::ExactKeyedLimiter;
 use crate::clock::Clock;
-use crate::keyed::{self, NoSlot};
+use crate::table::{NoSlot, Stats};
 
 /// A key that has something spent or is blocked; seen by [`ExactKeyedLimiter::for_each_active`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,10 +84,10 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     }
 
     /// What was counted so far. Keys never move, so `moved` and `stashed` stay 0.
-    pub fn stats(&self) -> keyed::Stats {
+    pub fn stats(&self) -> Stats {
         let (allowed, denied) = self.counters.sums();
         let (work, overflowed) = self.tables.work();
-        keyed::Stats {
+        Stats {
             allowed,
             denied,
             overflowed,
@@ -96,7 +96,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
             reset: work.reset,
             examined: work.examined,
             slots: work.slots,
-            ..keyed::Stats::default()
+            ..Stats::default()
         }
     }
 

@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, LimitError, Timestamp};
 
-use super::awaited::Held;
+use super::held::Held;
 use super::{ExactKeyedLimiter, Key, NoSlot};
 use crate::acquire::Acquire;
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::{Home, Lends};
-use crate::stack::limit::Shares;
 use crate::{Refused, Reservation, Tier};
 
 /// One key of an [`ExactKeyedLimiter`] that is shared in an `Arc`: what it reserves and waits for borrows
@@ -37,7 +36,7 @@ pub struct OwnedKey<K, C: Clock = Monotonic> {
     hash: u64,
     tier: Option<Tier>,
     /// Where what it waits for is put, if that is held.
-    pub(super) held: Option<Arc<Held>>,
+    pub(crate) held: Option<Arc<Held>>,
 }
 
 impl<K, C: Clock> ExactKeyedLimiter<K, C> {
@@ -179,17 +178,6 @@ impl<K: Eq + Clone, C: Clock> Lends for OwnedKey<K, C> {
         Self: 'a;
 
     fn limit(&self) -> Key<'_, K, K, C> {
-        self.key()
-    }
-}
-
-impl<K: Eq + Clone + Send + Sync, C: Clock> Shares for OwnedKey<K, C> {
-    type Key<'a>
-        = Key<'a, K, K, C>
-    where
-        Self: 'a;
-
-    fn borrowed(&self) -> Key<'_, K, K, C> {
         self.key()
     }
 }

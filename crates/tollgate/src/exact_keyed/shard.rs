@@ -13,13 +13,13 @@ use tollgate_core::{Decision, Ledger, Outcome, Timestamp};
 
 use super::act::Act;
 use super::entry::{Entry, HeapPlace, Origin};
-use super::heap::Heap;
-use super::index::{Index, tag};
 use super::kept::Kept;
-use super::slab::Slab;
 use super::tier::RateOf;
 use crate::holds::Holds;
 use crate::steps::Latest;
+use crate::table::heap::Heap;
+use crate::table::index::{Index, tag};
+use crate::table::slab::Slab;
 
 mod expiry;
 mod follow;

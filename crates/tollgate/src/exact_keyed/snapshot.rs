@@ -33,10 +33,10 @@ use super::tables::{Tables, each};
 use super::{Builder, ExactKeyedLimiter};
 use crate::Algorithm;
 use crate::clock::{Clock, Monotonic};
-use crate::keyed::hasher::KeyHasher;
 use crate::snapshot::{
     self, Loaded, SnapshotError, SnapshotReader, SnapshotWriter, Times, push_bytes,
 };
+use crate::table::hasher::KeyHasher;
 
 const KIND: &[u8; 8] = b"tollkeys";
 /// The first had no place for rates whose windows begin elsewhere than the limiter's own.

@@ -8,10 +8,10 @@ use super::FairLimiter;
 use super::codel::Codel;
 use super::meter::Meter;
 use super::wfq::Fair;
+use crate::clock::DefaultClock;
 use crate::clock::{Clock, Clocked, Monotonic};
-use crate::keyed::hasher::KeyHasher;
-use crate::limiter::DefaultClock;
 use crate::line::Line;
+use crate::table::hasher::KeyHasher;
 
 /// Builds a [`FairLimiter`]; made by [`FairLimiter::builder`].
 ///

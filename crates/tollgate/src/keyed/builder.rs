@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use tollgate_core::{Arithmetic, Gcra, LimitError, Rate, Timestamp, units};
 
-use super::counters::Counters;
-use super::hasher::KeyHasher;
 use super::intervals::Intervals;
 use super::pace::PaceCell;
 use super::table::Table;
 use super::{ByKey, KeyedLimiter, OneRate};
-use crate::acquire::Waiting;
+use crate::clock::DefaultClock;
 use crate::clock::{Clock, Clocked, Monotonic};
-use crate::limiter::DefaultClock;
+use crate::line::waiting::Waiting;
 use crate::sync::AtomicU64;
+use crate::table::counters::Counters;
+use crate::table::hasher::KeyHasher;
 use crate::tier::{Choice, Chooses, all_for};
 use crate::{AtCap, Tier};
 

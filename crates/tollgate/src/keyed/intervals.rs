@@ -13,15 +13,10 @@ use super::anchor::move_word;
 use super::back::SLACK;
 use super::word::KeyWord;
 use crate::sync::{AtomicU64, Ordering};
+use crate::table::hasher::{KEY_BITS, TAG_SHIFT};
 
 /// How many intervals are told apart, with the one that means none. A model has no time for many.
 const INTERVALS: usize = if cfg!(any(loom, shuttle)) { 8 } else { 1 << 10 };
-/// Where tags lie: above what tells keys apart whatever the interval.
-const SHIFT: u32 = 54;
-
-/// The bits of a fingerprint that are the key's alone.
-pub(crate) const KEY_BITS: u64 = (1 << SHIFT) - 1;
-
 /// Which interval, as it lies in a fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag(u64);
@@ -47,7 +42,7 @@ impl Tag {
     pub(crate) const NONE: Self = Self(0);
 
     const fn new(place: usize) -> Self {
-        Self((place as u64) << SHIFT)
+        Self((place as u64) << TAG_SHIFT)
     }
 
     /// What tells two fingerprints of one key apart, if anything.
@@ -78,7 +73,7 @@ impl Tag {
     }
 
     const fn place(self) -> usize {
-        (self.0 >> SHIFT) as usize
+        (self.0 >> TAG_SHIFT) as usize
     }
 }
 

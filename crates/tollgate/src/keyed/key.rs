@@ -6,13 +6,14 @@ use std::time::Duration;
 use tollgate_core::{Decision, Gcra, LimitError, Pace, Timestamp};
 
 use super::glance::Glance;
-use super::intervals::{KEY_BITS, Tag};
+use super::intervals::Tag;
 use super::pace::InForce;
 use super::rated::Rated;
 use super::{KeyedLimiter, NoSlot, OneRate};
 use crate::acquire::Acquire;
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::{Home, Lends};
+use crate::table::hasher::KEY_BITS;
 use crate::{Algorithm, Refused, Reservation, Tier};
 
 /// One key of a [`KeyedLimiter`], hashed once, with the verbs of a [`Limiter`](crate::Limiter). Made by

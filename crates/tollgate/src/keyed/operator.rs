@@ -1,6 +1,5 @@
 //! What an operator does to single keys, and sees of the whole table.
 
-use std::fmt;
 use std::hash::Hash;
 use std::time::Duration;
 
@@ -8,7 +7,6 @@ use tollgate_core::{Timestamp, units};
 
 use super::KeyedLimiter;
 use super::anchor::Moment;
-use super::intervals::KEY_BITS;
 use super::pace::InForce;
 use super::rated::Rated;
 use super::shard::Need;
@@ -16,31 +14,8 @@ use super::word::{Foreign, KeyWord};
 use crate::clock::Clock;
 use crate::home::sealed::Home;
 use crate::sync::Ordering;
-
-/// The key is new and the table has no slot for it, so nothing could be remembered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoSlot {
-    capacity: usize,
-}
-
-impl NoSlot {
-    pub(crate) const fn new(capacity: usize) -> Self {
-        Self { capacity }
-    }
-}
-
-impl fmt::Display for NoSlot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "no slot for a new key: more than the capacity of {} keys are active; \
-             build the limiter with a larger capacity",
-            self.capacity
-        )
-    }
-}
-
-impl std::error::Error for NoSlot {}
+use crate::table::hasher::KEY_BITS;
+use crate::table::{NoSlot, Stats};
 
 /// A key that has something spent or is blocked. The table knows it only by its fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,33 +27,6 @@ pub struct ActiveKey {
     pub idle_after: Duration,
     /// Whether it is blocked now.
     pub blocked: bool,
-}
-
-/// What a keyed limiter has counted. All but `slots` only grow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Stats {
-    /// Checks of a cost above 0 that passed.
-    pub allowed: u64,
-    /// Checks of a cost above 0 that were refused.
-    pub denied: u64,
-    /// Checks of new keys for which there was no slot.
-    pub overflowed: u64,
-    /// Active keys that were evicted, under [`AtCap::EvictNearestIdle`](crate::AtCap).
-    pub evicted: u64,
-    /// Keys whose slot was taken over, or freed, once they were idle; but for those in a stash.
-    pub expired: u64,
-    /// Keys that an operator reset.
-    pub reset: u64,
-    /// Keys, or slots of a table of fingerprints, that were looked at to find idle ones: the work of
-    /// expiry.
-    pub examined: u64,
-    /// Keys that were moved to another slot, as the table grew or to make room.
-    pub moved: u64,
-    /// Keys that were put into the stash, because their own lines were full.
-    pub stashed: u64,
-    /// Slots in use or ready for use now, of those that are reserved.
-    pub slots: u64,
 }
 
 impl<C: Clock, T> KeyedLimiter<C, T> {
@@ -181,9 +129,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         if shard.set(&key.ask(now, 0, 0), need, change) {
             Ok(())
         } else {
-            Err(NoSlot {
-                capacity: self.capacity,
-            })
+            Err(NoSlot::new(self.capacity))
         }
     }
 }

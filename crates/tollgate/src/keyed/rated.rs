@@ -14,13 +14,13 @@ use super::shard::{Answer, Need};
 use super::slot::ChargeRequest;
 use super::table::Candidates;
 use super::word::{Judged, KeyWord};
-use crate::acquire::Waiting;
 use crate::cell::Ticket;
 use crate::clock::Clock;
 use crate::home::sealed::{Home, Lends};
 use crate::line::meter::Meter;
 use crate::line::places::Id;
 use crate::line::single::Single;
+use crate::line::waiting::Waiting;
 use crate::line::{Post, State};
 use crate::{AtCap, Refused};
 

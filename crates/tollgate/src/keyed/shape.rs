@@ -1,6 +1,6 @@
 //! Linear hashing: how many lines are in use, and which of them a key may be in.
 
-use super::intervals::KEY_BITS;
+use crate::table::hasher::KEY_BITS;
 
 /// How many lines a shard uses: `base` of the table's lines are open to it at the start of a round,
 /// and of those the ones below `split` have been split in two.

@@ -21,17 +21,17 @@ use std::path::Path;
 use tollgate_core::{Pace, units};
 
 use super::anchor::Moment;
-use super::hasher::KeyHasher;
 use super::intervals::Tag;
 use super::shard::Need;
 use super::slot::ChargeRequest;
 use super::table::Table;
 use super::word::KeyWord;
 use super::{Builder, KeyedLimiter};
+use crate::clock::DefaultClock;
 use crate::clock::{Clock, Monotonic};
-use crate::limiter::DefaultClock;
 use crate::snapshot::{Loaded, SnapshotError, SnapshotReader, SnapshotWriter, Times};
 use crate::sync::Ordering;
+use crate::table::hasher::KeyHasher;
 
 const KIND: &[u8; 8] = b"tollgate";
 /// The first knew no intervals, the second no shared buckets.

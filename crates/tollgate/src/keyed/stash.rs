@@ -1,10 +1,10 @@
 //! Where keys go that find no place in their own lines.
 
 use super::cache_line::{CacheLine, CacheLines, SLOTS, Slot};
-use super::intervals::KEY_BITS;
 use super::shard::Need;
 use super::slot::take;
 use crate::sync::{AtomicU64, Ordering};
+use crate::table::hasher::KEY_BITS;
 
 /// How many slots of a table have one slot in its stash.
 const SLOTS_OF_ONE: usize = 64;

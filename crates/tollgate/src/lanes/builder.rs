@@ -6,8 +6,8 @@ use tollgate_core::{LimitError, Rate};
 
 use super::Lanes;
 use super::shares::Shares;
+use crate::clock::DefaultClock;
 use crate::clock::{Clock, Clocked, Monotonic};
-use crate::limiter::DefaultClock;
 use crate::line::Line;
 
 /// Builds [`Lanes`]; made by [`Lanes::builder`].

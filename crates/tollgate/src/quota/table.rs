@@ -19,8 +19,8 @@ use super::keeper::Unsaved;
 use super::period::Part;
 use super::set_back::reach;
 use crate::AtCap;
-use crate::keyed::hasher::KeyHasher;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, Padded, PoisonError};
+use crate::table::hasher::KeyHasher;
 
 const SHARDS: usize = 64;
 /// Idle keys that a new one drops: more than one, so that they become fewer.

@@ -11,8 +11,6 @@ use super::limit::{KeyedBook, Limit, Mark, Seen, Taken};
 use super::terms::Terms;
 use crate::keyed::KeyParts;
 
-mod from;
-
 /// One limit that a request meets, by name, and what the request costs it.
 ///
 /// ```
@@ -163,9 +161,11 @@ impl<'a> Level<'a> {
             `&key`, or `&limiter`; in tasks an `Arc<Limiter>` or a `key_owned(k)`; or charge a plain cost: \
             `Level::new(name, limit).cost(n)`"
 )]
-pub trait Settles<'a>: Into<AnyLimit<'a>> + sealed::Exactly {}
+pub trait Settles<'a>: Into<AnyLimit<'a>> + Exactly {}
 
-impl<'a, L: Into<AnyLimit<'a>> + sealed::Exactly> Settles<'a> for L {}
+impl<'a, L: Into<AnyLimit<'a>> + Exactly> Settles<'a> for L {}
+
+pub(super) use sealed::Exactly;
 
 mod sealed {
     /// Whoever settles an estimate.
@@ -174,10 +174,10 @@ mod sealed {
 
 /// A limit of any kind, as a [`Level`] takes it. Made by `into()` from what [`Level::new`] lists.
 #[derive(Clone)]
-pub struct AnyLimit<'a>(Inner<'a>);
+pub struct AnyLimit<'a>(pub(super) Inner<'a>);
 
 #[derive(Clone)]
-enum Inner<'a> {
+pub(super) enum Inner<'a> {
     Key(&'a (dyn Limit + 'a)),
     Shared(&'a (dyn Limit + 'a)),
     Slots(&'a (dyn Limit + 'a)),
@@ -211,7 +211,7 @@ macro_rules! each {
 
 impl<'a> AnyLimit<'a> {
     #[inline]
-    fn new(limit: &'a impl Limit) -> Self {
+    pub(super) fn new(limit: &'a impl Limit) -> Self {
         Self(match limit.breadth() {
             Breadth::Key => Inner::Key(limit),
             Breadth::Shared => Inner::Shared(limit),
@@ -219,7 +219,7 @@ impl<'a> AnyLimit<'a> {
         })
     }
 
-    fn owned(limit: impl Limit + Send + 'a) -> Self {
+    pub(super) fn owned(limit: impl Limit + Send + 'a) -> Self {
         Self(Inner::Owned(Arc::new(limit)))
     }
 

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 
 use super::{Allowance, Directory, Plan, TierError, Tiers};
+use crate::clock::DefaultClock;
 use crate::clock::{Clock, Clocked, Monotonic, Wall};
-use crate::limiter::DefaultClock;
 use crate::quota::{Quota, QuotaLimiter};
 use crate::{KeyedConcurrency, KeyedLimiter, Stack};
 

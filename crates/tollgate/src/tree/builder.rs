@@ -5,10 +5,10 @@ use tollgate_core::Rate;
 use super::Tree;
 use super::class::{Class, TreeError};
 use super::nodes::Nodes;
+use crate::clock::DefaultClock;
 use crate::clock::{Clock, Clocked, Monotonic};
-use crate::keyed::hasher::KeyHasher;
-use crate::limiter::DefaultClock;
 use crate::sync::Mutex;
+use crate::table::hasher::KeyHasher;
 
 /// Builds a [`Tree`]; made by [`Tree::builder`].
 ///

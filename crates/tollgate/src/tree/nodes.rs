@@ -7,9 +7,9 @@ use tollgate_core::Timestamp;
 use super::class::{Class, Compiled, TreeError};
 use super::node::{Branch, Id, Leaf, LeafAddress, Leaves, MAX_DEPTH, Member, Node, NodeId};
 use super::share::{Lending, Sum};
-use crate::exact_keyed::heap::Heap;
-use crate::exact_keyed::index::{Index, tag};
-use crate::exact_keyed::slab::Slab;
+use crate::table::heap::Heap;
+use crate::table::index::{Index, tag};
+use crate::table::slab::Slab;
 
 /// The nodes, and the sets of keyed leaves.
 #[derive(Debug)]

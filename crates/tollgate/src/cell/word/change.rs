@@ -4,7 +4,7 @@ use tollgate_core::{Arithmetic, Gcra, LimitError, Pace, Rate, Tat, Timestamp, un
 
 use super::anchor::BEFORE_ALL;
 use super::{NEAR, Settings, Word};
-use crate::limiter::Switch;
+use crate::cell::switch::Switch;
 use crate::sync::{Ordering, fence};
 
 /// How far the clock went back.

@@ -17,8 +17,8 @@ use tollgate_core::{Arithmetic, Decision, Outcome, Pace, Tat, Timestamp, Unbooke
 
 use super::super::Ticket;
 use super::{Settings, View, Word, judged};
+use crate::cell::switch::Switch;
 use crate::holds::HoldId;
-use crate::limiter::Switch;
 use crate::sync::Ordering;
 
 /// The most that is kept out, in word units: two years, so that the word can express it.

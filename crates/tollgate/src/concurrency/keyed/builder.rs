@@ -9,14 +9,14 @@ use tollgate_core::LimitError;
 use super::KeyedConcurrency;
 use super::shard::Shard;
 use crate::AtCap;
-use crate::acquire::Waiting;
+use crate::clock::DefaultClock;
 use crate::clock::{Clock, Clocked, Monotonic};
 use crate::concurrency::gate::Gate;
 use crate::concurrency::stats::Tally;
-use crate::keyed::hasher::KeyHasher;
-use crate::limiter::DefaultClock;
+use crate::line::waiting::Waiting;
 use crate::shards::Shards;
 use crate::sync::{AtomicU64, Mutex, Padded};
+use crate::table::hasher::KeyHasher;
 
 /// Fewest keys worth a shard of their own.
 const SHARD_KEYS: usize = 1_024;

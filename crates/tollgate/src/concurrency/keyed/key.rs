@@ -9,12 +9,12 @@ use std::time::Duration;
 use tollgate_core::Timestamp;
 
 use super::KeyedConcurrency;
-use crate::acquire::Waiting;
 use crate::clock::{Clock, Monotonic};
 use crate::concurrency::gate::Gate;
 use crate::concurrency::home::sealed::PermitHome;
 use crate::concurrency::stats::Tally;
 use crate::concurrency::{Acquire, NoPermit, Occupancy, Permit, PermitObserver};
+use crate::line::waiting::Waiting;
 
 /// A permit of one key that borrows the limiter.
 pub type KeyedPermit<'a, K, C = Monotonic> = Permit<KeySlot<&'a KeyedConcurrency<K, C>>>;
@@ -159,7 +159,7 @@ impl<'q, L: Handle, Q: ?Sized> Key<'q, L, Q> {
         keyed.occupancy(self.hash, self.key, self.limit)
     }
 
-    pub(in crate::concurrency) fn keyed(&self) -> &KeyedConcurrency<L::Key, L::Clock> {
+    pub(crate) fn keyed(&self) -> &KeyedConcurrency<L::Key, L::Clock> {
         self.limiter.keyed()
     }
 

@@ -4,8 +4,8 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 
 use crate::concurrency::gate::Gate;
-use crate::exact_keyed::index::{Index, tag};
-use crate::exact_keyed::slab::Slab;
+use crate::table::index::{Index, tag};
+use crate::table::slab::Slab;
 
 /// Keys that are pinned by a permit or a wait.
 #[derive(Debug)]

@@ -3,10 +3,10 @@
 use tollgate_core::Timestamp;
 
 use super::super::entry::{Entry, HeapPlace};
-use super::super::heap::Heap;
 use super::super::kept::Kept;
-use super::super::slab::Slab;
 use super::Shard;
+use crate::table::heap::Heap;
+use crate::table::slab::Slab;
 
 impl<K, A: Kept> Shard<K, A> {
     /// Until when an entry is blocked: the origin if it isn't.

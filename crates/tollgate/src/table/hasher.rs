@@ -5,7 +5,11 @@ use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use foldhash::SharedSeed;
 use foldhash::quality::FoldHasher;
 
-use super::intervals::KEY_BITS;
+/// Where a table of fingerprints has its tags: above the bits that tell keys apart.
+pub(crate) const TAG_SHIFT: u32 = 54;
+
+/// The bits of a fingerprint that are the key's alone.
+pub(crate) const KEY_BITS: u64 = (1 << TAG_SHIFT) - 1;
 
 /// A seeded hash. The seed is kept so that a snapshot can carry it.
 ///

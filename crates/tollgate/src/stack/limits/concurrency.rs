@@ -1,4 +1,4 @@
-//! Concurrency limits as levels of a stack: by slots, which a request holds while it runs.
+//! Concurrency limits as levels: by slots, which a request holds while it runs.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Timestamp};
 
-use super::home::SharedHome;
-use super::keyed::{Key, KeyedConcurrency};
-use super::{ConcurrencyLimiter, Ending, NoPermit, Occupancy, Permit, PermitHome};
 use crate::cell::Ticket;
 use crate::clock::Clock;
+use crate::concurrency::{
+    ConcurrencyLimiter, Ending, Key, KeyedConcurrency, NoPermit, Occupancy, Permit, PermitHome,
+    SharedHome,
+};
 use crate::stack::Kind;
+use crate::stack::level::AnyLimit;
 use crate::stack::limit::{Breadth, Limit, Seen, Taken};
 use crate::stack::{AnyPermit, Slot};
 
@@ -78,7 +80,7 @@ impl<C: Clock + 'static> Limit for Arc<ConcurrencyLimiter<C>> {
     }
 
     fn now(&self, seen: &mut Seen) -> Timestamp {
-        seen.read(&self.clock)
+        seen.read(self.clock())
     }
 
     fn look(&self, _now: Timestamp, cost: u64) -> Decision {
@@ -146,5 +148,28 @@ impl<H: PermitHome + Send + Sync> Slot for Permit<H> {
 
     fn tell(&mut self, ending: Ending) {
         Permit::tell(self, ending);
+    }
+}
+
+impl<'a, C: Clock + 'static> From<&'a Arc<ConcurrencyLimiter<C>>> for AnyLimit<'a> {
+    fn from(limiter: &'a Arc<ConcurrencyLimiter<C>>) -> Self {
+        Self::new(limiter)
+    }
+}
+
+impl<C: Clock + 'static> From<Arc<ConcurrencyLimiter<C>>> for AnyLimit<'_> {
+    fn from(limiter: Arc<ConcurrencyLimiter<C>>) -> Self {
+        Self::owned(limiter)
+    }
+}
+
+impl<'a, K, Q, C> From<&'a Key<'a, Arc<KeyedConcurrency<K, C>>, Q>> for AnyLimit<'a>
+where
+    K: Borrow<Q> + Send + Sync + 'static,
+    Q: Hash + Eq + ToOwned<Owned = K> + fmt::Debug + Sync + ?Sized,
+    C: Clock + 'static,
+{
+    fn from(key: &'a Key<'a, Arc<KeyedConcurrency<K, C>>, Q>) -> Self {
+        Self::new(key)
     }
 }

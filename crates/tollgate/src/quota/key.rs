@@ -1,4 +1,4 @@
-//! One key of a quota: its verbs by name, and a level of a stack.
+//! One key of a quota: its verbs by name.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,8 +8,6 @@ use tollgate_core::{Decision, Timestamp};
 use super::table::QuotaRequest;
 use super::{Quota, QuotaLimiter, Receipt, decision};
 use crate::clock::{Clock, Wall};
-use crate::stack::Kind;
-use crate::stack::limit::{Breadth, Limit, Seen, Shares, Taken};
 
 /// One key of a [`QuotaLimiter`], maybe under a quota of its own: what a
 /// [`Stack`](crate::Stack) meets. Made by [`QuotaLimiter::key`].
@@ -89,17 +87,6 @@ impl<C: Clock> OwnedKey<C> {
     pub fn at(mut self, quota: &Quota) -> Self {
         self.quota = Some(quota.clone());
         self
-    }
-}
-
-impl<C: Clock> Shares for OwnedKey<C> {
-    type Key<'a>
-        = Key<'a, C>
-    where
-        Self: 'a;
-
-    fn borrowed(&self) -> Key<'_, C> {
-        self.key()
     }
 }
 
@@ -184,26 +171,12 @@ impl<'a, C: Clock> Key<'a, C> {
         (judged.used, ends_at.map(|(_, end)| end))
     }
 
-    fn charge(&self, now: Timestamp, cost: u64) -> Result<Receipt, Decision> {
-        let charged = self.limiter.charge_at(now, self.key, self.quota, cost);
-        charged.map_err(|refused| *refused.decision())
-    }
-}
-
-impl<C: Clock> Limit for Key<'_, C> {
-    fn kind(&self) -> Kind {
-        Kind::Quota
+    pub(crate) fn clock(&self) -> &C {
+        &self.limiter.clock
     }
 
-    fn breadth(&self) -> Breadth {
-        Breadth::Key
-    }
-
-    fn now(&self, seen: &mut Seen) -> Timestamp {
-        seen.read(self.limiter.clock())
-    }
-
-    fn look(&self, now: Timestamp, cost: u64) -> Decision {
+    /// What is left now and whether this cost passes, without charging anything.
+    pub(crate) fn look(&self, now: Timestamp, cost: u64) -> Decision {
         let look = |cost| self.limiter.look_at(now, self.key, self.quota, cost);
         match look(cost) {
             // `remaining` is what is left now, not what would be left after this.
@@ -212,18 +185,8 @@ impl<C: Clock> Limit for Key<'_, C> {
         }
     }
 
-    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
-        self.charge(now, cost).map(Taken::Quota)
-    }
-
-    fn put_back(&self, now: Timestamp, taken: Taken) {
-        self.settle(now, taken, 0);
-    }
-
-    fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
-        let Taken::Quota(mut receipt) = taken else {
-            return;
-        };
+    /// Ends a charge of which `spent` was spent.
+    pub(crate) fn settle(&self, now: Timestamp, mut receipt: Receipt, spent: u64) {
         if spent < receipt.cost {
             receipt.cost -= spent;
             self.limiter.give_back_at(now, self.key, receipt);
@@ -232,6 +195,11 @@ impl<C: Clock> Limit for Key<'_, C> {
             let left = self.look(now, 0).remaining;
             let _ = self.charge(now, (spent - receipt.cost).min(left));
         }
+    }
+
+    pub(crate) fn charge(&self, now: Timestamp, cost: u64) -> Result<Receipt, Decision> {
+        let charged = self.limiter.charge_at(now, self.key, self.quota, cost);
+        charged.map_err(|refused| *refused.decision())
     }
 }
 

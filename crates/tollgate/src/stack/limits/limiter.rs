@@ -1,15 +1,17 @@
-//! A limiter as a level of a stack.
+//! One limiter as a level.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate_core::{Decision, Timestamp, Unbooked};
 
-use super::Limiter;
+use crate::Limiter;
 use crate::cell::Cell;
 use crate::clock::Clock;
 use crate::home::sealed::Home;
 use crate::line::Post;
 use crate::stack::Kind;
+use crate::stack::level::{AnyLimit, Exactly, Inner};
 use crate::stack::limit::{Breadth, Limit, Mark, Seen, Taken};
 
 impl<C: Clock> Limit for Limiter<C> {
@@ -86,3 +88,26 @@ impl<C: Clock> Limit for Limiter<C> {
         }
     }
 }
+
+impl<'a, C: Clock> From<&'a Limiter<C>> for AnyLimit<'a> {
+    #[inline]
+    fn from(limiter: &'a Limiter<C>) -> Self {
+        Self::new(limiter)
+    }
+}
+
+impl<'a, C: Clock> From<&'a Arc<Limiter<C>>> for AnyLimit<'a> {
+    fn from(limiter: &'a Arc<Limiter<C>>) -> Self {
+        Self::new(&**limiter)
+    }
+}
+
+impl<'a, C: Clock + 'a> From<Arc<Limiter<C>>> for AnyLimit<'a> {
+    fn from(limiter: Arc<Limiter<C>>) -> Self {
+        Self(Inner::Owned(limiter))
+    }
+}
+
+impl<C: Clock> Exactly for &Limiter<C> {}
+impl<C: Clock> Exactly for &Arc<Limiter<C>> {}
+impl<C: Clock> Exactly for Arc<Limiter<C>> {}

@@ -1,55 +1,13 @@
-//! Waiting for an estimate: a wait in line that holds what it gets, from the very turn on.
-//!
-//! Whoever passes is charged by whoever moves the line, which may be another thread, some time before it notices. What it gets
-//! has to be out from then on: if it were charged first and held when it wakes, what drains between would be given back as well.
+//! Waiting for an estimate: a wait in line that holds what it gets.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use tollgate_core::Timestamp;
-
-use super::OwnedKey;
 use crate::acquire::Acquire;
-use crate::cell::Ticket;
 use crate::clock::Clock;
+use crate::exact_keyed::{Held, OwnedKey};
 use crate::stack::limit::Taken;
 use crate::stack::{Hold, Terms};
-use crate::sync::{Mutex, PoisonError};
-use crate::{Level, Refused, Tier};
-
-/// On which terms a key is asked, kept of each that waits.
-#[derive(Clone, Debug, Default)]
-pub struct Asks {
-    /// None stands for the limiter's own rate, or what its function says of the key.
-    pub(super) tier: Option<Tier>,
-    /// Where to put what is held; none if it is charged.
-    pub(super) held: Option<Arc<Held>>,
-}
-
-/// What one waiter holds since its turn came.
-#[derive(Debug)]
-pub(super) struct Held {
-    longest: Duration,
-    /// Locked under the lock of a line, or under none, and nothing is locked under it.
-    taken: Mutex<Option<(Ticket, Timestamp)>>,
-}
-
-impl Held {
-    /// How long what is taken at this time may be out.
-    pub(super) fn until(&self, now: Timestamp) -> Timestamp {
-        now + self.longest
-    }
-
-    pub(super) fn put(&self, ticket: Ticket, until: Timestamp) {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        *taken = Some((ticket, until));
-    }
-
-    fn take(&self) -> Option<(Ticket, Timestamp)> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.take()
-    }
-}
+use crate::{Level, Refused};
 
 impl<K, C> Acquire<OwnedKey<K, C>>
 where
@@ -124,10 +82,7 @@ assert_eq!(acme.peek().remaining, 2_500);
     }
 
     fn awaited(self, terms: Terms) -> (Self, Awaited) {
-        let held = Arc::new(Held {
-            longest: terms.longest(),
-            taken: Mutex::new(None),
-        });
+        let held = Arc::new(Held::new(terms.longest()));
         let awaited = Awaited {
             level: Level::estimated("", self.home().clone(), self.cost()),
             terms,

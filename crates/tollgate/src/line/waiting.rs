@@ -1,0 +1,73 @@
+//! How many wait, and how many may.
+
+use crate::sync::{AtomicUsize, Ordering};
+
+/// How many wait on one limiter, and how many may.
+#[derive(Debug)]
+pub struct Waiting {
+    current: AtomicUsize,
+    most: usize,
+}
+
+impl Waiting {
+    pub(crate) const DEFAULT_MAX: usize = 65_536;
+
+    pub(crate) fn new(most: usize) -> Self {
+        Self {
+            current: AtomicUsize::new(0),
+            most,
+        }
+    }
+
+    pub(crate) fn current(&self) -> usize {
+        self.current.load(Ordering::Relaxed)
+    }
+
+    /// Counts one more waiter, unless there are too many.
+    pub(crate) fn enter(&self) -> bool {
+        // The count guards no other memory, so its order with other words doesn't matter.
+        let fits = self.current.fetch_add(1, Ordering::Relaxed) < self.most;
+        if !fits {
+            self.leave();
+        }
+        fits
+    }
+
+    /// Counts one more waiter, which holds a reservation already and so isn't turned away.
+    fn enter_anyway(&self) {
+        self.current.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn leave(&self) {
+        self.current.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A waiter's place; dropping it frees the place.
+#[derive(Debug)]
+pub(crate) struct Seat<'a>(&'a Waiting);
+
+impl<'a> Seat<'a> {
+    /// A place in the queue, unless it is full.
+    pub(crate) fn enter(waiting: &'a Waiting) -> Option<Self> {
+        // Made only if there is room, because dropping it counts.
+        waiting.enter().then(|| Self(waiting))
+    }
+
+    /// Gives the place up without freeing it: the place in line frees it later.
+    pub(crate) fn keep(self) {
+        std::mem::forget(self);
+    }
+
+    /// A place for a waiter that holds a reservation already.
+    pub(crate) fn enter_anyway(waiting: &'a Waiting) -> Self {
+        waiting.enter_anyway();
+        Self(waiting)
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}

@@ -1,0 +1,10 @@
+//! Each kind of limit as a level of a stack: the stack knows the limiters, and no limiter knows the stack.
+
+mod awaited;
+mod concurrency;
+mod exact_keyed;
+mod keyed;
+mod limiter;
+#[cfg(feature = "quota")]
+mod quota;
+mod tree;

@@ -1,0 +1,56 @@
+//! Leaves of a tree as levels.
+
+use tollgate_core::{Decision, Timestamp};
+
+use crate::clock::Clock;
+use crate::stack::Kind;
+use crate::stack::level::AnyLimit;
+use crate::stack::limit::{Breadth, Limit, Seen, Taken};
+use crate::tree::TreeLevel;
+
+impl<C: Clock> Limit for TreeLevel<'_, C> {
+    fn kind(&self) -> Kind {
+        Kind::Rate
+    }
+
+    fn breadth(&self) -> Breadth {
+        Breadth::Shared
+    }
+
+    fn now(&self, seen: &mut Seen) -> Timestamp {
+        seen.read(self.tree.clock())
+    }
+
+    fn look(&self, now: Timestamp, cost: u64) -> Decision {
+        // A cost of 0 only looks; a refused one lets the tree know that its class wants.
+        match cost {
+            0 => self.tree.peek_at(now, self.leaf, 0).decision,
+            _ => self.tree.ask_at(now, self.leaf, cost).decision,
+        }
+    }
+
+    fn fits(&self, seen: &mut Seen, cost: u64) -> bool {
+        let now = seen.read(self.tree.clock());
+        self.tree.would_pass_at(now, self.leaf, cost)
+    }
+
+    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
+        match self.tree.take_at(now, self.leaf, cost) {
+            // Boxed, because it holds a booking of every class up to the root.
+            Ok(receipt) => Ok(Taken::Tree(Box::new(receipt))),
+            Err(ruling) => Err(ruling.decision),
+        }
+    }
+
+    fn put_back(&self, now: Timestamp, taken: Taken) {
+        if let Taken::Tree(receipt) = taken {
+            self.tree.give_back_at(now, *receipt);
+        }
+    }
+}
+
+impl<'a, C: Clock> From<&'a TreeLevel<'a, C>> for AnyLimit<'a> {
+    fn from(leaf: &'a TreeLevel<'a, C>) -> Self {
+        Self::new(leaf)
+    }
+}
