@@ -3,8 +3,7 @@
 use core::fmt::Debug;
 use core::time::Duration;
 
-use crate::fixed_window::Window;
-use crate::sliding_counter::Counts;
+use crate::windows::{Counts, Window};
 use crate::{Decision, LimitError, Outcome, Rate, Timestamp};
 
 pub(crate) mod sealed {

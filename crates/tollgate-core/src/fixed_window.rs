@@ -1,10 +1,10 @@
 //! Fixed window: a count that starts again at each boundary, or one window after the first hit.
 
-use core::fmt;
 use core::time::Duration;
 
 use crate::arithmetic::{Charge, Mark, Since, sealed};
-use crate::time::duration_nanos;
+use crate::span::Span;
+use crate::windows::Window;
 use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
 /// At most `count` in each window of one period.
@@ -42,35 +42,6 @@ pub enum Align {
 impl Default for Align {
     fn default() -> Self {
         Self::Boundary(Timestamp::ZERO)
-    }
-}
-
-/// The state of a [`FixedWindow`]: how many passed since the window began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Window {
-    start: Timestamp,
-    count: u64,
-}
-
-impl Window {
-    /// The window that began at `start` and has counted `count`.
-    ///
-    /// ```
-    /// use tollgate_core::{Arithmetic, FixedWindow, Rate, Timestamp, Window};
-    ///
-    /// let limit = FixedWindow::new(Rate::per_minute(5))?;
-    /// let window = Window::from_parts(Timestamp::from_secs(60), 3);
-    /// assert_eq!(limit.remaining(&window, Timestamp::from_secs(90)), 2);
-    /// assert_eq!(window.parts(), (Timestamp::from_secs(60), 3));
-    /// # Ok::<(), tollgate_core::LimitError>(())
-    /// ```
-    pub const fn from_parts(start: Timestamp, count: u64) -> Self {
-        Self { start, count }
-    }
-
-    /// The start and the count: what [`from_parts`](Self::from_parts) takes.
-    pub const fn parts(&self) -> (Timestamp, u64) {
-        (self.start, self.count)
     }
 }
 
@@ -272,73 +243,6 @@ impl Arithmetic for FixedWindow {
             count: self.span.limit,
             ..self.open(&Window::default(), now)
         }
-    }
-}
-
-/// A count and a window length, shared by the three window algorithms.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Span {
-    pub(crate) rate: Rate,
-    pub(crate) limit: u64,
-    pub(crate) nanos: u64,
-}
-
-/// All of it follows from the rate.
-impl fmt::Debug for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.rate.fmt(f)
-    }
-}
-
-/// The longest window: so that two of them still fit a timestamp.
-const LONGEST_NANOS: u64 = u64::MAX / 2;
-
-impl Span {
-    /// A span whose burst is its count, as a window algorithm has it.
-    pub(crate) fn exactly(rate: Rate, algorithm: &'static str) -> Result<Self, LimitError> {
-        let span = Self::new(rate)?;
-        let count = rate.count();
-        if rate.finite().is_some() && rate.burst_size() != count {
-            return Err(LimitError::BurstIsNotCount { rate, algorithm });
-        }
-        Ok(span)
-    }
-
-    /// A span of any burst; zero limits to nothing over any window.
-    pub(crate) fn new(rate: Rate) -> Result<Self, LimitError> {
-        let period = rate.period().unwrap_or(Duration::from_secs(1));
-        let nanos = duration_nanos(period);
-        if nanos == 0 {
-            return Err(LimitError::NoPeriod { rate });
-        }
-        if nanos > LONGEST_NANOS {
-            return Err(LimitError::WindowOutOfRange { rate });
-        }
-        Ok(Self {
-            rate,
-            limit: rate.count(),
-            nanos,
-        })
-    }
-
-    /// So many windows, if there are any.
-    pub(crate) fn lasts(&self, windows: u64) -> Duration {
-        match self.rate.period() {
-            None => Duration::ZERO,
-            // Two of the longest fit.
-            Some(_) => Duration::from_nanos(self.nanos * windows),
-        }
-    }
-
-    /// The start of the window that holds `now`, for windows placed around `boundary`.
-    pub(crate) fn start_of(&self, now: Timestamp, boundary: Timestamp) -> Timestamp {
-        let phase = boundary.as_nanos() % self.nanos;
-        let since = now.as_nanos().saturating_sub(phase) % self.nanos;
-        if now.as_nanos() < phase {
-            // The window that began before the origin is cut off by it.
-            return Timestamp::ZERO;
-        }
-        Timestamp::from_nanos(now.as_nanos() - since)
     }
 }
 

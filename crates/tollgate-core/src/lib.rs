@@ -45,9 +45,11 @@ mod exact;
 mod ledger;
 mod rate;
 mod reason;
+mod span;
 mod time;
 pub mod units;
 mod wide;
+mod windows;
 
 mod fixed_window;
 mod gcra;
@@ -61,16 +63,17 @@ pub use book::Book;
 pub use decision::{Decision, Outcome};
 pub use error::LimitError;
 pub use exact::Level;
-pub use fixed_window::{Align, FixedWindow, Window};
+pub use fixed_window::{Align, FixedWindow};
 pub use gcra::{Gcra, Pace, Tat};
 pub use leaky_bucket::LeakyBucket;
 pub use ledger::{Booked, Ledger, Unbooked};
 pub use rate::{Rate, RateParseError};
 pub use reason::DenyReason;
-pub use sliding_counter::{Counts, SlidingCounter};
+pub use sliding_counter::SlidingCounter;
 pub use sliding_log::{Log, SlidingLog};
 pub use time::Timestamp;
 pub use token_bucket::{Bucket, TokenBucket};
+pub use windows::{Counts, Window};
 
 /// The example of the crate's front page.
 #[cfg(doctest)]

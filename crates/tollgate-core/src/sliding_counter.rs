@@ -4,7 +4,8 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::arithmetic::{Charge, Mark, Since, sealed};
-use crate::fixed_window::Span;
+use crate::span::Span;
+use crate::windows::{Counts, largest_burst};
 use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
 /// About `count` in any trailing window, in constant memory.
@@ -42,56 +43,6 @@ impl fmt::Debug for SlidingCounter {
             .field("span", &self.span)
             .finish_non_exhaustive()
     }
-}
-
-/// The state of a [`SlidingCounter`]: the count of the window that began at `start`, and of the
-/// one before it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    start: Timestamp,
-    previous: u64,
-    current: u64,
-}
-
-impl Counts {
-    /// The counts of the window that began at `start` and of the one before it.
-    ///
-    /// ```
-    /// use tollgate_core::{Arithmetic, Counts, Rate, SlidingCounter, Timestamp};
-    ///
-    /// let limit = SlidingCounter::new(Rate::per_second(100))?;
-    /// let counts = Counts::from_parts(Timestamp::from_secs(7), 80, 10);
-    /// // Half of the previous 80 are in view, and the current 10.
-    /// assert_eq!(limit.remaining(&counts, Timestamp::from_millis(7_500)), 50);
-    /// # Ok::<(), tollgate_core::LimitError>(())
-    /// ```
-    pub const fn from_parts(start: Timestamp, previous: u64, current: u64) -> Self {
-        Self {
-            start,
-            previous,
-            current,
-        }
-    }
-
-    /// When the current window began.
-    pub const fn start(&self) -> Timestamp {
-        self.start
-    }
-
-    /// What passed in the window before the current one.
-    pub const fn previous(&self) -> u64 {
-        self.previous
-    }
-
-    /// What passed in the current window.
-    pub const fn current(&self) -> u64 {
-        self.current
-    }
-}
-
-/// The largest burst that a sliding counter of this count takes: 1.5 ×.
-pub(crate) const fn largest_burst(count: u64) -> u64 {
-    count.saturating_add(count / 2)
 }
 
 /// The time this many nanoseconds later; `None` beyond the last representable time.

@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use core::time::Duration;
 
 use crate::arithmetic::{Charge, Mark, Since, sealed};
-use crate::fixed_window::Span;
+use crate::span::Span;
 use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
 /// At most `count` in any trailing window `(t − period, t]`.
