@@ -114,15 +114,18 @@ where
     handle: Arc<Handle<Table<K, T>, C>>,
 }
 
-impl<C: Clock + Clone + 'static> KeyedDebounce<C> {
-    pub(crate) fn new(debounce: Debounce<C>, capacity: usize) -> Self {
-        Self {
-            debounce,
+impl<C: Clock + Clone + 'static> Debounce<C> {
+    /// One debounce for each key, of which at most `capacity` are kept.
+    pub fn keyed(self, capacity: usize) -> KeyedDebounce<C> {
+        KeyedDebounce {
+            debounce: self,
             capacity,
             when_full: WhenFull::default(),
         }
     }
+}
 
+impl<C: Clock + Clone + 'static> KeyedDebounce<C> {
     /// What happens to a new key when the table is full.
     pub const fn when_full(mut self, when_full: WhenFull) -> Self {
         self.when_full = when_full;

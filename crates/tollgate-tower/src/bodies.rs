@@ -8,7 +8,7 @@ use http::Response;
 use tollgate_http::guard::{Held, Rest, Ticket};
 
 use crate::body::Body;
-use crate::future::replied;
+use crate::reply::replied;
 
 /// A type of body that any other can be put into, as the boxed ones of frameworks: so a refusal can be of the type that the
 /// service's own answers have, and nothing is put around those.

@@ -6,13 +6,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::Entry;
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http::{Response, StatusCode};
 use pin_project_lite::pin_project;
-use tollgate_http::guard::{Failed, Fields, Held, Refused, Reply, Rest, Ticket, Used};
+use tollgate_http::guard::{Failed, Held, Refused, Ticket};
 
 use crate::bodies::Bodies;
-use crate::names;
+use crate::reply::{replace, write};
 
 pin_project! {
     /// The answer to a request, on its way. Dropping it gives back what the request holds.
@@ -109,27 +108,6 @@ where
     }
 }
 
-/// Writes what is to be said of the limit, and says what is held until the body has ended.
-#[inline(always)]
-pub(crate) fn replied<O, E, H: Held>(
-    result: &mut Result<Response<O>, E>,
-    ticket: Ticket<H>,
-) -> Option<Rest<H>> {
-    let Ok(response) = result else {
-        ticket.failed();
-        return None;
-    };
-    let (fields, rest) = ticket.replied(&ReplyHead {
-        status: response.status(),
-        headers: response.headers(),
-        extensions: response.extensions(),
-    });
-    if !fields.is_empty() {
-        write(fields, response.headers_mut(), add);
-    }
-    rest
-}
-
 /// The answer to a refused request.
 pub(crate) fn refusal<O, H: Held, M: Bodies<O, H>>(refused: Refused) -> Response<M::Body> {
     let mut response = Response::new(M::refusal(refused.body));
@@ -149,75 +127,6 @@ pub(crate) fn failure<O, H: Held, M: Bodies<O, H>>(failed: Failed) -> Response<M
         StatusCode::from_u16(failed.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     write(failed.fields, response.headers_mut(), replace);
     response
-}
-
-/// Writes the fields by one of the ways below.
-fn write(
-    fields: Fields,
-    headers: &mut HeaderMap,
-    put: impl Fn(&mut HeaderMap, HeaderName, HeaderValue),
-) {
-    fields.into_each(|name, value| {
-        // Ours are made of printable signs; of those that a handler added, what can't be written isn't.
-        let Ok(value) = HeaderValue::from_maybe_shared(value) else {
-            return;
-        };
-        match names::known(name) {
-            Some(name) => put(headers, name, value),
-            None => other(name, value, headers),
-        }
-    });
-}
-
-/// In an answer of the service, what a layer inside has told stays: that one knows better why it refused. Lists of limits
-/// (draft 8, whose items begin with a quote) grow by ours.
-fn add(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
-    let is_list = |value: &HeaderValue| value.as_bytes().starts_with(b"\"");
-    match headers.entry(name) {
-        Entry::Vacant(place) => {
-            place.insert(value);
-        }
-        Entry::Occupied(mut told) if is_list(told.get()) && is_list(&value) => told.append(value),
-        Entry::Occupied(_) => {}
-    }
-}
-
-/// In a refusal the last counts.
-fn replace(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
-    headers.insert(name, value);
-}
-
-#[cold]
-fn other(name: &'static str, value: HeaderValue, headers: &mut HeaderMap) {
-    let Ok(name) = HeaderName::try_from(name) else {
-        return;
-    };
-    if name == http::header::ACCESS_CONTROL_EXPOSE_HEADERS {
-        headers.append(name, value);
-    } else {
-        headers.insert(name, value);
-    }
-}
-
-/// The head of an answer, as a guard looks at it.
-struct ReplyHead<'r> {
-    status: StatusCode,
-    headers: &'r HeaderMap,
-    extensions: &'r Extensions,
-}
-
-impl Reply for ReplyHead<'_> {
-    fn status(&self) -> u16 {
-        self.status.as_u16()
-    }
-
-    fn line(&self, field: &str) -> Option<&[u8]> {
-        self.headers.get(field).map(HeaderValue::as_bytes)
-    }
-
-    fn used(&self) -> Option<u64> {
-        self.extensions.get::<Used>().map(|used| used.0)
-    }
 }
 
 impl<F, B, E, H: Held, M> fmt::Debug for ResponseFuture<F, B, E, H, M> {

@@ -13,7 +13,8 @@ use tollgate_http::grpc;
 use tollgate_http::outgoing::Stalled;
 use tower_service::Service;
 
-use crate::BoxError;
+/// What went wrong: a [`Stalled`](crate::outgoing::Stalled) if the call wasn't made, or else the error of the client.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A service behind the layer `L`, as a [`BreakerLayer`](crate::BreakerLayer). Clones share what the layer shares.
 #[derive(Clone)]

@@ -28,6 +28,7 @@ mod layered;
 mod names;
 mod pace;
 mod parts;
+mod reply;
 mod retry;
 mod shed;
 
@@ -36,8 +37,8 @@ pub use body::Body;
 pub use breaker::BreakerLayer;
 pub use future::ResponseFuture;
 pub use layer::{RateLimit, RateLimitLayer};
-pub use layered::Layered;
-pub use pace::{BoxError, PaceLayer};
+pub use layered::{BoxError, Layered};
+pub use pace::PaceLayer;
 pub use parts::{AnyRequest, Head};
 pub use retry::RetryLayer;
 pub use shed::{Admits, By, ShedBody, ShedClientLayer, ShedFuture, ShedLayer};

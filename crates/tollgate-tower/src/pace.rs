@@ -11,10 +11,7 @@ use tollgate_http::outgoing::{Pacer, Patience};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::layered::{Answering, Call, Layered};
-
-/// What went wrong: a [`Stalled`](crate::outgoing::Stalled) if the call wasn't made, or else the error of the client.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+use crate::layered::{Answering, BoxError, Call, Layered};
 
 /// Paces the calls of a client. Clones, and all clients that it makes, count together.
 ///

@@ -9,7 +9,6 @@ use tollgate::{Clock, Timestamp};
 
 use super::store::{Single, Spacing};
 use super::{Debouncer, Fired};
-use crate::keyed::KeyedDebounce;
 #[cfg(not(any(loom, shuttle)))]
 use crate::setup::Driver;
 use crate::setup::Setup;
@@ -213,11 +212,6 @@ impl<C: Clock + Clone + 'static> Debounce<C> {
         self.start(Action::Async(Box::new(move |fired: Fired<T>| {
             Box::pin(action(fired.value, fired.called))
         })))
-    }
-
-    /// One debounce for each key, of which at most `capacity` are kept.
-    pub fn keyed(self, capacity: usize) -> KeyedDebounce<C> {
-        KeyedDebounce::new(self, capacity)
     }
 
     fn start<T: Send + 'static>(self, action: Action<Single<T>>) -> Debouncer<T, C> {
