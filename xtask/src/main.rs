@@ -1,5 +1,6 @@
 //! Project chores, one word each: `cargo xtask <TASK>`.
 
+mod lines;
 mod protos;
 
 use std::env;
@@ -15,6 +16,7 @@ Project chores: cargo xtask <TASK>
                           turns; without GROUP all of them, with --json one line a case and peer
   protos [--check]        compiles what the service tells by reflection from its .proto files, or
                           says whether that was done
+  lines                   lines of code, comments and tests by crate
   help                    this list
 ";
 
@@ -27,6 +29,10 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Some("bench") => bench(arguments),
+        Some("lines") => match lines::run(&mut io::stdout().lock()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&format!("can't count lines: {error}")),
+        },
         Some("protos") => protos(arguments.next().as_deref()),
         Some(unknown) => fail(&format!(
             "unknown task {unknown:?}; `cargo xtask help` lists the tasks"

@@ -1,0 +1,111 @@
+//! Counts lines by crate: code, comments and tests.
+
+use std::fs;
+use std::io::{self, Write};
+use std::ops::AddAssign;
+use std::path::{Path, PathBuf};
+
+/// The lines of some sources. Empty lines count as nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Lines {
+    code: usize,
+    /// Documentation and other comments, outside of tests.
+    comments: usize,
+    /// Everything in `tests/`, in files named `tests.rs`, and below `#[cfg(test)]`.
+    tests: usize,
+}
+
+impl AddAssign for Lines {
+    fn add_assign(&mut self, other: Self) {
+        self.code += other.code;
+        self.comments += other.comments;
+        self.tests += other.tests;
+    }
+}
+
+impl Lines {
+    /// Those of one file; all of them are a test's if the file is.
+    fn of(text: &str, is_test: bool) -> Self {
+        let mut lines = Self::default();
+        let mut is_test = is_test;
+        for line in text.lines().map(str::trim) {
+            // Tests stand at the end of a file.
+            is_test |= line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test");
+            match line {
+                "" => {}
+                _ if is_test => lines.tests += 1,
+                line if line.starts_with("//") => lines.comments += 1,
+                _ => lines.code += 1,
+            }
+        }
+        lines
+    }
+}
+
+/// Prints a table of all crates, and what they come to without the test kit.
+///
+/// # Errors
+/// A folder or a file can't be read, or nobody reads the table.
+pub(crate) fn run(out: &mut impl Write) -> io::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let mut crates: Vec<PathBuf> = fs::read_dir(root)?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<io::Result<_>>()?;
+    crates.sort();
+    writeln!(
+        out,
+        "{:20} {:>8} {:>9} {:>8}",
+        "crate", "code", "comments", "tests"
+    )?;
+    let mut total = Lines::default();
+    for folder in &crates {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let mut lines = Lines::default();
+        count(folder, false, &mut lines)?;
+        row(out, &name, lines)?;
+        if name != "tollgate-testkit" {
+            total += lines;
+        }
+    }
+    row(out, "without the test kit", total)
+}
+
+fn row(out: &mut impl Write, name: &str, lines: Lines) -> io::Result<()> {
+    let Lines {
+        code,
+        comments,
+        tests,
+    } = lines;
+    writeln!(out, "{name:20} {code:>8} {comments:>9} {tests:>8}")
+}
+
+fn count(folder: &Path, is_test: bool, lines: &mut Lines) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let is_test = is_test || name == "tests" || name == "tests.rs";
+        if path.is_dir() {
+            count(&path, is_test, lines)?;
+        } else if name.ends_with(".rs") {
+            *lines += Lines::of(&fs::read_to_string(&path)?, is_test);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_code_comments_or_tests() {
+        let text = "//! Says.\n\nfn a() {\n    // Why.\n    b();\n}\n\n#[cfg(test)]\nmod tests {\n    // c\n}\n";
+        let lines = |code, comments, tests| Lines {
+            code,
+            comments,
+            tests,
+        };
+        assert_eq!(Lines::of(text, false), lines(3, 2, 4));
+        assert_eq!(Lines::of(text, true), lines(0, 0, 9));
+    }
+}
