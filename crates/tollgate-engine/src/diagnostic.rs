@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::document::Span;
+use crate::place::Span;
 
 /// How much a [`Diagnostic`] matters.
 ///

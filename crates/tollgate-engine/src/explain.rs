@@ -3,20 +3,19 @@
 //! It compiles nothing and counts nothing; [`Engine`](crate::Engine) decides the same, without a look at
 //! most rules.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
 use crate::engine::rollout::Rollout;
-use crate::engine::rules::TENANT;
-use crate::facts::Facts;
+use crate::facts::{Facts, TENANT};
 use crate::limits::{KeyPlan, RequestKey};
 use crate::matcher::{self, Explained, Slots};
 use crate::policy::{
     Adaptive, Counting, FailureModes, KeyPart, Limits, Match, Mode, OnMissingKey, Over, Policy,
     Rule, Shed,
 };
-use crate::suggest;
+use crate::suggest::any_of;
+pub use crate::suggest::misspelt;
 use crate::verdict::{Cause, percent_of};
 
 /// One part of a policy, and whether it applies to a request.
@@ -289,10 +288,7 @@ fn no_key(rule: &Rule, facts: &Facts<'_>) -> String {
     };
     let names: Vec<_> = keys.iter().map(of_key).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    format!(
-        "it counts by {}, and none of them is known",
-        suggest::any_of(&names)
-    )
+    format!("it counts by {}, and none of them is known", any_of(&names))
 }
 
 fn key(plan: &KeyPlan, facts: &Facts<'_>) -> String {
@@ -346,44 +342,4 @@ fn tier<'a>(
 
 fn without_store(counting: Counting, failure: FailureModes) -> Option<FailureModes> {
     (counting != Counting::Local).then_some(failure)
-}
-
-/// Facts of a request that nothing in the policy asks for, but whose names are close to one that something asks for:
-/// each with that one.
-///
-/// ```
-/// use tollgate_engine::document::Format;
-/// use tollgate_engine::explain::misspelt;
-/// use tollgate_engine::{Facts, Policy};
-///
-/// let text = "limits: [{name: per-plan, match: {region: eu}, key: [plan, user], rate: 5/s}]";
-/// let policy = Policy::from_text(text, Format::Yaml)?.policy;
-/// let facts = Facts::new().with("plna", "pro").with("usr", "42").with("colour", "red");
-/// assert_eq!(misspelt(&policy, &facts), [("plna", "plan"), ("usr", "user")]);
-/// # Ok::<(), tollgate_engine::Rejected>(())
-/// ```
-pub fn misspelt<'a>(policy: &'a Policy, facts: &Facts<'a>) -> Vec<(&'a str, &'a str)> {
-    let conditions = policy.block.iter().chain(&policy.exempt);
-    let conditions = conditions.chain(policy.rules.iter().map(|rule| &rule.matches));
-    let conditions =
-        conditions.flat_map(|one| one.conditions.iter().map(|(fact, _)| fact.as_str()));
-    let keys = policy.rules.iter().flat_map(|rule| rule.key_facts());
-    let costs = policy.rules.iter().map(|rule| &rule.cost);
-    let costs = costs.chain(policy.tiers.values().map(|tier| &tier.cost));
-    let costs = costs.filter_map(|cost| cost.fact.as_deref());
-    let shed = policy.rules.iter().filter_map(|rule| rule.shed.as_ref());
-    let costs = costs.chain(shed.map(|shed| shed.by.as_str()));
-    let tenant = (!policy.tiers.is_empty()).then_some(TENANT);
-    let asked: BTreeSet<&str> = (conditions.chain(keys).chain(costs))
-        .chain(policy.tier_fact.as_deref())
-        .chain(tenant)
-        .collect();
-    let given: Vec<_> = facts.iter().map(|(name, _)| name).collect();
-    let unasked = given.iter().filter(|name| !asked.contains(*name));
-    let near = unasked.filter_map(|name| {
-        // A fact that the request has as well is not what was meant.
-        let others = asked.iter().copied().filter(|other| !given.contains(other));
-        Some((*name, suggest::closest(name, others)?))
-    });
-    near.collect()
 }

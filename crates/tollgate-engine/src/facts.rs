@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use crate::matcher::address::ClientBits;
+use crate::address::ClientBits;
 
 mod bytes;
 mod unit;
@@ -312,6 +312,9 @@ impl<'a> Facts<'a> {
 /// The fact that holds the domain of a request of descriptors. No descriptor can set it.
 pub const DOMAIN: &str = "domain";
 
+/// The fact whose limits tiers are.
+pub(crate) const TENANT: &str = "tenant";
+
 /// The fact that tells of a request of descriptors which keys a descriptor has, as `path/remote_address`: see
 /// [`descriptor_name`]. It is [`ALL_DESCRIPTORS`] where the facts of all descriptors stand together. No descriptor can set it.
 pub const DESCRIPTOR: &str = "descriptor";
@@ -350,8 +353,7 @@ pub(crate) const IP: &str = "ip";
 
 /// Names of facts that requests commonly have; headers are `header.<name>` beside these.
 pub const KNOWN_FACTS: [&str; 11] = [
-    "method", "path", "route", "host", "ip", "user", "tenant", "api_key", "tier", DOMAIN,
-    DESCRIPTOR,
+    "method", "path", "route", "host", "ip", "user", TENANT, "api_key", "tier", DOMAIN, DESCRIPTOR,
 ];
 
 /// Whether a fact is one that requests commonly have.

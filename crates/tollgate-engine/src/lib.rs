@@ -71,12 +71,15 @@
 //! request ─► Facts ─► Policy ─► checks ─► backend ─► Verdict
 //! ```
 
+mod address;
 pub mod backend;
+mod checked;
 pub mod diagnostic;
 pub mod diff;
 pub mod document;
 pub mod engine;
 pub mod envoy;
+mod escape;
 pub mod explain;
 pub mod facts;
 mod key_text;
@@ -86,10 +89,12 @@ pub mod matcher;
 pub mod native;
 pub mod observer;
 pub mod orders;
+mod place;
 pub mod policy;
 pub mod render;
 pub mod schema;
 pub mod source;
+mod sources;
 mod suggest;
 pub mod tally;
 pub mod top;
@@ -98,13 +103,14 @@ pub mod warning;
 #[cfg(feature = "watch")]
 pub mod watch;
 
+pub use checked::{Checked, Rejected};
 pub use diagnostic::{Code, Diagnostic, Severity};
 pub use engine::{
     Bounds, Conditions, Engine, FactsAsked, PolicyError, RestoreError, Restored, Resume,
 };
 pub use facts::Facts;
 pub use policy::Policy;
-pub use source::{Checked, Rejected, Sources};
+pub use sources::Sources;
 pub use verdict::Verdict;
 
 /// What the documents show is compiled.

@@ -11,6 +11,7 @@ mod limit;
 mod prepared;
 mod request_key;
 mod sole;
+pub(crate) mod warm_up;
 
 pub use answer::{Answer, Source};
 pub use check::Check;

@@ -15,7 +15,6 @@ use foldhash::fast::FixedState;
 use crate::facts::{Facts, head};
 use crate::policy::{Match, Pattern};
 
-pub(crate) mod address;
 mod explain;
 pub(crate) mod few;
 pub(crate) mod glob;
@@ -31,7 +30,7 @@ mod text;
 pub use explain::{Explained, explain};
 pub use pattern::holds;
 
-use address::Address;
+use crate::address::Address;
 use few::Few;
 use globs::{Found, Globs, Sets};
 use index::Index;

@@ -9,7 +9,7 @@ use crate::document::{Node, Span, Value};
 use crate::facts::{KNOWN_FACTS, is_known_fact};
 use crate::matcher::regex::Regexes;
 use crate::policy::Policy;
-use crate::source::Sources;
+use crate::sources::Sources;
 use crate::suggest;
 
 pub(crate) mod cidr;

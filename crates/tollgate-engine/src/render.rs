@@ -1,13 +1,14 @@
 //! Diagnostics for people, with the line in question, and for programs, as JSON.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use serde::Serialize;
 
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::document::Span;
-use crate::source::{Source, Sources};
+pub use crate::escape::escaped;
+use crate::escape::is_hidden;
+use crate::sources::{Source, Sources};
 
 /// Longest part of a line that is shown, in characters.
 const WIDEST: usize = 100;
@@ -184,44 +185,6 @@ fn visible(sign: char) -> char {
         _ if is_hidden(sign) => '\u{fffd}',
         _ => sign,
     }
-}
-
-/// Whether a character is invisible, or changes how others are shown.
-pub(crate) fn is_hidden(sign: char) -> bool {
-    sign.is_control()
-        || matches!(
-            sign,
-            '\u{200b}'..='\u{200f}'
-                | '\u{2028}'..='\u{202e}'
-                | '\u{2060}'..='\u{2069}'
-                | '\u{feff}'
-        )
-}
-
-/// A text that can't change what a terminal shows beside it: characters that are invisible, or change how others are
-/// shown, are written as escapes.
-///
-/// ```
-/// use tollgate_engine::render::escaped;
-///
-/// assert_eq!(escaped("user=\u{1b}[31mann\n"), "user=\\u{1b}[31mann\\n");
-/// assert_eq!(escaped("/größe"), "/größe");
-/// ```
-pub fn escaped(text: &str) -> Cow<'_, str> {
-    if !text.contains(is_hidden) {
-        return Cow::Borrowed(text);
-    }
-    let mut escaped = String::with_capacity(text.len());
-    for sign in text.chars() {
-        if !is_hidden(sign) {
-            escaped.push(sign);
-        } else if sign.is_ascii_control() {
-            escaped.extend(sign.escape_default());
-        } else {
-            escaped.extend(sign.escape_unicode());
-        }
-    }
-    Cow::Owned(escaped)
 }
 
 fn clean(text: &str) -> String {

@@ -2,179 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::fmt;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 
 use crate::diagnostic::Diagnostic;
 use crate::document::{Format, without_mark};
-use crate::native::codes;
 use crate::policy::Policy;
-use crate::{envoy, lint, native, render};
+use crate::{envoy, lint, native};
 
 mod folder;
 mod joined;
 mod load;
-mod sources;
 
+pub use crate::checked::{Checked, Rejected, fingerprint};
+pub use crate::sources::{Source, Sources};
 pub use folder::files_in;
 pub use load::{MOST_FILES, MOST_INCLUDE_DEPTH};
-pub use sources::{Source, Sources};
-
-/// A policy without errors, with what may not be meant.
-///
-/// ```
-/// use tollgate_engine::Policy;
-/// use tollgate_engine::document::Format;
-///
-/// let text = "limits: [{name: api, key: [user], rate: 10/s burst 80}]";
-/// let checked = Policy::from_text(text, Format::Yaml)?;
-/// assert_eq!(checked.policy.rules[0].name, "api");
-/// assert_eq!(checked.warnings[0].code.0, "burst-ratio");
-/// # Ok::<(), tollgate_engine::Rejected>(())
-/// ```
-#[derive(Clone, Debug, PartialEq)]
-pub struct Checked {
-    /// What the files say.
-    pub policy: Policy,
-    /// What may not be meant, in the order of the files.
-    pub warnings: Vec<Diagnostic>,
-    /// The files, as they were read.
-    pub sources: Sources,
-}
-
-/// Files that are no policy: every error in them at once.
-///
-/// Its text is what people read, with the lines in question.
-///
-/// ```
-/// use tollgate_engine::Policy;
-/// use tollgate_engine::document::Format;
-///
-/// let rejected = Policy::from_text("limitz: []", Format::Yaml).unwrap_err();
-/// let text = rejected.to_string();
-/// assert!(text.contains("unknown field \"limitz\""));
-/// assert!(text.contains("did you mean \"limits\"?"));
-/// ```
-#[derive(Clone, PartialEq)]
-pub struct Rejected {
-    /// What is wrong, in the order of the files.
-    pub errors: Vec<Diagnostic>,
-    /// The files, as far as they were read; one that couldn't be is there without a text.
-    pub sources: Sources,
-}
-
-/// The same as `Display`, because a `main` that returns it prints this.
-impl fmt::Debug for Rejected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the policy has errors\n{self}")
-    }
-}
-
-impl fmt::Display for Rejected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&render::human(&self.errors, &self.sources))
-    }
-}
-
-impl std::error::Error for Rejected {}
-
-impl Rejected {
-    /// The error that is the likeliest cause of the others in one line, with its place and what to do about it, and
-    /// how many more there are: an unknown field rather than the limit that the rule lacks without it.
-    ///
-    /// ```
-    /// use tollgate_engine::Policy;
-    /// use tollgate_engine::document::Format;
-    ///
-    /// let rejected = Policy::from_text("limitz: []", Format::Yaml).unwrap_err();
-    /// assert_eq!(rejected.in_one_line(), "<text>:1:1: unknown field \"limitz\" in a policy; did you mean \"limits\"?");
-    /// ```
-    pub fn in_one_line(&self) -> String {
-        let reports = render::reports(&self.errors, &self.sources);
-        // The first of those that matter most: errors are in the order of the files.
-        let Some(first) = reports.iter().min_by_key(|report| symptom(report.code)) else {
-            return "the policy has errors".to_owned();
-        };
-        let place = match first.line {
-            // A file as a whole, which is often named already.
-            0 if first.message.contains(first.file) => String::new(),
-            0 => format!("{}: ", first.file),
-            line => format!("{}:{line}:{}: ", first.file, first.column),
-        };
-        let help = first
-            .help
-            .map_or_else(String::new, |help| format!("; {help}"));
-        let more = match reports.len() - 1 {
-            0 => String::new(),
-            more => format!(" ({more} more: see them all by tollgate check)"),
-        };
-        let line = format!("{place}{}{help}{more}", first.message);
-        render::escaped(&line.replace('\n', " ")).into_owned()
-    }
-
-    /// Whether the same files may be read a moment later: the process had no file descriptor left.
-    ///
-    /// ```
-    /// use tollgate_engine::Policy;
-    ///
-    /// let missing = Policy::from_path("no such file.yaml").unwrap_err();
-    /// assert!(!missing.is_temporary());
-    /// ```
-    pub fn is_temporary(&self) -> bool {
-        let mut codes = self.errors.iter().map(|error| error.code);
-        codes.any(|code| code == codes::NO_DESCRIPTORS)
-    }
-}
-
-/// A number that two readings of a policy's files share if the files said the same: their names and texts, and what is
-/// wrong with them. An empty file has the text of a missing one.
-///
-/// ```
-/// use tollgate_engine::Policy;
-/// use tollgate_engine::document::Format;
-/// use tollgate_engine::source::fingerprint;
-///
-/// let read = |text: &str| Policy::from_text(text, Format::Yaml);
-/// let (before, after) = ("limits: [{name: a, rate: 5/s}]", "limits: [{name: a, rate: 6/s}]");
-/// assert_eq!(fingerprint(&read(before)), fingerprint(&read(before)));
-/// assert_ne!(fingerprint(&read(before)), fingerprint(&read(after)));
-/// ```
-pub fn fingerprint(read: &Result<Checked, Rejected>) -> u64 {
-    let sources = match read {
-        Ok(checked) => &checked.sources,
-        Err(rejected) => &rejected.sources,
-    };
-    let mut hasher = DefaultHasher::new();
-    for source in sources.iter() {
-        (source.name(), source.text()).hash(&mut hasher);
-    }
-    read.as_ref()
-        .err()
-        .map(Rejected::in_one_line)
-        .hash(&mut hasher);
-    hasher.finish()
-}
-
-/// How likely it is that an error only follows from another.
-fn symptom(code: &str) -> u8 {
-    let last = [codes::TOO_MANY_ERRORS];
-    let follows = [
-        codes::NO_LIMIT,
-        codes::MISSING_FIELD,
-        codes::EMPTY,
-        codes::UNKNOWN_TIER,
-        codes::UNKNOWN_RULE,
-        codes::BAD_SHARED,
-        codes::CONFLICT,
-    ];
-    let is_in = |list: &[crate::Code]| list.iter().any(|known| known.0 == code);
-    match () {
-        () if is_in(&last) => 2,
-        () if is_in(&follows) => 1,
-        () => 0,
-    }
-}
 
 impl Policy {
     /// Reads a policy from a `.yaml`, `.yml` or `.toml` file and those that it includes. A YAML file

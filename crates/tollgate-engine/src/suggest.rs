@@ -1,5 +1,10 @@
 //! "Did you mean": the known word that a wrong one is closest to.
 
+use std::collections::BTreeSet;
+
+use crate::facts::{Facts, TENANT};
+use crate::policy::Policy;
+
 /// How many words are looked at, so that thousands of wrong names can't take forever.
 const MOST_CANDIDATES: usize = 300;
 /// Words longer than this are not compared: they are hardly typing mistakes.
@@ -81,6 +86,46 @@ fn distance(a: &[char], b: &[char]) -> usize {
         before = std::mem::replace(&mut last, row);
     }
     last[b.len()]
+}
+
+/// Facts of a request that nothing in the policy asks for, but whose names are close to one that something asks for:
+/// each with that one.
+///
+/// ```
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::explain::misspelt;
+/// use tollgate_engine::{Facts, Policy};
+///
+/// let text = "limits: [{name: per-plan, match: {region: eu}, key: [plan, user], rate: 5/s}]";
+/// let policy = Policy::from_text(text, Format::Yaml)?.policy;
+/// let facts = Facts::new().with("plna", "pro").with("usr", "42").with("colour", "red");
+/// assert_eq!(misspelt(&policy, &facts), [("plna", "plan"), ("usr", "user")]);
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
+pub fn misspelt<'a>(policy: &'a Policy, facts: &Facts<'a>) -> Vec<(&'a str, &'a str)> {
+    let conditions = policy.block.iter().chain(&policy.exempt);
+    let conditions = conditions.chain(policy.rules.iter().map(|rule| &rule.matches));
+    let conditions =
+        conditions.flat_map(|one| one.conditions.iter().map(|(fact, _)| fact.as_str()));
+    let keys = policy.rules.iter().flat_map(|rule| rule.key_facts());
+    let costs = policy.rules.iter().map(|rule| &rule.cost);
+    let costs = costs.chain(policy.tiers.values().map(|tier| &tier.cost));
+    let costs = costs.filter_map(|cost| cost.fact.as_deref());
+    let shed = policy.rules.iter().filter_map(|rule| rule.shed.as_ref());
+    let costs = costs.chain(shed.map(|shed| shed.by.as_str()));
+    let tenant = (!policy.tiers.is_empty()).then_some(TENANT);
+    let asked: BTreeSet<&str> = (conditions.chain(keys).chain(costs))
+        .chain(policy.tier_fact.as_deref())
+        .chain(tenant)
+        .collect();
+    let given: Vec<_> = facts.iter().map(|(name, _)| name).collect();
+    let unasked = given.iter().filter(|name| !asked.contains(*name));
+    let near = unasked.filter_map(|name| {
+        // A fact that the request has as well is not what was meant.
+        let others = asked.iter().copied().filter(|other| !given.contains(other));
+        Some((*name, closest(name, others)?))
+    });
+    near.collect()
 }
 
 #[cfg(test)]

@@ -9,9 +9,9 @@ use tollgate::Timestamp;
 
 use super::Engine;
 use super::rules::Rules;
+use crate::address::Network;
 use crate::backend::Backend;
 use crate::facts::{KNOWN_FACTS, is_known_fact};
-use crate::matcher::address::Network;
 use crate::orders::{
     Act, Effect, LONGEST_ORDER, MOST_ORDERS, NewOrder, Order, OrderError, OrderFacts, Replacement,
     Target, TargetKey,

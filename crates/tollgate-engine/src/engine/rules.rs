@@ -32,9 +32,6 @@ pub use error::PolicyError;
 use gates::patience;
 pub(crate) use tiers::{TIERS, Tiered, Tiers};
 
-/// Whose limits tiers are.
-pub(crate) const TENANT: &str = "tenant";
-
 /// A policy in force. It holds no state but that of gates.
 #[derive(Debug)]
 pub(crate) struct Rules {

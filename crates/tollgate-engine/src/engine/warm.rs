@@ -7,16 +7,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tollgate::{Algorithm, LimitError, Rate, Timestamp};
+use tollgate::{LimitError, Timestamp};
 
 use super::counters::{Counters, Sharing};
-use crate::limits::{CoreForm, Estimates, Limit, LimitKind};
+use crate::limits::warm_up::{Gate, TENTHS};
+use crate::limits::{Estimates, Limit};
 use crate::policy::{Counting, Limits, OnStoreFailure};
 
 /// What the name of a gate's counter begins with.
 pub(crate) const NAME: &str = "warm-up";
-/// The whole, in tenths.
-const TENTHS: u32 = 10;
 /// How many steps there are before the whole.
 const STEPS: u32 = TENTHS - 1;
 /// A time that lies further back than this is that of a clock which was set; threads may be as far apart.
@@ -93,36 +92,6 @@ impl Elapsed {
 
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// One rate, and what it is at each step.
-pub(crate) struct Gate(Vec<LimitKind>);
-
-impl Gate {
-    pub(crate) fn new(rate: Rate) -> Result<Self, LimitError> {
-        let kind = |tenths| LimitKind::Rate {
-            rate: part(rate, tenths),
-            algorithm: Algorithm::Gcra,
-        };
-        let kinds: Vec<_> = (1..=TENTHS).map(kind).collect();
-        for kind in &kinds {
-            CoreForm::new(kind)?;
-        }
-        Ok(Self(kinds))
-    }
-}
-
-/// So many tenths of a rate, exactly; of its burst, rounded up.
-fn part(rate: Rate, tenths: u32) -> Rate {
-    let longer = rate.period().and_then(|period| period.checked_mul(TENTHS));
-    let more = rate.count().checked_mul(u64::from(tenths));
-    let burst = u128::from(rate.burst_size()) * u128::from(tenths);
-    let burst = u64::try_from(burst.div_ceil(u128::from(TENTHS))).unwrap_or(u64::MAX);
-    match longer.zip(more) {
-        Some((period, count)) if tenths < TENTHS => Rate::new(count, period).burst(burst),
-        // A rate whose tenth can't be said is let through as it is.
-        _ => rate,
-    }
 }
 
 impl WarmUp {

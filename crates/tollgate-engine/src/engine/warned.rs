@@ -6,8 +6,8 @@ use super::Engine;
 use super::gather::Gathered;
 use super::rules::{Applied, Rules, Tiered};
 use crate::backend::Backend;
-use crate::explain::misspelt;
 use crate::facts::{Descriptor, Facts};
+use crate::suggest::misspelt;
 use crate::tally::{MISSING_KEY, NO_TENANT};
 use crate::warning::{Had, Warning};
 

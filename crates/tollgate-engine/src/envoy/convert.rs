@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::compiled::Wildcard;
 use super::{Compiled, Domains, Leaf, PathEntry};
+use crate::checked::Rejected;
 use crate::document::Format;
 use crate::facts::{DESCRIPTOR, DOMAIN, IP, descriptor_name, fact_name};
 use crate::native::{LONGEST_CONDITION, LONGEST_NAME, MOST_KEY_FACTS};
 use crate::policy::{Charging, DescriptorRule, KeyPart, Match, Mode, Pattern, Policy, Rule};
-use crate::source::Rejected;
 
 mod names;
 mod text;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use foldhash::fast;
 
 use super::hashers::KeyHashers;
+use crate::address::{Address, ClientBits, ClientNetwork, Family};
 use crate::facts::{Facts, IP, head};
-use crate::matcher::address::{Address, ClientBits, ClientNetwork, Family};
 use crate::matcher::{Known, Slots};
 use crate::policy::{KeyPart, Rule};
 

@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::LazyLock;
 
 use super::key::{Chosen, KeyPlan, Part};
+use crate::address::{ClientNetwork, Family};
 use crate::facts::Facts;
 use crate::key_text::write_pair;
-use crate::matcher::address::{ClientNetwork, Family};
 
 /// What stands for the key of requests that lack one, where they count together.
 pub(crate) const MISSING_KEY: &str = "(missing key)";

@@ -2,7 +2,7 @@
 
 use super::cover::Fuel;
 use super::{EXEMPTS_ALL, Found, REPLACES_NOTHING, UNLIMITED_REPLACES_NOTHING, in_use};
-use crate::matcher::address::Network;
+use crate::address::Network;
 use crate::matcher::glob::Glob;
 use crate::native::Places;
 use crate::policy::{Match, Mode, Pattern, Policy, Rule};

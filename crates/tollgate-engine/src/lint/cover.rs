@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use crate::matcher::address::Network;
+use crate::address::Network;
 use crate::matcher::glob::Glob;
 use crate::policy::{KeyPart, Match, Pattern, Rule};
 

@@ -4,9 +4,9 @@ use super::{
     EACH_IPV6_ADDRESS, Found, NETWORK_OF_TEXT, NO_DEFAULT_TIER, NO_KEY, TENANT_IS_NO_PATTERN,
     TIER_IS_NO_FACT, in_use, texts,
 };
+use crate::address::{ClientBits, Family};
 use crate::document::Span;
 use crate::facts::IP;
-use crate::matcher::address::{ClientBits, Family};
 use crate::native::{Places, RulePlaces};
 use crate::policy::{KeyPart, Mode, Pattern, Policy, Rule};
 

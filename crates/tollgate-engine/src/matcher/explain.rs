@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use super::address::Address;
 use super::globs::Globs;
 use super::pattern::Test;
 use super::regex::Regexes;
+use crate::address::Address;
 use crate::facts::Facts;
 use crate::policy::{Match, Pattern};
 

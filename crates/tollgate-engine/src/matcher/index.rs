@@ -5,10 +5,10 @@ use std::hash::BuildHasher;
 
 use foldhash::fast::FixedState;
 
-use super::address::{Network, Networks};
 use super::pattern::Test;
 use super::prefix::{Buckets, Prefixes};
 use super::{Condition, Known, Numbers};
+use crate::address::{Network, Networks};
 
 /// All rules by the condition that they are filed under.
 #[derive(Debug)]

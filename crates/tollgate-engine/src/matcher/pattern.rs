@@ -4,11 +4,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::PatternError;
-use super::address::{Address, Network};
 use super::glob::{Glob, MOST_PARTS};
 use super::globs::{Found, Globs};
 use super::regex::{Regexes, Whole};
 use super::text::Text;
+use crate::address::{Address, Network};
 use crate::facts::Facts;
 use crate::policy::{Match, Pattern};
 

@@ -10,10 +10,10 @@ use super::words::names;
 use super::{Mention, Written};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Node, Span, Value, duplicate};
+use crate::escape::is_hidden;
 use crate::facts::fact_name;
 use crate::matcher::regex::Regexes;
-use crate::render::is_hidden;
-use crate::source::Sources;
+use crate::sources::Sources;
 use crate::suggest;
 
 /// Longest name of a rule, tier, tenant or fact, in characters.

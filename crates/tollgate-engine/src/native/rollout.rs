@@ -7,7 +7,7 @@ use super::fields::ROLLOUT;
 use super::reader::{Fields, Reader};
 use super::words::MODES;
 use crate::document::{Node, Value};
-use crate::engine::warm::Gate;
+use crate::limits::warm_up::Gate;
 use crate::policy::{KeyPart, Limits, Mode};
 
 /// What stands for every key.

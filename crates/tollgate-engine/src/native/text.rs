@@ -5,8 +5,8 @@ use std::fmt::Write;
 use tollgate::Algorithm;
 
 use super::words::ALGORITHMS;
+use crate::escape::is_hidden;
 use crate::policy::{KeyPart, Match, Pattern, Rule};
-use crate::render::is_hidden;
 
 /// What files call a way of counting; none of one that only programs can choose.
 pub(crate) fn algorithm(own: Algorithm) -> Option<&'static str> {

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use crate::address::Network;
 use crate::key_text::Shown;
-use crate::matcher::address::Network;
 
 /// Which values of a fact an order is for.
 ///

@@ -6,8 +6,8 @@ use std::path::Path;
 use super::load::{self, Loaded};
 use super::{Rejected, Sources, check, files_in};
 use crate::document::{Node, Value};
+use crate::escape::escaped;
 use crate::policy::Policy;
-use crate::render::escaped;
 
 /// Fields whose items of all files count, and may be one alone.
 const LISTS: [&str; 4] = ["limits", "exempt", "block", "facts"];

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
+use crate::address::{Address, Network};
 use crate::facts::Facts;
-use crate::matcher::address::{Address, Network};
 use crate::matcher::glob::Glob;
 use crate::orders::{FactPattern, OrderError};
 

@@ -4,11 +4,11 @@ use std::borrow::Cow;
 
 use super::pattern::Conditions;
 use super::table::Limiter;
+use crate::address::{ClientBits, Network};
 use crate::engine::rules::{Applied, Rules};
 use crate::facts::{Descriptor, Facts};
 use crate::limits::{KeyHashers, KeyPlan, Limit};
 use crate::matcher::Known;
-use crate::matcher::address::{ClientBits, Network};
 use crate::orders::{FactPattern, OrderError, Target, TargetKey};
 use crate::policy::{Mode, OnMissingKey};
 use crate::suggest::closest;

@@ -3,11 +3,11 @@
 use super::overlay::Rulings;
 use super::place::{borrowed, in_one_network, key_of, named, not_of_key, place};
 use super::table::Limiter;
+use crate::address::ClientBits;
 use crate::engine::descriptors::LeafKey;
 use crate::engine::rules::{Applied, Rules};
 use crate::facts::{Descriptor, Facts};
 use crate::limits::{Check, KeyHashers, Limit, RequestKey};
-use crate::matcher::address::ClientBits;
 use crate::orders::{FactPattern, OrderError, Target, TargetKey};
 use crate::policy::Mode;
 

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use foldhash::fast::FixedState;
 use tollgate::OnMissingKey;
 
-use super::{Applied, Draft, OwnLimits, PolicyError, TENANT, Way, estimates, of, patience};
+use super::{Applied, Draft, OwnLimits, PolicyError, Way, estimates, of, patience};
 use crate::engine::counters::Sharing;
 use crate::engine::seen::KeySeen;
+use crate::facts::TENANT;
 use crate::limits::{Estimates, KeyPlan};
 use crate::policy::{Cost, KeyPart, Mode, Policy, Tier};
 use crate::tally::UNCOUNTED;

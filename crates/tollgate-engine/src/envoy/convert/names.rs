@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Leaf;
+use crate::escape::is_hidden;
 use crate::native::LONGEST_NAME;
-use crate::render::is_hidden;
 
 /// Room in a name for what tells it from others.
 const SUFFIX: usize = 10;
