@@ -1,9 +1,10 @@
 //! The command line: which commands there are, and what becomes of their errors.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::admin::{self, Admin, AdminFailure};
 use crate::ask::{self, Ask, AskFailure, Asked};
@@ -25,6 +26,22 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Cli {
+    /// Reads a command line. `serve` reads the environment and a file beside it, too.
+    ///
+    /// # Errors
+    /// What is wrong with it, or what was asked about it.
+    pub fn read(args: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Self, clap::Error> {
+        let args = args.into_iter().map(Into::into).collect();
+        let (matches, origins) = serve::read(&Self::command(), args)?;
+        let mut cli = Self::from_arg_matches(&matches)?;
+        if let Command::Serve(options) = &mut cli.command {
+            options.origins = origins;
+        }
+        Ok(cli)
+    }
 }
 
 /// The commands of `tollgate`.
@@ -146,8 +163,8 @@ impl Cli {
                 admin::admin(options, out, notes).map_err(CliError::Admin)?
             }
             Command::Pipe(options) => piped(options, out, notes)?,
-            Command::Completions(options) => pages::completions(options, out),
-            Command::Man(options) => pages::man(options, out),
+            Command::Completions(options) => pages::completions(options, &mut Self::command(), out),
+            Command::Man(options) => pages::man(options, Self::command(), out),
             Command::Load(options) => {
                 let report = load::load(options).map_err(CliError::Load)?;
                 failed = report.undecided(options).map(CliError::Load);

@@ -2,10 +2,8 @@
 
 use std::io::{self, Write};
 
-use clap::{Args, CommandFactory, ValueEnum};
+use clap::{Args, Command, ValueEnum};
 use clap_complete::Shell;
-
-use crate::Cli;
 
 /// Which shell.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
@@ -55,15 +53,18 @@ pub enum Page {
     Pipe,
 }
 
-pub(crate) fn completions(options: &Completions, out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn completions(
+    options: &Completions,
+    all: &mut Command,
+    out: &mut impl Write,
+) -> io::Result<()> {
     // Into memory first: the generator panics where a pipe is closed.
     let mut text = Vec::new();
-    clap_complete::generate(options.shell, &mut Cli::command(), "tollgate", &mut text);
+    clap_complete::generate(options.shell, all, "tollgate", &mut text);
     out.write_all(&text)
 }
 
-pub(crate) fn man(options: &Man, out: &mut impl Write) -> io::Result<()> {
-    let all = Cli::command();
+pub(crate) fn man(options: &Man, all: Command, out: &mut impl Write) -> io::Result<()> {
     let page = options.command.and_then(|page| page.to_possible_value());
     let page = page.and_then(|page| all.find_subcommand(page.get_name()).cloned());
     let command = match page {

@@ -25,6 +25,7 @@ mod told;
 
 pub use options::{Instead, Keep, Lifetime, Most, Operators, Secure, Serve, Telling};
 pub use preflight::{Area, PreflightFailure};
+pub(crate) use settings::read;
 pub use settings::{Origin, Setting};
 pub use signals::EndSignal;
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::{files, root};
 
 /// Crates whose modules may still import each other in a ring.
-const WITH_RINGS: [&str; 3] = ["tollgate-cli", "tollgate-engine", "tollgate-server"];
+const WITH_RINGS: [&str; 2] = ["tollgate-engine", "tollgate-server"];
 
 /// Which modules of a crate each of its modules imports from, apart from tests.
 type Imports = BTreeMap<String, BTreeSet<String>>;
@@ -151,7 +151,7 @@ fn no_modules_of_a_crate_import_each_other_in_a_ring() {
         assert!(rings.is_empty(), "{name}: {}", rings.join(", "));
         checked += 1;
     }
-    assert!(checked >= 9, "only {checked} crates were found");
+    assert!(checked >= 10, "only {checked} crates were found");
 }
 
 /// The engine asks backends, and both speak of limits.

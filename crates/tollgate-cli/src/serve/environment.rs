@@ -1,17 +1,20 @@
 //! Variables of the environment that look like settings and are none.
 
 use clap::error::{ContextKind, ContextValue};
-use clap::{Command, CommandFactory};
+use clap::{Args, Command};
 
-use crate::Cli;
+use super::settings;
+use crate::admin::Admin;
+use crate::ask::Ask;
 
 const OURS: &str = "TOLLGATE_";
 
 /// What to say of variables that are called as settings are, but set nothing: one line each.
 pub(super) fn unknown(variables: impl IntoIterator<Item = String>) -> Vec<String> {
-    let mut command = Cli::command();
-    command.build();
-    let known = known(&command);
+    // Those of the other commands are set for these, and no mistake.
+    let ask = Ask::augment_args(Command::new("ask"));
+    let admin = Admin::augment_args(Command::new("admin"));
+    let known = known(&settings::command().subcommands([ask, admin]));
     let mut unknown: Vec<_> = variables
         .into_iter()
         .filter(|name| name.starts_with(OURS) && !known.contains(name))
@@ -46,12 +49,12 @@ fn is_link(name: &str) -> bool {
 fn near(name: &str) -> Option<String> {
     let flag = name.strip_prefix(OURS)?.to_lowercase().replace('_', "-");
     let words = ["tollgate", "serve", &format!("--{flag}=x")].map(str::to_owned);
-    let error = Cli::command().try_get_matches_from(words).err()?;
+    let error = settings::command().try_get_matches_from(words).err()?;
     let Some(ContextValue::String(near)) = error.get(ContextKind::SuggestedArg) else {
         return None;
     };
     let near = near.trim_start_matches("--");
-    Some(super::settings::variable(near))
+    Some(settings::variable(near))
 }
 
 #[cfg(test)]

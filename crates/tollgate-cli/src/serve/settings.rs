@@ -6,11 +6,11 @@ use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
+use clap::{ArgMatches, Args, Command};
 use tollgate_engine::document::{self, Format, Value};
 use tollgate_redis::Address;
 
-use crate::Cli;
+use super::Serve;
 
 /// What is asked about the settings themselves, and by the command line alone.
 const NOT_IN_A_FILE: [&str; 6] = [
@@ -70,49 +70,46 @@ impl Setting {
     }
 }
 
-impl Cli {
-    /// Reads a command line. `serve` reads the environment and a file beside it, too.
-    ///
-    /// # Errors
-    /// What is wrong with it, or what was asked about it.
-    pub fn read(args: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Self, clap::Error> {
-        let mut args: Vec<OsString> = args.into_iter().map(Into::into).collect();
-        let serves = args.get(1).is_some_and(|name| name == "serve");
-        let read = |args: &[OsString]| {
-            let matches = Self::command().try_get_matches_from(args);
-            matches.map_err(|error| {
-                if serves {
-                    in_one_line(error, args)
-                } else {
-                    error
-                }
-            })
-        };
-        let matches = read(&args)?;
-        let Some(serve) = matches.subcommand_matches("serve") else {
-            return Self::from_arg_matches(&matches);
-        };
-        let mut from_file = Vec::new();
-        if let Some(path) = serve.get_one::<std::path::PathBuf>("config") {
-            for Entry { name, value, place } in file(path).map_err(wrong)? {
-                let argument = argument(&name, &value, &place).map_err(wrong)?;
-                let id = name.replace('-', "_");
-                let source = serve.value_source(&id);
-                if matches!(source, None | Some(ValueSource::DefaultValue)) {
-                    args.extend(argument);
-                    from_file.push((id, place));
-                }
+/// What a command line says by all commands, and where each setting of `serve` is from: that command reads the environment
+/// and a file beside it, too.
+///
+/// # Errors
+/// What is wrong with it, or what was asked about it.
+pub(crate) fn read(
+    all: &Command,
+    mut args: Vec<OsString>,
+) -> Result<(ArgMatches, Vec<Setting>), clap::Error> {
+    let serves = args.get(1).is_some_and(|name| name == "serve");
+    let read = |args: &[OsString]| {
+        let matches = all.clone().try_get_matches_from(args);
+        matches.map_err(|error| {
+            if serves {
+                in_one_line(error, args)
+            } else {
+                error
+            }
+        })
+    };
+    let matches = read(&args)?;
+    let Some(serve) = matches.subcommand_matches("serve") else {
+        return Ok((matches, Vec::new()));
+    };
+    let mut from_file = Vec::new();
+    if let Some(path) = serve.get_one::<std::path::PathBuf>("config") {
+        for Entry { name, value, place } in file(path).map_err(wrong)? {
+            let argument = argument(&name, &value, &place).map_err(wrong)?;
+            let id = name.replace('-', "_");
+            let source = serve.value_source(&id);
+            if matches!(source, None | Some(ValueSource::DefaultValue)) {
+                args.extend(argument);
+                from_file.push((id, place));
             }
         }
-        let matches = read(&args)?;
-        let mut cli = Self::from_arg_matches(&matches)?;
-        if let (crate::Command::Serve(options), Some(serve)) =
-            (&mut cli.command, matches.subcommand_matches("serve"))
-        {
-            options.origins = settings(serve, &from_file);
-        }
-        Ok(cli)
     }
+    let matches = read(&args)?;
+    let serve = matches.subcommand_matches("serve");
+    let origins = serve.map_or_else(Vec::new, |serve| settings(serve, &from_file));
+    Ok((matches, origins))
 }
 
 fn wrong(why: String) -> clap::Error {
@@ -124,8 +121,14 @@ pub(super) fn variable(name: &str) -> String {
     format!("TOLLGATE_{}", name.to_uppercase().replace('-', "_"))
 }
 
+/// The command `serve`, as `tollgate serve` reads it.
+pub(super) fn command() -> Command {
+    let serve = Serve::augment_args(Command::new("serve"));
+    Command::new("tollgate").subcommand(serve)
+}
+
 fn serve_command() -> Command {
-    let mut command = Cli::command();
+    let mut command = command();
     command.build();
     let serve = command.find_subcommand("serve").cloned();
     serve.unwrap_or_default()
@@ -276,7 +279,7 @@ fn argument(name: &str, value: &Said, place: &str) -> Result<Vec<OsString>, Stri
         Said::Text(text) => vec![format!("--{name}={text}")],
     };
     let alone = ["tollgate", "serve"].map(str::to_owned);
-    let read = Cli::command().try_get_matches_from(alone.iter().chain(&words));
+    let read = command().try_get_matches_from(alone.iter().chain(&words));
     if let Err(error) = read {
         let flag = format!("--{name}");
         return Err(match (error.kind(), error.get(ContextKind::SuggestedArg)) {
