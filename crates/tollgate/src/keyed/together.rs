@@ -62,7 +62,8 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     /// Charges each of these keys of this limiter its cost, or none of them.
     ///
     /// As by a [`Stack`](crate::Stack), all are looked at before the first is charged, and what was
-    /// charged is given back if another request came between.
+    /// charged is given back if another request came between. If all pass, [`stats`](Self::stats) count each key with a cost
+    /// as allowed; a denial counts once.
     ///
     /// ```
     /// use tollgate::{Algorithm, KeyedLimiter, Rate, Tier, clock::Manual};
@@ -132,6 +133,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     #[cold]
     #[inline(never)]
     fn refused(&self, keys: &[(Key<'_, C, T>, u64)], local: Moment) -> Together {
+        self.counters.count(false);
         let mut worst: Option<(usize, Decision)> = None;
         for (number, (key, cost)) in keys.iter().enumerate() {
             let key = key.rated();
@@ -170,6 +172,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         let local = self.table.since_anchor(now);
         let mut tightest: Option<(u64, usize, (KeyWord, Timestamp))> = None;
         let mut after = After::NOTHING;
+        let mut charged = 0;
         for (number, (key, cost)) in keys.iter().enumerate() {
             let key = key.rated();
             let ask = key.ask(local, *cost, 0);
@@ -192,7 +195,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
                     (word, judged.now)
                 }
             };
-            self.counters.count(true);
+            charged += u64::from(*cost > 0);
             after.put(number, word);
             let remaining = key.remaining(word, asked);
             // Most cost one, and a division takes longer than all that is around it.
@@ -205,6 +208,8 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
                 tightest = Some((requests, number, (word, asked)));
             }
         }
+        // Only now: a key that was given back hasn't passed.
+        self.counters.count_allowed(charged);
         let decided = tightest.map(|(_, number, (word, asked))| {
             let left = keys[number].0.rated().left_of(word, asked);
             (number, left)
@@ -305,6 +310,31 @@ mod tests {
         );
         assert!((0..20).all(|key| limiter.key(&key).peek().remaining == u64::from(key != 13)));
         assert_eq!(limiter.check_together(&[]).decision, Decision::UNLIMITED);
+    }
+
+    #[test]
+    fn keys_that_pass_are_counted_each_and_a_denial_once() {
+        let limiter = KeyedLimiter::builder(Rate::per_hour(2), 1_000).clock(Manual::new());
+        let limiter = limiter.build().unwrap();
+        let counts = || {
+            let stats = limiter.stats();
+            (stats.allowed, stats.denied)
+        };
+        let ask = |keys: &[(&str, u64)]| {
+            let keys = keys.iter().map(|(key, cost)| (limiter.key(*key), *cost));
+            let keys: Vec<_> = keys.collect();
+            limiter.check_together(&keys).decision
+        };
+        assert!(ask(&[("a", 2), ("b", 1), ("looked at", 0)]).is_allowed());
+        assert_eq!(counts(), (2, 0));
+        // Known at a look.
+        assert!(!ask(&[("b", 1), ("a", 1)]).is_allowed());
+        assert_eq!(counts(), (2, 1));
+        // Found only when the second half of a key is charged.
+        assert!(!ask(&[("c", 1), ("d", 2), ("d", 2)]).is_allowed());
+        assert_eq!(counts(), (2, 2));
+        assert!(ask(&[]).is_allowed());
+        assert_eq!(counts(), (2, 2));
     }
 
     #[test]

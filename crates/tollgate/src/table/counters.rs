@@ -15,7 +15,12 @@ impl<const KINDS: usize> Counters<KINDS> {
 
     #[inline(always)]
     pub(crate) fn add(&self, kind: usize) {
-        self.0.add(|kinds| &kinds[kind], 1);
+        self.add_several(kind, 1);
+    }
+
+    #[inline(always)]
+    fn add_several(&self, kind: usize, several: u64) {
+        self.0.add(|kinds| &kinds[kind], several);
     }
 
     /// How often this kind was counted so far.
@@ -29,6 +34,12 @@ impl Counters {
     #[inline(always)]
     pub(crate) fn count(&self, allowed: bool) {
         self.add(usize::from(allowed));
+    }
+
+    /// Counts as many that were allowed.
+    #[inline(always)]
+    pub(crate) fn count_allowed(&self, several: u64) {
+        self.add_several(1, several);
     }
 
     /// Allowed and denied so far.
