@@ -32,6 +32,7 @@ impl<B: Backend> Engine<B> {
             let policy = Policy::clone(&rules.policy);
             if let Ok(mut again) = Rules::new(policy, Before::Rules(&rules), self.backend.now()) {
                 again.open_gates(Some(&rules), &self.backend);
+                again.since = rules.since;
                 rules = Arc::new(again);
             }
         }

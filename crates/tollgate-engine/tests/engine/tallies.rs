@@ -237,3 +237,17 @@ fn counting_begins_while_a_verdict_is_held() {
     assert_eq!(counted(&engine), ["a 1"]);
     drop(held);
 }
+
+/// The rules are compiled once more then, and are as old as before.
+#[test]
+fn rules_stay_as_old_as_they_are_if_a_verdict_is_held_while_counting_begins() {
+    let clock = Manual::starting_at(tollgate::Timestamp::from_secs(100));
+    let engine = engine(policy(vec![rule("all", rates(&["5/h"]))]), &clock);
+    let began = engine.limiter_states()[0].since;
+    let facts = Facts::new();
+    let held = engine.decide(&facts);
+    clock.advance(std::time::Duration::from_secs(60));
+    let engine = engine.with_tallies(10);
+    assert_eq!(engine.limiter_states()[0].since, began);
+    drop(held);
+}
