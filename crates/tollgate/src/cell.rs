@@ -13,6 +13,7 @@ use locked::Locked;
 use striped::Striped;
 use word::Word;
 
+use crate::Algorithm;
 use crate::holds::HoldId;
 use crate::limiter::Switch;
 
@@ -208,6 +209,15 @@ impl Cell {
 
     pub(crate) fn rate(&self) -> Rate {
         each!(self, cell => cell.rate())
+    }
+
+    /// Whether its algorithm can represent a rate.
+    pub(crate) fn takes_rate(&self, rate: Rate) -> Result<(), LimitError> {
+        let algorithm = match self {
+            Self::Word(_) | Self::Striped(_) => Algorithm::Gcra,
+            Self::Locked(locked) => locked.algorithm(),
+        };
+        algorithm.takes(rate)
     }
 
     /// Changes the rate to what `change` makes of the one in force, with no other change between.
