@@ -336,6 +336,29 @@ impl<A: Arithmetic> Ledger<A> {
         self.begin_era();
     }
 
+    /// The same at a live change to this limit, and only if the latest booking acts so late. A window has its bookings at
+    /// times that no faster rate moves, so one booking an hour ahead would hold everybody back for that hour.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use tollgate_core::{Arithmetic, Ledger, Rate, SlidingLog, Timestamp};
+    ///
+    /// let (slow, fast) = (SlidingLog::new(Rate::per_hour(1))?, SlidingLog::new(Rate::per_second(5))?);
+    /// let (mut ledger, now) = (Ledger::default(), Timestamp::from_secs(9));
+    /// assert!(ledger.allow(&slow, now, 1));
+    /// ledger.reserve(&slow, now, 1, Duration::MAX).expect("an hour ahead");
+    /// ledger.carry_over(&slow, &fast, now);
+    /// ledger.forget_late_bookings(&fast, now);
+    /// assert!(ledger.look(&fast, now, 1).wait() <= Duration::from_secs(1));
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub fn forget_late_bookings(&mut self, limit: &A, now: Timestamp) {
+        let full_again = limit.earliest(&limit.empty(now), now, limit.limit());
+        if full_again.is_some_and(|at| self.floor.time() > at) {
+            self.forget_bookings(limit, now);
+        }
+    }
+
     /// Moves the state to a clock that shows `to` when this one shows `from`.
     pub fn shift(&mut self, limit: &A, from: Timestamp, to: Timestamp) {
         limit.shift(&mut self.state, from, to);

@@ -15,6 +15,7 @@ use striped::Striped;
 use switch::Switch;
 use word::Word;
 
+use crate::Algorithm;
 use crate::holds::HoldId;
 
 /// What is needed to give a reservation back.
@@ -209,6 +210,15 @@ impl Cell {
 
     pub(crate) fn rate(&self) -> Rate {
         each!(self, cell => cell.rate())
+    }
+
+    /// Whether its algorithm can represent a rate.
+    pub(crate) fn takes_rate(&self, rate: Rate) -> Result<(), LimitError> {
+        let algorithm = match self {
+            Self::Word(_) | Self::Striped(_) => Algorithm::Gcra,
+            Self::Locked(locked) => locked.algorithm(),
+        };
+        algorithm.takes(rate)
     }
 
     /// Changes the rate to what `change` makes of the one in force, with no other change between.

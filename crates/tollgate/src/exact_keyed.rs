@@ -270,6 +270,8 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
                 held: None,
             }
         }
+        // Before anything that was booked is taken back for it.
+        self.algorithm().takes(rate)?;
         // Those who are due by now pass as before, and the others by what it is then.
         self.lines.visit_all(|hash, own: &K, state| {
             state.waits.advance(&at(self, (own, hash)), now);

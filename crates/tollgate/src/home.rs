@@ -162,6 +162,16 @@ pub(crate) mod sealed {
             self.improve(now, || self.give_back(&self.terms(), now, ticket));
         }
 
+        /// Gives back tokens that no ticket is for. What was booked before can't be taken back after that, so it is taken back
+        /// first: nobody who waits is booked any more, and whoever is first gets them.
+        fn refund_in_turn(&self, now: Timestamp, refund: impl Fn()) {
+            self.visit_if_any(|state| {
+                state.waits.advance(self, now);
+                state.waits.unbook_all(self, now);
+            });
+            self.improve(now, refund);
+        }
+
         /// A reservation isn't cancelled any more.
         fn end_in_turn(&self, number: u64, at: Timestamp) {
             self.visit_if_any(|state| state.waits.end_reservation((number, at)));

@@ -12,7 +12,7 @@ use crate::line::waiting::Waiting;
 use crate::sync::{AtomicU64, Backoff, Ordering};
 use crate::table::counters::Counters;
 use crate::table::hasher::KeyHasher;
-use crate::{AtCap, Tier};
+use crate::{Algorithm, AtCap, Tier};
 
 mod anchor;
 mod back;
@@ -237,6 +237,8 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     /// # Errors
     /// If GCRA can't represent the rate; then nothing changes.
     pub fn set_rate(&self, rate: Rate) -> Result<(), LimitError> {
+        // Before anything that was booked is taken back for it.
+        Algorithm::Gcra.takes(rate)?;
         let now = self.clock.now();
         let key = |fingerprint| Rated {
             limiter: self,

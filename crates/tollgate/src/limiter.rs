@@ -297,6 +297,8 @@ impl<C: Clock> Limiter<C> {
     /// # Errors
     /// As [`set_rate`](Self::set_rate).
     pub fn set_rate_at(&self, now: Timestamp, rate: Rate) -> Result<(), LimitError> {
+        // Before anything that was booked is taken back for it.
+        self.cell.takes_rate(rate)?;
         self.change(now, || self.cell.change_rate(now, |_| rate))
     }
 
@@ -314,6 +316,7 @@ impl<C: Clock> Limiter<C> {
     /// As [`set_rate`](Self::set_rate).
     pub fn set_burst_at(&self, now: Timestamp, burst: u64) -> Result<(), LimitError> {
         let with = |rate: Rate| rate.burst(burst);
+        self.cell.takes_rate(with(self.rate()))?;
         self.change(now, || self.cell.change_rate(now, with))
     }
 

@@ -203,11 +203,6 @@ impl<W: Waits> State<W> {
         }
     }
 
-    /// How to wake everybody.
-    pub(crate) fn wakers(&self) -> impl Iterator<Item = Waker> {
-        self.seats.iter().filter_map(|seat| seat.waker.clone())
-    }
-
     fn seat(&mut self, id: Id) -> Option<&mut Seat> {
         self.seats.get_mut(index(id))
     }

@@ -294,9 +294,15 @@ fn cow(value: Cow<'_, str>) -> Value<'_> {
     }
 }
 
-/// Headers that are lists, so that clients and proxies may send them in several lines.
+/// Headers that are lists by their definition, so that clients and proxies may send them in several lines. A header that is merely named
+/// alike (`x-forwarded-user`) has one value.
 fn is_list(name: &str) -> bool {
-    const LISTS: [&str; 16] = [
+    const LISTS: [&str; 26] = [
+        "accept",
+        "accept-ch",
+        "accept-charset",
+        "accept-encoding",
+        "accept-language",
         "cache-control",
         "connection",
         "content-encoding",
@@ -313,8 +319,13 @@ fn is_list(name: &str) -> bool {
         "upgrade",
         "via",
         "warning",
+        "x-forwarded-by",
+        "x-forwarded-for",
+        "x-forwarded-host",
+        "x-forwarded-port",
+        "x-forwarded-proto",
     ];
-    LISTS.contains(&name) || name.starts_with("accept") || name.starts_with("x-forwarded-")
+    LISTS.contains(&name)
 }
 
 /// Bytes that are no text are a value as well: left out, they would switch off the rule.

@@ -68,6 +68,32 @@ async fn a_key_that_is_sent_twice_passes_no_limit() {
     }
 }
 
+/// Only headers that are lists by their definition may come in several lines where their value is taken: one that is merely named alike is
+/// read by a service as its first line, and a second one would be a fresh key each time.
+#[tokio::test]
+async fn a_header_that_is_named_like_a_list_is_none() {
+    let names = [
+        "x-forwarded-user",
+        "x-forwarded-email",
+        "x-forwarded-access-token",
+        "accept-token",
+    ];
+    for name in names {
+        let text = format!("limits: [{{name: keys, key: header.{name}, rate: 5/h}}]");
+        for app in both_ways(&text) {
+            let lines: Lines<'_> = &[(name, b"ada"), (name, b"random")];
+            assert_eq!(statuses(&app, lines, 2).await, [400; 2], "{name}");
+        }
+    }
+    for name in ["accept-language", "x-forwarded-for", "via"] {
+        let text = format!("limits: [{{name: keys, key: header.{name}, rate: 1/h}}]");
+        for app in both_ways(&text) {
+            let lines: Lines<'_> = &[(name, b"a"), (name, b"b")];
+            assert_eq!(statuses(&app, lines, 2).await, [200, 429], "{name}");
+        }
+    }
+}
+
 /// Costs, tiers and classes are values as well as keys are.
 #[tokio::test]
 async fn whatever_is_taken_of_a_header_has_one_line() {

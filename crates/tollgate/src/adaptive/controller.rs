@@ -234,7 +234,7 @@ impl<L> Controller<L> {
         })
     }
 
-    /// As [`observe`](Self::observe); a change becomes the limiter's limit at once. For laws that learn from a
+    /// As [`observe`](Self::observe); the law's limit becomes the limiter's at once, whoever changed it. For laws that learn from a
     /// gauge; those that learn from calls are told by permits ([`concurrency`](Self::concurrency)).
     pub fn steer_concurrency<S: Told, C: Clock>(
         &self,
@@ -245,12 +245,8 @@ impl<L> Controller<L> {
         L: Law<S>,
     {
         let change = self.observe(sample);
-        if let Some(change) = change {
-            let put = self.put(change.to, |to| {
-                limiter.set_limit(whole(to));
-                Ok::<_, Infallible>(())
-            });
-            let Ok(()) = put;
+        if change.is_some() || limiter.peek().limit != whole(self.limit()) {
+            self.put_in_force(limiter);
         }
         change
     }

@@ -121,14 +121,18 @@ impl Locked {
         if self.mode() == Switch::Bypass {
             return Duration::ZERO;
         }
-        let algorithm = match self {
+        takes(self.algorithm(), self.rate(), tokens)
+    }
+
+    /// Which it is; windows wherever they begin.
+    pub(crate) const fn algorithm(&self) -> Algorithm {
+        match self {
             Self::TokenBucket(_) => Algorithm::TokenBucket,
             Self::LeakyBucket(_) => Algorithm::LeakyBucket,
             Self::FixedWindow(_) => Algorithm::FixedWindow(Align::FirstHit),
             Self::SlidingLog(_) => Algorithm::SlidingLog,
             Self::SlidingCounter(_) => Algorithm::SlidingCounter,
-        };
-        takes(algorithm, self.rate(), tokens)
+        }
     }
 
     #[expect(

@@ -204,8 +204,8 @@ where
     /// ```
     pub fn refund(&self, tokens: u64) {
         let limiter = self.limiter;
-        limiter.tables.gift(&self.ask(limiter.clock.now()), tokens);
-        limiter.lines.wake(self.hash);
+        let now = limiter.clock.now();
+        self.refund_in_turn(now, || limiter.tables.gift(&self.ask(now), tokens));
     }
 
     /// Takes `tokens` from the key though no request asked for them, at most until it is empty, by the rate

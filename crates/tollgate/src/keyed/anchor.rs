@@ -73,8 +73,10 @@ impl Moment {
 }
 
 impl Anchor {
+    /// Close behind this time: a clock that is set back to before it is told apart from one that stands still.
     pub(crate) fn new(at: Timestamp) -> Self {
-        Self(AtomicU64::new(at.as_nanos().min(LAST)))
+        let behind = at.as_nanos().min(LAST).saturating_sub(BEHIND);
+        Self(AtomicU64::new(behind))
     }
 
     /// A time of the clock, if it is within the span of the anchor.

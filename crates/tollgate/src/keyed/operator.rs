@@ -180,7 +180,7 @@ impl<C: Clock, T> Rated<'_, C, T> {
             (!word.is_blocked())
                 .then(|| word.changed(|tat| pace.refunded_for_good(tat, now, tokens)))
         };
-        self.improve(time, || {
+        self.refund_in_turn(time, || {
             shard.update_any(&self.ask(now, 0, 0), give);
         });
     }

@@ -50,19 +50,6 @@ impl<K, T: Clone + fmt::Debug> KeyLines<K, T> {
         marks.any(|mark| mark.load(Ordering::Relaxed) > 0)
     }
 
-    /// Every waiter for a key of this hash looks again.
-    pub(crate) fn wake(&self, hash: u64) {
-        // After what was given back, as in `Home::improve`.
-        fence(Ordering::SeqCst);
-        if self.is_marked(hash) {
-            let shard = self.lock(index(hash));
-            let lines = shard.get(&hash).into_iter().flatten();
-            let wakers: Vec<_> = lines.flat_map(|line| line.state.wakers()).collect();
-            drop(shard);
-            wakers.into_iter().for_each(std::task::Waker::wake);
-        }
-    }
-
     /// Changes the line of a key, which is made if there is none, and wakes the waiters that are affected.
     pub(crate) fn visit<R>(
         &self,

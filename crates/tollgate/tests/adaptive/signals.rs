@@ -12,7 +12,7 @@ use tollgate::adaptive::{
     Vegas, Windowed,
 };
 use tollgate::clock::Manual;
-use tollgate::{Limiter, Rate};
+use tollgate::{ConcurrencyLimiter, Limiter, Rate};
 use tollgate_testkit::scratch::Scratch;
 
 fn bounds() -> Bounds {
@@ -374,6 +374,17 @@ fn senseless() -> impl Iterator<Item = Sample> {
             sample
         }
     })
+}
+
+/// An operator's order is in force with the next reading, also with one that changes nothing.
+#[test]
+fn a_limit_that_was_set_is_put_in_force_by_a_reading_that_is_on_target() {
+    let law = Target::new(bounds(), 0.7).unwrap().initial(50.0);
+    let controller = Controller::new(law);
+    let limiter = ConcurrencyLimiter::new(50);
+    controller.set_limit(10.0);
+    assert_eq!(controller.steer_concurrency(&limiter, &0.7), None);
+    assert_eq!(limiter.peek().limit, 10);
 }
 
 #[test]

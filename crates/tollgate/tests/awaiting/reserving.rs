@@ -242,6 +242,98 @@ fn a_raised_rate_moves_waiters_and_no_reservation() {
     with_each(&bit_by_bit, Rate::per_hour(4), &Raised);
 }
 
+/// The bookings of a window are at times that no rate moves, so they are forgotten where they would hold everybody back.
+#[test]
+fn a_raised_rate_moves_waiters_of_windows_too() {
+    struct Raised;
+    impl Act for Raised {
+        fn on<H: Holder>(&self, holder: &H, clock: &Manual, name: &str) {
+            let mut waiting = waiters(holder, 3);
+            let live = holder.reserve_at(START, 1).expect("behind them");
+            let act_at = live.act_at();
+            holder.set_rate(Rate::per_second(1000));
+            clock.set(START + Duration::from_secs(2));
+            assert_eq!(passed(&mut waiting), 3, "{name}");
+            assert_eq!(live.act_at(), act_at, "{name}");
+            let newcomer = holder.check_at(START + Duration::from_secs(2), 1);
+            assert!(newcomer.is_allowed(), "{name}: {newcomer:?}");
+        }
+    }
+    with_each(&ALGORITHMS, Rate::per_hour(4), &Raised);
+}
+
+/// Two wait, and a reservation behind them is cancelled after a change that fails: what a newcomer is told then, and before all of it.
+fn told_after_a_failed_change<H: Holder>(holder: &H, change: impl Fn() -> bool) -> [Duration; 2] {
+    let waiting = waiters(holder, 2);
+    let told = holder.check_at(START, 1).wait();
+    let slot = holder.reserve_at(START, 1).expect("behind them");
+    assert!(!change(), "no word counts as slowly");
+    slot.cancel_at(START);
+    let after = holder.check_at(START, 1).wait();
+    drop(waiting);
+    [told, after]
+}
+
+#[test]
+fn a_rate_that_cannot_be_set_takes_nothing_from_reservations() {
+    let (rate, too_slow) = (Rate::per_hour(4), Rate::per_day(1).burst(1_000));
+    let clock = Manual::starting_at(START);
+    let limiter = Limiter::with_clock(rate, clock.clone());
+    let [told, after] = told_after_a_failed_change(&limiter, || limiter.set_rate(too_slow).is_ok());
+    assert_eq!(after, told, "a limiter");
+    let [told, after] = told_after_a_failed_change(&limiter, || limiter.set_burst(1 << 60).is_ok());
+    assert_eq!(after, told, "its burst");
+    let keyed = KeyedLimiter::builder(rate, 100).longest_wait(LONGEST);
+    let keyed = keyed
+        .clock(clock.clone())
+        .build()
+        .expect("a rate that fits");
+    let [told, after] = told_after_a_failed_change(&keyed, || keyed.set_rate(too_slow).is_ok());
+    assert_eq!(after, told, "a hashed key");
+    let exact = ExactKeyedLimiter::<String>::builder(rate, 100).longest_wait(LONGEST);
+    let exact = exact
+        .clock(clock.clone())
+        .build()
+        .expect("a rate that fits");
+    let [told, after] = told_after_a_failed_change(&exact, || exact.set_rate(too_slow).is_ok());
+    assert_eq!(after, told, "a key");
+}
+
+/// What is given back is for those who wait, also if their turns are booked for a reservation behind them.
+#[test]
+fn a_refund_moves_booked_waiters_up() {
+    fn pass_at_once<H: Holder>(holder: &H, reserves: bool, refund: impl Fn()) -> usize {
+        let mut waiting = waiters(holder, 10);
+        let slot = reserves.then(|| holder.reserve_at(START, 1).expect("behind them"));
+        refund();
+        let count = passed(&mut waiting);
+        drop((waiting, slot));
+        count
+    }
+    let rate = Rate::per_hour(4).burst(10);
+    for (reserves, expected) in [(false, 5), (true, 4)] {
+        let clock = Manual::starting_at(START);
+        let keyed = KeyedLimiter::builder(rate, 100).longest_wait(LONGEST);
+        let keyed = keyed
+            .clock(clock.clone())
+            .build()
+            .expect("a rate that fits");
+        let count = pass_at_once(&keyed, reserves, || keyed.key("ada").refund(5));
+        assert_eq!(count, expected, "a hashed key");
+        for algorithm in [
+            Algorithm::Gcra,
+            Algorithm::TokenBucket,
+            Algorithm::LeakyBucket,
+        ] {
+            let exact = ExactKeyedLimiter::<String>::builder(rate, 100).algorithm(algorithm);
+            let exact = exact.longest_wait(LONGEST).clock(clock.clone());
+            let exact = exact.build().expect("a rate that fits");
+            let count = pass_at_once(&exact, reserves, || exact.key("ada").refund(5));
+            assert_eq!(count, expected, "a key, {algorithm:?}");
+        }
+    }
+}
+
 #[test]
 fn waiters_with_timeouts_pass_beside_somebody_who_reserves_and_cancels() {
     struct Beside;

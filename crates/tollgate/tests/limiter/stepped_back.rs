@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, ExactKeyedLimiter, Limiter, Rate, Timestamp, core::Align};
+use tollgate::{Algorithm, ExactKeyedLimiter, KeyedLimiter, Limiter, Rate, Timestamp, core::Align};
 
 const START: Timestamp = Timestamp::from_secs(100_000_000);
 
@@ -121,5 +121,22 @@ fn a_limit_that_counted_nothing_while_the_clock_was_ahead_follows_it_back() {
         limiter.set_rate(Rate::per_minute(2)).unwrap();
         let wait = limiter.check().wait();
         assert!(wait <= Duration::from_secs(120), "{algorithm:?}: {wait:?}");
+    }
+}
+
+/// Also if the clock shows a time from before the limiter was made.
+#[test]
+fn the_wait_that_is_told_after_a_step_back_comes_true() {
+    for step in [5, 100, 3_600, 80_000].map(Duration::from_secs) {
+        let clock = Manual::starting_at(START);
+        let keys = KeyedLimiter::builder(Rate::per_second(100), 100);
+        let keys = keys.clock(clock.clone()).build().expect("a rate that fits");
+        let now = START + Duration::from_secs(99);
+        clock.set(now);
+        assert!(keys.allow("ada"));
+        clock.set(now.shifted(now + step, now));
+        let wait = keys.check("ada").wait();
+        clock.advance(wait);
+        assert!(keys.allow("ada"), "{step:?} back: told {wait:?}");
     }
 }

@@ -100,6 +100,9 @@ impl<K, A: Kept> Shard<K, A> {
                 holds.pass_time(&mut entry.ledger, old, *at);
             }
             carry_over(&mut entry.ledger, old, new, *at);
+            if new.counts() {
+                entry.ledger.forget_late_bookings(new, *at);
+            }
         }
         // Bookings from before were promised at another rate, and others may have been told to act before them
         // since.
