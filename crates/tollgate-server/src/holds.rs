@@ -6,8 +6,8 @@
 use std::cmp::Reverse;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -29,6 +29,8 @@ pub(crate) struct Holds {
     /// The next to end has changed.
     sooner: Notify,
     most: usize,
+    /// That of the table.
+    count: Arc<AtomicUsize>,
     hashers: [RandomState; 2],
     /// How many estimates were settled. Written (release) after one is.
     settled: AtomicU64,
@@ -43,6 +45,27 @@ type Id = [u64; 2];
 pub(crate) enum HowEnded {
     Released,
     Settled(Settlement),
+}
+
+/// While there is more room than this, nobody asks for some before a request is decided: that takes a look at its rules.
+const PLENTY: usize = 1_024;
+
+/// Room for what one request holds, until it holds it or this is dropped.
+#[derive(Debug)]
+pub(crate) struct Room<'a>(&'a Holds);
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.0.table().reserved -= 1;
+    }
+}
+
+/// Whether a request may come to hold something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Needs {
+    Room,
+    /// It only remembers an answer.
+    Nothing,
 }
 
 /// What there is by a name that a caller has chosen.
@@ -69,8 +92,10 @@ pub(crate) struct Full {
 impl Holds {
     /// Room for so many.
     pub(crate) fn new(most: usize) -> Self {
+        let table = Table::default();
         Self {
-            table: Mutex::default(),
+            count: Arc::clone(&table.count),
+            table: Mutex::new(table),
             sooner: Notify::new(),
             most,
             hashers: [RandomState::new(), RandomState::new()],
@@ -88,7 +113,27 @@ impl Holds {
 
     /// How many are held.
     pub(crate) fn count(&self) -> usize {
-        self.table().count
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is room for many more.
+    pub(crate) fn has_plenty(&self) -> bool {
+        self.count() + PLENTY < self.most
+    }
+
+    /// Room for what a request comes to hold that has no name.
+    pub(crate) fn reserve(&self) -> Result<Room<'_>, Full> {
+        let mut table = self.table();
+        let ended = table.end(Instant::now());
+        let has_room = table.occupied() < self.most;
+        table.reserved += usize::from(has_room);
+        drop(table);
+        drop(ended);
+        if has_room {
+            Ok(Room(self))
+        } else {
+            Err(Full { most: self.most })
+        }
     }
 
     /// Tells what a request did cost that was held by a name, which may be more than was thought, and ends it; again what
@@ -149,7 +194,7 @@ impl Holds {
 
     /// What there is by a name, for one that asks this. A call that finds nothing has the name to itself until it is
     /// [decided](Self::decided).
-    pub(crate) fn ask_for(&self, name: &[u8], asked: &[u8]) -> Known {
+    pub(crate) fn ask_for(&self, name: &[u8], asked: &[u8], needs: Needs) -> Known {
         let (name, asked) = (self.id(name), self.id(asked));
         let mut table = self.table();
         let ended = table.end(Instant::now());
@@ -161,7 +206,7 @@ impl Holds {
             }
         });
         // Whoever is told to decide has room for what that comes to.
-        let has_room = table.count + table.undecided.len() < self.most;
+        let has_room = needs == Needs::Nothing || table.occupied() < self.most;
         let known = match held {
             Some(known) => known,
             None if table.undecided.contains(&name) => Known::Undecided,
@@ -182,12 +227,23 @@ impl Holds {
     }
 
     /// Keeps what a request holds, by a name that may have others already.
-    /// If there is no room they are cancelled: it never ran.
-    pub(crate) fn keep(&self, name: &[u8], permits: Permits, life: Duration) -> Result<(), Full> {
+    /// If there is no room for them, and none was reserved, they are cancelled: it never ran.
+    pub(crate) fn keep(
+        &self,
+        name: &[u8],
+        (permits, life): (Permits, Duration),
+        room: Option<Room<'_>>,
+    ) -> Result<(), Full> {
         let name = self.id(name);
         let mut table = self.table();
         let ended = table.end(Instant::now());
-        if !permits.is_empty() && table.count + table.undecided.len() >= self.most {
+        let is_reserved = room.is_some();
+        if let Some(room) = room {
+            // Under the lock: nobody else has it in between.
+            std::mem::forget(room);
+            table.reserved -= 1;
+        }
+        if !permits.is_empty() && !is_reserved && table.occupied() >= self.most {
             drop(table);
             drop(ended);
             permits.cancel();
@@ -222,7 +278,7 @@ impl Holds {
         if permits.is_empty() {
             table.remember_empty(name, number);
         } else {
-            table.count += 1;
+            table.count.fetch_add(1, Ordering::Relaxed);
         }
         let held = Held {
             number,

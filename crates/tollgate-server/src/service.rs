@@ -22,7 +22,7 @@ use crate::denials::{Denials, Told};
 use crate::drain::Closing;
 use crate::guesses::Guesses;
 use crate::health::Health;
-use crate::holds::{Full, Holds};
+use crate::holds::{Full, Holds, Room};
 use crate::log::Log;
 use crate::measured::Measured;
 use crate::metrics::Kept;
@@ -290,10 +290,11 @@ impl<B: Store> Service<B> {
         told: LimitsTold,
         tell: impl FnOnce(&Answered<'_>) -> R,
     ) -> Result<R, Full> {
+        let room = self.room_for(facts)?;
         let mut verdict = B::decide(&self.engine, facts, told).await;
         if let Verdict::Passed(passed) = &mut verdict
             && let Some(permits) = passed.take_permits()
-            && let Err(full) = self.lend(&name_of(facts), permits)
+            && let Err(full) = self.lend(&name_of(facts), permits, room)
         {
             self.take_back(facts).await;
             return Err(full);
@@ -329,10 +330,25 @@ impl<B: Store> Service<B> {
 }
 
 impl<B: Store> Service<B> {
+    /// Room for what a request may come to hold, before anything is decided; none if there is plenty, or it needs none.
+    #[inline]
+    pub(crate) fn room_for(&self, facts: &Facts<'_>) -> Result<Option<Room<'_>>, Full> {
+        if self.holds.has_plenty() || !self.engine.would_hold(facts) {
+            return Ok(None);
+        }
+        self.holds.reserve().map(Some)
+    }
+
     /// Keeps what a request holds, for a caller that has no name for it but what it asked.
     #[cold]
-    pub(crate) fn lend(&self, name: &[u8], permits: Permits) -> Result<(), Full> {
-        self.holds.keep(name, permits, self.bounds.hold_time)
+    pub(crate) fn lend(
+        &self,
+        name: &[u8],
+        permits: Permits,
+        room: Option<Room<'_>>,
+    ) -> Result<(), Full> {
+        let held = (permits, self.bounds.hold_time);
+        self.holds.keep(name, held, room)
     }
 
     /// Takes back what a request was charged that can't run, and whose permits were cancelled. What others hold isn't

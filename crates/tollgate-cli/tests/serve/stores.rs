@@ -222,3 +222,30 @@ fn a_replica_without_requests_knows_that_its_store_is_gone_and_back() {
     service.warns("error: store: it doesn't answer, though no request asks it why=");
     service.warns("info: store: it answers again");
 }
+
+const LEASED: &str = "limits: [{name: calls, key: user, rate: 100000/h, counting: leased}]";
+
+#[test]
+fn whether_leases_went_back_at_the_end_is_logged_as_it_was() {
+    for (is_stopped, told, not_told) in [
+        (false, "is given back", "could not be given back"),
+        (true, "could not be given back", "is given back"),
+    ] {
+        let (scratch, store) = (Scratch::new("leases-at-the-end"), Server::start());
+        let policy = file(&scratch, "policy.yaml", LEASED);
+        let (policy, url) = (policy.to_str().expect("text"), store.url());
+        let service = Service::start(&options(policy, &url, &["--drain-delay", "0s"]));
+        for _ in 0..20 {
+            assert_eq!(service.post("/v1/check", ADA).0, 200);
+        }
+        if is_stopped {
+            store.stop();
+        }
+        service.signal("TERM");
+        let event = "what was taken from the store in advance";
+        let log = service.told(event);
+        assert!(log.contains(&format!("{event} {told}")), "{log}");
+        assert!(!log.contains(&format!("{event} {not_told}")), "{log}");
+        store.cont();
+    }
+}

@@ -19,6 +19,35 @@ use crate::policy::{Mode, OnStoreFailure};
 use crate::verdict::{Findings, Said};
 
 impl<B: Backend> Engine<B> {
+    /// Whether a request with these facts would hold something if it passed: a permit of a concurrency limit, or a cost that is
+    /// an estimate. Nothing is decided or asked of the backend. Whoever has little room for what requests hold knows before it
+    /// decides which of them need some.
+    ///
+    /// ```
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// let text = "limits: [{name: all, rate: 5/h}, {name: jobs, match: {path: /job}, concurrency: 2}]";
+    /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, Memory::new())?;
+    /// assert!(engine.would_hold(&Facts::new().with("path", "/job")));
+    /// assert!(!engine.would_hold(&Facts::new().with("path", "/other")));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn would_hold(&self, facts: &Facts<'_>) -> bool {
+        let rules = self.rules.load_full();
+        let orders = self.ordered(&rules);
+        let orders = orders.as_ref().map(Held::in_force);
+        let mut gathered = Gathered::new();
+        let bounds = (&self.hashers, &self.bounds);
+        gathered.fill((&rules, orders), facts, bounds, &self.backend);
+        if Said::default().settle(&gathered) {
+            return false;
+        }
+        let enforced = gathered.enforced.askers.as_slice().iter();
+        let mut askers = enforced.chain(gathered.shadow.askers.as_slice());
+        gathered.gates.is_some() || askers.any(|asker| rules.applied[*asker as usize].holds)
+    }
+
     /// What [`decide_async`](Self::decide_async) would say to this request now, if it didn't wait. Nothing is charged, held
     /// or told to the observer. Where others wait for a limit, it tells how long one more would.
     ///

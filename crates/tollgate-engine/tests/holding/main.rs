@@ -5,6 +5,7 @@ mod adaptive;
 mod adaptive_reload;
 mod conditions;
 mod estimates;
+mod late;
 mod lines;
 mod peek;
 mod queue_full;

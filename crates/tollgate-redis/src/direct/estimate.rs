@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
 use tollgate::stack::{Expire, Pass, Settled, Settlement, TimedEstimate};
 use tollgate::{Clock, Timestamp};
 use tollgate_engine::backend::Check;
@@ -142,10 +143,12 @@ struct StoredCharge {
     store: Arc<Store>,
     at: Option<u64>,
     host: Host,
+    /// What was told last: a charge that was given back makes the room for the next, whichever task runs first.
+    telling: Option<JoinHandle<()>>,
 }
 
 impl StoredCharge {
-    fn tell(&self, op: Op, cost: u64) {
+    fn tell(&mut self, op: Op, cost: u64) {
         if cost == 0 {
             return;
         }
@@ -154,10 +157,13 @@ impl StoredCharge {
             cost,
             ..self.question.clone()
         };
-        let (store, at) = (Arc::clone(&self.store), self.at);
-        self.host.spawn(async move {
+        let (store, at, before) = (Arc::clone(&self.store), self.at, self.telling.take());
+        self.telling = Some(self.host.spawn(async move {
+            if let Some(before) = before {
+                let _ = before.await;
+            }
             let _ = store.ask(vec![question], at).await;
-        });
+        }));
     }
 }
 
@@ -219,6 +225,7 @@ impl Direct {
             store: Arc::clone(&self.store),
             at: self.at(),
             host: self.host.clone(),
+            telling: None,
         };
         pass.hold_timed_estimate(Held::new(charge, check, self.clock.clone()));
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::Timestamp;
 
 use super::book::{Book, Granted, Plan};
-use super::said::{Lent, Lessee};
+use super::said::{EVERYTHING, Lent, Lessee};
 use crate::question::{Numbers, micros};
 
 /// How much is asked for.
@@ -106,7 +106,9 @@ impl Asks {
             life,
             least: self.at_least(),
             spent,
-            forgiven: forgiven.max(self.undrained(late)),
+            forgiven: forgiven
+                .saturating_add(self.undrained(late))
+                .min(EVERYTHING),
         }
     }
 

@@ -7,6 +7,7 @@
 
 mod changing;
 mod estimates;
+mod forgiven;
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tollgate::stack::Settlement;
 use tollgate_engine::document::Format;
 use tollgate_engine::verdict::{Passed, Permits};
 use tollgate_engine::{Engine, Facts, Policy};
@@ -213,4 +214,26 @@ async fn requests_wait_for_their_turn_by_a_store_too() {
         assert!(verdict.passed().is_some());
     }
     assert_eq!((one.waiting(), other.waiting()), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_said_late_of_a_full_limit_is_charged_after_its_estimate_came_back() {
+    let server = Server::start();
+    for text in every_way() {
+        let text = text.replace("60s", "1ms, unsettled: refund");
+        server.command(&["FLUSHALL"]);
+        let engine = engine(&text, connect(&server));
+        let mut late = ask(&engine, 5_000).await.expect("there is room");
+        let mut other = ask(&engine, 5_000).await.expect("there is room");
+        // By a worker of the runtime, as a request is.
+        let settled = tokio::spawn(async move { other.settle(5_000) });
+        settled.await.expect("it ends");
+        let is_over = async || late.time_left() == Some(Duration::ZERO);
+        eventually("its time to be over", is_over).await;
+        until_left(&engine, 0).await;
+        let settled = tokio::spawn(async move { late.settle(4_000) });
+        assert_eq!(settled.await.expect("it ends"), Settlement::Late);
+        let what = format!("1000 to be left of {text}");
+        eventually(&what, async || left(&engine).await == 1_000).await;
+    }
 }

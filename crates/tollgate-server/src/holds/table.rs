@@ -2,6 +2,8 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -18,8 +20,10 @@ pub(super) struct Table {
     pub(super) held: HashMap<Id, VecDeque<Held>>,
     /// When something happens to each by itself, or would have before it was renewed.
     pub(super) ends: BinaryHeap<Reverse<(Instant, Id, u64)>>,
-    /// How many hold something.
-    pub(super) count: usize,
+    /// How many hold something. Changed under the lock of the table, and read without it.
+    pub(super) count: Arc<AtomicUsize>,
+    /// How many are being decided about that have room and no name.
+    pub(super) reserved: usize,
     /// Names of those that hold nothing and only remember an answer, from the oldest.
     pub(super) empty: VecDeque<(Id, u64)>,
     /// Names that are being decided about. Each of them has room.
@@ -59,6 +63,16 @@ impl Held {
 }
 
 impl Table {
+    /// How many hold something.
+    pub(super) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// How many hold something, or have room to.
+    pub(super) fn occupied(&self) -> usize {
+        self.count() + self.undecided.len() + self.reserved
+    }
+
     /// Ends all whose time is over, and estimates whose time is. What is held without a name is returned, to be dropped once
     /// the lock is free: that may ask a store.
     pub(super) fn end(&mut self, now: Instant) -> Vec<Permits> {
@@ -156,7 +170,7 @@ impl Table {
 
     /// Whoever renews or gives back leaves a time behind: all of them are thrown out once they are many.
     pub(super) fn forget_old_ends(&mut self, now: Instant) {
-        if self.ends.len() <= (self.count + self.empty.len()) * 4 + 64 {
+        if self.ends.len() <= (self.count() + self.empty.len()) * 4 + 64 {
             return;
         }
         let all = self.held.iter().flat_map(|(name, own)| {
@@ -180,7 +194,7 @@ impl Table {
         if held.permits.is_empty() {
             self.empty.retain(|(_, number)| *number != held.number);
         } else {
-            self.count -= 1;
+            self.count.fetch_sub(1, Ordering::Relaxed);
         }
         if own.is_empty() {
             self.held.remove(name);

@@ -19,13 +19,13 @@ fn some() -> Permits {
 #[test]
 fn what_was_given_back_or_renewed_leaves_no_end_behind() {
     let (holds, hour) = (Holds::new(10), Duration::from_secs(3_600));
-    assert!(holds.keep(b"kept", some(), hour).is_ok());
+    assert!(holds.keep(b"kept", (some(), hour), None).is_ok());
     let check = || {
         let ends = holds.table().ends.len();
         assert!(ends <= 100, "{ends} ends of one that is held");
     };
     for _ in 0..1_000 {
-        assert!(holds.keep(b"short", some(), hour).is_ok());
+        assert!(holds.keep(b"short", (some(), hour), None).is_ok());
         assert!(holds.take(b"short").is_some());
     }
     check();
@@ -42,7 +42,10 @@ fn what_holds_nothing_needs_no_room_and_is_bounded() {
     let name = |number: usize| number.to_string().into_bytes();
     for number in 0..MOST_REMEMBERED + 5 {
         let name = name(number);
-        assert!(matches!(holds.ask_for(&name, b"asked"), Known::Nothing));
+        assert!(matches!(
+            holds.ask_for(&name, b"asked", Needs::Room),
+            Known::Nothing
+        ));
         holds.keep_answered(&name, (Permits::default(), hour), (b"asked", b"answer"));
         holds.decided(&name);
     }
@@ -50,23 +53,67 @@ fn what_holds_nothing_needs_no_room_and_is_bounded() {
         (holds.count(), holds.table().held.len()),
         (0, MOST_REMEMBERED)
     );
-    assert!(matches!(holds.ask_for(&name(4), b"asked"), Known::Nothing));
+    assert!(matches!(
+        holds.ask_for(&name(4), b"asked", Needs::Room),
+        Known::Nothing
+    ));
     holds.decided(&name(4));
-    assert!(matches!(holds.ask_for(&name(5), b"asked"), Known::Held(_)));
+    assert!(matches!(
+        holds.ask_for(&name(5), b"asked", Needs::Room),
+        Known::Held(_)
+    ));
 }
 
 #[test]
 fn room_is_asked_for_before_anything_is_decided() {
     let (holds, hour) = (Holds::new(2), Duration::from_secs(3_600));
-    assert!(matches!(holds.ask_for(b"a", b""), Known::Nothing));
-    assert!(matches!(holds.ask_for(b"a", b""), Known::Undecided));
-    assert!(matches!(holds.ask_for(b"b", b""), Known::Nothing));
-    assert!(matches!(holds.ask_for(b"c", b""), Known::Full(_)));
-    assert!(holds.keep(b"other", some(), hour).is_err());
+    assert!(matches!(
+        holds.ask_for(b"a", b"", Needs::Room),
+        Known::Nothing
+    ));
+    assert!(matches!(
+        holds.ask_for(b"a", b"", Needs::Room),
+        Known::Undecided
+    ));
+    assert!(matches!(
+        holds.ask_for(b"b", b"", Needs::Room),
+        Known::Nothing
+    ));
+    assert!(matches!(
+        holds.ask_for(b"c", b"", Needs::Room),
+        Known::Full(_)
+    ));
+    assert!(holds.keep(b"other", (some(), hour), None).is_err());
     // One that came to nothing leaves its room.
     holds.decided(b"a");
     holds.keep_answered(b"b", (some(), hour), (b"", b""));
     holds.decided(b"b");
-    assert!(matches!(holds.ask_for(b"c", b""), Known::Nothing));
-    assert!(matches!(holds.ask_for(b"d", b""), Known::Full(_)));
+    assert!(matches!(
+        holds.ask_for(b"c", b"", Needs::Room),
+        Known::Nothing
+    ));
+    assert!(matches!(
+        holds.ask_for(b"d", b"", Needs::Room),
+        Known::Full(_)
+    ));
+}
+
+#[test]
+fn room_that_is_reserved_is_had_and_given_up() {
+    let (holds, hour) = (Holds::new(1), Duration::from_secs(3_600));
+    let room = holds.reserve().expect("room");
+    assert!(holds.reserve().is_err());
+    assert!(holds.keep(b"other", (some(), hour), None).is_err());
+    let full = holds.ask_for(b"a", b"", Needs::Room);
+    assert!(matches!(full, Known::Full(_)));
+    // What holds nothing needs none.
+    let nothing = holds.ask_for(b"a", b"", Needs::Nothing);
+    assert!(matches!(nothing, Known::Nothing));
+    holds.decided(b"a");
+    drop(room);
+    let room = holds.reserve().expect("room again");
+    assert!(holds.keep(b"own", (some(), hour), Some(room)).is_ok());
+    assert!(holds.reserve().is_err());
+    assert!(holds.take(b"own").is_some());
+    assert!(holds.reserve().is_ok());
 }

@@ -14,7 +14,7 @@ use super::body::{self, Asked, Pairs};
 use super::check::{show, tell};
 use super::request::Request;
 use super::session::{Session, Wrong, bad};
-use crate::holds::Known;
+use crate::holds::{Known, Needs};
 use crate::listen::Peer;
 use crate::service::{self, Answered, LimitsTold, Store};
 
@@ -95,7 +95,13 @@ impl<B: Store> Session<B> {
         asked.check_facts(service.bounds.arguments).map_err(bad)?;
         let facts = asked.facts();
         let what = what_of(&facts);
-        match service.holds.ask_for(&name, &what) {
+        let ask_for = |needs: Needs| service.holds.ask_for(&name, &what, needs);
+        let known = match ask_for(Needs::Room) {
+            // What holds nothing needs no room.
+            Known::Full(_) if !service.engine.would_hold(&facts) => ask_for(Needs::Nothing),
+            known => known,
+        };
+        match known {
             Known::Held(answer) => {
                 // Whoever asks again holds it from then on. If its time ended just now, it is told what it was told.
                 let left = service.holds.lengthen(&name, life).unwrap_or_default();

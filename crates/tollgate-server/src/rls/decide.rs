@@ -15,7 +15,7 @@ use super::closed::RlsClosed;
 use super::decided::{by_rule, by_tree, unlimited};
 use super::facts::{Sets, Texts};
 use crate::bounds::Bounds;
-use crate::holds::Full;
+use crate::holds::{Full, Room};
 use crate::log::Level;
 use crate::service::{self, Answered, LimitText, LimitsTold, Service, Store};
 
@@ -173,6 +173,7 @@ impl Question<'_> {
         service: &Service<B>,
         facts: &Facts<'_>,
         (by_rules, by_trees): (Option<Permits>, Option<Permits>),
+        room: Option<Room<'_>>,
     ) -> Result<(), Undecided> {
         let by_trees = by_trees.filter(|permits| !permits.is_empty() && !self.takes_nothing());
         if by_rules.is_none() && by_trees.is_none() {
@@ -180,10 +181,10 @@ impl Question<'_> {
         }
         let name = self.name();
         let is_by_trees = by_trees.is_some();
-        let mut kept = by_trees.map_or(Ok(()), |permits| service.lend(&name, permits));
+        let mut kept = by_trees.map_or(Ok(()), |permits| service.lend(&name, permits, None));
         match by_rules {
             Some(permits) if kept.is_ok() => {
-                kept = service.lend(&service::name_of(facts), permits);
+                kept = service.lend(&service::name_of(facts), permits, room);
                 if kept.is_err() && is_by_trees {
                     // The oldest may be another's, but slots are alike.
                     drop(service.holds.take(&name));
@@ -322,6 +323,12 @@ async fn ask_both<B: Store>(
     facts: &Facts<'_>,
     dialects: &[Dialect],
 ) -> Result<Decided, Undecided> {
+    let takes = !question.takes_nothing() && !question.gives_back();
+    let room = if takes && service.engine.decides_by_facts() {
+        service.room_for(facts).map_err(Undecided::Full)?
+    } else {
+        None
+    };
     let trees = if service.engine.decides_by_descriptors() || question.brings_limit() {
         Some(ask_trees(service, question, dialects).await?)
     } else {
@@ -352,10 +359,11 @@ async fn ask_both<B: Store>(
         }
     };
     let Some(trees) = trees else {
-        question.keep(service, facts, (held, None)).await?;
+        question.keep(service, facts, (held, None), room).await?;
         return Ok(by_rules.unwrap_or_else(|| unlimited(question.descriptors.len())));
     };
-    if let Err(full) = question.keep(service, facts, (held, trees.permits)).await {
+    let held = (held, trees.permits);
+    if let Err(full) = question.keep(service, facts, held, room).await {
         question.give_back_trees(service, &trees.charged).await;
         return Err(full);
     }

@@ -7,6 +7,7 @@ use tollgate_server::{RlsClosed, Settings};
 use tollgate_testkit::redis::{Server, until};
 
 use crate::kit::{Running, read};
+use crate::metrics::{scraped, value};
 use crate::rls_client::{Failed, Grpc};
 
 /// A slot, a cost, and an estimate, so that each would show what is left of a request that wasn't admitted.
@@ -199,4 +200,40 @@ fn a_list_tells_that_the_store_is_gone() {
     let (status, told) = post(&running, "/v1/check", &format!("[{ada}]"));
     let told: Value = serde_json::from_str(&told).expect("JSON");
     assert_eq!((status, &told[0]["error"]), (200, &json!(why)));
+}
+
+/// A rule that holds something, and one that doesn't.
+const JOBS: &str = "limits: [{name: jobs, match: {tenant: [a, b]}, key: tenant, rate: 100/h, concurrency: 5}, \
+    {name: free, match: {tenant: free}, key: tenant, rate: 100/h}]";
+
+/// How many passed by a rule, as is told to operators.
+fn allowed(running: &Running, rule: &str) -> String {
+    let series = format!("tollgate_allowed_total{{limiter=\"{rule}\"}}");
+    value(&scraped(running), &series).to_owned()
+}
+
+#[test]
+fn nothing_is_decided_without_room_and_what_holds_nothing_needs_none() {
+    let running = Running::new(JOBS, one_hold);
+    let check = |tenant: &str| {
+        let text = format!(r#"{{"facts": {{"tenant": "{tenant}"}}}}"#);
+        post(&running, "/v1/check", &text).0
+    };
+    let named = |tenant: &str, id: &str| {
+        let text = format!(r#"{{"id": "{id}", "facts": {{"tenant": "{tenant}"}}}}"#);
+        post(&running, "/v1/permits", &text).0
+    };
+    assert_eq!(check("a"), 200);
+    for number in 0..5 {
+        assert_eq!(check("b"), 503);
+        assert_eq!(named("b", &format!("b{number}")), 503);
+        assert!(ask(&running, "b", "").is_err());
+        let full = format!("-UNAVAILABLE {WHY}\r\n");
+        running.resp().expect("TG.CHECK tenant=b\r\n", &full);
+    }
+    assert_eq!(allowed(&running, "jobs"), "1");
+    assert_eq!(used(&running, "b"), [0, 0]);
+    assert_eq!((check("free"), named("free", "f")), (200, 200));
+    assert!(ask(&running, "free", "").is_ok());
+    assert_eq!(allowed(&running, "free"), "3");
 }

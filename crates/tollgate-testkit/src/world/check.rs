@@ -19,6 +19,7 @@ mod cost;
 mod free;
 mod own;
 mod quiet;
+mod settled;
 mod slots;
 mod spells;
 mod turns;
@@ -90,6 +91,7 @@ pub fn judge(story: &Story, record: &Record) -> Result<(), Violation> {
     avoidable::judge(case).map_err(overall)?;
     calm::judge(case).map_err(overall)?;
     turns::judge(case).map_err(overall)?;
+    settled::judge(case).map_err(overall)?;
     quiet::judge(case).map_err(overall)
 }
 

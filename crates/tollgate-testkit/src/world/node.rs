@@ -203,15 +203,19 @@ impl Node {
         self.version.store(version, Ordering::Relaxed);
     }
 
-    /// The limits of a rule, for an operator to act on.
+    /// The limits of a rule, for an operator to act on; none if the version in force doesn't have it.
     ///
     /// # Panics
     /// If the setting's policy isn't one.
     pub(super) fn limiters(&self, setting: &Setting, rule: usize) -> Vec<RedisLimiter> {
         let policy = policy(&setting.policy(self.version()));
-        let Rule {
+        let name = format!("r{rule}");
+        let Some(Rule {
             limits, algorithm, ..
-        } = &policy.rules[rule];
+        }) = policy.rules.iter().find(|rule| rule.name == name)
+        else {
+            return Vec::new();
+        };
         let rates = limits.rates.iter().map(|rate| LimitKind::Rate {
             rate: *rate,
             algorithm: *algorithm,

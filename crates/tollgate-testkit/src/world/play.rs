@@ -243,7 +243,8 @@ impl Stage {
     fn give(&self, gift: Gift) {
         let (node, from) = (&self.nodes[gift.node], self.universe.now());
         let rule = &self.setting.rules[gift.rule];
-        if node.life.is_dead() || rule.is_shared || rule.counted == Counted::Local {
+        let is_absent = !rule.is_in(node.version());
+        if node.life.is_dead() || is_absent || rule.is_shared || rule.counted == Counted::Local {
             return;
         }
         let (gift, from, to) = (gift, from, None);
@@ -296,7 +297,7 @@ impl Stage {
             let node = who % self.nodes.len();
             let version = self.nodes[node].version();
             let rules = self.setting.rules.iter();
-            let burst = rules.clone().map(|rule| rule.burst(version)).min();
+            let burst = rules.clone().filter_map(|rule| rule.burst(version)).min();
             // All slots at once, and all else in one.
             let times = if rules.clone().all(|rule| rule.sort == Sort::Slots) {
                 cost(burst.unwrap_or(1))

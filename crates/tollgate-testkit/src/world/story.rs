@@ -176,6 +176,8 @@ impl Story {
         setting.is_guarded = Random::new(seed ^ 0x0067_7561_7264).below(3) == 0;
         // Likewise.
         setting.add_denied(&mut Random::new(seed ^ 0x6465_6e69_6564));
+        // Likewise.
+        setting.take_away_a_rule(&mut Random::new(seed ^ 0x6162_7365_6e74));
         let mut events = Vec::new();
         let length = setting.length(&mut random);
         let demand = traffic::Demand::new(&setting, length, &mut random);

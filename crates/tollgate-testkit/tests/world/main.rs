@@ -4,9 +4,11 @@ mod commands;
 mod denied;
 mod expiry;
 mod faults;
+mod flaps;
 mod histories;
 mod sandbox;
 mod scripts;
+mod settles;
 mod single;
 mod structs;
 

@@ -22,6 +22,10 @@ use crate::verdict::Said;
 /// If it isn't known when there is room, as of slots, it is looked for so often.
 const POLL: Duration = Duration::from_millis(10);
 
+/// A request that is run later than this after its time is over isn't asked about any more: a timer and a busy machine take
+/// less, and a client that was promised a time has gone.
+const LATE: Duration = Duration::from_millis(100);
+
 /// The time of a backend, as a clock.
 struct TimeOf<'a, B>(&'a B);
 
@@ -149,7 +153,8 @@ impl<B: Backend> Engine<B> {
             let Some(standing) = &waited.standing else {
                 break;
             };
-            if !self.is_its_turn(standing, deadline).await {
+            let is_its_turn = self.is_its_turn(standing, deadline).await;
+            if !is_its_turn || self.backend.now() > deadline + LATE {
                 break;
             }
             attempt = self.attempt(facts, on, Some(standing)).await?;

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use super::cost::Settled;
 use super::{Fault, Limit, Told};
 use crate::world::story::{Amount, Counted, Event, Failure, Sort};
 
@@ -70,7 +71,7 @@ impl Limit<'_> {
         let of = |told: &&Told| {
             let cost = self.cost(told);
             match cost.settled.filter(|_| when == When::Settled) {
-                Some((_, at)) => Charge {
+                Some(Settled { out_until: at, .. }) => Charge {
                     from: at,
                     at,
                     cost: cost.least,
@@ -101,14 +102,15 @@ impl Limit<'_> {
         }
         let mut paid: BTreeMap<(u64, usize), Charge> = BTreeMap::new();
         for one in told {
-            let Some((spent, from)) = self.cost(one).settled else {
+            let Some(settled) = self.cost(one).settled else {
                 continue;
             };
+            let from = settled.said_at;
             let is_next =
                 |next: &&&Told| next.ask.node == one.ask.node && self.case.tried_at(next) > from;
             let next = told.iter().filter(is_next).min_by_key(|next| next.at);
             let next = next.filter(|next| self.cost(next).settled.is_some());
-            let beyond = spent.saturating_sub(one.ask.cost);
+            let beyond = settled.spent.saturating_sub(one.ask.cost);
             if let Some(next) = next.filter(|_| beyond > 0) {
                 let (at, cost) = (next.at, 0);
                 let paid = paid.entry((at, next.ask.node));
@@ -234,9 +236,9 @@ impl Limit<'_> {
         let leased = |at: u64| self.leased_by_all() + self.held_at(at);
         let mut whole = 0;
         if who != Who::Node {
-            let earlier = from.saturating_sub(self.lease_life());
-            // Whatever is out when all is given back, it and what is there are no more than the burst.
-            whole += self.given_between(earlier, to, burst);
+            // Whatever is out when something is given back, it and what is there are no more than the burst: a window that
+            // begins later has nothing of it.
+            whole += self.given_between(from, to, burst);
             for (at, fault) in self.faults_between(from.saturating_sub(self.lease_life()), to) {
                 whole += match fault {
                     Fault::Forgot => burst + leased(*at),

@@ -1,6 +1,6 @@
 //! What a request costs in the end, where that was an estimate: at least, at most, and when it was known.
 
-use super::{Limit, Told};
+use super::{Limit, TICK, Told};
 use crate::world::story::{Ends, Estimated, Sort};
 
 /// What is said to the store when a request ends has arrived by then, beside the time it takes on its way.
@@ -13,43 +13,91 @@ pub(super) struct Cost {
     pub(super) least: u64,
     /// Until it is settled, and if that was never heard of.
     pub(super) most: u64,
-    /// What was said in time and without trouble: how much, and when.
-    pub(super) settled: Option<(u64, u64)>,
+    /// What was said without trouble.
+    pub(super) settled: Option<Settled>,
+}
+
+/// What was said of a cost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settled {
+    /// What is charged in the end.
+    pub(super) spent: u64,
+    /// Until then its estimate is out.
+    pub(super) out_until: u64,
+    /// When it was said: what it cost beyond its estimate is owed from then on.
+    pub(super) said_at: u64,
+}
+
+/// When a request said what it cost, by the time that its estimate had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Timing {
+    InTime,
+    Late,
+    /// About when that time was over.
+    Unsure,
 }
 
 impl Limit<'_> {
     pub(super) fn cost(&self, told: &Told) -> Cost {
         let held = told.ask.cost;
-        let Some(Estimated { within, refunds }) = self.rule.estimated else {
-            let (least, most, settled) = (held, held, None);
-            return Cost {
-                least,
-                most,
-                settled,
-            };
+        let known = Cost {
+            least: held,
+            most: held,
+            settled: None,
+        };
+        // A request whose node died said nothing.
+        let (Some(estimated), Some(said_at)) = (self.rule.estimated, told.ended_at) else {
+            return known;
         };
         let spent = match told.ask.ends {
             Ends::Cost(spent) => spent,
-            Ends::Unsaid if refunds => 0,
+            Ends::Unsaid if estimated.refunds => 0,
             Ends::Unsaid => held,
             Ends::Cancelled => 0,
         };
-        // A request whose node died said nothing.
-        let Some(ended_at) = told.ended_at else {
-            let (least, most, settled) = (held, held, None);
-            return Cost {
-                least,
-                most,
-                settled,
-            };
-        };
         let late = self.case.setting().timeout * 1_000 + ARRIVES;
-        let is_calm = !self.has_trouble_until(ended_at + 2 * late);
-        let is_timely = ended_at + late < told.at + within * 1_000;
+        let is_calm = !self.has_trouble_until(said_at + 2 * late) && told.fallback.is_none();
+        let ends_at = self.case.tried_at(told) + estimated.within * 1_000;
+        // What never ran may come back at any time.
+        let is_spent_by_itself = !estimated.refunds && is_calm && told.ask.ends != Ends::Cancelled;
+        let (spent, out_until) = match self.timing(told, late) {
+            // Nothing comes back any more.
+            Timing::Late if is_spent_by_itself => (spent.max(held), ends_at.max(told.at)),
+            Timing::Late if is_calm && estimated.refunds => (spent, said_at),
+            Timing::InTime => (spent, said_at),
+            Timing::Late | Timing::Unsure => {
+                return Cost {
+                    least: held.min(spent),
+                    most: held.max(spent),
+                    settled: None,
+                };
+            }
+        };
+        let settled = Settled {
+            spent,
+            out_until,
+            said_at,
+        };
         Cost {
             least: held.min(spent),
             most: held.max(spent),
-            settled: (is_calm && is_timely && told.fallback.is_none()).then_some((spent, ended_at)),
+            settled: is_calm.then_some(settled),
+        }
+    }
+
+    /// Whether a request said in time what it cost, for sure if that takes so long to arrive.
+    pub(super) fn timing(&self, told: &Told, late: u64) -> Timing {
+        let (Some(Estimated { within, .. }), Some(said_at)) = (self.rule.estimated, told.ended_at)
+        else {
+            return Timing::Unsure;
+        };
+        let within = within * 1_000;
+        if said_at + late < self.case.tried_at(told) + within {
+            Timing::InTime
+        } else if said_at > told.at + within + TICK {
+            Timing::Late
+        } else {
+            Timing::Unsure
         }
     }
 

@@ -2,11 +2,14 @@
 //! of others that were refused.
 
 use super::bucket::{Bucket, units};
+use super::cost::Settled;
 use super::{Fault, Limit, TICK, Told};
 use crate::world::story::{Amount, Counted, Gift, Sort};
 
 /// After something went wrong, what was on its way then has arrived or never will.
 const ARRIVES: u64 = 2_000_000;
+/// A denial is repeated for so long before the store is asked again.
+const REPEATED: u64 = 1_000_000;
 /// A slot that was given back is free.
 const GIVEN_BACK: u64 = 50_000;
 
@@ -119,7 +122,7 @@ impl Limit<'_> {
         let heard_at = other.ended_at.map(|at| self.heard_at(at));
         match (cost.settled, heard_at.filter(|at| *at <= told.asked_at)) {
             // What it cost beyond that is paid when there is room.
-            (Some((spent, _)), Some(heard_at)) => {
+            (Some(Settled { spent, .. }), Some(heard_at)) => {
                 let beyond = spent.saturating_sub(other.ask.cost);
                 vec![(heard_at, spent - beyond), (u64::MAX, beyond)]
             }
@@ -143,7 +146,8 @@ impl Limit<'_> {
         lost
     }
 
-    /// When this node last gave everything back: then nothing from before matters.
+    /// When everything was last given back, as far as this node has to know: then nothing from before matters. What another
+    /// node has reset is known once what is remembered here, or held, has to be asked for.
     fn reset_before(&self, told: &Told) -> Option<u64> {
         let record = self.case.record;
         let mut answers = record.answers.iter();
@@ -158,11 +162,16 @@ impl Limit<'_> {
                 who,
                 units,
             } = given.gift;
-            node == told.ask.node
-                && rule == self.number
+            let known_after = if node == told.ask.node {
+                0
+            } else {
+                let asks = 2 * self.case.setting().timeout * 1_000 + TICK;
+                self.lease_life().max(REPEATED) + asks
+            };
+            rule == self.number
                 && who == self.key
                 && units.is_none()
-                && given.to.is_some_and(|to| to < told.asked_at)
+                && given.to.is_some_and(|to| to + known_after < told.asked_at)
         });
         resets.map(|given| given.from).max()
     }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tollgate::stack::Settlement;
 use tollgate_core::Outcome;
 use tollgate_engine::verdict::Permits;
 use tollgate_engine::{Engine, Facts};
@@ -108,9 +109,12 @@ impl Asking {
             record.answers.len() - 1
         });
         if let Ok(held) = came {
-            self.go_on(held).await;
-            let ended_at = self.universe.now();
-            self.note(|record| record.answers[number].ended_at = Some(ended_at));
+            let settled = self.go_on(held).await;
+            let ended_at = Some(self.universe.now());
+            self.note(|record| {
+                let told = &mut record.answers[number];
+                (told.ended_at, told.settled) = (ended_at, settled);
+            });
             return None;
         }
         let wait = told.decision.wait();
@@ -161,24 +165,26 @@ impl Asking {
             rule: said.rule,
             status: came.as_ref().err().copied().flatten(),
             ended_at: None,
+            settled: None,
             returned: self.returned,
         }
     }
 
-    /// Runs for a while and gives back what it holds.
-    async fn go_on(&self, held: Held) {
+    /// Runs for a while and gives back what it holds. Returns what it is told, if it says what it cost.
+    async fn go_on(&self, held: Held) -> Option<Settlement> {
         let time = Duration::from_micros(self.ask.runs);
         match held {
             Held::Ticket(passed) => passed.run(time, self.ask.ends).await,
             Held::Permits(mut permits) => {
                 tokio::time::sleep(time).await;
                 match self.ask.ends {
-                    Ends::Cost(cost) => drop(permits.settle(cost)),
+                    Ends::Cost(cost) => return Some(permits.settle(cost)),
                     Ends::Unsaid => drop(permits),
                     Ends::Cancelled => permits.cancel(),
                 }
             }
         }
+        None
     }
 
     fn note<R>(&self, note: impl FnOnce(&mut Record) -> R) -> R {

@@ -1,5 +1,6 @@
 //! What is kept of a story that was played, for those who check it.
 
+use tollgate::stack::Settlement;
 use tollgate_core::Decision;
 use tollgate_engine::policy::OnStoreFailure;
 
@@ -64,6 +65,8 @@ pub struct Told {
     pub status: Option<u16>,
     /// When it gave back what it held; none if its node died before.
     pub ended_at: Option<u64>,
+    /// What it was told when it said what it cost; none if it didn't say so, or said it to the middleware.
+    pub settled: Option<Settlement>,
     /// It came back at the time that it had been told: of the answer with this number.
     pub returned: Option<usize>,
 }

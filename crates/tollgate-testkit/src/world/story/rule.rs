@@ -12,7 +12,8 @@ pub struct Rule {
     pub counted: Counted,
     /// What happens without a store.
     pub failure: Failure,
-    /// By version, its limits in the order in which a file says them: no two have the same period.
+    /// By version, its limits in the order in which a file says them: no two have the same period. A version without any
+    /// doesn't have the rule.
     pub versions: Vec<Vec<Amount>>,
     /// Whose: the one who asks, or all together.
     pub is_shared: bool,
@@ -233,10 +234,15 @@ impl Rule {
         self.versions.iter().any(|limits| limits.len() != periods)
     }
 
-    /// The most that a version admits at once.
-    pub fn burst(&self, version: usize) -> u64 {
+    /// The most that a version admits at once; none if it doesn't have the rule.
+    pub fn burst(&self, version: usize) -> Option<u64> {
         let bursts = self.versions[version].iter().map(|amount| amount.burst);
-        bursts.min().unwrap_or(1)
+        bursts.min()
+    }
+
+    /// Whether a version has the rule.
+    pub fn is_in(&self, version: usize) -> bool {
+        !self.versions[version].is_empty()
     }
 
     /// After so long, in microseconds, nothing that was spent counts, whatever the version.

@@ -136,6 +136,21 @@ impl Setting {
         self.rules.insert(place, all);
     }
 
+    /// Now and then a version of the policy doesn't have one of its rules, which returns with the next.
+    pub(super) fn take_away_a_rule(&mut self, random: &mut Random) {
+        if self.versions < 2 || random.below(3) > 0 {
+            return;
+        }
+        let index = |random: &mut Random, end: usize| {
+            usize::try_from(random.below(end as u64)).unwrap_or(0)
+        };
+        let (rule, version) = (
+            index(random, self.rules.len()),
+            index(random, self.versions),
+        );
+        self.rules[rule].versions[version].clear();
+    }
+
     /// For how long a request waits at most, in microseconds.
     pub fn longest_wait(&self) -> u64 {
         let waits = self.rules.iter().filter_map(|rule| rule.waits);
@@ -151,7 +166,13 @@ impl Setting {
     /// A version of the policy, as a file says it.
     pub fn policy(&self, version: usize) -> String {
         let mut text = String::from("limits:\n");
-        for (number, rule) in self.rules.iter().enumerate() {
+        let rules = self.rules.iter().enumerate();
+        let mut rules = rules.filter(|(_, rule)| rule.is_in(version)).peekable();
+        if rules.peek().is_none() {
+            // A policy has a rule, and this one is for nobody.
+            text.push_str("- {name: nobody, match: {key: nobody}, rate: 1/h}\n");
+        }
+        for (number, rule) in rules {
             let key = if rule.is_shared { "all" } else { "key" };
             let (matches, cost) = (rule.matches(), rule.cost());
             // A String takes whatever is written.

@@ -1,0 +1,46 @@
+//! What a request is told that says what it cost: that it was late, if the time of an estimate was over, and only then.
+
+use tollgate::stack::Settlement;
+
+use super::cost::Timing;
+use super::{Case, Limit, TICK, Told};
+
+pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
+    for told in &case.record.answers {
+        // What was decided without the store may be held nowhere.
+        let Some(settled) = told.settled.filter(|_| told.fallback.is_none()) else {
+            continue;
+        };
+        let timings = timings(case, told);
+        let is_late = timings.contains(&Timing::Late);
+        let is_in_time = timings.iter().all(|timing| *timing == Timing::InTime);
+        let is_right = match settled {
+            Settlement::InTime => !is_late,
+            Settlement::Late => !is_in_time,
+        };
+        if !is_right && told.version == told.last_version {
+            return Err(format!("its cost was settled {settled:?}: {told:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// By each rule that has estimated what a request would cost.
+fn timings(case: Case<'_>, told: &Told) -> Vec<Timing> {
+    let rules = case.setting().rules.iter().enumerate();
+    let estimated = rules.filter(|(_, rule)| {
+        rule.estimated.is_some() && rule.is_in(told.version) && rule.is_for(told.ask.who)
+    });
+    let timings = estimated.flat_map(|(number, rule)| {
+        let of = move |period: u64| Limit {
+            case,
+            rule,
+            number,
+            period,
+            key: told.ask.who,
+        };
+        let limits = rule.periods().into_iter().map(of);
+        limits.map(move |limit| limit.timing(told, TICK))
+    });
+    timings.collect()
+}
