@@ -42,7 +42,10 @@ fn all_workers_and_connections_count_together() {
         let mut client = server.connect().await;
         let passed = client.get_with("/", "").await;
         assert_eq!((passed.status, &*passed.body), (200, "hello"));
-        assert_eq!(passed.field("ratelimit"), Some("\"requests:1/s burst 3\";r=0;t=1"));
+        assert_eq!(
+            passed.field("ratelimit"),
+            Some("\"requests:1/s burst 3\";r=0;t=1")
+        );
         // The same connection goes on after a refusal.
         let refused = client.get_with("/", "").await;
         assert_eq!(refused.status, 429);

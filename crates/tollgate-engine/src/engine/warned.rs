@@ -37,8 +37,8 @@ impl Warnings {
 }
 
 impl<B: Backend> Engine<B> {
-    /// What operators should know of the policy in force: rules that found their key in none of their first hundred
-    /// requests, tiers that nobody is in, and requests that no rule is for. Each is listed once, in the order in which it was
+    /// What operators should know of the policy in force: rules that found their key, or the fact that says a cost, in
+    /// none of their first hundred requests, tiers that nobody is in, and requests that no rule is for. Each is listed once, in the order in which it was
     /// noticed; [`reload`](Self::reload) begins anew. See [`Observer::warned`](crate::observer::Observer::warned) to be told
     /// at once.
     ///
@@ -107,6 +107,12 @@ impl<B: Backend> Engine<B> {
             }
             if rule.seen.note_missing() && !rule.is_missing_expected {
                 self.warn(key_never_found(rules, rule, facts));
+            }
+        }
+        for number in gathered.lacks.costs.as_slice() {
+            let rule = &rules.applied[*number as usize];
+            if rule.cost_seen.note_missing() {
+                self.warn(cost_never_found(rules, rule, facts));
             }
         }
         match gathered.lacks.tier {
@@ -190,6 +196,18 @@ fn key_never_found(rules: &Rules, rule: &Applied, facts: &Facts<'_>) -> Warning 
         rule: rule.name.to_string(),
         wants: rule.key.fact_lists().map(owned).collect(),
         on_missing_key: rule.on_missing_key,
+        had: had(rules, facts),
+    }
+}
+
+fn cost_never_found(rules: &Rules, rule: &Applied, facts: &Facts<'_>) -> Warning {
+    let slots = rules.matcher.slots();
+    Warning::CostNeverFound {
+        rule: rule.name.to_string(),
+        wants: rule
+            .cost
+            .map_or_else(String::new, |slot| slots.name(slot).to_owned()),
+        default: rule.default_cost,
         had: had(rules, facts),
     }
 }

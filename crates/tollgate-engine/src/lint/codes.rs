@@ -42,6 +42,8 @@ pub const SHED_ANYONE_CAN_SET: Code = Code("shed-anyone-can-set");
 
 /// Text that looks like a regular expression, but is compared as it stands.
 pub const LOOKS_LIKE_REGEX: Code = Code("looks-like-regex");
+/// Text that looks like a glob, but is compared as a beginning or a regular expression.
+pub const LOOKS_LIKE_GLOB: Code = Code("looks-like-glob");
 /// Text that looks like a network, but is compared as it stands.
 pub const LOOKS_LIKE_NETWORK: Code = Code("looks-like-network");
 /// Text that no path can be.
@@ -80,7 +82,7 @@ pub const UNLIMITED_REPLACES_NOTHING: Code = Code("unlimited-replaces-nothing");
 pub const REPLACES_NOTHING: Code = Code("replaces-nothing");
 
 /// All of them, for lists and for tests of the documentation.
-pub const ALL: [Code; 37] = [
+pub const ALL: [Code; 38] = [
     NEVER_REACHED,
     UNUSED_TIER,
     BURST_BELOW_ONE,
@@ -100,6 +102,7 @@ pub const ALL: [Code; 37] = [
     ADAPTIVE_BY_KEY,
     SHED_ANYONE_CAN_SET,
     LOOKS_LIKE_REGEX,
+    LOOKS_LIKE_GLOB,
     LOOKS_LIKE_NETWORK,
     NOT_A_PATH,
     ONLY_THIS_PATH,

@@ -24,7 +24,10 @@ fn exempts_all(found: &mut Found, policy: &Policy) {
         let facts: Vec<_> = exempt
             .conditions
             .iter()
-            .map(|(fact, _)| fact.as_str())
+            .map(|(fact, pattern)| match pattern {
+                Pattern::Cidr(network) if network == ALL_OF_IPV4 => "client of IPv4",
+                _ => fact.as_str(),
+            })
             .collect();
         let message = format!(
             "exempt[{number}] holds of every request that has a {}: nothing limits them",
@@ -35,18 +38,21 @@ fn exempts_all(found: &mut Found, policy: &Policy) {
     }
 }
 
-/// Whether a pattern holds of all values that requests have of a fact.
+const ALL_OF_IPV4: &str = "0.0.0.0/0";
+
+/// Whether a pattern holds of all values that requests have of a fact, or of all addresses of IPv4.
 fn is_every(fact: &str, pattern: &Pattern) -> bool {
     match (fact, pattern) {
-        ("ip", Pattern::OneOf(any)) => {
-            let has = |network: &str| any.contains(&Pattern::Cidr(network.to_owned()));
-            has("0.0.0.0/0") && has("::/0")
-        }
+        ("ip", Pattern::Cidr(network)) => network == ALL_OF_IPV4,
         (_, Pattern::OneOf(any)) => any.iter().any(|pattern| is_every(fact, pattern)),
         ("method" | "host" | "path" | "ip", Pattern::Present) => true,
         ("method" | "host", Pattern::Glob(glob)) => matches!(glob.as_str(), "*" | "**"),
         ("path", Pattern::Glob(glob)) => matches!(glob.as_str(), "**" | "/**"),
         ("path", Pattern::Prefix(prefix)) => prefix == "/",
+        ("method" | "host" | "path" | "ip", Pattern::Regex(regex)) => {
+            let bare = regex.trim_start_matches('^').trim_end_matches('$');
+            matches!(bare, ".*" | ".+" | "(.*)") || fact == "path" && matches!(bare, "/.*" | "/?.*")
+        }
         _ => false,
     }
 }

@@ -361,6 +361,11 @@ fn exemptions_and_replacements_that_do_something_else() {
         ("{path: '/**'}", "a path"),
         ("{path: {prefix: /}, method: '*'}", "a path and a method"),
         ("{ip: [0.0.0.0/0, '::/0']}", "a ip"),
+        ("{ip: 0.0.0.0/0}", "a client of IPv4"),
+        (
+            "{path: {regex: '^/.*$'}, host: {regex: .*}}",
+            "a path and a host",
+        ),
     ] {
         check(
             &format!("exempt: [{exempt}]\n{a}"),
@@ -433,4 +438,81 @@ fn the_one_line_of_a_rejected_policy_names_the_cause() {
         rejected.in_one_line(),
         "<text>:3:3: unknown field \"raet\" in a rule; did you mean \"rate\"? (1 more: see them all by tollgate check)"
     );
+}
+
+#[test]
+fn a_glob_where_none_is_read() {
+    check(
+        &rule("path: {prefix: '/api/**'}"),
+        lint::LOOKS_LIKE_GLOB,
+        "\"/api/**\" looks like a glob, but is compared as a beginning",
+        "write \"/api/**\" alone, or {prefix: \"/api/\"}",
+    );
+    check(
+        &rule("path: {regex: '/api/*'}"),
+        lint::LOOKS_LIKE_GLOB,
+        "\"/api/*\" looks like a glob, but as a regular expression /* is any number of slashes",
+        "write {regex: '/api/.*'}, or the glob alone",
+    );
+    check(
+        &rule("path: {regex: '^/api/*/items$'}"),
+        lint::LOOKS_LIKE_GLOB,
+        "\"^/api/*/items$\" looks like a glob, but as a regular expression /* is any number of slashes",
+        "write .* for any text, or the glob alone",
+    );
+}
+
+#[test]
+fn hosts_with_ports_and_lists_in_one_text() {
+    for (host, why, help) in [
+        (
+            "api.example:8080",
+            "it is without a port",
+            "write \"api.example\"",
+        ),
+        (
+            "api.example.",
+            "it is without the dot at its end",
+            "write \"api.example\"",
+        ),
+        (
+            "a.example, b.example",
+            "it has one of them",
+            "write a list: [a.example, b.example]",
+        ),
+    ] {
+        let message = format!("no request has the host {host:?}: {why}");
+        check(
+            &rule(&format!("host: '{host}'")),
+            lint::NOT_A_HOST,
+            &message,
+            help,
+        );
+    }
+    check(
+        &rule("path: '/a, /b/**'"),
+        lint::NOT_A_PATH,
+        "no request has the path \"/a, /b/**\": it is one of them",
+        "write a list: [\"/a\", \"/b/**\"]",
+    );
+    for fine in [
+        "host: {exact: 'api.example:8080'}",
+        "host: '[::1]'",
+        "path: '/a,b'",
+    ] {
+        assert_eq!(told(&rule(fine)), [], "{fine}");
+    }
+}
+
+/// One in shadow takes the place of others in shadow alone.
+#[test]
+fn a_rule_that_one_in_shadow_replaces_is_reached() {
+    let rules = |mode: &str| {
+        format!(
+            "limits: [{{name: a, match: {{path: /x}}, rate: 10/s, mode: {mode}}}, \
+             {{name: b, match: {{path: /x}}, rate: 5/s, replaces: a, mode: shadow}}]"
+        )
+    };
+    assert_eq!(told(&rules("enforce")), []);
+    assert_eq!(told(&rules("shadow"))[0].code, lint::NEVER_REACHED);
 }
