@@ -355,7 +355,11 @@ fn can_match(rules: &Rules, target: &Target, names: OrderFacts) -> Result<(), Or
             let named = slots.names().iter().map(|own| &**own);
             return Err(OrderError::UnknownFact {
                 fact: fact.to_owned(),
-                near: closest(fact, KNOWN_FACTS.into_iter().chain(named)).map(str::to_owned),
+                near: match fact {
+                    REMOTE_ADDRESS => Some(IP),
+                    _ => closest(fact, KNOWN_FACTS.into_iter().chain(named)),
+                }
+                .map(str::to_owned),
             });
         }
         let is_written_for_all = target.rule.is_none() && names == OrderFacts::Known;
@@ -374,6 +378,9 @@ fn can_match(rules: &Rules, target: &Target, names: OrderFacts) -> Result<(), Or
     }
     Ok(())
 }
+
+/// Envoy's name of the fact `ip`.
+const REMOTE_ADDRESS: &str = "remote_address";
 
 /// Whether a value is no address, network or glob of them, though requests have addresses there.
 fn is_no_ip(fact: &str, value: &str) -> bool {

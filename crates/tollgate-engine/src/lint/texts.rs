@@ -82,7 +82,14 @@ pub(crate) fn never_met(fact: &str, text: &str) -> Option<Slip> {
     let is_regex = |slip: &Slip| slip.code == LOOKS_LIKE_REGEX && fact == "path";
     // Callers of a service may send hosts with a port.
     let is_never = |slip: &Slip| never.contains(&slip.code) && without_port(text).is_none();
-    slip(&written).filter(|slip| is_never(slip) || is_regex(slip))
+    let mut slip = slip(&written).filter(|slip| is_never(slip) || is_regex(slip))?;
+    // What a policy takes besides, an order doesn't.
+    if is_regex(&slip) {
+        slip.help = "write a glob, where * is anything but / and ** anything".to_owned();
+    } else if let Some(at) = slip.help.find(", or {") {
+        slip.help.truncate(at);
+    }
+    Some(slip)
 }
 
 /// The first thing that is wrong. Whoever writes `{exact: …}` means the text as it stands.

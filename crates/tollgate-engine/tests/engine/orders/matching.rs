@@ -106,6 +106,10 @@ fn what_no_request_can_have_is_refused() {
             "no rule of the policy names the fact \"usr\": did you mean \"user\"?",
         ),
         (
+            &[("remote_address", "10.0.0.0/8")],
+            "no rule of the policy names the fact \"remote_address\": did you mean \"ip\"?",
+        ),
+        (
             &[("device", "d-1")],
             "no rule of the policy names the fact \"device\": if requests have it all the same, say so by --any-fact (\"any_fact\": true)",
         ),
@@ -131,7 +135,7 @@ fn what_no_request_can_have_is_refused() {
         ),
         (
             &[("path", "^/api/.*")],
-            "\"^/api/.*\" looks like a regular expression, but is compared as a glob: write {regex: '^/api/.*'}, or {exact: '^/api/.*'} if this very text is meant; if requests have it all the same, say so by --any-fact (\"any_fact\": true)",
+            "\"^/api/.*\" looks like a regular expression, but is compared as a glob: write a glob, where * is anything but / and ** anything; if requests have it all the same, say so by --any-fact (\"any_fact\": true)",
         ),
         (
             &[("host", "Example.COM")],
