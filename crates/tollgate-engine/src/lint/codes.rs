@@ -76,13 +76,15 @@ pub const TENANT_IS_NO_PATTERN: Code = Code("tenant-is-no-pattern");
 pub const TIER_IS_NO_FACT: Code = Code("tier-is-no-fact");
 /// An exemption of all requests.
 pub const EXEMPTS_ALL: Code = Code("exempts-all");
+/// An exemption by a header that whoever sends a request can choose.
+pub const EXEMPT_ANYONE_CAN_SET: Code = Code("exempt-anyone-can-set");
 /// A rule without a limit that replaces no other.
 pub const UNLIMITED_REPLACES_NOTHING: Code = Code("unlimited-replaces-nothing");
 /// A rule that replaces one for other requests.
 pub const REPLACES_NOTHING: Code = Code("replaces-nothing");
 
 /// All of them, for lists and for tests of the documentation.
-pub const ALL: [Code; 38] = [
+pub const ALL: [Code; 39] = [
     NEVER_REACHED,
     UNUSED_TIER,
     BURST_BELOW_ONE,
@@ -119,6 +121,7 @@ pub const ALL: [Code; 38] = [
     TENANT_IS_NO_PATTERN,
     TIER_IS_NO_FACT,
     EXEMPTS_ALL,
+    EXEMPT_ANYONE_CAN_SET,
     UNLIMITED_REPLACES_NOTHING,
     REPLACES_NOTHING,
 ];

@@ -516,3 +516,36 @@ fn a_rule_that_one_in_shadow_replaces_is_reached() {
     assert_eq!(told(&rules("enforce")), []);
     assert_eq!(told(&rules("shadow"))[0].code, lint::NEVER_REACHED);
 }
+
+#[test]
+fn exemptions_that_a_client_gets_by_what_it_sends() {
+    let a = "limits: [{name: a, key: user, rate: 10/s}]";
+    let help = "exempt by a fact that was checked, such as ip or user, or have the proxy in front of you take the header out of what \
+                clients send";
+    for (exempt, header) in [
+        ("{header.X-Internal: {present: true}}", "x-internal"),
+        ("{header.user-agent: kube-probe, method: GET}", "user-agent"),
+        ("{header.authorization: {prefix: Bearer}}", "authorization"),
+    ] {
+        check(
+            &format!("exempt: [{exempt}]\n{a}"),
+            lint::EXEMPT_ANYONE_CAN_SET,
+            &format!("anyone can set the header {header:?}: whoever sends it isn't limited"),
+            help,
+        );
+    }
+    check(
+        "limits:\n- {name: vip, match: {header.x-plan: gold}, unlimited: true, replaces: a}\n- {name: a, key: user, rate: 10/s}",
+        lint::EXEMPT_ANYONE_CAN_SET,
+        "anyone can set the header \"x-plan\": whoever sends it isn't limited",
+        help,
+    );
+    for fine in [
+        "{header.x-api-key: s3cret}",
+        "{header.x-internal: {present: true}, ip: 10.0.0.0/8}",
+        "{path: /healthz, header.user-agent: kube-probe}",
+    ] {
+        let found = told(&format!("exempt: [{fine}]\n{a}"));
+        assert_eq!(found, [], "{fine}");
+    }
+}
