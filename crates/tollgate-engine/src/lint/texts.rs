@@ -253,16 +253,8 @@ fn path(text: &str, form: Form) -> Option<Slip> {
         Slip::new(NOT_A_PATH, message, help)
     };
     let is_glob = form == Form::Glob || text.contains('*');
-    let mut listed = text.split(',').map(str::trim);
-    if text.contains(',') && listed.all(|part| part.starts_with('/')) {
-        let each: Vec<_> = text
-            .split(',')
-            .map(|part| format!("{:?}", part.trim()))
-            .collect();
-        return not(
-            "it is one of them",
-            format!("write a list: [{}]", each.join(", ")),
-        );
+    if let Some(list) = list_of_paths(text) {
+        return not("it is one of them", format!("write a list: {list}"));
     }
     if let Some((_, rest)) = text.split_once("://") {
         let path = rest.find('/').map_or("/", |at| &rest[at..]);
@@ -311,6 +303,13 @@ fn path(text: &str, form: Form) -> Option<Slip> {
         return Slip::new(ONLY_THIS_PATH, message, help);
     }
     None
+}
+
+/// Several paths with commas between them, as the list that was meant.
+fn list_of_paths(text: &str) -> Option<String> {
+    let each: Vec<&str> = text.split(',').map(str::trim).collect();
+    let is_list = each.len() > 1 && each.iter().all(|path| path.starts_with('/'));
+    is_list.then(|| format!("{each:?}"))
 }
 
 /// A part of a route that stands for any: `{id}`, `:id` or `<id>`.
