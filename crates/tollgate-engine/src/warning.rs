@@ -74,6 +74,8 @@ pub enum Warning {
     },
     /// No rule was for any of the first hundred requests.
     NoRuleMet {
+        /// Whether there is none at all, as all limits are for descriptors.
+        only_trees: bool,
         /// The facts of the last one.
         had: Had,
     },
@@ -249,7 +251,16 @@ impl fmt::Display for Warning {
                 has_default: *has_default,
             }
             .fmt(f),
-            Self::NoRuleMet { had } => write!(
+            Self::NoRuleMet {
+                only_trees: true,
+                had,
+            } => write!(
+                f,
+                "the policy has limits for descriptors alone, and the first 100 requests had facts, so nothing limits them: the last \
+                 request had {had}{} tollgate convert makes rules of such a policy",
+                end(had),
+            ),
+            Self::NoRuleMet { had, .. } => write!(
                 f,
                 "no rule was for any of the first 100 requests, so nothing limits them: the last request had {had}{} \
                  tollgate explain shows what each rule wants",

@@ -122,6 +122,7 @@ impl<B: Backend> Engine<B> {
         }
         if gathered.lacks.rule && rules.unmet.is_reached() && is_never_met(rules) {
             self.warn(Warning::NoRuleMet {
+                only_trees: has_only_trees(rules),
                 had: had(rules, facts),
             });
         }
@@ -182,12 +183,17 @@ impl<B: Backend> Engine<B> {
     }
 }
 
-/// Whether there are rules, and neither one of them nor a tier has matched a request. Of tiers alone it is told that they
+/// Whether all limits are for descriptors, so that none is for facts.
+fn has_only_trees(rules: &Rules) -> bool {
+    rules.block + rules.exempt + rules.applied.len() == 0 && rules.trees.is_any()
+}
+
+/// Whether there are rules or trees, and neither a rule nor a tier has matched a request. Of tiers alone it is told that they
 /// find nobody.
 fn is_never_met(rules: &Rules) -> bool {
     let mut applied = rules.applied.iter();
     let has_rules = rules.applied.iter().any(|rule| !rule.is_tier);
-    has_rules && !applied.any(|rule| rule.seen.is_any())
+    (has_rules || has_only_trees(rules)) && !applied.any(|rule| rule.seen.is_any())
 }
 
 fn key_never_found(rules: &Rules, rule: &Applied, facts: &Facts<'_>) -> Warning {

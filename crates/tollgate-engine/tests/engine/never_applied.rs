@@ -228,3 +228,27 @@ fn a_rule_that_never_finds_its_cost_is_warned_of_once() {
         assert_eq!(engine.warnings(), []);
     }
 }
+
+/// As middleware with a policy of Envoy's form, whose limits are for descriptors alone.
+#[test]
+fn facts_that_a_policy_of_trees_is_asked_about_are_warned_of_once() {
+    let text =
+        "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1}}]";
+    let engine = by(text);
+    for _ in 0..300 {
+        assert!(passes(&engine, &[("user", "ada")]));
+    }
+    let warnings: Vec<_> = engine.warnings().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            "the policy has limits for descriptors alone, and the first 100 requests had facts, so nothing limits them: the last \
+             request had user. tollgate convert makes rules of such a policy"
+        ]
+    );
+    let off = by("mode: off\nlimits: [{name: a, rate: 1/h}]");
+    for _ in 0..300 {
+        assert!(passes(&off, &[("user", "ada")]));
+    }
+    assert_eq!(off.warnings(), []);
+}
