@@ -198,7 +198,9 @@ fn shown(asked: Asked, told: &Told) -> String {
     let known = |name: &str| told.get(name).filter(|value| !value.is_null());
     match known("rule").and_then(Value::as_str) {
         Some(rule) => text.push_str(&format!(" by {rule}")),
-        None if asked == Asked::Allowed => text.push_str(": no limit is for these facts"),
+        None if asked == Asked::Allowed => {
+            text.push_str(": no limit is for these facts, or they are exempt or bypassed")
+        }
         None => {}
     }
     text.push('\n');

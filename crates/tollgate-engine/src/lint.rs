@@ -24,6 +24,7 @@ mod texts;
 mod unlimited;
 
 pub use codes::*;
+pub(crate) use texts::never_met;
 
 /// Most warnings that are kept.
 const MOST: usize = 1_000;

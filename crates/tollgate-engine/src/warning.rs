@@ -47,6 +47,17 @@ pub enum Warning {
         /// The facts of the last one.
         had: Had,
     },
+    /// A rule that takes its cost from a fact found none in its first hundred requests, and charged its default.
+    CostNeverFound {
+        /// The rule or tier.
+        rule: String,
+        /// The fact, which says a whole number.
+        wants: String,
+        /// What each request was charged.
+        default: u64,
+        /// The facts of the last one.
+        had: Had,
+    },
     /// None of a hundred requests had a tenant, so no tier applied to any.
     TenantNeverFound {
         /// The facts of the last one.
@@ -63,6 +74,8 @@ pub enum Warning {
     },
     /// No rule was for any of the first hundred requests.
     NoRuleMet {
+        /// Whether there is none at all, as all limits are for descriptors.
+        only_trees: bool,
         /// The facts of the last one.
         had: Had,
     },
@@ -106,7 +119,7 @@ impl Warning {
     /// ```
     pub fn rule(&self) -> Option<&str> {
         match self {
-            Self::KeyNeverFound { rule, .. } => Some(rule),
+            Self::KeyNeverFound { rule, .. } | Self::CostNeverFound { rule, .. } => Some(rule),
             _ => None,
         }
     }
@@ -211,6 +224,17 @@ impl fmt::Display for Warning {
                 had,
             }
             .fmt(f),
+            Self::CostNeverFound {
+                rule,
+                wants,
+                default,
+                had,
+            } => write!(
+                f,
+                "the rule {rule:?} found its cost in none of its first 100 requests, and charged {default} for each: it reads \
+                 {wants} as a whole number, and the last request had {had}{} Send that fact, or say the cost as a number",
+                end(had),
+            ),
             Self::TenantNeverFound { had } => write!(
                 f,
                 "none of the first 100 requests had a tenant, so no tier applied to them: the last request had {had}{} \
@@ -227,7 +251,16 @@ impl fmt::Display for Warning {
                 has_default: *has_default,
             }
             .fmt(f),
-            Self::NoRuleMet { had } => write!(
+            Self::NoRuleMet {
+                only_trees: true,
+                had,
+            } => write!(
+                f,
+                "the policy has limits for descriptors alone, and the first 100 requests had facts, so nothing limits them: the last \
+                 request had {had}{} tollgate convert makes rules of such a policy",
+                end(had),
+            ),
+            Self::NoRuleMet { had, .. } => write!(
                 f,
                 "no rule was for any of the first 100 requests, so nothing limits them: the last request had {had}{} \
                  tollgate explain shows what each rule wants",

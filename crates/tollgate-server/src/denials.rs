@@ -183,9 +183,11 @@ impl<C: Clock + 'static> Observer for Told<C> {
     fn warned(&self, warning: &Warning) {
         let rule = warning.rule().map_or_else(|| "-".into(), limiter_name);
         let said: [(&str, &dyn Display); 2] = [("rule", &rule), ("why", warning)];
-        self.0
-            .log
-            .say(Level::Warn, "a limit applies to nobody", &said);
+        let headline = match warning {
+            Warning::CostNeverFound { .. } => "a limit finds no cost",
+            _ => "a limit applies to nobody",
+        };
+        self.0.log.say(Level::Warn, headline, &said);
     }
 
     fn wants(&self) -> Wants {

@@ -80,6 +80,24 @@ let hasty = limiter.acquire().timeout(Duration::from_millis(50)).await;
 assert!(matches!(hasty, Err(Refused::TooLate(_))));
 # }
 ```
+
+It becomes a future when it is awaited, so `tokio::spawn(limiter.acquire())` doesn't compile ("is not a future"). Spawn a task that awaits it,
+and that has the limiter in an [`Arc`](std::sync::Arc):
+
+```
+use std::sync::Arc;
+use tollgate::{Limiter, Rate};
+
+# #[tokio::main(flavor = "current_thread")]
+# async fn main() {
+let limiter = Arc::new(Limiter::new(Rate::per_second(10)));
+let task = tokio::spawn({
+    let limiter = Arc::clone(&limiter);
+    async move { limiter.acquire().await }
+});
+assert!(task.await.expect("it doesn't panic").is_ok());
+# }
+```
 "#
 )]
 #[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]

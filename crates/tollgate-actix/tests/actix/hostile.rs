@@ -62,7 +62,10 @@ fn errors_are_told_what_is_left_as_well() {
         });
         let refused = server.get("/").await;
         assert_eq!((refused.status, &*refused.body), (403, "no"));
-        assert_eq!(refused.field("ratelimit"), Some("\"requests\";r=4;t=720"));
+        assert_eq!(
+            refused.field("ratelimit"),
+            Some("\"requests:5/h\";r=4;t=720")
+        );
         server.stop().await;
     });
 }

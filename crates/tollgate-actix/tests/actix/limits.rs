@@ -42,14 +42,17 @@ fn all_workers_and_connections_count_together() {
         let mut client = server.connect().await;
         let passed = client.get_with("/", "").await;
         assert_eq!((passed.status, &*passed.body), (200, "hello"));
-        assert_eq!(passed.field("ratelimit"), Some("\"requests\";r=0;t=1"));
+        assert_eq!(
+            passed.field("ratelimit"),
+            Some("\"requests:1/s burst 3\";r=0;t=1")
+        );
         // The same connection goes on after a refusal.
         let refused = client.get_with("/", "").await;
         assert_eq!(refused.status, 429);
         assert_eq!(refused.field("retry-after"), Some("1"));
         assert_eq!(
             refused.field("ratelimit-policy"),
-            Some("\"requests\";q=3;w=3")
+            Some("\"requests:1/s burst 3\";q=3;w=3")
         );
         assert_eq!(
             refused.field("content-type"),
@@ -121,7 +124,7 @@ fn what_an_earlier_layer_found_out_is_seen_and_stays() {
         assert_eq!(second.status, 429);
         assert_eq!(
             second.body,
-            r#"{"code":"RATE_LIMIT","limit_dim":"requests"}"#
+            r#"{"code":"RATE_LIMIT","limit_dim":"requests:1/h"}"#
         );
         let bob = server.get_with("/", "authorization: bob\r\n").await;
         assert_eq!((bob.status, &*bob.body), (200, "bob"));

@@ -182,6 +182,7 @@ fn told(message: &[u8]) -> Option<Told> {
         match (tag, part) {
             (1, Part::Number(overall)) => code = overall,
             (2, Part::Bytes(status)) => status_of(status, &mut told)?,
+            (6, Part::Bytes(metadata)) => metadata_of(metadata, &mut told)?,
             _ => {}
         }
     }
@@ -212,6 +213,8 @@ fn status_of(status: &[u8], told: &mut Told) -> Option<()> {
                     _ => json!(count),
                 };
                 told.insert("limit".to_owned(), limit);
+                // A message leaves out what is 0.
+                told.entry("remaining").or_insert(json!(0));
             }
             (3, Part::Number(left)) => {
                 told.insert("remaining".to_owned(), json!(left));
@@ -231,6 +234,31 @@ fn status_of(status: &[u8], told: &mut Told) -> Option<()> {
     Some(())
 }
 
+/// The texts of a `google.protobuf.Struct`: the rule, and why it denied.
+fn metadata_of(metadata: &[u8], told: &mut Told) -> Option<()> {
+    for (_, field) in parts(metadata)? {
+        let Part::Bytes(field) = field else { continue };
+        let (mut name, mut text) = (None, None);
+        for (tag, part) in parts(field)? {
+            match (tag, part) {
+                (1, Part::Bytes(own)) => name = Some(own),
+                (2, Part::Bytes(value)) => {
+                    text = parts(value)?.into_iter().find_map(|part| match part {
+                        (3, Part::Bytes(text)) => Some(text),
+                        _ => None,
+                    });
+                }
+                _ => {}
+            }
+        }
+        if let (Some(name), Some(text)) = (name, text) {
+            let [name, text] = [name, text].map(|own| String::from_utf8_lossy(own).into_owned());
+            told.insert(name, Value::String(text));
+        }
+    }
+    Some(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -242,14 +270,26 @@ mod tests {
         field(&mut limit, 3, b"per-user");
         status.extend([1 << 3, 2]);
         field(&mut status, 2, &limit);
-        status.extend([3 << 3, 0]);
         field(&mut status, 4, &[1 << 3, 0xac, 2]);
         message.extend([1 << 3, 2]);
         field(&mut message, 2, &status);
+        let mut metadata = Vec::new();
+        for (name, text) in [
+            ("rule", "per-user"),
+            ("reason", "rate"),
+            ("limited_by", "10/h"),
+        ] {
+            let (mut value, mut pair) = (Vec::new(), Vec::new());
+            field(&mut value, 3, text.as_bytes());
+            field(&mut pair, 1, name.as_bytes());
+            field(&mut pair, 2, &value);
+            field(&mut metadata, 1, &pair);
+        }
+        field(&mut message, 6, &metadata);
         let told = Value::Object(told(&message).unwrap()).to_string();
         assert_eq!(
             told,
-            r#"{"allowed":false,"limit":"10/hour","remaining":0,"reset_after":300,"rule":"per-user"}"#
+            r#"{"allowed":false,"limit":"10/hour","limited_by":"10/h","reason":"rate","remaining":0,"reset_after":300,"rule":"per-user"}"#
         );
         assert!(super::told(b"").is_none() && super::told(b"\xff").is_none());
     }

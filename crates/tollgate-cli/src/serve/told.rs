@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use tollgate_engine::policy::Mode;
 use tollgate_engine::{Checked, Policy};
 use tollgate_redis::Address as Store;
 use tollgate_server::{Address, Addresses, TlsOn};
@@ -50,6 +51,7 @@ impl Serve {
         } else {
             warnings.extend(self.rls_closed.warning(policy));
         }
+        warnings.extend(unenforced(policy));
         let is_of_facts = !policy.rules.is_empty() || !policy.tiers.is_empty();
         if !policy.domains.is_empty() && !is_of_facts {
             warnings.push(
@@ -169,6 +171,19 @@ impl Serve {
         open.grpc.take_if(|own| closed(own, TlsOn::Grpc));
         open
     }
+}
+
+/// That a policy refuses nothing, if that is so by its mode or those of all its rules.
+fn unenforced(policy: &Policy) -> Option<String> {
+    let has_others = !policy.tiers.is_empty() || !policy.domains.is_empty();
+    let is_enforced = policy.rules.iter().any(|rule| rule.mode == Mode::Enforce);
+    let why = match policy.mode {
+        Mode::Off => "the policy says mode: off, so nothing is limited",
+        Mode::Shadow => "the policy says mode: shadow, so limits are counted and nothing is denied",
+        Mode::Enforce if has_others || is_enforced || policy.rules.is_empty() => return None,
+        Mode::Enforce => "all rules of the policy are off or in shadow, so nothing is denied",
+    };
+    Some(why.to_owned())
 }
 
 /// Lines to copy, one for each protocol that is answered.

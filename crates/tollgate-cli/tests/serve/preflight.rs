@@ -240,3 +240,37 @@ fn the_policy_that_would_be_in_force_is_shown() {
     assert!(err.contains("cannot be used with"), "{err}");
     assert_eq!(code, 2);
 }
+
+/// Whoever leaves a policy off, or in shadow, is told so at each start.
+#[test]
+fn a_policy_that_denies_nothing_is_told_of() {
+    let scratch = Scratch::new("check-unenforced");
+    let limits = "limits: [{name: a, key: user, rate: 5/s}]\n";
+    for (text_of_it, expect) in [
+        (
+            format!("mode: off\n{limits}"),
+            Some("the policy says mode: off, so nothing is limited"),
+        ),
+        (
+            format!("mode: shadow\n{limits}"),
+            Some("the policy says mode: shadow, so limits are counted and nothing is denied"),
+        ),
+        (
+            "limits: [{name: a, key: user, rate: 5/s, mode: shadow}, {name: b, rate: 9/s, mode: off}]\n"
+                .to_owned(),
+            Some("all rules of the policy are off or in shadow, so nothing is denied"),
+        ),
+        (
+            "limits: [{name: a, key: user, rate: 5/s, mode: {enforce: 10%}}]\n".to_owned(),
+            None,
+        ),
+    ] {
+        let policy = file(&scratch, "policy.yaml", &text_of_it);
+        let (code, out) = check(&[text(&policy)]);
+        let told: Vec<_> = out
+            .lines()
+            .filter_map(|line| line.strip_prefix("warning start: "))
+            .collect();
+        assert_eq!((code, told), (0, Vec::from_iter(expect)), "{text_of_it}");
+    }
+}

@@ -26,7 +26,7 @@ mod more;
 mod ordered;
 mod sets;
 
-use cost::rule_cost;
+use cost::{rule_cost, said_cost};
 use early::{Early, meet};
 pub(crate) use keyless::{Keyless, Lacks};
 use more::{is_replaced, replaces};
@@ -346,7 +346,11 @@ impl<'a> Gathered<'a> {
         if rule.tally != UNCOUNTED && mode == Mode::Enforce {
             self.counted.push(rule.tally);
         }
-        let cost = rule_cost(rule, known, facts);
+        let said = said_cost(rule, known, facts);
+        if rule.cost.is_some() {
+            self.note_cost(rule, met.number, said);
+        }
+        let cost = rule_cost(rule, said);
         let key = RequestKey::new(&rule.key, facts, met.fingerprint);
         for limit in limits {
             // A limit is likely in no cache, so it isn't read here.

@@ -11,7 +11,8 @@ use super::Engine;
 use super::rules::Rules;
 use crate::address::Network;
 use crate::backend::Backend;
-use crate::facts::{KNOWN_FACTS, is_known_fact};
+use crate::facts::{IP, KNOWN_FACTS, is_known_fact};
+use crate::lint::never_met;
 use crate::orders::{
     Act, Effect, LONGEST_ORDER, MOST_ORDERS, NewOrder, Order, OrderError, OrderFacts, Replacement,
     Target, TargetKey,
@@ -354,17 +355,36 @@ fn can_match(rules: &Rules, target: &Target, names: OrderFacts) -> Result<(), Or
             let named = slots.names().iter().map(|own| &**own);
             return Err(OrderError::UnknownFact {
                 fact: fact.to_owned(),
-                near: closest(fact, KNOWN_FACTS.into_iter().chain(named)).map(str::to_owned),
+                near: match fact {
+                    REMOTE_ADDRESS => Some(IP),
+                    _ => closest(fact, KNOWN_FACTS.into_iter().chain(named)),
+                }
+                .map(str::to_owned),
             });
         }
-        if is_no_address(fact, value) {
+        let is_written_for_all = target.rule.is_none() && names == OrderFacts::Known;
+        if is_no_address(fact, value) || is_written_for_all && is_no_ip(fact, value) {
             return Err(OrderError::NotAnAddress {
                 fact: fact.to_owned(),
                 value: value.to_owned(),
             });
         }
+        if is_written_for_all && let Some(slip) = never_met(fact, value) {
+            return Err(OrderError::NeverMatches {
+                why: slip.message,
+                help: slip.help,
+            });
+        }
     }
     Ok(())
+}
+
+/// Envoy's name of the fact `ip`.
+const REMOTE_ADDRESS: &str = "remote_address";
+
+/// Whether a value is no address, network or glob of them, though requests have addresses there.
+fn is_no_ip(fact: &str, value: &str) -> bool {
+    fact == IP && !value.contains('*') && Network::parse(value).is_none()
 }
 
 /// Whether a value was meant as an address or a network, and is none.

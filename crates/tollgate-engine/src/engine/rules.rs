@@ -310,6 +310,7 @@ impl Draft<'_> {
             seen: KeySeen::default(),
             cost: fact.as_ref().map(|fact| self.slots.number(fact)),
             default_cost: *default,
+            cost_seen: KeySeen::default(),
             limits: OwnLimits::new(limits),
             mode: rule.mode.max(mode),
             waits: patience(rule.over),

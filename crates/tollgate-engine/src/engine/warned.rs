@@ -37,8 +37,8 @@ impl Warnings {
 }
 
 impl<B: Backend> Engine<B> {
-    /// What operators should know of the policy in force: rules that found their key in none of their first hundred
-    /// requests, tiers that nobody is in, and requests that no rule is for. Each is listed once, in the order in which it was
+    /// What operators should know of the policy in force: rules that found their key, or the fact that says a cost, in
+    /// none of their first hundred requests, tiers that nobody is in, and requests that no rule is for. Each is listed once, in the order in which it was
     /// noticed; [`reload`](Self::reload) begins anew. See [`Observer::warned`](crate::observer::Observer::warned) to be told
     /// at once.
     ///
@@ -109,6 +109,12 @@ impl<B: Backend> Engine<B> {
                 self.warn(key_never_found(rules, rule, facts));
             }
         }
+        for number in gathered.lacks.costs.as_slice() {
+            let rule = &rules.applied[*number as usize];
+            if rule.cost_seen.note_missing() {
+                self.warn(cost_never_found(rules, rule, facts));
+            }
+        }
         match gathered.lacks.tier {
             Tiered::NoTiers | Tiered::In(_) => {}
             Tiered::NoTenant => self.note_no_tenant(rules, facts),
@@ -116,6 +122,7 @@ impl<B: Backend> Engine<B> {
         }
         if gathered.lacks.rule && rules.unmet.is_reached() && is_never_met(rules) {
             self.warn(Warning::NoRuleMet {
+                only_trees: has_only_trees(rules),
                 had: had(rules, facts),
             });
         }
@@ -176,12 +183,17 @@ impl<B: Backend> Engine<B> {
     }
 }
 
-/// Whether there are rules, and neither one of them nor a tier has matched a request. Of tiers alone it is told that they
+/// Whether all limits are for descriptors, so that none is for facts.
+fn has_only_trees(rules: &Rules) -> bool {
+    rules.block + rules.exempt + rules.applied.len() == 0 && rules.trees.is_any()
+}
+
+/// Whether there are rules or trees, and neither a rule nor a tier has matched a request. Of tiers alone it is told that they
 /// find nobody.
 fn is_never_met(rules: &Rules) -> bool {
     let mut applied = rules.applied.iter();
     let has_rules = rules.applied.iter().any(|rule| !rule.is_tier);
-    has_rules && !applied.any(|rule| rule.seen.is_any())
+    (has_rules || has_only_trees(rules)) && !applied.any(|rule| rule.seen.is_any())
 }
 
 fn key_never_found(rules: &Rules, rule: &Applied, facts: &Facts<'_>) -> Warning {
@@ -190,6 +202,18 @@ fn key_never_found(rules: &Rules, rule: &Applied, facts: &Facts<'_>) -> Warning 
         rule: rule.name.to_string(),
         wants: rule.key.fact_lists().map(owned).collect(),
         on_missing_key: rule.on_missing_key,
+        had: had(rules, facts),
+    }
+}
+
+fn cost_never_found(rules: &Rules, rule: &Applied, facts: &Facts<'_>) -> Warning {
+    let slots = rules.matcher.slots();
+    Warning::CostNeverFound {
+        rule: rule.name.to_string(),
+        wants: rule
+            .cost
+            .map_or_else(String::new, |slot| slots.name(slot).to_owned()),
+        default: rule.default_cost,
         had: had(rules, facts),
     }
 }

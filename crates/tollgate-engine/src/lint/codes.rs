@@ -42,6 +42,8 @@ pub const SHED_ANYONE_CAN_SET: Code = Code("shed-anyone-can-set");
 
 /// Text that looks like a regular expression, but is compared as it stands.
 pub const LOOKS_LIKE_REGEX: Code = Code("looks-like-regex");
+/// Text that looks like a glob, but is compared as a beginning or a regular expression.
+pub const LOOKS_LIKE_GLOB: Code = Code("looks-like-glob");
 /// Text that looks like a network, but is compared as it stands.
 pub const LOOKS_LIKE_NETWORK: Code = Code("looks-like-network");
 /// Text that no path can be.
@@ -74,13 +76,15 @@ pub const TENANT_IS_NO_PATTERN: Code = Code("tenant-is-no-pattern");
 pub const TIER_IS_NO_FACT: Code = Code("tier-is-no-fact");
 /// An exemption of all requests.
 pub const EXEMPTS_ALL: Code = Code("exempts-all");
+/// An exemption by a header that whoever sends a request can choose.
+pub const EXEMPT_ANYONE_CAN_SET: Code = Code("exempt-anyone-can-set");
 /// A rule without a limit that replaces no other.
 pub const UNLIMITED_REPLACES_NOTHING: Code = Code("unlimited-replaces-nothing");
 /// A rule that replaces one for other requests.
 pub const REPLACES_NOTHING: Code = Code("replaces-nothing");
 
 /// All of them, for lists and for tests of the documentation.
-pub const ALL: [Code; 37] = [
+pub const ALL: [Code; 39] = [
     NEVER_REACHED,
     UNUSED_TIER,
     BURST_BELOW_ONE,
@@ -100,6 +104,7 @@ pub const ALL: [Code; 37] = [
     ADAPTIVE_BY_KEY,
     SHED_ANYONE_CAN_SET,
     LOOKS_LIKE_REGEX,
+    LOOKS_LIKE_GLOB,
     LOOKS_LIKE_NETWORK,
     NOT_A_PATH,
     ONLY_THIS_PATH,
@@ -116,6 +121,7 @@ pub const ALL: [Code; 37] = [
     TENANT_IS_NO_PATTERN,
     TIER_IS_NO_FACT,
     EXEMPTS_ALL,
+    EXEMPT_ANYONE_CAN_SET,
     UNLIMITED_REPLACES_NOTHING,
     REPLACES_NOTHING,
 ];

@@ -1,7 +1,10 @@
 //! Conditions that hold of everything, or never of two rules together: exemptions of all, and what replaces nothing.
 
 use super::cover::Fuel;
-use super::{EXEMPTS_ALL, Found, REPLACES_NOTHING, UNLIMITED_REPLACES_NOTHING, in_use};
+use super::{
+    EXEMPT_ANYONE_CAN_SET, EXEMPTS_ALL, Found, REPLACES_NOTHING, UNLIMITED_REPLACES_NOTHING,
+    in_use, keys,
+};
 use crate::address::Network;
 use crate::matcher::glob::Glob;
 use crate::native::Places;
@@ -9,6 +12,7 @@ use crate::policy::{Match, Mode, Pattern, Policy, Rule};
 
 pub(super) fn lint(found: &mut Found, policy: &Policy, places: &Places) {
     exempts_all(found, policy);
+    exempts_by_header(found, policy, places);
     let fuel = Fuel::new();
     replaces_nothing(found, policy, places, &fuel);
     unlimited(found, policy, places, &fuel);
@@ -24,7 +28,10 @@ fn exempts_all(found: &mut Found, policy: &Policy) {
         let facts: Vec<_> = exempt
             .conditions
             .iter()
-            .map(|(fact, _)| fact.as_str())
+            .map(|(fact, pattern)| match pattern {
+                Pattern::Cidr(network) if network == ALL_OF_IPV4 => "client of IPv4",
+                _ => fact.as_str(),
+            })
             .collect();
         let message = format!(
             "exempt[{number}] holds of every request that has a {}: nothing limits them",
@@ -35,18 +42,54 @@ fn exempts_all(found: &mut Found, policy: &Policy) {
     }
 }
 
-/// Whether a pattern holds of all values that requests have of a fact.
+/// Warns of exemptions that a client gets by what it sends: those of a list, and unlimited rules in the place of others.
+fn exempts_by_header(found: &mut Found, policy: &Policy, places: &Places) {
+    let listed = policy.exempt.iter().map(|exempt| (exempt, exempt.span));
+    let rules = in_use(policy, places)
+        .filter(|(rule, _)| rule.limits.unlimited && !rule.replaces.is_empty())
+        .map(|(rule, place)| (&rule.matches, place.name));
+    for (exempt, span) in listed.chain(rules) {
+        let Some(header) = chosen_header(exempt) else {
+            continue;
+        };
+        let message =
+            format!("anyone can set the header {header:?}: whoever sends it isn't limited");
+        let help = "exempt by a fact that was checked, such as ip or user, or have the proxy in front of you take the header out of \
+                    what clients send";
+        found.warn(EXEMPT_ANYONE_CAN_SET, span, message, help);
+    }
+}
+
+/// The header that alone decides about an exemption, and that proves nothing.
+fn chosen_header(exempt: &Match) -> Option<&str> {
+    let mut chosen = None;
+    for (fact, pattern) in &exempt.conditions {
+        match keys::header(fact) {
+            Some(header) if keys::is_proof(header, pattern) => return None,
+            Some(header) => chosen = chosen.or(Some(header)),
+            // These a client chooses, too.
+            None if matches!(fact.as_str(), "method" | "host") => {}
+            None => return None,
+        }
+    }
+    chosen
+}
+
+const ALL_OF_IPV4: &str = "0.0.0.0/0";
+
+/// Whether a pattern holds of all values that requests have of a fact, or of all addresses of IPv4.
 fn is_every(fact: &str, pattern: &Pattern) -> bool {
     match (fact, pattern) {
-        ("ip", Pattern::OneOf(any)) => {
-            let has = |network: &str| any.contains(&Pattern::Cidr(network.to_owned()));
-            has("0.0.0.0/0") && has("::/0")
-        }
+        ("ip", Pattern::Cidr(network)) => network == ALL_OF_IPV4,
         (_, Pattern::OneOf(any)) => any.iter().any(|pattern| is_every(fact, pattern)),
         ("method" | "host" | "path" | "ip", Pattern::Present) => true,
         ("method" | "host", Pattern::Glob(glob)) => matches!(glob.as_str(), "*" | "**"),
         ("path", Pattern::Glob(glob)) => matches!(glob.as_str(), "**" | "/**"),
         ("path", Pattern::Prefix(prefix)) => prefix == "/",
+        ("method" | "host" | "path" | "ip", Pattern::Regex(regex)) => {
+            let bare = regex.trim_start_matches('^').trim_end_matches('$');
+            matches!(bare, ".*" | ".+" | "(.*)") || fact == "path" && matches!(bare, "/.*" | "/?.*")
+        }
         _ => false,
     }
 }

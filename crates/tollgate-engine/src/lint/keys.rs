@@ -49,6 +49,11 @@ pub(super) fn header(fact: &str) -> Option<&str> {
     header.or_else(|| fact.strip_prefix("header:"))
 }
 
+/// Whether a header with such a value proves who sends it: one of a list of secrets.
+pub(super) fn is_proof(header: &str, pattern: &Pattern) -> bool {
+    PROOF.contains(&header.to_ascii_lowercase().as_str()) && is_listed(pattern)
+}
+
 fn address(found: &mut Found, rule: &Rule, place: &RulePlaces) {
     for (rate, span) in rule.limits.rates.iter().zip(&place.limits.rates) {
         let slow = rate.period().is_some_and(|period| {
@@ -97,15 +102,16 @@ fn routes(found: &mut Found, rule: &Rule, place: &RulePlaces, facts: &[&str]) {
 
 /// Whether the rule's conditions allow a fact only a list of values.
 fn is_bounded(rule: &Rule, name: &str) -> bool {
-    fn listed(pattern: &Pattern) -> bool {
-        match pattern {
-            Pattern::Exact(_) => true,
-            Pattern::OneOf(patterns) => patterns.iter().all(listed),
-            _ => false,
-        }
-    }
     let mut conditions = rule.matches.conditions.iter();
-    conditions.any(|(fact, pattern)| fact == name && listed(pattern))
+    conditions.any(|(fact, pattern)| fact == name && is_listed(pattern))
+}
+
+fn is_listed(pattern: &Pattern) -> bool {
+    match pattern {
+        Pattern::Exact(_) => true,
+        Pattern::OneOf(patterns) => patterns.iter().all(is_listed),
+        _ => false,
+    }
 }
 
 /// The texts that a pattern speaks of.

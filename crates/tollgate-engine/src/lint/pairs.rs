@@ -118,10 +118,14 @@ fn is_absent(pattern: &Pattern) -> bool {
     }
 }
 
-/// The rule that applies wherever this one does, and replaces it.
+/// The rule that applies wherever this one does, and replaces it. One in shadow takes only the place of others in shadow.
 fn replaced<'a>(rule: &Rule, by: Option<&Vec<&'a Rule>>, fuel: &Fuel) -> Option<&'a Rule> {
     let mut by = by?.iter().copied();
-    by.find(|other| covers(&other.matches, &rule.matches, fuel) && has_key_of(rule, other))
+    by.find(|other| {
+        other.mode <= rule.mode
+            && covers(&other.matches, &rule.matches, fuel)
+            && has_key_of(rule, other)
+    })
 }
 
 /// Whether it is enforced for all its keys.

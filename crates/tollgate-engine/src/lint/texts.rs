@@ -1,9 +1,9 @@
 //! Conditions whose text no request has: a regular expression, a query or a port where text is compared as it stands.
 
 use super::{
-    EDGE_SPACE, Found, LOOKS_LIKE_NETWORK, LOOKS_LIKE_REGEX, LOWER_CASE_METHOD, NETWORK_OF_TEXT,
-    NOT_A_HOST, NOT_A_METHOD, NOT_A_PATH, NOT_AN_ADDRESS, ONLY_THIS_PATH, REGEX_IS_WHOLE,
-    STAR_STOPS_AT_SLASH,
+    EDGE_SPACE, Found, LOOKS_LIKE_GLOB, LOOKS_LIKE_NETWORK, LOOKS_LIKE_REGEX, LOWER_CASE_METHOD,
+    NETWORK_OF_TEXT, NOT_A_HOST, NOT_A_METHOD, NOT_A_PATH, NOT_AN_ADDRESS, ONLY_THIS_PATH,
+    REGEX_IS_WHOLE, STAR_STOPS_AT_SLASH,
 };
 use crate::diagnostic::Code;
 use crate::native::cidr::Cidr;
@@ -11,10 +11,10 @@ use crate::native::{Form, Written};
 use crate::policy::{Match, Pattern, Policy};
 
 /// What is wrong with the text of a condition.
-struct Slip {
+pub(crate) struct Slip {
     code: Code,
-    message: String,
-    help: String,
+    pub(crate) message: String,
+    pub(crate) help: String,
 }
 
 impl Slip {
@@ -70,13 +70,35 @@ fn gather(fact: &str, pattern: &Pattern, matches: &Match, written: &mut Vec<Writ
     });
 }
 
+/// What is wrong with a text of which no request has the like, as operators write it.
+pub(crate) fn never_met(fact: &str, text: &str) -> Option<Slip> {
+    let written = Written {
+        fact: fact.to_owned(),
+        text: text.to_owned(),
+        form: Form::Plain,
+        span: crate::document::Span::default(),
+    };
+    let never = [NOT_A_PATH, NOT_A_METHOD, LOWER_CASE_METHOD, NOT_A_HOST];
+    let is_regex = |slip: &Slip| slip.code == LOOKS_LIKE_REGEX && fact == "path";
+    // Callers of a service may send hosts with a port.
+    let is_never = |slip: &Slip| never.contains(&slip.code) && without_port(text).is_none();
+    let mut slip = slip(&written).filter(|slip| is_never(slip) || is_regex(slip))?;
+    // What a policy takes besides, an order doesn't.
+    if is_regex(&slip) {
+        slip.help = "write a glob, where * is anything but / and ** anything".to_owned();
+    } else if let Some(at) = slip.help.find(", or {") {
+        slip.help.truncate(at);
+    }
+    Some(slip)
+}
+
 /// The first thing that is wrong. Whoever writes `{exact: …}` means the text as it stands.
 fn slip(condition: &Written) -> Option<Slip> {
     let Written {
         fact, text, form, ..
     } = condition;
     match (fact.as_str(), form) {
-        (_, Form::Regex) => return whole(text),
+        (_, Form::Regex) => return glob_as_regex(text).or_else(|| whole(text)),
         (_, Form::Network) => return network_of_text(fact),
         ("method", Form::Plain | Form::Exact) => return method(text),
         ("ip", _) => return address(text, *form),
@@ -87,6 +109,14 @@ fn slip(condition: &Written) -> Option<Slip> {
         let message = format!("{text:?} begins or ends with white space, which no {fact} does");
         let help = format!("write {:?}", text.trim());
         return Slip::new(EDGE_SPACE, message, help);
+    }
+    if *form == Form::Prefix && text.contains('*') {
+        let message = format!("{text:?} looks like a glob, but is compared as a beginning");
+        let help = format!(
+            "write \"{text}\" alone, or {{prefix: {:?}}}",
+            before_star(text)
+        );
+        return Slip::new(LOOKS_LIKE_GLOB, message, help);
     }
     if looks_like_regex(fact, text) {
         let message = format!(
@@ -123,6 +153,24 @@ fn looks_like_regex(fact: &str, text: &str) -> bool {
     let any_rest = text.contains("/.*") || text.starts_with(".*");
     let choice = fact == "path" && text.contains('|');
     is_anchored || any_rest || choice || SIGNS.iter().any(|sign| text.contains(sign))
+}
+
+/// What stands before the first star.
+fn before_star(text: &str) -> &str {
+    text.split('*').next().unwrap_or(text)
+}
+
+/// A regular expression in which a star was meant for any text: there it repeats the slash before it.
+fn glob_as_regex(text: &str) -> Option<Slip> {
+    let at = text.find("/*")?;
+    let message = format!(
+        "{text:?} looks like a glob, but as a regular expression /* is any number of slashes"
+    );
+    let help = match text[at..].trim_end_matches('$') {
+        "/*" | "/**" => format!("write {{regex: '{}/.*'}}, or the glob alone", &text[..at]),
+        _ => "write .* for any text, or the glob alone".to_owned(),
+    };
+    Slip::new(LOOKS_LIKE_GLOB, message, help)
 }
 
 /// A regular expression that only the beginning of a text, or a part of it, would meet.
@@ -205,6 +253,9 @@ fn path(text: &str, form: Form) -> Option<Slip> {
         Slip::new(NOT_A_PATH, message, help)
     };
     let is_glob = form == Form::Glob || text.contains('*');
+    if let Some(list) = list_of_paths(text) {
+        return not("it is one of them", format!("write a list: {list}"));
+    }
     if let Some((_, rest)) = text.split_once("://") {
         let path = rest.find('/').map_or("/", |at| &rest[at..]);
         return not(
@@ -254,6 +305,13 @@ fn path(text: &str, form: Form) -> Option<Slip> {
     None
 }
 
+/// Several paths with commas between them, as the list that was meant.
+fn list_of_paths(text: &str) -> Option<String> {
+    let each: Vec<&str> = text.split(',').map(str::trim).collect();
+    let is_list = each.len() > 1 && each.iter().all(|path| path.starts_with('/'));
+    is_list.then(|| format!("{each:?}"))
+}
+
 /// A part of a route that stands for any: `{id}`, `:id` or `<id>`.
 fn is_parameter(part: &str) -> bool {
     let inside = |open: char, close: char| {
@@ -271,6 +329,18 @@ fn host(text: &str) -> Option<Slip> {
         let bare = text.split_once("://").map_or(text, |(_, rest)| rest);
         let bare = bare.split('/').next().unwrap_or(bare);
         ("it has neither a scheme nor a path", bare.to_owned())
+    } else if text.contains(',') {
+        let each: Vec<_> = text.split(',').map(str::trim).collect();
+        let message = format!("no request has the host {text:?}: it has one of them");
+        let help = format!("write a list: [{}]", each.join(", "));
+        return Slip::new(NOT_A_HOST, message, help);
+    } else if let Some(bare) = without_port(text) {
+        ("it is without a port", bare.to_owned())
+    } else if text.len() > 1 && text.ends_with('.') {
+        (
+            "it is without the dot at its end",
+            text.trim_end_matches('.').to_owned(),
+        )
     } else if text.contains(|sign: char| sign.is_ascii_uppercase()) {
         ("hosts are in lower case", text.to_ascii_lowercase())
     } else {
@@ -278,6 +348,13 @@ fn host(text: &str) -> Option<Slip> {
     };
     let message = format!("no request has the host {text:?}: {why}");
     Slip::new(NOT_A_HOST, message, format!("write {help:?}"))
+}
+
+/// A host, if a port follows it.
+fn without_port(text: &str) -> Option<&str> {
+    let (host, port) = text.rsplit_once(':')?;
+    let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    (is_port && (!host.contains(':') || host.ends_with(']'))).then_some(host)
 }
 
 /// An address as no request has it: it is compared letter by letter.

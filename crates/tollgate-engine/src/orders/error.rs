@@ -59,6 +59,13 @@ pub enum OrderError {
         /// The text.
         value: String,
     },
+    /// A value that no request has, as a path without its `/`.
+    NeverMatches {
+        /// Why.
+        why: String,
+        /// What to write instead.
+        help: String,
+    },
     /// A glob that can't be matched.
     BadGlob(String),
     /// A network in a descriptor, whose values are compared as they are.
@@ -225,6 +232,10 @@ impl OrderError {
             Self::NotAnAddress { fact, value } => write!(
                 f,
                 "{fact}={value} is no address and no network: write {fact}=203.0.113.7 or {fact}=203.0.113.0/24"
+            ),
+            Self::NeverMatches { why, help } => write!(
+                f,
+                "{why}: {help}; if requests have it all the same, say so by --any-fact (\"any_fact\": true)"
             ),
             Self::BadGlob(glob) => write!(
                 f,

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use tollgate_engine::Policy;
 use tollgate_engine::facts::Descriptor;
 use tollgate_engine::observer::{Event, Observer, Wants};
 use tollgate_engine::warning::Warning;
+use tollgate_engine::{Facts, Policy};
 
 use crate::missing_key::{by, missing, passes};
 
@@ -191,4 +191,64 @@ fn descriptors_that_meet_no_limit_are_warned_of_once() {
         let _ = engine.decide_descriptors("edge", &[Descriptor::new(&[("path", "/")])], 1);
     }
     assert_eq!(engine.warnings(), []);
+}
+
+#[test]
+fn a_rule_that_never_finds_its_cost_is_warned_of_once() {
+    let text = "limits: [{name: tokens, key: user, rate: 10/h, cost: {fact: tokens, default: 0}}]";
+    let engine = by(text);
+    for number in 0..150 {
+        let said = if number % 2 == 0 {
+            ("tokens", "1.5")
+        } else {
+            ("tokns", "5")
+        };
+        assert!(passes(&engine, &[("user", "ada"), said]));
+    }
+    let warnings: Vec<_> = engine.warnings().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            "the rule \"tokens\" found its cost in none of its first 100 requests, and charged 0 for each: it reads tokens as \
+             a whole number, and the last request had tokns, user; did you mean tokens where you say tokns? Send \
+             that fact, or say the cost as a number"
+        ]
+    );
+    assert_eq!(engine.warnings()[0].rule(), Some("tokens"));
+    // One that says it once says it, by the fact or by itself.
+    for first in [
+        Facts::new().with("user", "ada").with("tokens", "3"),
+        Facts::new().with("user", "ada").costing(3),
+    ] {
+        let engine = by(text);
+        assert!(engine.decide(&first).passed().is_some());
+        for _ in 0..150 {
+            assert!(passes(&engine, &[("user", "ada")]));
+        }
+        assert_eq!(engine.warnings(), []);
+    }
+}
+
+/// As middleware with a policy of Envoy's form, whose limits are for descriptors alone.
+#[test]
+fn facts_that_a_policy_of_trees_is_asked_about_are_warned_of_once() {
+    let text =
+        "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1}}]";
+    let engine = by(text);
+    for _ in 0..300 {
+        assert!(passes(&engine, &[("user", "ada")]));
+    }
+    let warnings: Vec<_> = engine.warnings().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            "the policy has limits for descriptors alone, and the first 100 requests had facts, so nothing limits them: the last \
+             request had user. tollgate convert makes rules of such a policy"
+        ]
+    );
+    let off = by("mode: off\nlimits: [{name: a, rate: 1/h}]");
+    for _ in 0..300 {
+        assert!(passes(&off, &[("user", "ada")]));
+    }
+    assert_eq!(off.warnings(), []);
 }

@@ -1,5 +1,6 @@
 //! Each warning where it belongs, and not where it doesn't.
 
+mod more_slips;
 mod never_applies;
 mod slips;
 

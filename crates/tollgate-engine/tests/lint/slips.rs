@@ -4,7 +4,7 @@ use tollgate_engine::document::Format;
 use tollgate_engine::{Code, Diagnostic, Policy, lint, native};
 
 /// All that is told of a policy, errors or warnings.
-fn told(text: &str) -> Vec<Diagnostic> {
+pub(crate) fn told(text: &str) -> Vec<Diagnostic> {
     match Policy::from_text(text, Format::Yaml) {
         Ok(checked) => checked.warnings,
         Err(rejected) => rejected.errors,
@@ -12,11 +12,11 @@ fn told(text: &str) -> Vec<Diagnostic> {
 }
 
 /// A rule with one condition.
-fn rule(condition: &str) -> String {
+pub(crate) fn rule(condition: &str) -> String {
     format!("limits: [{{name: a, match: {{{condition}}}, key: user, rate: 10/s}}]")
 }
 
-fn check(text: &str, code: Code, message: &str, help: &str) {
+pub(crate) fn check(text: &str, code: Code, message: &str, help: &str) {
     let found = told(text);
     let shown: Vec<_> = found
         .iter()
@@ -361,6 +361,11 @@ fn exemptions_and_replacements_that_do_something_else() {
         ("{path: '/**'}", "a path"),
         ("{path: {prefix: /}, method: '*'}", "a path and a method"),
         ("{ip: [0.0.0.0/0, '::/0']}", "a ip"),
+        ("{ip: 0.0.0.0/0}", "a client of IPv4"),
+        (
+            "{path: {regex: '^/.*$'}, host: {regex: .*}}",
+            "a path and a host",
+        ),
     ] {
         check(
             &format!("exempt: [{exempt}]\n{a}"),

@@ -64,14 +64,14 @@ impl<K, C: Clock> AtOnce<K, C> {
     /// By a limiter that others may share.
     pub fn by(limiter: Arc<KeyedConcurrency<Fingerprint, C>>, key: K) -> Self {
         Self {
+            name: format!("requests-at-once:{}", limiter.limit()).into(),
             limiter,
             finder: Finder::new(key),
-            name: "requests-at-once".into(),
             wait: Duration::ZERO,
         }
     }
 
-    /// What clients are told that it is called.
+    /// What clients are told that it is called: `requests-at-once:` and how many, unless this says otherwise.
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         self.name = name.into();

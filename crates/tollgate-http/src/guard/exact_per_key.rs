@@ -15,7 +15,7 @@ use super::found::{Finder, Fingerprint, Found};
 use super::held::Estimate;
 use super::hooks;
 use super::keys::KeyOf;
-use super::per_key::reason_of;
+use super::per_key::{reason_of, requests_name};
 use super::request::Request;
 use super::{Asked, Judged, Limits, Settles, Terms};
 use crate::Shown;
@@ -69,15 +69,15 @@ impl<K, C: Clock> ExactPerKey<K, C> {
     /// By a limiter of any algorithm.
     pub fn by(limiter: Arc<ExactKeyedLimiter<Fingerprint, C>>, key: K) -> Self {
         Self {
+            name: requests_name(limiter.rate()),
             limiter,
             finder: Finder::new(key),
-            name: "requests".into(),
             longest: LONGEST,
             wait: Duration::ZERO,
         }
     }
 
-    /// What clients are told that it is called.
+    /// What clients are told that it is called, as [`PerKey::named`](super::PerKey::named).
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         self.name = name.into();

@@ -82,15 +82,25 @@ impl<K, C: Clock> PerKey<K, C> {
     /// By a limiter that others may share.
     pub fn by(limiter: Arc<KeyedLimiter<C>>, key: K) -> Self {
         Self {
+            name: requests_name(limiter.rate()),
             limiter,
             key,
-            name: "requests".into(),
             keyless: Keyless::default(),
             wait: Duration::ZERO,
         }
     }
 
-    /// What clients are told that it is called.
+    /// What clients are told that it is called: `requests:` and the rate that it was made with, as `requests:10/s`, unless this says otherwise. Clients
+    /// tell limits apart by their names, so name two layers of one rate, and one whose rate changes.
+    ///
+    /// ```
+    /// use tollgate::Rate;
+    /// use tollgate_http::guard::{PerKey, keys::Address};
+    ///
+    /// let limits = PerKey::new(Rate::per_second(10), Address::new())?.named("api");
+    /// # let _ = limits;
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         self.name = name.into();
@@ -190,6 +200,12 @@ impl<K, C: Clock> PerKey<K, C> {
             .showing(Some(shown))
             .key(fingerprint)
     }
+}
+
+/// What a limit of this rate is called unless it has a name: two layers on one path seldom have one rate, and clients tell limits apart by
+/// their names.
+pub(super) fn requests_name(rate: Rate) -> Arc<str> {
+    format!("requests:{rate}").into()
 }
 
 /// A cost that never fits is no matter of time.

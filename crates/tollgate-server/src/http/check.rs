@@ -224,6 +224,7 @@ pub(super) fn show(out: &mut Vec<u8>, answered: &Answered<'_>) {
         decision: answered.decision,
         reason: (!answered.is_allowed).then(|| answered.reason()),
         limited_by: limited_by(answered),
+        shadow: &[],
     };
     told.show(out);
 }
@@ -233,17 +234,20 @@ fn show_shadow(out: &mut Vec<u8>, wanted: ShadowAnswers, answered: &Answered<'_>
     if wanted == ShadowAnswers::Hidden || !answered.is_allowed || out.last() != Some(&b'}') {
         return;
     }
+    out.pop();
+    shadow_list(out, answered.shadow_rules());
+    out.push(b'}');
+}
+
+fn shadow_list(out: &mut Vec<u8>, rules: impl Iterator<Item = impl AsRef<str>>) {
     let mut before: &[u8] = b",\"shadow\":[";
-    for rule in answered.shadow_rules() {
-        if before != b"," {
-            out.pop();
-        }
+    for rule in rules {
         out.extend_from_slice(before);
-        json::string(out, &rule);
+        json::string(out, rule.as_ref());
         before = b",";
     }
     if before == b"," {
-        out.extend(b"]}");
+        out.push(b']');
     }
 }
 
@@ -254,6 +258,8 @@ struct Told<'a> {
     decision: Decision,
     reason: Option<DenyReason>,
     limited_by: Option<LimitText>,
+    /// Rules in shadow that would have refused.
+    shadow: &'a [String],
 }
 
 impl<'a> Told<'a> {
@@ -264,6 +270,7 @@ impl<'a> Told<'a> {
             decision: decided.decision.unwrap_or(Decision::UNLIMITED),
             reason: decided.reason,
             limited_by: decided.limited_by.clone(),
+            shadow: &decided.shadow,
         }
     }
 
@@ -304,6 +311,7 @@ impl<'a> Told<'a> {
         if let Some(reason) = self.reason {
             show_reason(out, reason, self.limited_by.as_ref().map(LimitText::as_str));
         }
+        shadow_list(out, self.shadow.iter());
         out.push(b'}');
     }
 }

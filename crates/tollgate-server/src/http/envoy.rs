@@ -133,7 +133,7 @@ fn show_rest(out: &mut Vec<u8>, decided: &Decided) {
         out.extend_from_slice(before);
         json::string(out, name);
         out.push(b':');
-        json::string(out, text);
+        json::string(out, &text);
         before = b",";
     }
     if !decided.metadata().is_empty() {

@@ -17,6 +17,7 @@ use crate::listen::Peer;
 use crate::measured::Protocol;
 use crate::protocol_errors::{ErrorKind, ErrorSource};
 use crate::service::{Answered, LimitsTold, Service, Store, limited_by};
+use crate::settings::ShadowAnswers;
 
 mod about;
 mod commands;
@@ -204,9 +205,10 @@ impl<B: Store> Session<B> {
         let odd = odd_texts(words.clone());
         let mut facts = Facts::new();
         read_facts(words, &odd, &mut facts)?;
-        let checked = self
-            .service
-            .check(&facts, LimitsTold::Decider, |answer| tell(out, answer));
+        let shadow = self.service.shadow_answers;
+        let checked = self.service.check(&facts, LimitsTold::Decider, |answer| {
+            tell(out, answer, shadow)
+        });
         checked
             .await
             .unwrap_or_else(|full| Err(format!("UNAVAILABLE {full}")))
@@ -220,7 +222,10 @@ impl<B: Store> Session<B> {
         let odd = odd_texts(words.clone());
         let mut facts = Facts::new();
         read_facts(words, &odd, &mut facts)?;
-        self.service.peek(&facts, |answer| tell(out, answer)).await
+        let shadow = self.service.shadow_answers;
+        self.service
+            .peek(&facts, |answer| tell(out, answer, shadow))
+            .await
     }
 }
 
@@ -378,8 +383,9 @@ fn read_facts<'f, 'w: 'f>(
 }
 
 /// Six pairs: whether it is allowed, the rule that decided, its limit, what is left, and two times in seconds. Of a denial two
-/// more: why, and by which limit of the rule, if one did.
-fn tell(out: &mut Replies<'_>, answer: &Answered<'_>) -> Result<(), String> {
+/// more: why, and by which limit of the rule, if one did. If an operator wants clients to see them, the rules in shadow that would
+/// have refused what passes.
+fn tell(out: &mut Replies<'_>, answer: &Answered<'_>, shadow: ShadowAnswers) -> Result<(), String> {
     if let Some(rule) = answer.failure() {
         return Err(format!(
             "UNAVAILABLE the store can't be asked about {rule:?}, and nothing passes without it"
@@ -389,7 +395,12 @@ fn tell(out: &mut Replies<'_>, answer: &Answered<'_>) -> Result<(), String> {
         return Err(wrong(what));
     }
     let limited_by = limited_by(answer);
-    out.map(6 + usize::from(!answer.is_allowed) + usize::from(limited_by.is_some()));
+    let shadow: Vec<String> = match shadow {
+        ShadowAnswers::Shown if answer.is_allowed => answer.shadow_rules().collect(),
+        _ => Vec::new(),
+    };
+    let more = [!answer.is_allowed, limited_by.is_some(), !shadow.is_empty()];
+    out.map(6 + more.into_iter().filter(|there| *there).count());
     out.word(b"$7\r\nallowed\r\n");
     out.boolean(answer.is_allowed);
     out.word(b"$4\r\nrule\r\n");
@@ -425,6 +436,13 @@ fn tell(out: &mut Replies<'_>, answer: &Answered<'_>) -> Result<(), String> {
     if let Some(limit) = limited_by {
         out.word(b"$10\r\nlimited_by\r\n");
         out.text(limit.as_str());
+    }
+    if !shadow.is_empty() {
+        out.word(b"$6\r\nshadow\r\n");
+        out.array(shadow.len());
+        for rule in &shadow {
+            out.text(rule);
+        }
     }
     Ok(())
 }

@@ -26,7 +26,7 @@ pub(crate) fn write(out: &mut Vec<u8>, decided: &Decided) {
     if !decided.metadata().is_empty() {
         message(out, 6, |out| {
             for (name, text) in decided.metadata() {
-                text_of(out, name, text);
+                text_of(out, name, &text);
             }
         });
     }

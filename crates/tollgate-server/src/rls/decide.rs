@@ -1,5 +1,6 @@
 //! What Envoy asks, decided: by trees of descriptors, by rules, or by both.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use crate::bounds::Bounds;
 use crate::holds::{Full, Room};
 use crate::log::Level;
 use crate::service::{self, Answered, LimitText, LimitsTold, Service, Store};
+use crate::settings::ShadowAnswers;
 
 /// What is asked: a domain, its descriptors, and what the whole request costs.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +42,8 @@ pub(crate) struct Decided {
     /// Why it was refused, and by which limit of the rule.
     pub(crate) reason: Option<DenyReason>,
     pub(crate) limited_by: Option<LimitText>,
+    /// Limits in shadow that would have refused it, if an operator wants clients to see them.
+    pub(crate) shadow: Vec<String>,
     /// Why it was refused if nothing was decided: a name, and what is told by it.
     pub(crate) failure: Option<(&'static str, String)>,
     /// Header fields for the client.
@@ -368,10 +372,13 @@ async fn ask_both<B: Store>(
         return Err(full);
     }
     // What limits is told before what doesn't.
-    Ok(match by_rules {
-        Some(by_rules) if trees.decided.limits_nothing() => by_rules,
-        _ => trees.decided,
-    })
+    let (mut told, other) = match by_rules {
+        Some(by_rules) if trees.decided.limits_nothing() => (by_rules, Some(trees.decided)),
+        by_rules => (trees.decided, by_rules),
+    };
+    told.shadow
+        .extend(other.into_iter().flat_map(|other| other.shadow));
+    Ok(told)
 }
 
 /// What the trees of descriptors made of a request.
@@ -398,7 +405,11 @@ async fn ask_trees<B: Store>(
         .engine
         .decide_descriptors_async(domain, descriptors, hits_addend);
     let Ok(verdict) = asked.await;
-    let decided = by_tree((domain, descriptors.len()), &verdict, dialects)?;
+    let mut decided = by_tree((domain, descriptors.len()), &verdict, dialects)?;
+    if decided.is_allowed && service.shadow_answers == ShadowAnswers::Shown {
+        let shadows = verdict.statuses.iter().filter(|one| one.would_refuse);
+        decided.shadow = shadows.filter_map(|one| one.limit.clone()).collect();
+    }
     let charged = verdict.statuses.iter().map(|one| one.charged).collect();
     let permits = verdict.passed().map(DescriptorsPassed::into_permits);
     Ok(ByTrees {
@@ -420,7 +431,13 @@ async fn ask_rules<B: Store>(
         return Ok((None, None));
     }
     let places = question.descriptors.len();
-    let tell = |answered: &Answered<'_>| by_rule(places, answered, dialects);
+    let tell = |answered: &Answered<'_>| {
+        let mut decided = by_rule(places, answered, dialects)?;
+        if decided.is_allowed && service.shadow_answers == ShadowAnswers::Shown {
+            decided.shadow = answered.shadow_rules().collect();
+        }
+        Ok(decided)
+    };
     let (decided, held) = if question.takes_nothing() {
         (service.peek(facts, tell).await, None)
     } else {
@@ -431,14 +448,17 @@ async fn ask_rules<B: Store>(
 
 impl Decided {
     /// What the proxy can tell others of the decision: names and texts.
-    pub(crate) fn metadata(&self) -> SmallVec<[(&'static str, &str); 4]> {
+    pub(crate) fn metadata(&self) -> SmallVec<[(&'static str, Cow<'_, str>); 4]> {
         let rule = self.rule.iter().map(|rule| ("rule", rule.as_str()));
         let reason = self.reason.iter().map(|reason| ("reason", reason.name()));
         let limit = self.limited_by.iter();
         let limit = limit.map(|limit| ("limited_by", limit.as_str()));
         let failure = self.failure.iter();
         let failure = failure.map(|(name, text)| (*name, text.as_str()));
-        rule.chain(reason).chain(limit).chain(failure).collect()
+        let borrowed = rule.chain(reason).chain(limit).chain(failure);
+        let all = borrowed.map(|(name, text)| (name, Cow::Borrowed(text)));
+        let shadow = (!self.shadow.is_empty()).then(|| Cow::Owned(self.shadow.join(", ")));
+        all.chain(shadow.map(|rules| ("shadow", rules))).collect()
     }
 
     pub(super) fn refuse(&mut self) {

@@ -38,6 +38,7 @@ pub(super) fn unlimited(descriptors: usize) -> Decided {
         decision: None,
         reason: None,
         limited_by: None,
+        shadow: Vec::new(),
         failure: None,
         headers: Vec::new(),
     }
@@ -150,6 +151,7 @@ pub(super) fn by_tree(
         decision: decider.and_then(|status| status.decision),
         reason: verdict.reason,
         limited_by: verdict.limit.as_ref().map(LimitText::of),
+        shadow: Vec::new(),
         failure: None,
         headers: headers(dialects, &all_shown(domain, decider, &verdict.statuses)),
     })

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use prost_reflect::DescriptorPool;
 use serde_json::{Value, json};
+use tollgate_server::ShadowAnswers;
 
 use crate::kit::Running;
 use crate::rls_client::Grpc;
@@ -111,6 +112,55 @@ fn a_redis_client_is_told_why() {
             expect += &format!("$10\r\nlimited_by\r\n${}\r\n{limit}\r\n", limit.len());
         }
         assert!(answer.ends_with(&format!("{expect}+OK\r\n")), "{answer}");
+    }
+}
+
+/// Each is told of the limits in shadow that would have refused it, if an operator wants that.
+#[test]
+fn every_protocol_names_limits_in_shadow_if_that_is_wanted() {
+    let rules = "limits: [{name: trial, key: user, rate: 1/h, mode: shadow}]";
+    let tree = "domain: edge\ndescriptors: [{key: user, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}]";
+    let set = include_bytes!("../../src/rls/descriptors.bin");
+    let pool = DescriptorPool::decode(&set[..]).expect("descriptors");
+    let method = (
+        "envoy.service.ratelimit.v3.RateLimitService",
+        "ShouldRateLimit",
+    );
+    for (policy, name) in [(rules, "trial"), (tree, "edge/user")] {
+        for wanted in [ShadowAnswers::Shown, ShadowAnswers::Hidden] {
+            let running = Running::new(policy, |settings| settings.shadow_answers = wanted);
+            let is_shown = wanted == ShadowAnswers::Shown;
+            let question = json!({"domain": "edge", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]});
+            let (_, first) = post(&running, "/v1/check", &question);
+            assert_eq!(first.get("shadow"), None);
+            let (_, answer) = post(&running, "/v1/check", &question);
+            let expect = json!([name]);
+            assert_eq!(
+                answer.get("shadow"),
+                is_shown.then_some(&expect),
+                "{answer}"
+            );
+            let answer = Grpc::to(&running).call_json(&pool, method, &question.to_string());
+            let answer = answer.expect("an answer");
+            let expect = json!(name);
+            let metadata = &answer["dynamicMetadata"];
+            assert_eq!(answer["overallCode"], "OK");
+            assert_eq!(
+                metadata.get("shadow"),
+                is_shown.then_some(&expect),
+                "{answer}"
+            );
+        }
+    }
+    for wanted in [ShadowAnswers::Shown, ShadowAnswers::Hidden] {
+        let running = Running::new(rules, |settings| settings.shadow_answers = wanted);
+        let mut client = running.resp();
+        let all = "TG.CHECK user=bob\r\nTG.CHECK user=bob\r\nTG.PEEK user=bob\r\nQUIT\r\n";
+        let answer = client.ask(all, 1) + &client.rest();
+        let told = answer.matches("$6\r\nshadow\r\n*1\r\n$5\r\ntrial\r\n");
+        let expect = if wanted == ShadowAnswers::Shown { 2 } else { 0 };
+        assert_eq!(told.count(), expect, "{answer}");
+        assert!(answer.ends_with("+OK\r\n"), "{answer}");
     }
 }
 

@@ -188,3 +188,31 @@ async fn no_cache_keeps_a_denial_whatever_its_reason_is() {
         assert!(answer.fields.iter().any(no_store), "{answer:?}");
     }
 }
+
+/// Clients tell limits apart by their names.
+#[tokio::test]
+async fn two_layers_on_one_path_have_two_names_by_default() {
+    let by_address = |rate| RateLimitLayer::new(per_key(rate, keys::Address::new()).0);
+    let slots = |most| RateLimitLayer::at_once(most, keys::Address::new());
+    let app = app(by_address(Rate::per_second(10)))
+        .layer(by_address(Rate::per_hour(1_000)))
+        .layer(slots(20))
+        .layer(slots(30));
+    let answer = ask(&app, from("192.0.2.1", "/")).await;
+    for field in ["ratelimit: ", "ratelimit-policy: "] {
+        let told = answer
+            .fields
+            .iter()
+            .filter_map(|line| line.strip_prefix(field));
+        let names: Vec<_> = told.filter_map(|item| item.split(';').next()).collect();
+        assert_eq!(
+            names,
+            [
+                "\"requests:10/s\"",
+                "\"requests:1000/h\"",
+                "\"requests-at-once:20\"",
+                "\"requests-at-once:30\""
+            ]
+        );
+    }
+}

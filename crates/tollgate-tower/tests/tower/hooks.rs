@@ -183,7 +183,7 @@ fn clients_cause_neither_500_nor_lines_above_debug() {
                 }
                 let lines = log.take();
                 if is_debug {
-                    let expected = "DEBUG tollgate message=a request lacks the key of its limit rule=\"requests\" \
+                    let expected = "DEBUG tollgate message=a request lacks the key of its limit rule=\"requests:1000/s\" \
                                     outcome=\"refused\" reason=\"missing_key\" wanted=\"exactly one header x-api-key\" \
                                     untold=0";
                     assert_eq!(lines[0], expected);

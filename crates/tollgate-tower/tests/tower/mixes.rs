@@ -256,8 +256,10 @@ async fn a_rate_that_changes_is_told_at_once() {
             .find(|line| line.starts_with("ratelimit-policy"));
         told.push(line.expect("a policy"));
     }
-    let expected = [("20", "20"), ("20", "10"), ("40", "20"), ("20", "20")]
-        .map(|(quota, window)| format!("ratelimit-policy: \"requests\";q={quota};w={window}"));
+    let expected =
+        [("20", "20"), ("20", "10"), ("40", "20"), ("20", "20")].map(|(quota, window)| {
+            format!("ratelimit-policy: \"requests:60/m burst 20\";q={quota};w={window}")
+        });
     assert_eq!(told, expected);
 }
 

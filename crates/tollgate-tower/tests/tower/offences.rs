@@ -119,7 +119,7 @@ async fn a_handler_says_what_is_answered() {
     let guard = guard.on_refusal(|head, denial, refused| {
         assert_eq!(
             (denial.reason, &*denial.limit),
-            (DenyReason::Rate, "requests")
+            (DenyReason::Rate, "requests:1/h")
         );
         refused.status = 420;
         refused.body = format!("calm down, {}", head.path()).into();

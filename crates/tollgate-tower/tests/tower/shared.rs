@@ -231,7 +231,7 @@ async fn a_client_is_told_what_its_request_lacks() {
     assert_eq!(answer.status, 400);
     assert_eq!(
         answer.body,
-        r#"{"type":"about:blank","title":"The request lacks the key that it has to be limited by","status":400,"detail":"The request lacks exactly one header x-api-key","reason":"missing_key","violated-policies":["requests"]}"#
+        r#"{"type":"about:blank","title":"The request lacks the key that it has to be limited by","status":400,"detail":"The request lacks exactly one header x-api-key","reason":"missing_key","violated-policies":["requests:1/h"]}"#
     );
     let expected = [
         "content-type: application/problem+json",

@@ -12,6 +12,8 @@ use crate::policy::Mode;
 pub(crate) struct Lacks {
     /// Rules that match it, and whose key it lacks, by number.
     pub(crate) keys: Few<u32, INLINE>,
+    /// Rules that take their cost from a fact that says none, by number.
+    pub(crate) costs: Few<u32, INLINE>,
     /// How it stands to the tiers, if it isn't in one that it should be in.
     pub(crate) tier: Tiered,
     /// Whether no rule is for it.
@@ -22,6 +24,7 @@ impl Lacks {
     pub(super) const fn new() -> Self {
         Self {
             keys: Few::new(),
+            costs: Few::new(),
             tier: Tiered::NoTiers,
             rule: false,
         }
@@ -30,7 +33,10 @@ impl Lacks {
     /// Whether it lacks anything.
     #[inline(always)]
     pub(crate) fn is_any(&self) -> bool {
-        self.rule || self.tier != Tiered::NoTiers || !self.keys.as_slice().is_empty()
+        self.rule
+            || self.tier != Tiered::NoTiers
+            || !self.keys.as_slice().is_empty()
+            || !self.costs.as_slice().is_empty()
     }
 
     /// A rule that another takes the place of wants nothing.
@@ -69,6 +75,14 @@ pub(super) fn fingerprint(rule: &Applied, hashers: &KeyHashers) -> Option<[u64; 
 }
 
 impl Gathered<'_> {
+    /// Notes whether a request says what it costs, by a rule that takes that from a fact.
+    pub(super) fn note_cost(&mut self, rule: &Applied, number: u32, said: Option<u64>) {
+        match said {
+            Some(_) => rule.cost_seen.note_found(),
+            None => self.lacks.costs.push(number),
+        }
+    }
+
     /// Notes that a rule applies to the request though it lacks the key: whether the rule denies such requests.
     #[cold]
     pub(super) fn deny_keyless(&mut self, rule: &Applied, met: Met, mode: Mode) -> bool {

@@ -3,7 +3,7 @@
 //! A proxy that sends two values of one fact means both, and rules with a condition on `descriptor` see each descriptor by
 //! itself. Single requests, which nearly all are, never come here.
 
-use super::{Early, Gathered, Met, meet, replaces, rule_cost};
+use super::{Early, Gathered, Met, meet, replaces, rule_cost, said_cost};
 use crate::backend::Backend;
 use crate::engine::bounds::Bounds;
 use crate::engine::orders::{InForce, Limiter};
@@ -175,7 +175,7 @@ impl<'a> Gathered<'a> {
                     }
                     continue;
                 }
-                let cost = rule_cost(applied, &known, set);
+                let cost = rule_cost(applied, said_cost(applied, &known, set));
                 // Hits of several descriptors on one counter add up. Of several values of the whole request the dearest counts.
                 match set.scope() {
                     Scope::Descriptor => self.change_cost(*own, |known| known.saturating_add(cost)),

@@ -29,6 +29,8 @@ pub(crate) struct Applied {
     pub(crate) limits: OwnLimits,
     pub(crate) cost: Option<u32>,
     pub(crate) default_cost: u64,
+    /// Whether any request said its cost, if a fact should.
+    pub(crate) cost_seen: KeySeen,
     pub(crate) mode: Mode,
     /// For how long a request that is over it may wait.
     pub(crate) waits: Option<Duration>,

@@ -156,6 +156,7 @@ impl Draft<'_> {
             waits: patience(tier.over),
             cost: fact.as_ref().map(|fact| self.slots.number(fact)),
             default_cost: *default,
+            cost_seen: KeySeen::default(),
             mode,
             replaces: Box::default(),
             holds: tier.limits.concurrency.is_some() || tier.cost.settle.is_some(),

@@ -106,6 +106,10 @@ fn what_no_request_can_have_is_refused() {
             "no rule of the policy names the fact \"usr\": did you mean \"user\"?",
         ),
         (
+            &[("remote_address", "10.0.0.0/8")],
+            "no rule of the policy names the fact \"remote_address\": did you mean \"ip\"?",
+        ),
+        (
             &[("device", "d-1")],
             "no rule of the policy names the fact \"device\": if requests have it all the same, say so by --any-fact (\"any_fact\": true)",
         ),
@@ -117,10 +121,40 @@ fn what_no_request_can_have_is_refused() {
             &[("ip", "198.51.100")],
             "ip=198.51.100 is no address and no network: write ip=203.0.113.7 or ip=203.0.113.0/24",
         ),
+        (
+            &[("ip", "localhost")],
+            "ip=localhost is no address and no network: write ip=203.0.113.7 or ip=203.0.113.0/24",
+        ),
+        (
+            &[("method", "post")],
+            "no request has the method \"post\": methods are in capitals: write POST; if requests have it all the same, say so by --any-fact (\"any_fact\": true)",
+        ),
+        (
+            &[("path", "api/x")],
+            "no request has the path \"api/x\": paths begin with /: write \"/api/x\"; if requests have it all the same, say so by --any-fact (\"any_fact\": true)",
+        ),
+        (
+            &[("path", "^/api/.*")],
+            "\"^/api/.*\" looks like a regular expression, but is compared as a glob: write a glob, where * is anything but / and ** anything; if requests have it all the same, say so by --any-fact (\"any_fact\": true)",
+        ),
+        (
+            &[("host", "Example.COM")],
+            "no request has the host \"Example.COM\": hosts are in lower case: write \"example.com\"; if requests have it all the same, say so by --any-fact (\"any_fact\": true)",
+        ),
     ] {
         assert_eq!(refused(facts), Err(expect.to_owned()), "{facts:?}");
+        let target = Target::written(None, facts.iter().copied());
+        let meant = of(Act::Block, target).naming(OrderFacts::Any);
+        let is_address = facts[0].0 == "ip" && facts[0].1.starts_with("198");
+        assert_eq!(engine.order(meant).is_ok(), !is_address, "{facts:?}");
     }
-    assert_eq!(refused(&[("header.x-bot", "1")]), Ok(1));
+    let last = engine.orders().len() as u64;
+    for fine in ["header.x-bot", "host", "path"]
+        .into_iter()
+        .zip(["1", "a.example:80", "/v?/x*"])
+    {
+        assert!(refused(&[fine]).is_ok_and(|id| id > last), "{fine:?}");
+    }
     let device = Target::facts([("device", "d-1")]);
     let any = NewOrder::new(Act::Block, device, MINUTE).naming(OrderFacts::Any);
     engine.order(any).expect("it is meant");

@@ -55,7 +55,7 @@ async fn connections_that_are_kept_alive_and_new_ones_are_one_client() {
     let head = second.get("/").await;
     assert_eq!(
         head.field("ratelimit-policy"),
-        Some("\"requests\";q=3;w=60")
+        Some("\"requests:3/m\";q=3;w=60")
     );
     assert_eq!(head.field("content-type"), Some("application/problem+json"));
     clock.advance(std::time::Duration::from_secs(20));
