@@ -15,6 +15,8 @@
 //! * [`keys`] say by what clients are told apart, [`client`] which proxies are believed.
 //! * [`Answers`] says what clients are told, and [`Guard`] has all else that can be chosen.
 
+#![forbid(unsafe_code)]
+
 mod body;
 mod head;
 mod limit;

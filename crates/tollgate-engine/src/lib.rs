@@ -71,6 +71,8 @@
 //! request ─► Facts ─► Policy ─► checks ─► backend ─► Verdict
 //! ```
 
+#![forbid(unsafe_code)]
+
 mod address;
 pub mod backend;
 mod checked;

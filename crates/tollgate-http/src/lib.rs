@@ -23,6 +23,8 @@
 //! ]);
 //! ```
 
+#![forbid(unsafe_code)]
+
 #[cfg(feature = "engine")]
 pub mod answered;
 pub mod client;

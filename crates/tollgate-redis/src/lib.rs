@@ -27,6 +27,8 @@
 //! there, `store` brings questions to it, `lease` spends ahead, `direct` makes one answer of it all, `redis`
 //! puts a failure policy in front.
 
+#![forbid(unsafe_code)]
+
 mod address;
 #[cfg(test)]
 mod conformance;

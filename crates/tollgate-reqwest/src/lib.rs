@@ -16,6 +16,8 @@
 //! * [`Pacer`] says how long calls wait and how far hosts are believed.
 //! * [`stalled`] tells a call that wasn't made, because it would have waited for too long, from one that failed.
 
+#![forbid(unsafe_code)]
+
 use std::fmt;
 use std::sync::Arc;
 

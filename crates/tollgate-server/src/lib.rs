@@ -1,5 +1,7 @@
 //! The rate-limit service: Envoy's protocol, HTTP and Redis' on one engine.
 
+#![forbid(unsafe_code)]
+
 mod admin;
 mod bounds;
 mod cells;

@@ -19,6 +19,8 @@
 //!   in front of a service, or for the calls that a program makes.
 //! * [`BreakerLayer`] stops calling what fails, and [`RetryLayer`] tries again what may be, within a budget.
 
+#![forbid(unsafe_code)]
+
 mod bodies;
 mod body;
 mod breaker;
