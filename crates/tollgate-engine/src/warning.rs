@@ -209,6 +209,31 @@ impl fmt::Display for TierNeverFound<'_> {
     }
 }
 
+/// Requests of facts that no rule was for, as there is none for them, or none at all.
+struct NoRuleMet<'a> {
+    only_trees: bool,
+    had: &'a Had,
+}
+
+impl fmt::Display for NoRuleMet<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (had, end) = (self.had, end(self.had));
+        if self.only_trees {
+            write!(
+                f,
+                "the policy has limits for descriptors alone, and the first 100 requests had facts, so nothing limits them: the last \
+                 request had {had}{end} tollgate convert makes rules of such a policy",
+            )
+        } else {
+            write!(
+                f,
+                "no rule was for any of the first 100 requests, so nothing limits them: the last request had {had}{end} \
+                 tollgate explain shows what each rule wants",
+            )
+        }
+    }
+}
+
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -251,21 +276,11 @@ impl fmt::Display for Warning {
                 has_default: *has_default,
             }
             .fmt(f),
-            Self::NoRuleMet {
-                only_trees: true,
+            Self::NoRuleMet { only_trees, had } => NoRuleMet {
+                only_trees: *only_trees,
                 had,
-            } => write!(
-                f,
-                "the policy has limits for descriptors alone, and the first 100 requests had facts, so nothing limits them: the last \
-                 request had {had}{} tollgate convert makes rules of such a policy",
-                end(had),
-            ),
-            Self::NoRuleMet { had, .. } => write!(
-                f,
-                "no rule was for any of the first 100 requests, so nothing limits them: the last request had {had}{} \
-                 tollgate explain shows what each rule wants",
-                end(had),
-            ),
+            }
+            .fmt(f),
             Self::NoDescriptorMet { domain, known, had } => write!(
                 f,
                 "no limit was for any descriptor of the first 100 requests, so nothing limits them: the last request \
