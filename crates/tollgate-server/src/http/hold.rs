@@ -95,13 +95,7 @@ impl<B: Store> Session<B> {
         asked.check_facts(service.bounds.arguments).map_err(bad)?;
         let facts = asked.facts();
         let what = what_of(&facts);
-        let ask_for = |needs: Needs| service.holds.ask_for(&name, &what, needs);
-        let known = match ask_for(Needs::Room) {
-            // What holds nothing needs no room.
-            Known::Full(_) if !service.engine.would_hold(&facts) => ask_for(Needs::Nothing),
-            known => known,
-        };
-        match known {
+        match known(&service, (&name, &what), &facts) {
             Known::Held(answer) => {
                 // Whoever asks again holds it from then on. If its time ended just now, it is told what it was told.
                 let left = service.holds.lengthen(&name, life).unwrap_or_default();
@@ -212,6 +206,20 @@ impl<B: Store> Session<B> {
             name.extend(part);
         }
         Ok(name)
+    }
+}
+
+/// What there is by a name, for one that asks this: what holds nothing needs no room.
+fn known<B: Store>(
+    service: &service::Service<B>,
+    (name, what): (&[u8], &[u8]),
+    facts: &Facts<'_>,
+) -> Known {
+    match service.holds.ask_for(name, what, Needs::Room) {
+        Known::Full(_) if !service.engine.would_hold(facts) => {
+            service.holds.ask_for(name, what, Needs::Nothing)
+        }
+        known => known,
     }
 }
 

@@ -6,6 +6,7 @@ mod expiry;
 mod faults;
 mod flaps;
 mod histories;
+mod resets;
 mod sandbox;
 mod scripts;
 mod settles;
