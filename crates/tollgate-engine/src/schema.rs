@@ -307,7 +307,7 @@ fn shape(shape: Shape) -> Value {
         Shape::Count => json!({"type": "integer", "minimum": 1, "maximum": u32::MAX}),
         Shape::Concurrency => json!({
             "anyOf": [self::shape(Shape::Count), one("adaptive")],
-            "examples": [50, {"adaptive": "gradient2", "min": 5, "max": 200}],
+            "examples": [50, {"adaptive": "little", "min": 10, "max": 200}],
         }),
         Shape::Law => json!({"enum": names(LAWS)}),
         Shape::Shed => one("shed"),

@@ -55,7 +55,7 @@ const SOON: u64 = 1;
 /// use tollgate::adaptive::{Bounds, Controller, Little};
 /// use tollgate_tower::ShedLayer;
 ///
-/// let controller = Controller::new(Little::new(Bounds::new(5.0, 200.0)?));
+/// let controller = Controller::new(Little::new(Bounds::new(10.0, 200.0)?));
 /// let limiter = Arc::new(controller.concurrency().build());
 /// let app: Router = Router::new()
 ///     .route("/", get(|| async { "hello" }))

@@ -191,7 +191,7 @@ pub(crate) const RULE: &[Field] = &[
         "concurrency",
         Shape::Concurrency,
         "How many at once; or between which bounds a law finds that out, in each process by itself: \
-         {adaptive: gradient2, min: 5, max: 200}.",
+         {adaptive: little, min: 10, max: 200}.",
     ),
     field(
         "shed",

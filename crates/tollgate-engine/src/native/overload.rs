@@ -12,12 +12,18 @@ use crate::document::{Node, Value};
 use crate::policy::{Adaptive, Shed};
 use crate::suggest;
 
-const EXAMPLE: &str = "{adaptive: gradient2, min: 5, max: 200}";
+const EXAMPLE: &str = "{adaptive: little, min: 10, max: 200}";
 
 /// Whether a concurrency is one that a law finds.
 pub(super) fn adapts(fields: &Fields<'_>) -> bool {
     let node = fields.get("concurrency");
     node.is_some_and(|node| matches!(node.value, Value::Map(_)))
+}
+
+/// The least of a limit that adapts, if the policy doesn't say. A law that mistakes slow calls for a queue stays there, so it
+/// is what a service can bear in most cases: a limit of 1 leaves one of a hundred calls.
+fn default_min(max: u32) -> u32 {
+    (max / 2).clamp(1, 10)
 }
 
 impl Reader<'_> {
@@ -50,10 +56,11 @@ impl Reader<'_> {
             }
         };
         let min = match own.get("min") {
-            Some(node) => self.bound(node, "min")?,
-            None => 1,
+            Some(node) => Some(self.bound(node, "min")?),
+            None => None,
         };
         let (law, max) = law.zip(max)?;
+        let min = min.unwrap_or_else(|| default_min(max));
         if min > max {
             let message = format!("a min of {min} is above the max of {max}");
             let help = format!("lower min to {max} at most, or raise max");

@@ -330,3 +330,13 @@ fn a_clock_that_is_set_back_teaches_nothing() {
     assert_eq!(state(&engine), state(&engine));
     assert_eq!((state(&engine).limit, state(&engine).in_flight), (20, 0));
 }
+
+/// A law that mistakes slow calls for a queue stays at the least limit, so that isn't 1.
+#[test]
+fn a_limit_that_adapts_has_a_least_above_one() {
+    for (max, least) in [(1, 1), (2, 1), (9, 4), (19, 9), (20, 10), (5_000, 10)] {
+        let text = format!("limits: [{{name: a, concurrency: {{adaptive: little, max: {max}}}}}]");
+        let rule = &policy(&text).rules[0];
+        assert_eq!(rule.adaptive.map(|adaptive| adaptive.min), Some(least));
+    }
+}
