@@ -290,6 +290,28 @@ impl<B: Store> Service<B> {
         told: LimitsTold,
         tell: impl FnOnce(&Answered<'_>) -> R,
     ) -> Result<R, Full> {
+        // Rare steps are in boxes: every connection has room for the largest step.
+        let mut verdict = if self.holds.has_plenty() {
+            B::decide(&self.engine, facts, told).await
+        } else {
+            Box::pin(self.decide_in_room(facts, told)).await?
+        };
+        if let Verdict::Passed(passed) = &mut verdict
+            && let Some(permits) = passed.take_permits()
+            && let Err(full) = self.lend(&name_of(facts), permits, None)
+        {
+            Box::pin(self.take_back(facts)).await;
+            return Err(full);
+        }
+        Ok(tell(&Answered::of(&verdict, verdict.refused().is_none())))
+    }
+
+    /// Decides a request once there is room for what it may come to hold, and keeps that.
+    async fn decide_in_room<'f>(
+        &self,
+        facts: &'f Facts<'f>,
+        told: LimitsTold,
+    ) -> Result<Verdict<'f>, Full> {
         let room = self.room_for(facts)?;
         let mut verdict = B::decide(&self.engine, facts, told).await;
         if let Verdict::Passed(passed) = &mut verdict
@@ -299,7 +321,7 @@ impl<B: Store> Service<B> {
             self.take_back(facts).await;
             return Err(full);
         }
-        Ok(tell(&Answered::of(&verdict, verdict.refused().is_none())))
+        Ok(verdict)
     }
 
     /// Decides a request, and leaves it to the caller to keep what it holds.
