@@ -165,6 +165,16 @@ impl Permits {
         }
     }
 
+    /// Whether it holds nothing but estimates whose time is over and which were [ended](Self::expire): all that may still come
+    /// is a late [`settle`](Self::settle).
+    ///
+    /// ```
+    /// assert!(tollgate_engine::verdict::Permits::default().is_over());
+    /// ```
+    pub fn is_over(&self) -> bool {
+        self.own.is_over() && self.shadows.iter().all(Pass::is_over)
+    }
+
     /// Whether nothing is held: then it makes no difference when this is dropped.
     pub fn is_empty(&self) -> bool {
         self.own.is_empty() && self.shadows.iter().all(Pass::is_empty)

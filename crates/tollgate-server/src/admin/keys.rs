@@ -137,8 +137,8 @@ impl Limit {
         Self {
             limit: found.kind.to_string(),
             allowed: decision.is_allowed(),
-            remaining: found.is_known.then_some(decision.remaining),
-            of: decision.limit,
+            remaining: is_known(found).then_some(decision.remaining),
+            of: if is_known(found) { decision.limit } else { 0 },
             retry_after: (retry != std::time::Duration::MAX).then_some(retry.as_secs_f64()),
             reset_after: decision.reset_after.as_secs_f64(),
             waiting: found.waiting,
@@ -146,13 +146,22 @@ impl Limit {
     }
 }
 
+/// Whether anybody knows what is left: an open limit passes everything while its store can't be asked.
+fn is_known(found: &FoundLimit) -> bool {
+    found.is_known && !found.decision.is_unlimited()
+}
+
 /// What is left of each limit, for the log.
 fn in_words(found: &[Found]) -> Quoted {
     let each = found.iter().flat_map(|found| {
         let limits = found.limits.iter();
         limits.map(|limit| {
-            let decision = &limit.decision;
-            format!("{} {}/{}", found.rule, decision.remaining, decision.limit)
+            let (rule, decision) = (&found.rule, &limit.decision);
+            if is_known(limit) {
+                format!("{rule} {}/{}", decision.remaining, decision.limit)
+            } else {
+                format!("{rule} unknown")
+            }
         })
     });
     Quoted(each.collect::<Vec<_>>().join(", "))

@@ -90,9 +90,13 @@ impl Table {
             };
             if held.until > now {
                 held.permits.expire();
-                let next = held.next(now).max(now + Duration::from_millis(1));
-                self.ends.push(Reverse((next, name, number)));
-                continue;
+                // Nobody can settle late what has no name, so it needs no room any more.
+                let is_over = held.asked.is_none() && held.permits.is_over();
+                if !is_over {
+                    let next = held.next(now).max(now + Duration::from_millis(1));
+                    self.ends.push(Reverse((next, name, number)));
+                    continue;
+                }
             }
             let (is_named, until) = (held.asked.is_some(), held.until);
             let Some(permits) = self.take_at(&name, place) else {

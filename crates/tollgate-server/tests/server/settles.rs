@@ -176,3 +176,28 @@ fn an_id_of_one_client_means_nothing_to_another() {
     let answer = post("clients", "/v1/permits/release", release);
     assert_eq!(answer, (200, r#"{"released":true}"#.to_owned()));
 }
+
+/// Checks have no name by which their cost could be settled late, so once their estimates are over they hold nothing.
+#[test]
+fn estimates_of_plain_checks_need_room_only_until_their_time_is_over() {
+    let running = Running::in_still_time(POLICY, |settings| {
+        settings.bounds.holds = 3;
+        settings.bounds.hold_time = Duration::from_secs(3_600);
+    });
+    let check = |path: &str| {
+        let facts = format!(r#"{{"path": "{path}", "tenant": "acme", "estimate": "200"}}"#);
+        post(&running, "/v1/check", &format!(r#"{{"facts": {facts}}}"#)).0
+    };
+    for round in 1..4 {
+        assert_eq!(
+            ["/llm", "/draft", "/llm", "/llm"].map(check),
+            [200, 200, 200, 503]
+        );
+        pass(&running, Duration::from_secs(60));
+        // Charged, or given back, as the rule says.
+        assert_eq!(
+            (used(&running, "/llm"), used(&running, "/draft")),
+            (400 * round, 0)
+        );
+    }
+}

@@ -163,6 +163,25 @@ impl Pass {
         left.min()
     }
 
+    /// Whether it holds nothing but estimates whose time is over and which were [ended](Self::expire): all that may still come
+    /// is a late [`settle`](Self::settle).
+    ///
+    /// ```
+    /// use tollgate::stack::Pass;
+    ///
+    /// let mut pass = Pass::default();
+    /// assert!(pass.is_over());
+    /// pass.hold(|_| ());
+    /// assert!(!pass.is_over());
+    /// ```
+    pub fn is_over(&self) -> bool {
+        let mut all = self.first.iter().chain(&self.more);
+        all.all(|permit| match permit {
+            AnyPermit::Keyed(permit) => permit.may_be_settled() && permit.time_left().is_none(),
+            AnyPermit::Shared(_) => false,
+        })
+    }
+
     /// Ends estimates as ones that nobody settles: charged, or given back, as their terms say. What they did cost may still
     /// be [said](Self::settle).
     pub fn expire(&mut self, which: Expire) {
