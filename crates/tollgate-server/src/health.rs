@@ -27,11 +27,13 @@ pub(crate) enum Concern {
     Bypass,
     /// What was saved couldn't be read at the start: what keys had spent is forgotten.
     Restore,
+    /// No more may be held, so requests that would hold something aren't decided.
+    Holds,
 }
 
 impl Concern {
     /// All that there are.
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Draining,
         Self::Reload,
         Self::Store,
@@ -41,6 +43,7 @@ impl Concern {
         Self::Denials,
         Self::Bypass,
         Self::Restore,
+        Self::Holds,
     ];
 
     /// Whether clients should go elsewhere because of it. All others are shown, and it stays ready: a service that
@@ -61,6 +64,7 @@ impl Concern {
             Self::Denials => "denials",
             Self::Bypass => "bypass",
             Self::Restore => "restore",
+            Self::Holds => "holds",
         }
     }
 }

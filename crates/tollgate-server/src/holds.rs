@@ -32,6 +32,8 @@ pub(crate) struct Holds {
     /// That of the table.
     count: Arc<AtomicUsize>,
     hashers: [RandomState; 2],
+    /// How many requests weren't decided because no more may be held.
+    times_full: AtomicU64,
     /// How many estimates were settled. Written (release) after one is.
     settled: AtomicU64,
 }
@@ -99,6 +101,7 @@ impl Holds {
             sooner: Notify::new(),
             most,
             hashers: [RandomState::new(), RandomState::new()],
+            times_full: AtomicU64::new(0),
             settled: AtomicU64::new(0),
         }
     }
@@ -114,6 +117,18 @@ impl Holds {
     /// How many are held.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
+    }
+
+    /// How many requests weren't decided because no more may be held.
+    pub(crate) fn times_full(&self) -> u64 {
+        self.times_full.load(Ordering::Relaxed)
+    }
+
+    /// One more request isn't decided.
+    #[cold]
+    fn full(&self) -> Full {
+        self.times_full.fetch_add(1, Ordering::Relaxed);
+        Full { most: self.most }
     }
 
     /// Whether there is room for many more.
@@ -132,7 +147,7 @@ impl Holds {
         if has_room {
             Ok(Room(self))
         } else {
-            Err(Full { most: self.most })
+            Err(self.full())
         }
     }
 
@@ -210,7 +225,7 @@ impl Holds {
         let known = match held {
             Some(known) => known,
             None if table.undecided.contains(&name) => Known::Undecided,
-            None if !has_room => Known::Full(Full { most: self.most }),
+            None if !has_room => Known::Full(self.full()),
             None => {
                 table.undecided.insert(name);
                 Known::Nothing
@@ -247,7 +262,7 @@ impl Holds {
             drop(table);
             drop(ended);
             permits.cancel();
-            return Err(Full { most: self.most });
+            return Err(self.full());
         }
         self.put(table, name, (permits, life), None);
         Ok(())

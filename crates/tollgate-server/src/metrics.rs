@@ -99,6 +99,7 @@ struct Scrape {
     waits: Times,
     waiters: usize,
     held: usize,
+    times_full: u64,
     times: Vec<(Protocol, Times)>,
     connections: Vec<(Protocol, usize)>,
     resets: u64,
@@ -154,6 +155,7 @@ impl Scrape {
             waits: engine.waits().map(Times::of).unwrap_or_default(),
             waiters: engine.waiting(),
             held: service.holds.count(),
+            times_full: service.holds.times_full(),
             times: times.map(|(by, times)| (by, Times::of(times))).collect(),
             connections: Protocol::ALL
                 .map(|one| (one, measured.connections(one)))

@@ -1,5 +1,5 @@
-//! Looks after a service from time to time: whether nearly everything is refused, whether operators bypass limits, and
-//! whether its store is there, also if no request asks it.
+//! Looks after a service from time to time: whether nearly everything is refused, whether operators bypass limits, whether
+//! there is room for what requests hold, and whether its store is there, also if no request asks it.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -55,12 +55,14 @@ pub(crate) async fn watch<B: Store>(service: Arc<Service<B>>) {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut rate = DenialRate::default();
+    let mut times_full = 0;
     loop {
         ticks.tick().await;
         let excess = rate.look(Instant::now(), service.engine.requests());
         tell(&service, excess);
         service.denials.say_left_out();
         service.look_at_overrides();
+        times_full = look_at_holds(&service, times_full);
         look_at_store(&service).await;
     }
 }
@@ -160,6 +162,32 @@ impl<B: Store> Service<B> {
         self.health
             .raise(Concern::Bypass, format!("limits are bypassed: {why}"));
     }
+}
+
+/// Says that requests weren't decided since the last look because no more may be held, or that all are again. How many so far.
+fn look_at_holds<B: Store>(service: &Service<B>, before: u64) -> u64 {
+    let (health, log) = (&service.health, &service.log);
+    let (times_full, most) = (service.holds.times_full(), service.bounds.holds);
+    let concerns = health.concerns();
+    let was_there = concerns.iter().any(|(one, _)| *one == Concern::Holds);
+    match times_full - before {
+        0 if was_there => {
+            health.settle(Concern::Holds);
+            log.say(Level::Info, "there is room for what requests hold", &[]);
+        }
+        0 => {}
+        since => {
+            let why = format!(
+                "{since} requests weren't decided in the last five seconds: {most} are held, which is --max-holds"
+            );
+            if !was_there {
+                let said: [(&str, &dyn Display); 1] = [("why", &why)];
+                log.say(Level::Error, "no more may be held", &said);
+            }
+            health.raise(Concern::Holds, why);
+        }
+    }
+    times_full
 }
 
 fn tell<B: Store>(service: &Service<B>, excess: Option<Excess>) {

@@ -167,6 +167,11 @@ impl Scrape {
             "tollgate_holds",
             "Permits and reservations that callers hold by name, or until they run out.",
             self.held,
+        )?;
+        out.counter(
+            "tollgate_holds_full",
+            "Requests that weren't decided because no more may be held.",
+            self.times_full,
         )
     }
 

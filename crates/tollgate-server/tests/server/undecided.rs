@@ -1,6 +1,8 @@
 //! What can't be decided is said to be that: where no more may be held, a slot that nobody could keep is an error, never
 //! an admission that holds nothing; and where the store is gone, a list tells so too.
 
+use std::time::Duration;
+
 use prost_reflect::DescriptorPool;
 use serde_json::{Value, json};
 use tollgate_server::{RlsClosed, Settings};
@@ -236,4 +238,36 @@ fn nothing_is_decided_without_room_and_what_holds_nothing_needs_none() {
     assert_eq!((check("free"), named("free", "f")), (200, 200));
     assert!(ask(&running, "free", "").is_ok());
     assert_eq!(allowed(&running, "free"), "3");
+}
+
+/// Who asks is told; operators have to see it too.
+#[test]
+fn operators_see_that_no_more_may_be_held_until_there_is_room() {
+    let running = Running::in_still_time(RULES, |settings| {
+        one_hold(settings);
+        settings.bounds.hold_time = Duration::from_secs(60);
+    });
+    let look = Duration::from_secs(5);
+    let ready = || running.admin().request("GET", "/readyz", "", "").1;
+    let is_well = |answer: String| answer.ends_with("{\"status\":\"ready\",\"reasons\":{}}\n");
+    let check = |tenant: &str| {
+        let text = format!(r#"{{"facts": {{"tenant": "{tenant}"}}}}"#);
+        post(&running, "/v1/check", &text).0
+    };
+    running.pass(look);
+    assert_eq!(check("a"), 200);
+    running.pass(look);
+    assert!(is_well(ready()));
+    assert_eq!([check("b"), check("c")], [503, 503]);
+    running.pass(look);
+    let why =
+        "2 requests weren't decided in the last five seconds: 1 are held, which is --max-holds";
+    let expected = format!("{{\"status\":\"degraded\",\"reasons\":{{\"holds\":\"{why}\"}}}}\n");
+    let answer = ready();
+    assert!(answer.ends_with(&expected), "{answer}");
+    let metrics = scraped(&running);
+    assert_eq!(value(&metrics, "tollgate_holds_full_total"), "2");
+    assert_eq!(value(&metrics, r#"tollgate_concern{concern="holds"}"#), "1");
+    running.pass(look);
+    assert!(is_well(ready()));
 }
