@@ -183,7 +183,7 @@ fn on_a_store_nothing_is_left_of_what_couldnt_be_held() {
     }
     assert_eq!(ask(&running, "b", "").map_err(|failed| failed.code), Err(8));
     // Slots and estimates are given back behind the answer.
-    let long = std::time::Duration::from_secs(60);
+    let long = Duration::from_secs(60);
     until(long, "all to be given back", || {
         used(&running, "b") == [0, 0, 0]
     });
