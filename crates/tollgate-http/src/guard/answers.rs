@@ -123,13 +123,9 @@ impl Answers {
             return Fields::new();
         }
         match shown() {
-            Some(shown) => self.shown(&shown),
+            Some(shown) => self.listed(&[shown]),
             None => Fields::new(),
         }
-    }
-
-    fn shown(&self, shown: &Shown<'_>) -> Fields {
-        self.listed(std::slice::from_ref(shown))
     }
 
     /// What goes along with the answer to a request that passed these limits.

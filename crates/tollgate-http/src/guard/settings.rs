@@ -2,11 +2,10 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tollgate::clock::Monotonic;
-use tollgate::{Clock, Decision, LimitError, Outcome, Rate};
+use tollgate::{Clock, LimitError, Rate};
 
 use super::answers::{Answers, Refused};
 use super::denial::Denial;
@@ -17,13 +16,16 @@ use super::request::{Cost, Request};
 use super::spread::Spread;
 use super::ticket::{After, Counts, Settle};
 use super::{Limits, Mode, Settles};
-use crate::DenyReason;
+use crate::seats::Seats;
 
 /// Paths that only machines ask, which should know whether a service lives however much it has to do.
 const PROBES: [&str; 4] = ["/healthz", "/readyz", "/livez", "/metrics"];
 
 /// How many refusals are logged, unless said otherwise.
 const LOGGED: Rate = Rate::per_second(10);
+
+/// How many requests that passed may wait for the service, unless said otherwise.
+const MAX_WAITING: usize = 10_000;
 
 /// A guard before a service.
 ///
@@ -50,7 +52,8 @@ pub struct Guard<R: ?Sized, L> {
     pub(super) handler: Option<Handler<R>>,
     pub(super) spread: Option<Arc<Spread>>,
     pub(super) log: Arc<DenialLog>,
-    pub(super) readying: Arc<Readying>,
+    /// Requests that passed and wait for the service to become ready.
+    pub(super) readying: Arc<Seats>,
     clock: AnyClock,
 }
 
@@ -94,7 +97,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
             handler: None,
             spread: None,
             log: Arc::new(DenialLog::new(LOGGED, &clock)),
-            readying: Arc::default(),
+            readying: Arc::new(Seats::new(MAX_WAITING)),
             clock,
         }
     }
@@ -223,7 +226,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     /// ```
     #[must_use]
     pub fn max_waiting(mut self, most: usize) -> Self {
-        self.readying = Arc::new(Readying::new(most));
+        self.readying = Arc::new(Seats::new(most));
         self
     }
 
@@ -337,62 +340,17 @@ impl<R: Request + ?Sized, L: Limits<R> + Settles> Guard<R, L> {
 impl<R: ?Sized, L: fmt::Debug> fmt::Debug for Guard<R, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let before = self.before.as_deref();
+        let blocks = before.and_then(|before| before.blocks.as_ref());
+        let pit = before.and_then(|before| before.pit.as_ref());
         f.debug_struct("Guard")
             .field("limits", self.limits())
             .field("answers", &self.answers)
             .field("exempt", &before.map_or(0, |before| before.exempt.len()))
             .field("deny", &before.map_or(0, |before| before.deny.len()))
-            .field("block", &before.and_then(|before| before.blocks.as_ref()))
-            .field("tarpit", &before.and_then(|before| before.pit.as_ref()))
+            .field("block", &blocks.map(|blocks| blocks.block))
+            .field("tarpit", &pit.map(|pit| pit.tarpit))
             .field("after", &self.after)
             .field("mode", &self.mode)
             .finish_non_exhaustive()
-    }
-}
-
-/// As many as may wait, unless said otherwise.
-const MOST: usize = 10_000;
-
-/// Those who wait for the service.
-#[derive(Debug)]
-pub(super) struct Readying {
-    most: usize,
-    waiting: AtomicUsize,
-}
-
-/// A place among those who wait for the service. Dropping it frees the place.
-#[derive(Debug)]
-pub struct ServiceWait<'a>(&'a AtomicUsize);
-
-impl Default for Readying {
-    fn default() -> Self {
-        Self::new(MOST)
-    }
-}
-
-impl Readying {
-    pub(super) const fn new(most: usize) -> Self {
-        let waiting = AtomicUsize::new(0);
-        Self { most, waiting }
-    }
-
-    pub(super) fn wait(&self) -> Result<ServiceWait<'_>, Box<Denial>> {
-        // The count guards no other memory.
-        let before = self.waiting.fetch_add(1, Ordering::Relaxed);
-        let place = ServiceWait(&self.waiting);
-        if before < self.most {
-            return Ok(place);
-        }
-        drop(place);
-        let (most, none) = (self.most as u64, Duration::ZERO);
-        let decision = Decision::new(Outcome::Denied, most, 0, none, none);
-        let denial = Denial::new(DenyReason::Shed, "requests-waiting", decision);
-        Err(Box::new(denial.showing(None)))
-    }
-}
-
-impl Drop for ServiceWait<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
