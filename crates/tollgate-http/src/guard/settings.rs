@@ -42,6 +42,7 @@ const MAX_WAITING: usize = 10_000;
 ///         .tarpit(Tarpit::new(Duration::from_secs(2), 100), Address::new()))
 /// }
 /// ```
+#[must_use]
 pub struct Guard<R: ?Sized, L> {
     limits: Counting<R, L>,
     pub(super) answers: Answers,
@@ -130,28 +131,24 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     }
 
     /// How clients are told.
-    #[must_use]
     pub fn answers(mut self, answers: Answers) -> Self {
         self.answers = answers;
         self
     }
 
     /// The clock of blocks, tarpit and log: said before those are.
-    #[must_use]
     pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
         self.clock = Arc::new(clock);
         self.log(LOGGED)
     }
 
     /// No limit is for requests like this, either.
-    #[must_use]
     pub fn exempt(mut self, is_exempt: impl Fn(&R) -> bool + Send + Sync + 'static) -> Self {
         self.before().exempt.push(Arc::new(is_exempt));
         self
     }
 
     /// No limit is for GET and HEAD of exactly `/healthz`, `/readyz`, `/livez` and `/metrics`.
-    #[must_use]
     pub fn exempt_probes(self) -> Self {
         self.exempt(|request: &R| {
             matches!(request.method(), "GET" | "HEAD") && PROBES.contains(&request.path())
@@ -160,34 +157,29 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
 
     /// Whoever is on this list is let in, whatever the limits say, and whoever else says otherwise: as
     /// [`exempt`](Self::exempt).
-    #[must_use]
     pub fn allow(self, is_listed: impl Fn(&R) -> bool + Send + Sync + 'static) -> Self {
         self.exempt(is_listed)
     }
 
     /// Whoever is on this list, and on no other that lets it in, isn't served.
-    #[must_use]
     pub fn deny(mut self, is_listed: impl Fn(&R) -> bool + Send + Sync + 'static) -> Self {
         self.before().deny.push(Arc::new(is_listed));
         self
     }
 
     /// What requests cost: one, unless said otherwise. What costs 0 passes, and is shown what is left.
-    #[must_use]
     pub fn cost(mut self, cost: impl Fn(&R) -> u64 + Send + Sync + 'static) -> Self {
         self.before().cost = Some(Arc::new(cost));
         self
     }
 
     /// What requests cost, by a table.
-    #[must_use]
     pub fn costing(self, cost: Cost) -> Self {
         self.cost(move |request| cost.of(request))
     }
 
     /// Nothing is refused or kept waiting for its turn, also what has no key, and nobody is told that it would be but the
     /// log.
-    #[must_use]
     pub fn shadow(mut self) -> Self {
         self.mode = Mode::Shadow;
         self
@@ -204,7 +196,6 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     }
 
     /// Whoever comes again before it was told to waits for its refusal, by this key.
-    #[must_use]
     pub fn tarpit(mut self, tarpit: Tarpit, key: impl KeyOf<R>) -> Self {
         let pit = Pit::new(tarpit, key, Arc::clone(&self.clock));
         self.before().pit = Some(Arc::new(pit));
@@ -224,7 +215,6 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     ///     Ok(Guard::new(limits).max_waiting(100))
     /// }
     /// ```
-    #[must_use]
     pub fn max_waiting(mut self, most: usize) -> Self {
         self.readying = Arc::new(Seats::new(most));
         self
@@ -233,7 +223,6 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     /// `Retry-After` is longer than it has to be by a random time, so that those who were refused together don't come again
     /// together: up to the limit's window, or the time that all who were refused lately need, if that is longer, and never
     /// more than this.
-    #[must_use]
     pub fn jitter(mut self, most: Duration) -> Self {
         self.spread = Some(Arc::new(Spread::new(most, Arc::clone(&self.clock))));
         self
@@ -253,7 +242,6 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     ///     }))
     /// }
     /// ```
-    #[must_use]
     pub fn on_refusal(
         mut self,
         change: impl Fn(&R, &Denial, &mut Refused) + Send + Sync + 'static,
@@ -264,7 +252,6 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
 
     /// How many refusals are logged (as events of `tracing`, target `tollgate`): 10 a second unless said otherwise. Each tells
     /// how many came before it that weren't.
-    #[must_use]
     pub fn log(mut self, rate: Rate) -> Self {
         self.log = Arc::new(DenialLog::new(rate, &self.clock));
         self
@@ -319,7 +306,6 @@ impl<R: ?Sized> Clone for Before<R> {
 impl<R: Request + ?Sized, L: Limits<R> + Settles> Guard<R, L> {
     /// Only these answers count. Until the answer is there its request holds its cost. This is for limits that
     /// [settle](Settles): an [`ExactPerKey`](super::ExactPerKey) or a policy, and not a [`PerKey`](super::PerKey).
-    #[must_use]
     pub fn count(mut self, counts: Counts) -> Self {
         let after = self.after.as_deref().cloned().unwrap_or_default();
         self.after = Some(Arc::new(After { counts, ..after }));
@@ -328,7 +314,6 @@ impl<R: Request + ?Sized, L: Limits<R> + Settles> Guard<R, L> {
 
     /// What a request costs is known when it was answered: until then its cost is an estimate. This is for limits that
     /// [settle](Settles): an [`ExactPerKey`](super::ExactPerKey) or a policy, and not a [`PerKey`](super::PerKey).
-    #[must_use]
     pub fn settle(mut self, settle: Settle) -> Self {
         let after = self.after.as_deref().cloned().unwrap_or_default();
         let settle = Some(settle);
