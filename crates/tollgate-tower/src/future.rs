@@ -10,7 +10,7 @@ use http::{Response, StatusCode};
 use pin_project_lite::pin_project;
 use tollgate_http::guard::{Held, Refused, Ticket};
 
-use crate::bodies::Bodies;
+use crate::body::Bodies;
 use crate::reply::{replace, write};
 
 pin_project! {

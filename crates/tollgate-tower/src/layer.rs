@@ -18,7 +18,7 @@ use tollgate_http::guard::{
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::bodies::{AnyBody, Bodies, SameBody};
+use crate::body::{AnyBody, Bodies, SameBody};
 use crate::future::{ResponseFuture, State, refusal};
 use crate::parts::Head;
 
@@ -314,17 +314,16 @@ impl<S, L: Limits<Head>, M> RateLimit<S, L, M> {
         M: Bodies<O, L::Held>,
         I: Send + 'static,
     {
-        let guard = Arc::clone(&self.guard);
         let later = match asked {
             Asked::Later(later) => later,
             Asked::Now(admission) => {
-                return match guard.admit(&request, admission) {
+                return match self.guard.admit(&request, admission) {
                     Err(refused) => {
                         let response = Some(refusal(refused, M::refusal));
                         ResponseFuture::of(State::Refused { response })
                     }
                     Ok(ticket) if !std::mem::take(&mut self.is_ready) => {
-                        let inner = self.inner.clone();
+                        let (inner, guard) = (self.inner.clone(), Arc::clone(&self.guard));
                         ResponseFuture::later(async move {
                             serve::<S, L, M, I, O>(inner, guard, request, ticket).await
                         })
@@ -341,7 +340,7 @@ impl<S, L: Limits<Head>, M> RateLimit<S, L, M> {
                 };
             }
         };
-        let inner = self.take_inner();
+        let (inner, guard) = (self.take_inner(), Arc::clone(&self.guard));
         ResponseFuture::later(async move {
             let mut later = later;
             let admission = loop {

@@ -21,7 +21,6 @@
 
 #![forbid(unsafe_code)]
 
-mod bodies;
 mod body;
 mod breaker;
 mod future;
@@ -34,8 +33,7 @@ mod reply;
 mod retry;
 mod shed;
 
-pub use bodies::{AnyBody, Bodies, OpenBody, Polled, SameBody};
-pub use body::{Body, HoldingBody, Holds, ShedBody};
+pub use body::{AnyBody, Bodies, Body, HoldingBody, Holds, OpenBody, Polled, SameBody, ShedBody};
 pub use breaker::BreakerLayer;
 pub use future::ResponseFuture;
 pub use layer::{RateLimit, RateLimitLayer};

@@ -2,15 +2,17 @@
 //! learns from. In front of a service it answers what is too much with 503, for a client it is an error.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use http::header::CONTENT_TYPE;
 use http::{Method, Request, Response, StatusCode, Version};
-use tollgate::concurrency::{Ending, PermitHome};
-use tollgate::shed::{Criticality, Partitions, Shedder};
-use tollgate::{Clock, Decision, Outcome};
+use pin_project_lite::pin_project;
+use tollgate::concurrency::{Ending, NoPermit, Permit, PermitHome};
+use tollgate::shed::{Criticality, Partitions, Share, Shedder};
+use tollgate::{Clock, ConcurrencyLimiter, Decision, Outcome};
 use tollgate_http::guard::{Denial, Refused, ending_of};
 use tollgate_http::{DenyReason, grpc};
 use tower_layer::Layer;
@@ -18,15 +20,7 @@ use tower_service::Service;
 
 use crate::BoxError;
 use crate::body::ShedBody;
-use crate::layered::{Layered, failed};
-
-mod admits;
-mod future;
-
-pub use admits::{Admits, By};
-pub use future::ShedFuture;
-
-use future::Means;
+use crate::layered::{Call, Layered, failed, status_of};
 
 /// When it is worth another try: nobody knows when there is room, so it is the least that can be said.
 const SOON: Duration = Duration::from_secs(1);
@@ -140,19 +134,26 @@ impl<A> ShedLayer<A> {
         service: &S,
         request: Request<I>,
         mut means: Means<E>,
-        refuse: impl FnOnce(&Self, &Request<I>, BoxError) -> future::Answer<O, E, A::Home>,
+        refuse: impl FnOnce(&Self, &Request<I>, BoxError) -> Answer<O, E, A::Home>,
     ) -> ShedFuture<S, I, O, E, A::Home>
     where
         A: Admits<I>,
         S: Service<Request<I>, Response = Response<O>> + Clone,
     {
-        match self.admits.admit(&request) {
+        let state = match self.admits.admit(&request) {
             Ok(permit) => {
                 means.answer = self.means.unwrap_or(means.answer);
-                ShedFuture::admitted(service.clone(), request, permit, means)
+                State::Admitted {
+                    call: Call::new(service.clone(), request),
+                    permit: Some(permit),
+                    means,
+                }
             }
-            Err(refused) => ShedFuture::refused(refuse(self, &request, refused.into())),
-        }
+            Err(refused) => State::Refused {
+                answer: Some(refuse(self, &request, refused.into())),
+            },
+        };
+        ShedFuture { state }
     }
 }
 
@@ -329,5 +330,176 @@ impl<A: fmt::Debug> fmt::Debug for ShedLayer<A> {
             .field("name", &self.name)
             .field("admits", &self.admits)
             .finish_non_exhaustive()
+    }
+}
+
+/// Gives requests with bodies `I` a permit, or not: a [`ConcurrencyLimiter`], or what divides one ([`By`]).
+///
+/// ```
+/// use std::sync::Arc;
+/// use http::Request;
+/// use tollgate::ConcurrencyLimiter;
+/// use tollgate::concurrency::{NoPermit, Permit};
+/// use tollgate_tower::{Admits, ShedLayer};
+///
+/// /// Uploads take the room of ten.
+/// #[derive(Clone)]
+/// struct ByWeight(Arc<ConcurrencyLimiter>);
+///
+/// impl<I> Admits<I> for ByWeight {
+///     type Home = Arc<ConcurrencyLimiter>;
+///
+///     fn admit(&self, request: &Request<I>) -> Result<Permit<Self::Home>, NoPermit> {
+///         let weight = if request.method() == "PUT" { 10 } else { 1 };
+///         self.0.try_acquire_owned_n(weight)
+///     }
+/// }
+///
+/// let layer = ShedLayer::by(ByWeight(Arc::new(ConcurrencyLimiter::new(100))));
+/// # let _ = layer;
+/// ```
+pub trait Admits<I> {
+    /// Who gives the permits.
+    type Home: PermitHome;
+
+    /// A permit now, or why not.
+    ///
+    /// # Errors
+    /// [`NoPermit`]: nothing was taken.
+    fn admit(&self, request: &Request<I>) -> Result<Permit<Self::Home>, NoPermit>;
+}
+
+/// A limit that is divided, and what of a request says which part it is of: see
+/// [`ShedLayer::by_class`](crate::ShedLayer::by_class) and [`by_share`](crate::ShedLayer::by_share).
+#[derive(Clone)]
+pub struct By<T, F> {
+    limit: T,
+    by: F,
+}
+
+impl<I, C: Clock> Admits<I> for Arc<ConcurrencyLimiter<C>> {
+    type Home = Self;
+
+    fn admit(&self, _: &Request<I>) -> Result<Permit<Self>, NoPermit> {
+        self.try_acquire_owned()
+    }
+}
+
+impl<I, C, F> Admits<I> for By<Arc<Shedder<C>>, F>
+where
+    C: Clock,
+    F: Fn(&Request<I>) -> Criticality,
+{
+    type Home = Arc<ConcurrencyLimiter<C>>;
+
+    fn admit(&self, request: &Request<I>) -> Result<Permit<Self::Home>, NoPermit> {
+        self.limit.try_acquire_owned((self.by)(request))
+    }
+}
+
+impl<I, C, F> Admits<I> for By<Arc<Partitions<C>>, F>
+where
+    C: Clock,
+    F: Fn(&Request<I>) -> &str,
+{
+    type Home = Share<Arc<ConcurrencyLimiter<C>>>;
+
+    fn admit(&self, request: &Request<I>) -> Result<Permit<Self::Home>, NoPermit> {
+        self.limit.try_acquire_owned((self.by)(request))
+    }
+}
+
+impl<T: fmt::Debug, F> fmt::Debug for By<T, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("By")
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
+    }
+}
+
+type Answer<O, E, H> = Result<Response<ShedBody<O, H>>, E>;
+
+/// What comes of a request means to the limit.
+struct Means<E> {
+    answer: fn(StatusCode) -> Ending,
+    error: fn(&E) -> Ending,
+}
+
+pin_project! {
+    /// The answer to a request, on its way. Dropping it gives back the place, and tells the limit nothing.
+    pub struct ShedFuture<S, I, O, E, H>
+    where
+        S: Service<Request<I>>,
+        H: PermitHome,
+    {
+        #[pin]
+        state: State<S, I, O, E, H>,
+    }
+}
+
+pin_project! {
+    #[project = StateProjected]
+    enum State<S, I, O, E, H>
+    where
+        S: Service<Request<I>>,
+        H: PermitHome,
+    {
+        Admitted { #[pin] call: Call<S, I>, permit: Option<Permit<H>>, means: Means<E> },
+        Refused { answer: Option<Answer<O, E, H>> },
+    }
+}
+
+impl<S, I, O, E, H> Future for ShedFuture<S, I, O, E, H>
+where
+    S: Service<Request<I>, Response = Response<O>>,
+    S::Error: Into<E>,
+    O: http_body::Body,
+    H: PermitHome,
+{
+    type Output = Answer<O, E, H>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = match self.project().state.project() {
+            StateProjected::Admitted {
+                call,
+                permit,
+                means,
+            } => {
+                let answer = ready!(call.poll(context));
+                permit.take().map(|permit| match answer {
+                    Ok(answer) => Ok(answered(answer, permit, means.answer)),
+                    Err(error) => {
+                        let error = error.into();
+                        permit.end((means.error)(&error));
+                        Err(error)
+                    }
+                })
+            }
+            StateProjected::Refused { answer } => answer.take(),
+        };
+        match answer {
+            Some(answer) => Poll::Ready(answer),
+            None => panic!("polled after it was ready"),
+        }
+    }
+}
+
+/// The head is there, and with it how long the request took and how it went; its place is needed until its body has ended.
+fn answered<O: http_body::Body, H: PermitHome>(
+    answer: Response<O>,
+    mut permit: Permit<H>,
+    means: fn(StatusCode) -> Ending,
+) -> Response<ShedBody<O, H>> {
+    permit.tell(means(status_of(&answer)));
+    answer.map(|body| {
+        // A body that has nothing to send keeps no place.
+        let permit = (!body.is_end_stream()).then_some(permit);
+        ShedBody::of_service(body, permit)
+    })
+}
+
+impl<S: Service<Request<I>>, I, O, E, H: PermitHome> fmt::Debug for ShedFuture<S, I, O, E, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShedFuture").finish_non_exhaustive()
     }
 }

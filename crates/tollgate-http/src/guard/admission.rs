@@ -214,6 +214,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     ///
     /// # Errors
     /// The answer.
+    #[inline]
     pub fn admit(
         &self,
         request: &R,
