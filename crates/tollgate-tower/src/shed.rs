@@ -10,7 +10,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use tollgate::Clock;
 use tollgate::concurrency::{Ending, PermitHome};
-use tollgate::shed::{Criticality, Partitions, Shedder};
+use tollgate_adaptive::shed::{Criticality, Partitions, Shedder};
 use tollgate_http::guard::ending_of;
 use tollgate_http::{DenyReason, Refusal, grpc};
 use tower_layer::Layer;
@@ -35,7 +35,7 @@ const SOON: u64 = 1;
 /// Admits as many requests at once as a [`ConcurrencyLimiter`](tollgate::ConcurrencyLimiter) has room for. Others are answered 503 at
 /// once, with a body of `application/problem+json`; calls of gRPC are `UNAVAILABLE`.
 ///
-/// The limit learns from each request, if it is one that [adapts](tollgate::adaptive): how long the head of its answer took from
+/// The limit learns from each request, if it is one that [adapts](tollgate_adaptive): how long the head of its answer took from
 /// its admission on, and how it went.
 ///
 /// | what came of it | is to the limit | because |
@@ -52,7 +52,7 @@ const SOON: u64 = 1;
 /// ```
 /// use std::sync::Arc;
 /// use axum::{Router, routing::get};
-/// use tollgate::adaptive::{Bounds, Controller, Little};
+/// use tollgate_adaptive::{Bounds, Controller, Little};
 /// use tollgate_tower::ShedLayer;
 ///
 /// let controller = Controller::new(Little::new(Bounds::new(10.0, 200.0)?));
@@ -61,7 +61,7 @@ const SOON: u64 = 1;
 ///     .route("/", get(|| async { "hello" }))
 ///     .layer(ShedLayer::by(limiter));
 /// # let _ = app;
-/// # Ok::<(), tollgate::adaptive::LawError>(())
+/// # Ok::<(), tollgate_adaptive::LawError>(())
 /// ```
 ///
 /// For a client, where what isn't admitted is a [`NoPermit`](tollgate::concurrency::NoPermit), and nothing is sent:
@@ -168,7 +168,7 @@ impl<F, C: Clock> ShedLayer<By<Arc<Shedder<C>>, F>> {
     /// use axum::{Router, body::Body, routing::{get, post}};
     /// use http::Request;
     /// use tollgate::ConcurrencyLimiter;
-    /// use tollgate::shed::{Criticality, Shedder};
+    /// use tollgate_adaptive::shed::{Criticality, Shedder};
     /// use tollgate_tower::ShedLayer;
     ///
     /// let shedder = Arc::new(Shedder::new(Arc::new(ConcurrencyLimiter::new(100))));
@@ -202,7 +202,7 @@ impl<F, C: Clock> ShedLayer<By<Arc<Partitions<C>>, F>> {
     /// use axum::body::Body;
     /// use http::Request;
     /// use tollgate::ConcurrencyLimiter;
-    /// use tollgate::shed::Partitions;
+    /// use tollgate_adaptive::shed::Partitions;
     /// use tollgate_tower::ShedLayer;
     ///
     /// let limiter = Arc::new(ConcurrencyLimiter::new(100));

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
-use tollgate::breaker::{Admission, BreakerEvent, Circuit, Entry, Trip};
 use tollgate::clock::{Monotonic, Wakeup, Wall};
 use tollgate::{Clock, Decision, Outcome, Timestamp};
+use tollgate_adaptive::breaker::{Admission, BreakerEvent, Circuit, Entry, Trip};
 
 use super::{Backend, Gift, Local, Memory};
 use crate::limits::{Answer, Check, Limit, Source};
@@ -24,7 +24,7 @@ mod peek;
 pub use asking::AskingOrFallback;
 pub use breaker::Breaker;
 pub use event::{FallbackStats, StoreEvent};
-pub use tollgate::breaker::State as BreakerState;
+pub use tollgate_adaptive::breaker::State as BreakerState;
 
 use asking::Way;
 use breaker::{Gate, Turn};

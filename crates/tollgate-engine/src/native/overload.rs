@@ -1,8 +1,8 @@
 //! What a rule says of overload: the law that finds how many may run at once, and who is shed first.
 
 use tollgate::ConcurrencyLimiter;
-use tollgate::adaptive::NamedLaw;
-use tollgate::shed::{Criticality, Shares};
+use tollgate_adaptive::NamedLaw;
+use tollgate_adaptive::shed::{Criticality, Shares};
 
 use super::codes;
 use super::fields::{ADAPTIVE, SHED};

@@ -1,7 +1,7 @@
 //! Every word that a field of the native form takes, by table: what the decoder reads, and what the schema lists.
 
-use tollgate::adaptive::NamedLaw;
 use tollgate::{Algorithm, OnMissingKey, Timestamp, core::Align};
+use tollgate_adaptive::NamedLaw;
 
 use super::overload::laws;
 use crate::policy::{Counting, Mode, OnStoreFailure, Unsettled};

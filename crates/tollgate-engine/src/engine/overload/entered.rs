@@ -1,8 +1,8 @@
 //! The gates that a request has to enter, and what it holds of them until the backend has answered.
 
 use tollgate::concurrency::OwnedPermit;
-use tollgate::shed::Criticality;
 use tollgate::{Decision, Outcome};
+use tollgate_adaptive::shed::Criticality;
 
 use super::{Adapting, Gate, Time};
 use crate::backend::Backend;
