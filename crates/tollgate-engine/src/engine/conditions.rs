@@ -142,7 +142,7 @@ impl<B: Backend> Engine<B> {
         facts: &'f Facts<'f>,
     ) -> Result<Option<Verdict<'f>>, B::Error> {
         let started = self.started();
-        let attempt = self.attempts(facts, on).await?;
+        let attempt = self.attempts(CombinedRequest::of_facts(facts), on).await?;
         if attempt.is_outdated {
             return Ok(None);
         }

@@ -122,6 +122,12 @@ impl Trees {
         places.zip(values).collect()
     }
 
+    /// Whether any of these lookups leads to a leaf that limits.
+    pub(crate) fn has_limits(&self, found: &[Lookup<'_>]) -> bool {
+        let mut leaves = found.iter().filter_map(Lookup::leaf);
+        leaves.any(|leaf| !self.limits(leaf).is_empty())
+    }
+
     /// Whether there are any limits.
     pub(crate) fn is_any(&self) -> bool {
         !self.limits.is_empty()
