@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::deciding::CombinedRequest;
 use super::rules::Rules;
 use super::{Engine, FactsAsked};
 use crate::backend::Backend;

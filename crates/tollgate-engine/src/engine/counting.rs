@@ -146,7 +146,9 @@ impl Tallies {
         match said.by {
             By::Exempt(_) => self.add(EXEMPT, ALLOWED),
             _ if is_counted || gathered.trees == TreeMatch::Some => {}
-            _ if gathered.is_bypassed() || gathered.trees == TreeMatch::Bypassed => self.add(BYPASS, ALLOWED),
+            _ if gathered.is_bypassed() || gathered.trees == TreeMatch::Bypassed => {
+                self.add(BYPASS, ALLOWED)
+            }
             _ => self.add(NO_RULE, ALLOWED),
         }
         for shadowed in said.shadows.as_slice() {
@@ -173,13 +175,14 @@ impl Tallies {
 
     /// A request that has more of something than is taken.
     #[cold]
-    pub(super) fn exceeded(&self, mode: Mode) {
+    pub(super) fn exceeded(&self, mode: Mode, counts_request: bool) {
         let column = match mode {
             Mode::Enforce => DENIED + DenyReason::TooLarge as usize,
             Mode::Shadow => SHADOW_DENIED,
             Mode::Off => ALLOWED,
         };
         match mode {
+            _ if !counts_request => {}
             Mode::Enforce => self.add_refused(),
             Mode::Shadow | Mode::Off => self.add_passed(),
         }

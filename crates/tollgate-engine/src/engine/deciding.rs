@@ -1,5 +1,6 @@
 //! Deciding by a backend that may take its time.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use tollgate::stack::{Expire, Settled, Settlement, TimedEstimate};
 use tollgate::{Decision, Timestamp};
 
 use super::descriptors::{DescriptorFindings, DescriptorRequest, TreeCharge};
-use super::gather::Gathered;
+use super::gather::{Gathered, TreeMatch};
 use super::orders::{Held, InForce};
 use super::overload::{Beside, Entered};
 use super::remembered::Remembered;
@@ -28,11 +29,17 @@ mod wait;
 
 pub use combined::CombinedVerdict;
 
+/// A future whose type nobody has to know.
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
 /// A request: its facts, and the descriptors by which trees decide it together with the rules.
 #[derive(Clone, Copy)]
 pub(super) struct CombinedRequest<'r> {
     facts: &'r Facts<'r>,
+    /// Those that trees decide together with the rules.
     descriptors: Option<DescriptorRequest<'r>>,
+    /// Whether trees have decided it before.
+    trees: TreeMatch,
     /// When its decision began, if somebody is to know how long it took.
     started: Option<Timestamp>,
 }
@@ -43,6 +50,7 @@ impl<'r> CombinedRequest<'r> {
         Self {
             facts,
             descriptors: None,
+            trees: TreeMatch::None,
             started: None,
         }
     }
@@ -56,6 +64,7 @@ struct Trial<'t> {
     facts: &'t Facts<'t>,
     on: Conditions<'t>,
     standing: Option<&'t Standing<'t>>,
+    trees: TreeMatch,
 }
 
 /// What a trial came to.
@@ -144,7 +153,9 @@ impl<B: Backend> Engine<B> {
     /// ```
     pub async fn decide_async<'f>(&self, facts: &'f Facts<'f>) -> Result<Verdict<'f>, B::Error> {
         let started = self.started();
-        let attempt = self.attempts(CombinedRequest::of_facts(facts), Conditions::new()).await?;
+        let attempt = self
+            .attempts(CombinedRequest::of_facts(facts), Conditions::new())
+            .await?;
         Ok(self.concluded(facts, attempt, started))
     }
 
@@ -210,12 +221,15 @@ impl<B: Backend> Engine<B> {
                 facts: request.facts,
                 on,
                 standing,
+                trees: request.trees,
             };
             if request.descriptors.is_none() {
                 self.try_once(trial, None).await?
             } else {
                 // In a box: few requests have both, and every connection has room for the largest step.
-                Box::pin(self.try_with_trees(trial, &request, &mut trees)).await?
+                let trying: Boxed<'_, _> =
+                    Box::pin(self.try_with_trees(trial, &request, &mut trees));
+                trying.await?
             }
         };
         Ok(Attempt {
@@ -241,9 +255,10 @@ impl<B: Backend> Engine<B> {
         let mut gathered = Gathered::new();
         let bounds = (&self.hashers, &self.bounds);
         gathered.fill((rules, trial.orders), facts, bounds, &self.backend);
-        if let Some(trees) = &trees {
-            gathered.trees = trees.tree_match(rules);
-        }
+        gathered.trees = match &trees {
+            Some(trees) => trees.tree_match(rules),
+            None => trial.trees,
+        };
         // One that waits and asks again is the same request.
         if trial.standing.is_none() {
             if let Some(ordered) = &gathered.ordered {
@@ -262,8 +277,8 @@ impl<B: Backend> Engine<B> {
             let answer = match (ahead, trees.as_deref_mut()) {
                 (Some(answer), _) => Some(answer),
                 (None, Some(trees)) if is_settled => {
-                    let asked = trees.charge(&self.backend, &[]).await?;
-                    asked.map(|asked| asked.answer)
+                    let charging: Boxed<'_, _> = Box::pin(trees.charge(&self.backend, &[]));
+                    charging.await?.map(|asked| asked.answer)
                 }
                 (None, trees) => {
                     let each = trial.on.lists_limits().then_some(&mut each);
@@ -297,7 +312,9 @@ impl<B: Backend> Engine<B> {
                     let checks = gathered.enforced.checks.as_slice();
                     // What decided instead of a store has charged nothing there.
                     let checks = if said.fallback.is_none() { checks } else { &[] };
-                    (trees.settle_shadows(&self.backend, &mut said.permits, checks)).await;
+                    let settling: Boxed<'_, ()> =
+                        Box::pin(trees.settle_shadows(&self.backend, &mut said.permits, checks));
+                    settling.await;
                     charged = trees.charged_checks();
                 }
                 if !gathered.shadow.checks.as_slice().is_empty() {
@@ -357,65 +374,68 @@ impl<B: Backend> Engine<B> {
         each: Option<&mut Vec<Decision>>,
         trees: Option<&mut TreeCharge<'_, '_>>,
     ) -> Result<Option<Answer>, B::Error> {
-        if gathered.gates.is_none() {
-            return self.ask_backend(rules, gathered, each, trees).await;
-        }
-        let entered = match Entered::all(gathered) {
-            Ok(entered) => entered,
-            Err((gate, decision)) => return Ok(Some(Answer::new(Some(gate), decision))),
-        };
-        // With nothing to ask, it isn't asked whether it is there.
-        let mut answer = match gathered.enforced.checks.as_slice() {
-            [] if trees.is_none() => Answer::new(None, Decision::UNLIMITED),
-            _ => match self.ask_backend(rules, gathered, each, trees).await? {
-                Some(answer) => answer,
-                None => {
-                    entered.leave();
-                    return Ok(None);
-                }
-            },
-        };
-        entered.join(&gathered.enforced, Beside::Asking, &mut answer);
-        Ok(Some(answer))
-    }
-
-    async fn ask_backend(
-        &self,
-        rules: &Rules,
-        gathered: &Gathered<'_>,
-        each: Option<&mut Vec<Decision>>,
-        trees: Option<&mut TreeCharge<'_, '_>>,
-    ) -> Result<Option<Answer>, B::Error> {
-        let asking = match self.before_asking(rules, &gathered.enforced) {
-            Remembered::Denied(answer) => return Ok(Some(answer)),
-            Remembered::Asking(asking) => asking,
+        let entered = match gathered.gates.is_some().then(|| Entered::all(gathered)) {
+            Some(Err((gate, decision))) => return Ok(Some(Answer::new(Some(gate), decision))),
+            entered => entered.and_then(Result::ok),
         };
         let checks = gathered.enforced.checks.as_slice();
-        let asked = match (trees, each) {
-            (Some(trees), each) => match Box::pin(trees.charge(&self.backend, checks)).await {
-                Ok(None) => return Ok(None),
-                Ok(Some(asked)) => {
-                    if let Some(each) = each {
-                        *each = asked.rules;
+        let asked = match (self.before_asking(rules, &gathered.enforced), trees) {
+            (Remembered::Denied(answer), _) => Ok((answer, None)),
+            (Remembered::Asking(asking), Some(trees)) => {
+                let charging: Boxed<'_, _> = Box::pin(trees.charge(&self.backend, checks));
+                match charging.await {
+                    Ok(None) => {
+                        if let Some(entered) = entered {
+                            entered.leave();
+                        }
+                        return Ok(None);
                     }
-                    Ok(asked.answer)
+                    Ok(Some(asked)) => {
+                        if let Some(each) = each {
+                            *each = asked.rules;
+                        }
+                        Ok((asked.answer, Some(asking)))
+                    }
+                    Err(error) => asking
+                        .without_backend()
+                        .map(|known| (known, None))
+                        .ok_or(error),
                 }
-                Err(error) => Err(error),
-            },
-            // Of one limit the answer tells all.
-            (None, Some(each)) if checks.len() > 1 => {
-                let asked = self.backend.check_each(checks).await;
-                asked.map(|(answer, said)| {
-                    *each = said;
-                    answer
-                })
             }
-            (None, _) => self.backend.check(checks).await,
+            // With nothing to ask beside its gates, the backend isn't asked whether it is there.
+            (Remembered::Asking(_), None) if checks.is_empty() && entered.is_some() => {
+                Ok((Answer::new(None, Decision::UNLIMITED), None))
+            }
+            (Remembered::Asking(asking), None) => {
+                let asked = match each {
+                    // Of one limit the answer tells all.
+                    Some(each) if checks.len() > 1 => {
+                        let asked = self.backend.check_each(checks).await;
+                        asked.map(|(answer, said)| {
+                            *each = said;
+                            answer
+                        })
+                    }
+                    _ => self.backend.check(checks).await,
+                };
+                match asked {
+                    Ok(answer) => Ok((answer, Some(asking))),
+                    Err(error) => asking
+                        .without_backend()
+                        .map(|known| (known, None))
+                        .ok_or(error),
+                }
+            }
         };
-        match asked {
-            Ok(answer) => Ok(Some(self.after_asking(&gathered.enforced, answer, asking))),
-            Err(error) => asking.without_backend().map(Some).ok_or(error),
+        let (answer, asking) = asked?;
+        let mut answer = match asking {
+            Some(asking) => self.after_asking(&gathered.enforced, answer, asking),
+            None => answer,
+        };
+        if let Some(entered) = entered {
+            entered.join(&gathered.enforced, Beside::Asking, &mut answer);
         }
+        Ok(Some(answer))
     }
 
     /// Requests that wait for what this one holds are told when it comes back.

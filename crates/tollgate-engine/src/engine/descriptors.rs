@@ -29,7 +29,7 @@ pub(crate) use trees::{LeafKey, Trees};
 
 pub(super) use charge::TreeCharge;
 pub(super) use lookups::Lookups;
-pub(super) use told::{TreeRequest, Telling};
+pub(super) use told::{Telling, TreeRequest};
 
 use charge::Decided;
 use trees::Met;
@@ -168,8 +168,9 @@ impl DescriptorsPassed {
         self.permits
     }
 
-    pub(super) fn into_findings(self) -> DescriptorFindings {
-        self.findings
+    /// What is told of the request, and its permits.
+    pub fn into_parts(self) -> (DescriptorFindings, Permits) {
+        (self.findings, self.permits)
     }
 }
 
@@ -249,6 +250,15 @@ pub struct DescriptorRequest<'a> {
     pub descriptors: &'a [Descriptor<'a>],
     /// The cost of each descriptor that has none of its own; zero means one.
     pub hits_addend: u32,
+}
+
+/// By what a request of descriptors is decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decider {
+    /// The trees alone: they count the request.
+    Trees,
+    /// The trees, and then the rules, which count a request that the trees let pass.
+    TreesThenRules,
 }
 
 /// A limit in the proxy's words: so many in a unit.
@@ -352,21 +362,31 @@ impl<B: Backend> Engine<B> {
         let started = self.started();
         let rules = self.rules.load_full();
         if let Some(what) = self.too_much(descriptors) {
-            return Ok(self.exceeded(rules.mode, what, started));
+            return Ok(self.exceeded(rules.mode, what, (started, Decider::Trees)));
         }
-        let orders = self.ordered(&rules);
-        let lookups = Lookups::new(&rules.trees, &request);
-        let keys = lookups.keys(&rules.trees, &request);
+        (self.decide_trees(&rules, &request, (started, Decider::Trees))).await
+    }
+
+    /// Decides a request by its descriptors alone, or before the rules decide it.
+    pub(super) async fn decide_trees(
+        &self,
+        rules: &Rules,
+        request: &DescriptorRequest<'_>,
+        (started, decider): (Option<Timestamp>, Decider),
+    ) -> Result<DescriptorVerdict, B::Error> {
+        let orders = self.ordered(rules);
+        let lookups = Lookups::new(&rules.trees, request);
+        let keys = lookups.keys(&rules.trees, request);
         let orders = orders.as_ref().map(Held::in_force);
-        let met = self.match_trees(&rules, &request, (&lookups, &keys), orders);
-        self.note_tree_match(&rules, &request, &met);
+        let met = self.match_trees(rules, request, (&lookups, &keys), orders);
+        self.note_tree_match(rules, request, &met);
         self.give_back_first(&met).await?;
         let told = TreeRequest {
-            rules: &rules,
+            rules,
             found: &lookups.found,
             met: &met,
         };
-        let mut charge = TreeCharge::new(&told, domain);
+        let mut charge = TreeCharge::new(&told, request.domain);
         let mut permits = Permits::default();
         if let Some(asked) = charge.charge(&self.backend, &[]).await? {
             permits.own = asked.answer.pass;
@@ -375,10 +395,41 @@ impl<B: Backend> Engine<B> {
         (charge.settle_shadows(&self.backend, &mut permits, &[])).await;
         let telling = Telling {
             started,
-            counts_request: true,
+            counts_request: decider == Decider::Trees
+                || (!charge.allowed && rules.mode == Mode::Enforce),
         };
         let (code, findings) = self.descriptor_findings(&told, charge.decided(), telling);
         Ok(DescriptorVerdict::new(code, findings, permits))
+    }
+
+    /// Whether a request would hold a permit of a tree if it passed.
+    ///
+    /// ```
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Policy};
+    /// use tollgate_engine::engine::DescriptorRequest;
+    /// use tollgate_engine::facts::Descriptor;
+    ///
+    /// let file = "domain: edge\ndescriptors: [{key: job, rate_limit: {concurrency: 2}}]";
+    /// let engine = Engine::new(Policy::from_text(file, Format::Yaml)?.policy, Memory::new())?;
+    /// let holds = |key: &'static str| {
+    ///     let entries = [(key, "a")];
+    ///     let descriptors = [Descriptor::new(&entries)];
+    ///     engine.would_hold_descriptors(&DescriptorRequest { domain: "edge", descriptors: &descriptors, hits_addend: 1 })
+    /// };
+    /// assert!(holds("job") && !holds("user"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn would_hold_descriptors(&self, request: &DescriptorRequest<'_>) -> bool {
+        let rules = self.rules.load_full();
+        let orders = self.ordered(&rules);
+        let lookups = Lookups::new(&rules.trees, request);
+        let keys = lookups.keys(&rules.trees, request);
+        let orders = orders.as_ref().map(Held::in_force);
+        let met = self.match_trees(&rules, request, (&lookups, &keys), orders);
+        let mut checks = met.iter().flatten().flat_map(|met| met.checks(met.cost()));
+        checks.any(|check| matches!(check.limit.kind(), LimitKind::Concurrency(_)))
     }
 
     /// The limits that the descriptors of a request match, as operators have changed them.
@@ -510,9 +561,13 @@ impl<B: Backend> Engine<B> {
         &self,
         mode: Mode,
         what: TooMuch<'static>,
-        started: Option<Timestamp>,
+        (started, decider): (Option<Timestamp>, Decider),
     ) -> DescriptorVerdict {
-        self.tell_exceeded(mode, what, started);
+        let telling = Telling {
+            started,
+            counts_request: decider == Decider::Trees || mode == Mode::Enforce,
+        };
+        self.tell_exceeded(mode, what, telling);
         let (code, retry_after) = match mode {
             Mode::Enforce => (StatusCode::OverLimit, Duration::MAX),
             _ => (StatusCode::Ok, Duration::ZERO),

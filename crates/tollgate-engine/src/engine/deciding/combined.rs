@@ -1,14 +1,18 @@
 //! Requests of facts and of descriptors at once: rules and trees are charged together, all or none.
 
+use tollgate::Timestamp;
+
 use super::{Attempt, CombinedRequest, Trial, Tried};
 use crate::backend::Backend;
 use crate::engine::descriptors::{
-    DescriptorFindings, DescriptorRequest, DescriptorVerdict, Lookups, Telling, TreeCharge,
-    TreeRequest,
+    Decider, DescriptorFindings, DescriptorRequest, DescriptorVerdict, Lookups, Telling,
+    TreeCharge, TreeRequest,
 };
+use crate::engine::gather::TreeMatch;
 use crate::engine::{Conditions, Engine};
 use crate::envoy::StatusCode;
 use crate::facts::Facts;
+use crate::policy::Charging;
 use crate::verdict::{Passed, Permits, Refused, Verdict};
 
 /// The answer to a request that rules decide by its facts and trees by its descriptors: see
@@ -44,8 +48,8 @@ impl<B: Backend> Engine<B> {
     /// [`decide_on`](Self::decide_on).
     ///
     /// Where a rule says `over: wait`, the request waits for that rule, charged to nothing meanwhile. A tree never lets
-    /// requests wait. In a domain that [charges each](crate::policy::Charging), the trees come first and stay charged if a
-    /// rule denies.
+    /// requests wait. A domain that [charges each](crate::policy::Charging) limit by itself does so before the rules are asked,
+    /// and stays charged if a rule denies.
     ///
     /// # Errors
     /// If the backend couldn't be asked.
@@ -89,19 +93,21 @@ impl<B: Backend> Engine<B> {
         let mut request = CombinedRequest {
             facts,
             descriptors: Some(descriptors),
+            trees: TreeMatch::None,
             started,
         };
-        let mut by_trees = DescriptorFindings::default();
-        if let Some(what) = self.too_much(descriptors.descriptors) {
-            let mode = self.rules.load().mode;
-            match self.exceeded(mode, what, started) {
+        let (mut by_trees, mut held) = (DescriptorFindings::default(), Permits::default());
+        if let Some(verdict) = self.decide_trees_first(&descriptors, on, started).await? {
+            match verdict {
                 DescriptorVerdict::Refused(findings) => {
                     return Ok(Some(CombinedVerdict::DeniedByDescriptor(findings)));
                 }
-                // A policy that isn't enforced lets it pass, by its trees as well.
-                DescriptorVerdict::Passed(passed) => by_trees = passed.into_findings(),
+                DescriptorVerdict::Passed(passed) => (by_trees, held) = passed.into_parts(),
             }
             request.descriptors = None;
+            if by_trees.decider.is_some() || by_trees.too_much.is_some() {
+                request.trees = TreeMatch::Some;
+            }
         }
         let mut attempt: Attempt = self.attempts(request, on).await?;
         if attempt.is_outdated {
@@ -112,13 +118,37 @@ impl<B: Backend> Engine<B> {
             if code == StatusCode::OverLimit {
                 return Ok(Some(CombinedVerdict::DeniedByDescriptor(findings)));
             }
-            attempt.is_by_trees = findings.decider.is_some();
             by_trees = findings;
         }
+        attempt.is_by_trees = by_trees.decider.is_some() || by_trees.too_much.is_some();
         Ok(Some(match self.concluded(facts, attempt, started) {
-            Verdict::Passed(passed) => CombinedVerdict::Passed(passed, by_trees),
+            Verdict::Passed(mut passed) => {
+                passed.hold(held);
+                CombinedVerdict::Passed(passed, by_trees)
+            }
             Verdict::Refused(refused) => CombinedVerdict::DeniedByRule(refused),
         }))
+    }
+
+    /// Decides a request by its trees before the rules, if its domain charges each limit by itself, or if it has too many
+    /// descriptors; none if trees and rules are to be asked together.
+    async fn decide_trees_first(
+        &self,
+        request: &DescriptorRequest<'_>,
+        on: Conditions<'_>,
+        started: Option<Timestamp>,
+    ) -> Result<Option<DescriptorVerdict>, B::Error> {
+        let rules = self.rules.load_full();
+        let telling = (started, Decider::TreesThenRules);
+        if let Some(what) = self.too_much(request.descriptors) {
+            return Ok(Some(self.exceeded(rules.mode, what, telling)));
+        }
+        let charges_each = rules.trees.compiled.charging(request.domain) == Charging::Each;
+        if !charges_each || on.lacks_facts_of(&rules) {
+            return Ok(None);
+        }
+        let deciding = Box::pin(self.decide_trees(&rules, request, telling));
+        deciding.await.map(Some)
     }
 
     /// Tries a request by its rules and its trees, with the statuses of its descriptors if it passes or the trees deny it.

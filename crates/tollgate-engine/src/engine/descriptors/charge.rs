@@ -128,6 +128,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         let charged: Vec<_> = (0..self.met.len()).filter(is_charged).collect();
         self.pool(&charged).into_checks()
     }
+
     /// The numbers of descriptors that meet a limit of this force.
     fn of(&self, force: Force) -> impl Iterator<Item = usize> {
         let met = self.met.iter().enumerate();

@@ -151,7 +151,10 @@ impl<'m, 'a> Pool<'m, 'a> {
             let of_rules = Answer::over(rules, &said);
             (answer.decider, answer.decision) = (of_rules.decider, of_rules.decision);
         } else {
-            self.refuse(tree_decider.map(|decider| (decider, answer.decision)), &mut own);
+            self.refuse(
+                tree_decider.map(|decider| (decider, answer.decision)),
+                &mut own,
+            );
         }
         let each = self.each(&own);
         Ok(PoolAnswer {

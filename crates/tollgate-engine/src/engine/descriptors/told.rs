@@ -77,14 +77,10 @@ impl<B: Backend> Engine<B> {
 
     /// Counts a request that has too much of something, and tells of it.
     #[cold]
-    pub(super) fn tell_exceeded(
-        &self,
-        mode: Mode,
-        what: TooMuch<'static>,
-        started: Option<Timestamp>,
-    ) {
+    pub(super) fn tell_exceeded(&self, mode: Mode, what: TooMuch<'static>, telling: Telling) {
+        let started = telling.started;
         if let Some(tallies) = &self.tallies {
-            tallies.exceeded(mode);
+            tallies.exceeded(mode, telling.counts_request);
         }
         if let Some(observer) = &self.observer {
             observer.decided(&Event {

@@ -19,7 +19,7 @@ use crate::tally::UNCOUNTED;
 /// Trees of descriptors, and the limits of their leaves.
 #[derive(Debug)]
 pub(crate) struct Trees {
-    pub(super) compiled: Compiled,
+    pub(in crate::engine) compiled: Compiled,
     /// By a leaf's number.
     limits: Box<[Box<[Limit]>]>,
     /// Names of the places of a list of values, as facts of a key.
