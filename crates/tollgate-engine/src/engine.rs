@@ -37,14 +37,17 @@ mod saved;
 pub(crate) mod seen;
 mod telling;
 mod turns;
+mod unanswered;
 pub(crate) mod warm;
 mod warned;
 
 pub use asked::FactsAsked;
 pub use bounds::{Bounds, TooMuch};
 pub use conditions::Conditions;
+pub use deciding::CombinedVerdict;
 pub use descriptors::{
-    CurrentLimit, DescriptorFindings, DescriptorStatus, DescriptorVerdict, DescriptorsPassed,
+    CurrentLimit, DescriptorFindings, DescriptorRequest, DescriptorStatus, DescriptorVerdict,
+    DescriptorsPassed,
 };
 pub use limiters::{LimiterSort, LimiterState};
 pub use orders::{Found, FoundLimit, Reset, ResetRule, ResetScope};

@@ -8,13 +8,12 @@ use std::time::Duration;
 use tollgate::clock::{Clock, Wakeup, sleep_until};
 use tollgate::{Decision, Outcome, Timestamp};
 
-use super::Attempt;
+use super::{Attempt, CombinedRequest};
 use crate::backend::Backend;
 use crate::engine::gather::Gathered;
 use crate::engine::rules::Rules;
 use crate::engine::turns::{Coming, Demand, SOON, Spot, Stand, Standing};
 use crate::engine::{Conditions, Engine};
-use crate::facts::Facts;
 use crate::limits::Answer;
 use crate::policy::{Mode, OnStoreFailure};
 use crate::verdict::Said;
@@ -130,7 +129,7 @@ impl<B: Backend> Engine<B> {
     /// Waits and asks, until the request passes, or can't in time.
     pub(super) async fn wait_and_ask(
         &self,
-        facts: &Facts<'_>,
+        request: CombinedRequest<'_>,
         on: Conditions<'_>,
         mut attempt: Attempt,
     ) -> Result<Attempt, B::Error> {
@@ -157,7 +156,7 @@ impl<B: Backend> Engine<B> {
             if !is_its_turn || self.backend.now() > deadline + LATE {
                 break;
             }
-            attempt = self.attempt(facts, on, Some(standing)).await?;
+            attempt = self.attempt(request, on, Some(standing)).await?;
             if attempt.is_outdated {
                 return Ok(attempt);
             }

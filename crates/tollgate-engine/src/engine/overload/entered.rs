@@ -140,7 +140,7 @@ impl Entered {
     }
 
     /// The request never ran.
-    fn leave(self) {
+    pub(crate) fn leave(self) {
         for permit in self.permits {
             permit.cancel();
         }

@@ -9,17 +9,17 @@ use crate::verdict::{Permits, Said};
 
 /// A request that passed and isn't answered yet. Dropped before it is [answered](Self::answered), it gives back what it
 /// was charged, and holds nothing.
-pub(in crate::engine) struct Unanswered<'a, 'c, B: Backend, H: AsMut<Permits>> {
+pub(super) struct Unanswered<'a, 'c, B: Backend, H: AsMut<Permits>> {
     backend: &'a B,
     /// What it holds.
-    pub(in crate::engine) held: &'a mut H,
+    pub(super) held: &'a mut H,
     /// What it was charged, until it is answered.
     charged: Option<Vec<Check<'c>>>,
 }
 
 impl<'a, 'c, B: Backend, H: AsMut<Permits>> Unanswered<'a, 'c, B, H> {
     /// A request that holds this, and was charged nothing so far.
-    pub(in crate::engine) fn new(backend: &'a B, held: &'a mut H) -> Self {
+    pub(super) fn new(backend: &'a B, held: &'a mut H) -> Self {
         Self {
             backend,
             held,
@@ -28,7 +28,7 @@ impl<'a, 'c, B: Backend, H: AsMut<Permits>> Unanswered<'a, 'c, B, H> {
     }
 
     /// It was charged these. Permits and estimates come back with what holds them.
-    pub(in crate::engine) fn is_charged(&mut self, checks: &[Check<'c>]) {
+    pub(super) fn is_charged(&mut self, checks: &[Check<'c>]) {
         let is_spent = |check: &&Check<'_>| {
             let is_permit = matches!(check.limit.kind(), LimitKind::Concurrency(_));
             check.cost > 0 && !is_permit && !check.limit.is_estimated
@@ -38,7 +38,7 @@ impl<'a, 'c, B: Backend, H: AsMut<Permits>> Unanswered<'a, 'c, B, H> {
     }
 
     /// All is asked: what was charged stays so.
-    pub(in crate::engine) fn answered(mut self) {
+    pub(super) fn answered(mut self) {
         self.charged = None;
     }
 }
