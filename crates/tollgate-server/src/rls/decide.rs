@@ -12,13 +12,15 @@ use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_engine::verdict::{DenyReason, Permits};
 use tollgate_http::{Dialect, retry_after};
 
-use super::closed::RlsClosed;
 use super::decided::{by_rule, by_tree, unlimited};
 use super::facts::{Sets, Texts};
+use crate::answers::{Answered, LimitText};
 use crate::bounds::Bounds;
+use crate::decider::{LimitsTold, Store, name_of};
 use crate::holds::{Full, Room};
 use crate::log::Level;
-use crate::service::{self, Answered, LimitText, LimitsTold, Service, Store};
+use crate::rls_closed::RlsClosed;
+use crate::service::Service;
 use crate::settings::ShadowAnswers;
 
 /// What is asked: a domain, its descriptors, and what the whole request costs.
@@ -166,7 +168,8 @@ impl Question<'_> {
         if back.is_empty() {
             return;
         }
-        let asked = (service.engine).decide_descriptors_async(self.domain, &back, self.hits_addend);
+        let asked =
+            (service.decider.engine).decide_descriptors_async(self.domain, &back, self.hits_addend);
         let Ok(_) = asked.await;
     }
 
@@ -185,20 +188,21 @@ impl Question<'_> {
         }
         let name = self.name();
         let is_by_trees = by_trees.is_some();
-        let mut kept = by_trees.map_or(Ok(()), |permits| service.lend(&name, permits, None));
+        let mut kept =
+            by_trees.map_or(Ok(()), |permits| service.decider.lend(&name, permits, None));
         match by_rules {
             Some(permits) if kept.is_ok() => {
-                kept = service.lend(&service::name_of(facts), permits, room);
+                kept = service.decider.lend(&name_of(facts), permits, room);
                 if kept.is_err() && is_by_trees {
                     // The oldest may be another's, but slots are alike.
-                    drop(service.holds.take(&name));
+                    drop(service.decider.holds.take(&name));
                 }
             }
             Some(permits) => permits.cancel(),
             None => {}
         }
-        if kept.is_err() && service.engine.decides_by_facts() {
-            service.take_back(facts).await;
+        if kept.is_err() && service.decider.engine.decides_by_facts() {
+            service.decider.take_back(facts).await;
         }
         kept.map_err(Undecided::Full)
     }
@@ -206,11 +210,11 @@ impl Question<'_> {
     /// Frees what a request holds whose client has left: it doesn't run. The oldest may be another's, but slots are alike.
     #[cold]
     pub(crate) fn release<B: Store>(&self, service: &Service<B>) {
-        if service.holds.count() > 0 && !self.takes_nothing() {
-            drop(service.holds.take(&self.name()));
-            let texts = Texts::of(self, &service.engine.facts_asked());
+        if service.decider.holds.count() > 0 && !self.takes_nothing() {
+            drop(service.decider.holds.take(&self.name()));
+            let texts = Texts::of(self, &service.decider.engine.facts_asked());
             if let Ok(Sets { first, .. }) = texts.sets(self) {
-                drop(service.holds.take(&service::name_of(&first)));
+                drop(service.decider.holds.take(&name_of(&first)));
             }
         }
     }
@@ -239,10 +243,10 @@ pub(crate) async fn decide<B: Store>(
     service: &Service<B>,
     question: &Question<'_>,
 ) -> Result<Decided, Undecided> {
-    match ask(service, question, &service.rls_headers).await {
+    match ask(service, question, &service.answers.rls_headers).await {
         Err(why) => could_not_decide(service, question.descriptors.len(), why),
         Ok(mut decided) => {
-            decided.tell_wait(&service.rls_headers);
+            decided.tell_wait(&service.answers.rls_headers);
             Ok(decided)
         }
     }
@@ -255,8 +259,11 @@ pub(super) fn could_not_decide<B: Store>(
     descriptors: usize,
     why: Undecided,
 ) -> Result<Decided, Undecided> {
-    service.measured.could_not_decide(service.rls_closed);
-    if service.rls_closed == RlsClosed::Error {
+    service
+        .monitor
+        .measured
+        .could_not_decide(service.answers.rls_closed);
+    if service.answers.rls_closed == RlsClosed::Error {
         return Err(why);
     }
     let mut refused = unlimited(descriptors);
@@ -274,7 +281,7 @@ pub(super) fn could_not_decide<B: Store>(
 /// Counts a request of a domain that the policy doesn't know, and says so once.
 #[cold]
 fn note_unknown_domain<B: Store>(service: &Service<B>, domain: &str) {
-    if service.measured.is_new_unknown_domain(domain) {
+    if service.monitor.measured.is_new_unknown_domain(domain) {
         let fields: [(&str, &dyn fmt::Display); 2] = [
             ("domain", &domain),
             (
@@ -282,7 +289,10 @@ fn note_unknown_domain<B: Store>(service: &Service<B>, domain: &str) {
                 &"the policy has no limit for this domain, so its requests pass: add it, or send another domain",
             ),
         ];
-        service.log.say(Level::Warn, "unknown_domain", &fields);
+        service
+            .monitor
+            .log
+            .say(Level::Warn, "unknown_domain", &fields);
     }
 }
 
@@ -292,11 +302,11 @@ pub(crate) async fn ask<B: Store>(
     question: &Question<'_>,
     dialects: &[Dialect],
 ) -> Result<Decided, Undecided> {
-    question.check(&service.bounds)?;
-    if !service.engine.knows_domain(question.domain) {
+    question.check(&service.decider.bounds)?;
+    if !service.decider.engine.knows_domain(question.domain) {
         note_unknown_domain(service, question.domain);
     }
-    let parts = question.parts(service.replicas);
+    let parts = question.parts(service.decider.replicas);
     let question = &Question {
         descriptors: parts.as_deref().unwrap_or(question.descriptors),
         ..*question
@@ -306,15 +316,15 @@ pub(crate) async fn ask<B: Store>(
         .iter()
         .any(|descriptor| descriptor.refund)
     {
-        drop(service.holds.take(&question.name()));
+        drop(service.decider.holds.take(&question.name()));
     }
-    let texts = Texts::of(question, &service.engine.facts_asked());
+    let texts = Texts::of(question, &service.decider.engine.facts_asked());
     let Sets { first, others } = texts.sets(question)?;
     let given_back = texts.given_back(question)?;
     let facts = first.also(&others);
-    if service.engine.decides_by_facts() {
+    if service.decider.engine.decides_by_facts() {
         for part in &given_back {
-            service.refund(part).await;
+            service.decider.refund(part).await;
         }
     }
     ask_both(service, question, &facts, dialects).await
@@ -328,12 +338,12 @@ async fn ask_both<B: Store>(
     dialects: &[Dialect],
 ) -> Result<Decided, Undecided> {
     let takes = !question.takes_nothing() && !question.gives_back();
-    let room = if takes && service.engine.decides_by_facts() {
-        service.room_for(facts).map_err(Undecided::Full)?
+    let room = if takes && service.decider.engine.decides_by_facts() {
+        service.decider.room_for(facts).map_err(Undecided::Full)?
     } else {
         None
     };
-    let trees = if service.engine.decides_by_descriptors() || question.brings_limit() {
+    let trees = if service.decider.engine.decides_by_descriptors() || question.brings_limit() {
         Some(ask_trees(service, question, dialects).await?)
     } else {
         None
@@ -342,7 +352,7 @@ async fn ask_both<B: Store>(
         Some(trees) if !trees.decided.is_allowed => return Ok(trees.decided),
         trees => trees,
     };
-    let by_rules = if service.engine.decides_by_facts() {
+    let by_rules = if service.decider.engine.decides_by_facts() {
         ask_rules(service, question, facts, dialects).await
     } else {
         Ok((None, None))
@@ -402,11 +412,12 @@ async fn ask_trees<B: Store>(
         hits_addend,
     } = *question;
     let asked = service
+        .decider
         .engine
         .decide_descriptors_async(domain, descriptors, hits_addend);
     let Ok(verdict) = asked.await;
     let mut decided = by_tree((domain, descriptors.len()), &verdict, dialects)?;
-    if decided.is_allowed && service.shadow_answers == ShadowAnswers::Shown {
+    if decided.is_allowed && service.answers.shadow == ShadowAnswers::Shown {
         let shadows = verdict.statuses.iter().filter(|one| one.would_refuse);
         decided.shadow = shadows.filter_map(|one| one.limit.clone()).collect();
     }
@@ -427,21 +438,24 @@ async fn ask_rules<B: Store>(
     dialects: &[Dialect],
 ) -> Result<(Option<Decided>, Option<Permits>), Undecided> {
     if question.gives_back() {
-        service.refund(facts).await;
+        service.decider.refund(facts).await;
         return Ok((None, None));
     }
     let places = question.descriptors.len();
     let tell = |answered: &Answered<'_>| {
         let mut decided = by_rule(places, answered, dialects)?;
-        if decided.is_allowed && service.shadow_answers == ShadowAnswers::Shown {
+        if decided.is_allowed && service.answers.shadow == ShadowAnswers::Shown {
             decided.shadow = answered.shadow_rules().collect();
         }
         Ok(decided)
     };
     let (decided, held) = if question.takes_nothing() {
-        (service.peek(facts, tell).await, None)
+        (service.decider.peek(facts, tell).await, None)
     } else {
-        service.decide(facts, LimitsTold::by(dialects), tell).await
+        service
+            .decider
+            .decide(facts, LimitsTold::by(dialects), tell)
+            .await
     };
     Ok((Some(decided?), held))
 }
