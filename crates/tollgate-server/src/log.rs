@@ -183,6 +183,16 @@ fn time() -> impl Display {
     time.strftime("%Y-%m-%dT%H:%M:%S.%3fZ")
 }
 
+/// A time of the wall clock, as everybody writes it.
+pub(crate) fn date(at: tollgate::Timestamp) -> String {
+    utc(i64::try_from(at.as_nanos() / 1_000_000_000).unwrap_or(i64::MAX))
+}
+
+/// A time in seconds since 1970, as logs and answers write it.
+pub(crate) fn utc(seconds: i64) -> String {
+    Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
+}
+
 fn text(level: Level, event: &str, fields: &[(&str, &dyn Display)]) -> Vec<u8> {
     let mut line = format!("{} {level}: {event}", time());
     for (name, value) in fields {

@@ -9,18 +9,20 @@ use std::sync::Arc;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tollgate_engine::Engine;
-use tollgate_engine::backend::{LimitKind, TableStats};
+use tollgate_engine::backend::LimitKind;
 use tollgate_engine::engine::{AdaptiveState, LimiterSort};
 use tollgate_engine::orders::{Effect, Order};
 use tollgate_engine::tally::{Requests, Tally, limiter_name};
-use tollgate_redis::RedisStats;
 
+use crate::address::Protocol;
+use crate::cells::Cells;
+use crate::decider::{BackendStats, Store};
 use crate::health::Concern;
-use crate::measured::Protocol;
 use crate::protocol_errors::{ErrorKind, ProtocolErrors};
 use crate::reload::Reloads;
-use crate::service::{Service, Store};
+use crate::service::Service;
 use crate::state::StateTold;
+use crate::store_events::StoreSight;
 
 mod classic;
 mod collect;
@@ -61,20 +63,6 @@ impl Form {
     }
 }
 
-/// What a backend tells of itself.
-#[derive(Debug, Default)]
-pub(crate) struct Kept {
-    /// Where the limits are counted.
-    pub(crate) backend: &'static str,
-    pub(crate) tables: Vec<TableStats>,
-    /// Slots that are held now.
-    pub(crate) in_flight: u64,
-    /// All at nothing without a store.
-    pub(crate) store: RedisStats,
-    /// Whether requests are decided without the store that there is.
-    pub(crate) is_without_store: bool,
-}
-
 /// What one limiter allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Allows {
@@ -95,7 +83,7 @@ struct Scrape {
     tallies: Vec<Tally>,
     requests: Requests,
     allows: BTreeMap<Arc<str>, Allows>,
-    kept: Kept,
+    kept: BackendStats,
     waits: Times,
     waiters: usize,
     held: usize,
@@ -143,34 +131,42 @@ pub(crate) fn render<B: Store>(service: &Service<B>, form: Form) -> String {
 
 impl Scrape {
     fn of<B: Store>(service: &Service<B>) -> Self {
-        let (engine, measured) = (&service.engine, &service.measured);
+        let (engine, measured) = (&service.decider.engine, &service.monitor.measured);
         let tallies = engine.tallies();
         let times = measured.times();
-        let concerns = service.health.concerns().into_iter();
+        let concerns = service.monitor.health.concerns().into_iter();
+        let mut kept = engine.backend().backend_stats();
+        kept.tables.push(service.decider.cells.table());
+        // Who asked the store while no request was decided knows better.
+        match service.monitor.store_probes.at(engine.requests()) {
+            StoreSight::Answers => kept.is_without_store = false,
+            StoreSight::Missing => kept.is_without_store = true,
+            StoreSight::AskRequests => {}
+        }
         Self {
             allows: allows(engine, &tallies),
             requests: engine.requests(),
             tallies,
-            kept: B::kept(service),
+            kept,
             waits: engine.waits().map(Times::of).unwrap_or_default(),
             waiters: engine.waiting(),
-            held: service.holds.count(),
-            times_full: service.holds.times_full(),
+            held: service.decider.holds.count(),
+            times_full: service.decider.holds.times_full(),
             times: times.map(|(by, times)| (by, Times::of(times))).collect(),
             connections: Protocol::ALL
                 .map(|one| (one, measured.connections(one)))
                 .to_vec(),
             resets: measured.resets(),
-            errors: errors(&service.errors),
-            guesses: service.guesses.counts().collect(),
+            errors: errors(&service.monitor.errors),
+            guesses: service.credentials.guesses.counts().collect(),
             reloads: service.reloader.counts(),
             state: service.state.told().unwrap_or_default(),
             concerns: concerns.map(|(concern, _)| concern).collect(),
             overrides: overrides(engine),
-            certificate_not_after: service.renewed.certificate_not_after(),
-            undecided: service.measured.undecided(),
-            unknown_domains: service.measured.unknown_domains(),
-            log_dropped: service.log.dropped(),
+            certificate_not_after: service.credentials.renewed.certificate_not_after(),
+            undecided: service.monitor.measured.undecided(),
+            unknown_domains: service.monitor.measured.unknown_domains(),
+            log_dropped: service.monitor.log.dropped(),
             since: seconds(measured.since.as_nanos()),
             policy: format!("{:016x}", engine.policy().fingerprint()),
         }

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_http::{Dialect, json};
 
-use crate::admin::{AdminHost, AdminToken};
+use crate::address::Address;
 use crate::bounds::Bounds;
 use crate::denials::DenialLog;
-use crate::listen::Address;
 use crate::log::Log;
+use crate::operators::{AdminHost, AdminToken};
 use crate::reload::Watch;
-use crate::rls::RlsClosed;
+use crate::rls_closed::RlsClosed;
 use crate::secret::Secret;
 use crate::store_events::StoreEvents;
 use crate::tls::Tls;

@@ -12,7 +12,7 @@ use tollgate_http::json;
 use super::body::as_policies_name;
 use super::check::unavailable;
 use super::session::{Session, Wrong, bad};
-use crate::service::Store;
+use crate::decider::Store;
 
 /// The most facts of one request: all of them are told with each of its limits.
 const FACTS: usize = 64;
@@ -31,7 +31,7 @@ struct Asked<'q> {
 impl<B: Store> Session<B> {
     pub(super) async fn usage(&mut self, query: &str) -> Result<(), Wrong> {
         let asked = Asked::read(query)?;
-        let most = self.service.bounds.batch;
+        let most = self.service.decider.bounds.batch;
         let (name, values) = asked
             .each
             .unwrap_or((Cow::Borrowed(""), vec![Cow::Borrowed("")]));
@@ -58,7 +58,7 @@ impl<B: Store> Session<B> {
             if !name.is_empty() {
                 facts.set(&name, value);
             }
-            let Ok(left) = self.service.engine.left_async(&facts).await;
+            let Ok(left) = self.service.decider.engine.left_async(&facts).await;
             if let Some(unknown) = left.iter().find(|left| !left.is_known) {
                 self.answer.body.clear();
                 return Err((503, unavailable(&unknown.rule)));

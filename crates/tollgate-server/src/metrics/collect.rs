@@ -14,8 +14,8 @@ use tollgate_engine::verdict::DenyReason;
 use tollgate_redis::FailureKind;
 
 use super::{Scrape, Times};
+use crate::address::Protocol;
 use crate::health::Concern;
-use crate::measured::Protocol;
 
 /// A label of one name.
 type One<'a> = [(&'static str, &'a str); 1];

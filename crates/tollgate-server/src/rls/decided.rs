@@ -11,7 +11,7 @@ use tollgate_engine::verdict::DenyReason;
 use tollgate_http::{Dialect, MOST_LISTED, Shown, fields};
 
 use super::decide::{Decided, Limit, Question, Status, Undecided};
-use crate::service::{Answered, LimitText, limited_by, unix_now};
+use crate::answers::{Answered, LimitText, limited_by, unix_now};
 
 /// The fields that show a limit, in the dialects that were chosen.
 fn headers(dialects: &[Dialect], limits: &[Shown<'_>]) -> Vec<(&'static str, String)> {

@@ -5,8 +5,8 @@
 //! `EXEC` run nothing, so nothing is charged.
 
 use super::{Session, commands};
+use crate::decider::Store;
 use crate::resp::reply::Replies;
-use crate::service::Store;
 
 /// The most that one connection queues, in bytes: some 5,000 short commands.
 const MOST: usize = 256 * 1024;

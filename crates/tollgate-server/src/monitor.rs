@@ -1,4 +1,4 @@
-//! What is measured of clients: how long they wait for answers, and how many are connected.
+//! What is known of a service while it runs: what it logs, whether it is well, and what is measured of clients.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,8 +8,15 @@ use tollgate::Timestamp;
 use tollgate::clock::{Clock, Monotonic, Wall};
 use tollgate_engine::tally::Histogram;
 
-use crate::listen::Open;
-use crate::rls::RlsClosed;
+use crate::address::Protocol;
+use crate::denials::Denials;
+use crate::health::Health;
+use crate::log::Log;
+use crate::places::Open;
+use crate::protocol_errors::ProtocolErrors;
+use crate::rls_closed::RlsClosed;
+use crate::settings::Settings;
+use crate::store_events::{StoreEvents, StoreProbes};
 
 /// From here to there in nanoseconds: 10 µs to 10 s.
 static UP_TO: [u64; 14] = [
@@ -29,41 +36,40 @@ static UP_TO: [u64; 14] = [
     10_000_000_000,
 ];
 
-/// What is spoken by a listener. The first three are for clients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocol {
-    Http,
-    Grpc,
-    Resp,
-    Admin,
-    Metrics,
+/// Domains that the policy doesn't know and that are named in the log; others are only counted.
+const MOST_DOMAINS: usize = 100;
+
+/// What all parts of a service report to.
+pub(crate) struct Monitor {
+    pub(crate) log: Log,
+    /// Whether it should be asked.
+    pub(crate) health: Health,
+    /// Logs some of the denials.
+    pub(crate) denials: Arc<Denials>,
+    pub(crate) measured: Measured,
+    /// What clients do that their protocol doesn't allow.
+    pub(crate) errors: Arc<ProtocolErrors>,
+    /// Whether the store was there when it was asked last.
+    pub(crate) store_probes: StoreProbes,
+    /// One scrape at a time: each looks at all keys.
+    pub(crate) scraping: Arc<tokio::sync::Mutex<()>>,
 }
 
-impl Protocol {
-    pub(crate) const ALL: [Self; 5] = [
-        Self::Http,
-        Self::Grpc,
-        Self::Resp,
-        Self::Admin,
-        Self::Metrics,
-    ];
-    /// Those whose requests are timed.
-    pub(crate) const TIMED: [Self; 3] = [Self::Http, Self::Grpc, Self::Resp];
-
-    /// As metrics call it.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Grpc => "grpc",
-            Self::Resp => "resp",
-            Self::Admin => "admin",
-            Self::Metrics => "metrics",
+impl Monitor {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let log = settings.log.clone();
+        let health = settings.store_events.as_ref().map(StoreEvents::health);
+        Self {
+            health: health.unwrap_or_default(),
+            denials: Arc::new(Denials::new(log.clone(), settings.log_denials)),
+            measured: Measured::new(),
+            errors: ProtocolErrors::new(log.clone()),
+            store_probes: StoreProbes::default(),
+            scraping: Arc::default(),
+            log,
         }
     }
 }
-
-/// Domains that the policy doesn't know and that are named in the log; others are only counted.
-const MOST_DOMAINS: usize = 100;
 
 /// Times and connections, by protocol.
 #[derive(Debug)]

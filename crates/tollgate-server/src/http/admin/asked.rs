@@ -8,7 +8,9 @@ use tollgate::Rate;
 use tollgate_engine::engine::ResetScope;
 use tollgate_engine::orders::{LONGEST_ORDER, OrderFacts, Replacement, Target};
 
-use crate::http::{Pairs, Wrong, bad, decoded};
+use crate::http::body::Pairs;
+use crate::http::session::{Wrong, bad};
+use crate::http::usage::decoded;
 
 /// An order lasts so long if nobody says.
 const USUALLY: Duration = Duration::from_secs(600);

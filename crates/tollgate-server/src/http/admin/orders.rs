@@ -4,14 +4,16 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tollgate::Timestamp;
 use tollgate_engine::orders::{Act, NewOrder, Order, OrderError, Target, TargetKey};
 
 use super::asked::{Asked, Takes};
-use crate::http::{Session, Wrong, bad, read};
-use crate::listen::Peer;
-use crate::log::Quoted;
-use crate::service::Store;
+use super::record;
+use crate::address::Peer;
+use crate::decider::Store;
+use crate::http::body::read;
+use crate::http::session::{Session, Wrong, bad};
+use crate::log::{Quoted, date};
+use crate::vitals::report_bypasses;
 
 /// Where those are that there are.
 const SHOWS_ORDERS: &str = "tollgate admin orders shows all (GET /admin/orders)";
@@ -69,7 +71,7 @@ impl<B: Store> Session<B> {
             Ordered::Bypass => Takes::Bypass,
             Ordered::Override => Takes::Override,
         };
-        asked.check(takes, self.service.bounds.arguments)?;
+        asked.check(takes, self.service.decider.bounds.arguments)?;
         let act = match ordered {
             Ordered::Block => Act::Block,
             Ordered::Bypass => Act::Bypass,
@@ -84,7 +86,7 @@ impl<B: Store> Session<B> {
         let before = self.ordered_before(&target, &act);
         let new = NewOrder::new(act, target, lasts).by(by);
         let new = new.naming(asked.order_facts());
-        let made = self.service.engine.order(new).map_err(wrong)?;
+        let made = self.service.decider.engine.order(new).map_err(wrong)?;
         let in_place_of = before.as_ref().map(|before| InPlaceOf {
             id: before.id,
             limits: limits_of(before),
@@ -92,9 +94,7 @@ impl<B: Store> Session<B> {
         });
         let (before, now) = (in_words(before.as_ref()), in_words(Some(&made)));
         let event = format!("admin {}", made.act.name());
-        self.service
-            .record(&event, from, &[("before", &before), ("now", &now)]);
-        self.service.look_at_overrides();
+        self.changed(&event, from, &[("before", &before), ("now", &now)]);
         let shown = Shown {
             in_place_of,
             ..self.shown(&made)
@@ -104,9 +104,13 @@ impl<B: Store> Session<B> {
 
     pub(super) fn unblock(&mut self, body: &[u8], from: Peer) -> Result<(), Wrong> {
         let asked: Asked<'_> = read(body).map_err(bad)?;
-        asked.check(Takes::Target, self.service.bounds.arguments)?;
+        asked.check(Takes::Target, self.service.decider.bounds.arguments)?;
         let target = asked.target()?;
-        let ended = self.service.engine.withdraw_from(&target, &Act::Block);
+        let ended = self
+            .service
+            .decider
+            .engine
+            .withdraw_from(&target, &Act::Block);
         let missing = || (404, format!("no block of {target}: {SHOWS_ORDERS}"));
         self.ended("admin unblock", &ended.ok_or_else(missing)?, from)
     }
@@ -116,33 +120,38 @@ impl<B: Store> Session<B> {
         let ended = id
             .parse()
             .ok()
-            .and_then(|id| self.service.engine.withdraw(id));
+            .and_then(|id| self.service.decider.engine.withdraw(id));
         let missing = || (404, format!("no order {id}: {SHOWS_ORDERS}"));
         self.ended("admin order ended", &ended.ok_or_else(missing)?, from)
     }
 
     fn ended(&mut self, event: &str, order: &Order, from: Peer) -> Result<(), Wrong> {
         let before = in_words(Some(order));
-        self.service
-            .record(event, from, &[("before", &before), ("now", &"none")]);
-        self.service.look_at_overrides();
+        self.changed(event, from, &[("before", &before), ("now", &"none")]);
         let shown = self.shown(order);
         self.tell(&shown)
     }
 
+    /// Writes down what was ordered, or withdrawn.
+    fn changed(&self, event: &str, from: Peer, fields: &[(&str, &dyn std::fmt::Display)]) {
+        let monitor = &self.service.monitor;
+        record(&monitor.log, event, from, fields);
+        report_bypasses(&self.service.decider.engine.orders(), &monitor.health);
+    }
+
     pub(super) fn orders(&mut self) -> Result<(), Wrong> {
-        let orders = self.service.engine.orders();
+        let orders = self.service.decider.engine.orders();
         let orders = orders.iter().map(|order| self.shown(order)).collect();
         self.tell(&Orders { orders })
     }
 
     fn ordered_before(&self, target: &Target, act: &Act) -> Option<Order> {
-        let mut orders = self.service.engine.orders().into_iter();
+        let mut orders = self.service.decider.engine.orders().into_iter();
         orders.find(|other| other.target == *target && other.act.name() == act.name())
     }
 
     pub(super) fn shown(&self, order: &Order) -> Shown {
-        let now = self.service.engine.backend().wall();
+        let now = self.service.decider.engine.backend().wall();
         let key = match order.target.whose() {
             TargetKey::Everybody => None,
             whose => Some(whose.to_string()),
@@ -190,12 +199,6 @@ fn in_words(order: Option<&Order>) -> Box<dyn std::fmt::Display> {
             Box::new(Quoted(words))
         },
     )
-}
-
-/// A time of the wall clock, as everybody writes it.
-pub(crate) fn date(at: Timestamp) -> String {
-    let seconds = i64::try_from(at.as_nanos() / 1_000_000_000).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |at| at.to_string())
 }
 
 /// How it is told that something can't be ordered.

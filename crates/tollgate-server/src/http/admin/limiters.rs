@@ -8,9 +8,9 @@ use tollgate_engine::engine::{FoundLimit, LimiterState};
 use tollgate_engine::orders::Target;
 
 use super::keys::mode;
-use super::orders::date;
-use crate::http::{Session, Wrong};
-use crate::service::Store;
+use crate::decider::Store;
+use crate::http::session::{Session, Wrong};
+use crate::log::date;
 
 #[derive(Serialize)]
 struct Limiters {
@@ -74,7 +74,7 @@ struct Key {
 
 impl<B: Store> Session<B> {
     pub(super) async fn limiters(&mut self) -> Result<(), Wrong> {
-        let engine = &self.service.engine;
+        let engine = &self.service.decider.engine;
         let mut limiters = Vec::new();
         for state in engine.limiter_states() {
             // A store would be asked for each of them, and a key has tokens of its own.
@@ -96,7 +96,7 @@ impl<B: Store> Session<B> {
     }
 
     pub(super) fn top(&mut self) -> Result<(), Wrong> {
-        let Some(top) = self.service.engine.top() else {
+        let Some(top) = self.service.decider.engine.top() else {
             return Err((404, "this service doesn't count who is refused".to_owned()));
         };
         let keys = top.keys.into_iter().map(|key| Key {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 
-use crate::listen::Address;
+use crate::address::Address;
 use crate::secret::Secret;
 
 /// Random bytes of a token.

@@ -9,12 +9,13 @@ use tollgate_engine::diff::{Change, Diff};
 use tollgate_engine::tally::{Tally, limiter_name};
 use tollgate_engine::verdict::DenyReason;
 
-use crate::http::{Session, Wrong, bad, read};
-use crate::listen::Peer;
+use super::record;
+use crate::address::Peer;
+use crate::decider::Store;
+use crate::http::body::read;
+use crate::http::session::{Session, Wrong, bad};
 use crate::log::Level;
-use crate::operate::Operated;
-use crate::reload::Reloads;
-use crate::service::Store;
+use crate::reload::{Reloadable, Reloads};
 
 #[derive(Serialize)]
 struct Rules {
@@ -46,14 +47,7 @@ struct Reload<'d> {
     /// As `tollgate diff` tells it.
     text: String,
     changes: &'d [Change],
-    reloads: Counts,
-}
-
-#[derive(Serialize)]
-struct Counts {
-    ok: u64,
-    rejected: u64,
-    unchanged: u64,
+    reloads: Reloads,
 }
 
 #[derive(Deserialize)]
@@ -69,7 +63,7 @@ struct InForce {
 
 impl<B: Store> Session<B> {
     pub(super) fn rules(&mut self) -> Result<(), Wrong> {
-        let engine = &self.service.engine;
+        let engine = &self.service.decider.engine;
         let mut tallies: HashMap<_, _> = engine
             .tallies()
             .into_iter()
@@ -115,14 +109,19 @@ impl<B: Store> Session<B> {
             Ok(diff) => diff.summary(),
             Err((_, why)) => format!("refused: {why}"),
         };
-        self.service.record("admin reload", from, &[("now", &now)]);
+        record(
+            &self.service.monitor.log,
+            "admin reload",
+            from,
+            &[("now", &now)],
+        );
         self.tell_reload(&diff?)
     }
 
     /// Reads and compiles where nobody is served meanwhile.
     async fn off_thread(
         &self,
-        doing: impl FnOnce(&dyn Operated) -> Result<Diff, String> + Send + 'static,
+        doing: impl FnOnce(&dyn Reloadable) -> Result<Diff, String> + Send + 'static,
     ) -> Result<Diff, Wrong> {
         let service = Arc::clone(&self.service);
         let done = tokio::task::spawn_blocking(move || doing(&*service)).await;
@@ -136,12 +135,12 @@ impl<B: Store> Session<B> {
             summary: diff.summary(),
             text: diff.to_string(),
             changes: &diff.changes,
-            reloads: reloads.into(),
+            reloads,
         })
     }
 
     pub(super) fn log_level(&mut self) -> Result<(), Wrong> {
-        let level = self.service.log.level().to_string();
+        let level = self.service.monitor.log.level().to_string();
         self.tell(&InForce { level })
     }
 
@@ -151,10 +150,10 @@ impl<B: Store> Session<B> {
             .level
             .parse()
             .map_err(|why| bad(format!("level: {why}")))?;
-        let before = self.service.log.level();
-        self.service.log.set_level(level);
-        self.service
-            .record("admin log", from, &[("before", &before), ("now", &level)]);
+        let before = self.service.monitor.log.level();
+        self.service.monitor.log.set_level(level);
+        let fields: [(&str, &dyn std::fmt::Display); 2] = [("before", &before), ("now", &level)];
+        record(&self.service.monitor.log, "admin log", from, &fields);
         self.log_level()
     }
 }
@@ -175,16 +174,6 @@ impl Rule {
             shadow_denied: count(|tally| tally.shadow_denied),
             missing_key: count(|tally| tally.missing_key),
             reasons: reasons.collect(),
-        }
-    }
-}
-
-impl From<Reloads> for Counts {
-    fn from(reloads: Reloads) -> Self {
-        Self {
-            ok: reloads.ok,
-            rejected: reloads.rejected,
-            unchanged: reloads.unchanged,
         }
     }
 }

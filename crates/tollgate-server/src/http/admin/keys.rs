@@ -8,10 +8,13 @@ use tollgate_engine::policy::Mode;
 
 use super::asked::{Asked, Takes};
 use super::orders::{Shown, wrong};
-use crate::http::{Session, Wrong, bad, read};
-use crate::listen::Peer;
+use super::record;
+use crate::address::Peer;
+use crate::answers::LOST;
+use crate::decider::Store;
+use crate::http::body::read;
+use crate::http::session::{Session, Wrong, bad};
 use crate::log::Quoted;
-use crate::service::{LOST, Store};
 
 #[derive(Serialize)]
 struct Keys {
@@ -83,14 +86,14 @@ impl<B: Store> Session<B> {
     }
 
     async fn look_for(&mut self, asked: &Asked<'_>) -> Result<(), Wrong> {
-        asked.check(Takes::Target, self.service.bounds.arguments)?;
+        asked.check(Takes::Target, self.service.decider.bounds.arguments)?;
         let found = self.found(&asked.target()?).await?;
         let keys = found.iter().map(|found| self.key(found)).collect();
         self.tell(&Keys { keys })
     }
 
     async fn found(&self, target: &Target) -> Result<Vec<Found>, Wrong> {
-        let Ok(found) = self.service.engine.find_async(target).await;
+        let Ok(found) = self.service.decider.engine.find_async(target).await;
         found.map_err(wrong)
     }
 
@@ -107,11 +110,16 @@ impl<B: Store> Session<B> {
 
     pub(super) async fn reset(&mut self, body: &[u8], from: Peer) -> Result<(), Wrong> {
         let asked: Asked<'_> = read(body).map_err(bad)?;
-        asked.check(Takes::Reset, self.service.bounds.arguments)?;
+        asked.check(Takes::Reset, self.service.decider.bounds.arguments)?;
         let target = asked.target()?;
         let before = in_words(&self.found(&target).await?);
         let scope = asked.reset_scope();
-        let Ok(reset) = self.service.engine.reset_async(&target, scope).await;
+        let Ok(reset) = self
+            .service
+            .decider
+            .engine
+            .reset_async(&target, scope)
+            .await;
         let reset = reset.map_err(wrong)?;
         let now = match reset.gift {
             Gift::Given => in_words(&self.found(&target).await?),
@@ -120,7 +128,7 @@ impl<B: Store> Session<B> {
         let whose = Quoted(target.to_string());
         let said: [(&str, &dyn std::fmt::Display); 3] =
             [("key", &whose), ("before", &before), ("now", &now)];
-        self.service.record("admin reset", from, &said);
+        record(&self.service.monitor.log, "admin reset", from, &said);
         match reset.gift {
             Gift::Given => self.tell(&WasReset {
                 rules: reset.rules.iter().map(ResetOf::new).collect(),

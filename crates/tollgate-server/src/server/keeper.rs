@@ -11,12 +11,13 @@ use tollgate::clock::{Clock, Monotonic};
 use tollgate_engine::Policy;
 use tollgate_engine::backend::Memory;
 
-use super::folder::Folder;
-use super::{StateOptions, snapshot};
+use crate::cells::Here;
+use crate::decider::Store;
 use crate::health::Concern;
 use crate::log::Level;
-use crate::service::{Service, Store};
+use crate::service::Service;
 use crate::start_error::StartError;
+use crate::state::{Folder, StateOptions, Uptime, save_snapshot};
 
 /// Begins to keep the state of a service that is about to serve.
 pub(crate) type Begin<B> = Box<dyn FnOnce(&Arc<Service<B>>) -> Result<Keeper, StartError> + Send>;
@@ -29,7 +30,7 @@ pub(super) fn begin<C: Clock + 'static, W: Clock + 'static>(
     lost: Vec<String>,
 ) -> Begin<Memory<C, W>>
 where
-    Memory<C, W>: Store<Cells = crate::cells::Here<C>>,
+    Memory<C, W>: Store<Cells = Here<C>>,
 {
     Box::new(move |service| {
         let mut saver = Saver {
@@ -47,7 +48,7 @@ where
             let why = format!(
                 "state couldn't be read at the start, so what was spent before is forgotten: {why}"
             );
-            service.health.raise(Concern::Restore, why);
+            service.monitor.health.raise(Concern::Restore, why);
             service
                 .state
                 .tell(|told| told.set_aside = lost.len() as u64);
@@ -148,11 +149,11 @@ impl Drop for Keeper {
 /// Saves one service.
 struct Saver<C: Clock + 'static, W: Clock + 'static>
 where
-    Memory<C, W>: Store<Cells = crate::cells::Here<C>>,
+    Memory<C, W>: Store<Cells = Here<C>>,
 {
     service: Arc<Service<Memory<C, W>>>,
     folder: Folder,
-    uptime: fn() -> Option<super::Uptime>,
+    uptime: fn() -> Option<Uptime>,
     /// Tells how long saving takes.
     clock: Monotonic,
     /// What the latest snapshot holds.
@@ -174,14 +175,14 @@ struct Mark {
 
 impl<C: Clock + 'static, W: Clock + 'static> Saver<C, W>
 where
-    Memory<C, W>: Store<Cells = crate::cells::Here<C>>,
+    Memory<C, W>: Store<Cells = Here<C>>,
 {
     /// Saves if there is something to save, and tells what came of it.
     fn turn(&mut self, turn: Turn) {
         let quotas = match turn {
             Turn::Interval => self.quotas(),
             Turn::End => {
-                let flushed = self.service.engine.backend().flush_quotas();
+                let flushed = self.service.decider.engine.backend().flush_quotas();
                 flushed.map_err(|error| error.to_string())
             }
         };
@@ -195,7 +196,7 @@ where
 
     /// How quotas fare, which save themselves.
     fn quotas(&mut self) -> Result<(), String> {
-        let stats = self.service.engine.backend().quota_stats();
+        let stats = self.service.decider.engine.backend().quota_stats();
         let more = stats.failed_flushes - self.failed_flushes;
         self.failed_flushes = stats.failed_flushes;
         if more > 0 {
@@ -205,11 +206,11 @@ where
     }
 
     fn mark(&self) -> Mark {
-        let (engine, cells) = (&self.service.engine, &self.service.cells);
+        let (engine, cells) = (&self.service.decider.engine, &self.service.decider.cells);
         // Whatever is decided or settled from here on is seen as a change the next time.
         let decided = engine.backend().changes() + cells.changes();
         Mark {
-            changes: decided + self.service.holds.settled(),
+            changes: decided + self.service.decider.holds.settled(),
             policy: engine.policy(),
             orders: engine
                 .orders()
@@ -233,14 +234,19 @@ where
     fn save(&mut self) -> Result<(), String> {
         let (service, mark, begun) = (&self.service, self.mark(), self.clock.now());
         let path = self.folder.snapshot();
-        let saved = snapshot::save((&service.engine, &service.cells), &path, self.uptime);
+        let saved = save_snapshot(
+            &service.decider.engine,
+            &service.decider.cells,
+            &path,
+            self.uptime,
+        );
         let keys = saved.map_err(|error| {
             service.state.tell(|told| told.failures += 1);
             error.to_string()
         })?;
         let bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
         let took = self.clock.now() - begun;
-        let wall = service.engine.backend().times().wall;
+        let wall = service.decider.engine.backend().times().wall;
         service.state.tell(|told| {
             told.last_saved_unix = (wall - Timestamp::ZERO).as_secs();
             (told.keys, told.bytes, told.took) = (keys, bytes, took);
@@ -252,7 +258,7 @@ where
 
     /// Says what came of it, once for each reason.
     fn tell(&mut self, saved: Result<(), String>, turn: Turn) {
-        let (log, health) = (&self.service.log, &self.service.health);
+        let (log, health) = (&self.service.monitor.log, &self.service.monitor.health);
         let why = saved.err();
         match (&why, turn) {
             (None, _) if self.failing.is_some() => {

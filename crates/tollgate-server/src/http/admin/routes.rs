@@ -1,7 +1,8 @@
 //! What can be asked on the admin listener, and by which methods: `GET` never changes anything.
 
 use super::orders::Ordered;
-use crate::http::{Request, Wrong};
+use crate::http::request::Request;
+use crate::http::session::Wrong;
 
 /// What an operator asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,13 +1,19 @@
-//! How many connections of a listener may be open, and who makes room while handshakes take their time.
+//! How many connections may be open: of a listener, of all together by the file descriptors that the system grants, and who
+//! makes room while handshakes take their time.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::oneshot;
 
-use super::Listener;
+use crate::address::Network;
+
+/// What listeners, files, the store and operators have to themselves; less where there are few.
+const RESERVE: usize = 128;
+/// Where the system knows no bound.
+const MANY: u64 = 1 << 20;
 
 /// How many connections are open, and may be.
 #[derive(Debug)]
@@ -36,17 +42,20 @@ impl Shared {
     }
 }
 
-/// Where clients come from: an address, or for IPv6 the network of one, of which each has as many as he likes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Network(u128);
-
 /// Handshakes that aren't over, by when they began: who drops one's sender has its place.
 #[derive(Debug, Default)]
 struct Beginning {
     next: u64,
-    waiting: BTreeMap<u64, (Option<Network>, oneshot::Sender<()>)>,
+    waiting: BTreeMap<u64, (Network, oneshot::Sender<()>)>,
     /// How many of them come from where.
-    from: HashMap<Option<Network>, usize>,
+    from: HashMap<Network, usize>,
+}
+
+/// How connections of a listener begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begins {
+    Immediately,
+    WithHandshake,
 }
 
 /// One of the connections that may be open.
@@ -57,29 +66,19 @@ pub(crate) struct Place {
     begun: Option<(u64, oneshot::Receiver<()>)>,
 }
 
-impl Network {
-    pub(super) fn of(address: IpAddr) -> Self {
-        match address.to_canonical() {
-            IpAddr::V4(address) => Self(u128::from(address.to_bits())),
-            IpAddr::V6(address) => Self(address.to_bits() >> 64 << 64),
-        }
-    }
-}
-
 impl Open {
-    pub(crate) fn new(most: usize, shared: &Arc<Shared>, listener: &Listener) -> Arc<Self> {
-        let is_tls = matches!(listener, Listener::Tcp(_, Some(_)));
+    pub(crate) fn new(most: usize, shared: &Arc<Shared>, begins: Begins) -> Arc<Self> {
         Arc::new(Self {
             now: AtomicUsize::new(0),
             most,
             shared: Arc::clone(shared),
-            beginning: is_tls.then(Mutex::default),
+            beginning: (begins == Begins::WithHandshake).then(Mutex::default),
         })
     }
 
     /// A place for one more. If all are taken, one that is only beginning makes room: those who connect and say nothing
     /// mustn't keep others out.
-    pub(super) fn enter(self: &Arc<Self>, from: Option<Network>) -> Option<Place> {
+    pub(crate) fn enter(self: &Arc<Self>, from: Network) -> Option<Place> {
         let has_room = (self.now.fetch_add(1, Ordering::Relaxed) < self.most)
             & (self.shared.now.fetch_add(1, Ordering::Relaxed) < self.shared.most);
         let mut place = Place {
@@ -106,7 +105,7 @@ impl Open {
     }
 
     /// Ends those whose handshake isn't over.
-    pub(super) fn end_beginning(&self) {
+    pub(crate) fn end_beginning(&self) {
         if let Some(mut beginning) = self.beginning() {
             beginning.waiting.clear();
             beginning.from.clear();
@@ -120,7 +119,7 @@ impl Open {
 }
 
 impl Beginning {
-    fn add(&mut self, from: Option<Network>) -> (u64, oneshot::Receiver<()>) {
+    fn add(&mut self, from: Network) -> (u64, oneshot::Receiver<()>) {
         let (wanted, receiver) = oneshot::channel();
         let id = self.next;
         self.next += 1;
@@ -184,9 +183,53 @@ impl Drop for Place {
     }
 }
 
+/// How many file descriptors there are, and for whom. A process without a free one accepts nobody, reads no policy and answers
+/// no probe, so clients get all but a reserve, and whoever comes beyond that is told so at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Descriptors {
+    pub(crate) limit: usize,
+}
+
+impl Descriptors {
+    /// Raises the soft limit to the hard one. Where that isn't allowed, the soft one stays.
+    pub(crate) fn raise() -> Self {
+        let found = getrlimit(Resource::Nofile);
+        let hard = found.maximum.unwrap_or(MANY);
+        let mut limit = found.current.unwrap_or(hard);
+        let wanted = Rlimit {
+            current: Some(hard),
+            maximum: found.maximum,
+        };
+        if limit < hard && setrlimit(Resource::Nofile, wanted).is_ok() {
+            limit = hard;
+        }
+        Self {
+            limit: usize::try_from(limit).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// What no client gets.
+    pub(crate) fn reserve(self) -> usize {
+        RESERVE.min(self.limit / 4)
+    }
+
+    /// Connections of clients, over all listeners.
+    pub(crate) fn for_clients(self) -> usize {
+        self.limit - self.reserve()
+    }
+
+    /// Connections of each listener for operators and scrapes.
+    pub(crate) fn for_operators(self) -> usize {
+        self.reserve() / 4
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
+    use crate::address::Peer;
 
     fn open(most: usize) -> Arc<Open> {
         Arc::new(Open {
@@ -197,8 +240,8 @@ mod tests {
         })
     }
 
-    fn network(text: &str) -> Option<Network> {
-        Some(Network::of(text.parse().unwrap()))
+    fn network(text: &str) -> Network {
+        Peer::Tcp((text.parse::<IpAddr>().unwrap(), 1).into()).network()
     }
 
     #[test]
@@ -226,12 +269,12 @@ mod tests {
                 beginning: None,
             })
         };
-        let (one, other) = (open(), open());
-        let first = one.enter(None).expect("room");
-        let _second = other.enter(None).expect("room");
-        assert!(one.enter(None).is_none() && other.enter(None).is_none());
+        let (one, other, here) = (open(), open(), Peer::Gone.network());
+        let first = one.enter(here).expect("room");
+        let _second = other.enter(here).expect("room");
+        assert!(one.enter(here).is_none() && other.enter(here).is_none());
         drop(first);
-        assert!(other.enter(None).is_some());
+        assert!(other.enter(here).is_some());
     }
 
     #[test]
@@ -250,5 +293,17 @@ mod tests {
             .filter_map(|mut place| place.is_kept().then_some(()));
         assert_eq!(kept.count(), 3);
         assert_eq!(network("::ffff:192.0.2.1"), network("192.0.2.1"));
+    }
+
+    #[test]
+    fn clients_get_all_but_a_reserve() {
+        for (limit, clients, operators) in [(256, 192, 16), (1_024, 896, 32), (65_536, 65_408, 32)]
+        {
+            let own = Descriptors { limit };
+            assert_eq!(
+                (own.for_clients(), own.for_operators()),
+                (clients, operators)
+            );
+        }
     }
 }
