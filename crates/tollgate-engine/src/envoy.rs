@@ -62,7 +62,6 @@ pub use decode::{Decoded, decode};
 pub use hidden::Hidden;
 pub(crate) use key::path_name;
 pub use key::{asked_key, counter_key, metric_name};
-pub(crate) use verdict::unit_of;
 pub use verdict::{
     Charge, CurrentLimit, Status, StatusCode, charge, drop_replaced, overall, status, tightest,
 };

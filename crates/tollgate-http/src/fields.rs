@@ -7,7 +7,6 @@ use std::time::Duration;
 use tollgate_core::{Decision, Outcome, Rate};
 
 use crate::dialect::Dialect;
-use crate::json;
 
 /// The largest integer of a structured field (RFC 9651).
 const LARGEST: u64 = 999_999_999_999_999;
@@ -203,8 +202,9 @@ pub(crate) trait Sink {
     /// Its value goes on.
     fn text(&mut self, text: &str);
 
+    #[inline]
     fn number(&mut self, value: u64) {
-        self.text(json::digits(value, &mut [0; 20]));
+        self.text(itoa::Buffer::new().format(value));
     }
 
     /// The fields `RateLimit-Policy` and `RateLimit` of one limit, as the eighth draft has them.

@@ -9,7 +9,7 @@
 //! A carrier asks ([`Guard::ask`], and [`Guard::answer`] if that takes time; if the limits have changed meanwhile it asks once
 //! more). A request that passes has a [`Ticket`]: with the head
 //! of its answer it becomes [`Fields`] and a [`Rest`], which lives until the body has ended. Of one that doesn't,
-//! [`Guard::tell`] makes the answer.
+//! [`Guard::admit`] makes the answer.
 
 use std::fmt;
 
@@ -39,7 +39,7 @@ mod spread;
 mod tarpit;
 
 pub use after::{Counts, CountsIf, Reply, Settle, Usage, Used, ending_of};
-pub use answers::{Answers, Failed, Form, Refused};
+pub use answers::{Answers, Form, Refused};
 pub use asking::{Arrived, Later};
 pub use at_once::{AtOnce, Slot, SlotWait};
 pub use block::Block;
@@ -122,6 +122,13 @@ impl Terms<'_> {
     }
 }
 
+/// Whether denied requests are turned away, or only logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Enforce,
+    Shadow,
+}
+
 /// What came of asking.
 #[derive(Debug)]
 pub enum Asked<A, Q> {
@@ -168,9 +175,9 @@ pub enum Judged<H> {
 pub enum Admission<H: Held> {
     /// It may go on, with this.
     Passed(Ticket<H>),
-    /// It may not: [`Guard::tell`] makes the answer.
+    /// It may not: [`Guard::admit`] makes the answer.
     Refused(Box<Denial>),
-    /// It can't be said, because of a mistake in the service: [`Guard::tell_failed`] makes the answer.
+    /// It can't be said, because of a mistake in the service: [`Guard::admit`] makes the answer.
     Failed(Mistake),
 }
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use pin_project_lite::pin_project;
-use tollgate_http::guard::{Failed, Held, Refused, Ticket};
+use tollgate_http::guard::{Held, Refused, Ticket};
 
 use crate::bodies::Bodies;
 use crate::reply::{replace, write};
@@ -108,24 +108,14 @@ where
     }
 }
 
-/// The answer to a refused request.
-pub(crate) fn refusal<O, H: Held, M: Bodies<O, H>>(refused: Refused) -> Response<M::Body> {
-    let mut response = Response::new(M::refusal(refused.body));
+/// The answer to a refused request, whose body this makes of its bytes.
+pub(crate) fn refusal<B>(refused: Refused, body: impl FnOnce(Bytes) -> B) -> Response<B> {
+    let mut response = Response::new(body(refused.body));
     *response.status_mut() =
         StatusCode::from_u16(refused.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
     let headers = response.headers_mut();
     headers.reserve(refused.fields.len());
     write(refused.fields, headers, replace);
-    response
-}
-
-/// The answer to a request of which nothing can be said.
-#[cold]
-pub(crate) fn failure<O, H: Held, M: Bodies<O, H>>(failed: Failed) -> Response<M::Body> {
-    let mut response = Response::new(M::refusal(Bytes::new()));
-    *response.status_mut() =
-        StatusCode::from_u16(failed.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    write(failed.fields, response.headers_mut(), replace);
     response
 }
 

@@ -10,7 +10,7 @@ use super::fields::{Fields, Written};
 use super::memo;
 use super::missing::{KeySource, MissingKey};
 use super::request::Request;
-use crate::{DenyReason, Dialect, Refusal, Shown, fields, grpc};
+use crate::{DenyReason, Dialect, Refusal, Shown, fields, grpc, retry_after};
 
 const PROBLEM_TYPE: Bytes = Bytes::from_static(Refusal::PROBLEM_TYPE.as_bytes());
 const JSON_TYPE: Bytes = Bytes::from_static(b"application/json");
@@ -59,16 +59,6 @@ pub struct Refused {
     pub fields: Fields,
     /// The body, which may be empty.
     pub body: Bytes,
-}
-
-/// The answer to a request of which nothing can be said, ready to be sent. It has no body.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Failed {
-    /// The status of HTTP.
-    pub status: u16,
-    /// Header fields.
-    pub fields: Fields,
 }
 
 impl Default for Answers {
@@ -153,20 +143,8 @@ impl Answers {
     }
 
     /// What a refused request is answered, which is told to come again after so many seconds.
-    pub(super) fn refused(
-        &self,
-        request: &(impl Request + ?Sized),
-        denial: &Denial,
-        retry_after: Option<u64>,
-    ) -> Refused {
-        let refusal = Refusal {
-            reason: denial.reason,
-            limit: &denial.limit,
-            retry_after,
-        };
-        if request.is_grpc() {
-            return grpc_refused(&refusal, denial);
-        }
+    pub(super) fn refused(&self, denial: &Denial, retry_after: Option<u64>) -> Refused {
+        let refusal = denial.refusal(retry_after);
         let mut fields = Written::default();
         denial.show_limits(|limits| match limits {
             [_, ..] if !self.dialects.is_empty() => self.show(limits, &mut fields),
@@ -242,30 +220,52 @@ impl Answers {
 }
 
 /// The answer to a request of which nothing can be said: 500 without a word, or what gRPC has in its place.
-pub(super) fn failed(request: &(impl Request + ?Sized)) -> Failed {
+#[cold]
+pub(super) fn failed(request: &(impl Request + ?Sized)) -> Refused {
     let mut fields = Written::default();
-    if !request.is_grpc() {
+    let status = if request.is_grpc() {
+        fields.push("content-type", "application/grpc");
+        let message = "The server can't tell whose request this is: its log says why";
+        grpc::write_failure(grpc::INTERNAL, message, |name, value| {
+            fields.push(name, value)
+        });
+        200
+    } else {
         fields.known("cache-control", NO_STORE);
-        return Failed {
-            status: 500,
-            fields: fields.into(),
-        };
-    }
-    fields.push("content-type", "application/grpc");
-    let message = "The server can't tell whose request this is: its log says why";
-    grpc::write_failure(grpc::INTERNAL, message, |name, value| {
-        fields.push(name, value)
-    });
-    Failed {
-        status: 200,
+        500
+    };
+    Refused {
+        reason: DenyReason::MissingKey,
+        status,
         fields: fields.into(),
+        body: Bytes::new(),
+    }
+}
+
+impl Refused {
+    /// What a denied request is answered, unless a guard's settings say otherwise.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate_http::guard::{Denial, Refused};
+    ///
+    /// let refused = Refused::http(&Denial::blocked("denied", Some(Duration::from_secs(2))));
+    /// assert_eq!((refused.status, refused.fields.get("retry-after")), (429, Some("2")));
+    /// ```
+    pub fn http(denial: &Denial) -> Self {
+        Answers::new().refused(denial, retry_after(&denial.decision))
+    }
+
+    /// The same for a call of gRPC, which reads header fields alone.
+    pub fn grpc(denial: &Denial) -> Self {
+        grpc_refused(denial, retry_after(&denial.decision))
     }
 }
 
 /// By fields alone, as gRPC does.
-fn grpc_refused(refusal: &Refusal<'_>, denial: &Denial) -> Refused {
+pub(super) fn grpc_refused(denial: &Denial, retry_after: Option<u64>) -> Refused {
     // A client that waits for whole seconds doesn't come before the time that it was told.
-    let told = refusal.retry_after.map(Duration::from_secs);
+    let told = retry_after.map(Duration::from_secs);
     let wait = denial.wait().map(|wait| match told {
         Some(told) if told > wait.saturating_add(Duration::from_secs(1)) => told,
         _ => wait,
@@ -281,7 +281,10 @@ fn grpc_refused(refusal: &Refusal<'_>, denial: &Denial) -> Refused {
             let message = format!("The call lacks {}", missing.wanted);
             grpc::write_failure(code, &message, |name, value| fields.push(name, value));
         }
-        None => grpc::write(refusal, wait, |name, value| fields.push(name, value)),
+        None => {
+            let refusal = denial.refusal(retry_after);
+            grpc::write(&refusal, wait, |name, value| fields.push(name, value));
+        }
     }
     Refused {
         reason: denial.reason,

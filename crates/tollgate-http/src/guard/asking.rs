@@ -1,20 +1,19 @@
 //! How a guard is asked: the way of a request, from its arrival to its ticket or its refusal.
 
 use std::fmt;
-use std::sync::atomic::Ordering;
 
 use super::after::Watch;
-use super::answers::{self, Failed, Refused};
+use super::answers::{self, Refused};
 use super::block::Whom;
 use super::denial::Denial;
 use super::fields::Fields;
-use super::hooks::{self, Came};
+use super::hooks;
 use super::missing::MissingKey;
 use super::readying::ServiceWait;
 use super::request::Request;
-use super::set_up::{Before, Guard, Mode};
+use super::set_up::{Before, Guard};
 use super::tarpit::Stuck;
-use super::{Admission, Asked, Judged, Limits, Look, Mistake, Outdated, Terms, Ticket};
+use super::{Admission, Asked, Judged, Limits, Look, Mode, Outdated, Terms, Ticket};
 use crate::{DenyReason, retry_after};
 
 /// What has to be asked, or waited for, before it is known what becomes of a request.
@@ -54,7 +53,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         if !is_simple {
             return Err(self.ask(request));
         }
-        match self.limits.glance(request, &self.terms(None)) {
+        match self.limits().glance(request, &self.terms(None)) {
             Look::Passed(fields) => Ok(fields),
             Look::Over(asked) => Err(self.found(asked, None, Offender::default())),
             Look::Unclear => Err(self.ask(request)),
@@ -95,7 +94,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         cost: Option<u64>,
         offender: Offender,
     ) -> Arrived<L::Held, L::Question> {
-        let asked = self.limits.ask(request, &self.terms(cost));
+        let asked = self.limits().ask(request, &self.terms(cost));
         self.found(asked, cost, offender)
     }
 
@@ -146,7 +145,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
             What::Tarpit(denial, stuck) => (denial, stuck),
             What::Limits(question) => {
                 let terms = self.terms(cost);
-                let denial = match self.limits.answer(question, &terms).await {
+                let denial = match self.limits().answer(question, &terms).await {
                     Judged::Refused(denial) => denial,
                     Judged::Outdated => return Err(Outdated),
                     judged => return Ok(self.admission(judged)),
@@ -194,7 +193,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     #[inline]
     pub fn takes_time(&self) -> bool {
         let before = self.before.as_ref();
-        self.limits.takes_time() || before.is_some_and(|before| before.pit.is_some())
+        self.limits().takes_time() || before.is_some_and(|before| before.pit.is_some())
     }
 
     /// A place among those who passed and wait for the service to become ready.
@@ -204,7 +203,23 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     pub fn wait_for_service(&self) -> Result<ServiceWait<'_>, Box<Denial>> {
         self.readying
             .wait()
-            .inspect_err(|denial| self.log_refusal(denial))
+            .inspect_err(|denial| self.log.denied(denial, self.mode))
+    }
+
+    /// The ticket of a request that may go on, or the answer to one that may not.
+    ///
+    /// # Errors
+    /// The answer.
+    pub fn admit(
+        &self,
+        request: &R,
+        admission: Admission<L::Held>,
+    ) -> Result<Ticket<L::Held>, Refused> {
+        match admission {
+            Admission::Passed(ticket) => Ok(ticket),
+            Admission::Refused(denial) => Err(self.tell(request, &denial)),
+            Admission::Failed(_) => Err(answers::failed(request)),
+        }
     }
 
     /// The answer to a request that was refused.
@@ -217,17 +232,15 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
             }
             (_, told) => told,
         };
-        let mut refused = self.answers.refused(request, denial, told);
+        let mut refused = if request.is_grpc() {
+            answers::grpc_refused(denial, told)
+        } else {
+            self.answers.refused(denial, told)
+        };
         if let Some(change) = &self.handler {
             change(request, denial, &mut refused);
         }
         refused
-    }
-
-    /// The answer to a request of which nothing can be said: 500, and for a call of gRPC `INTERNAL`.
-    #[cold]
-    pub fn tell_failed(&self, request: &R) -> Failed {
-        answers::failed(request)
     }
 
     #[inline(always)]
@@ -243,7 +256,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
             // Only said of what takes time: here it would have no one to ask again.
             Judged::Outdated => Admission::Refused(Box::new(Denial::unasked(&Outdated))),
             Judged::Failed(why) => {
-                self.log_mistake(&why);
+                self.log.mistake(&why);
                 match self.mode {
                     Mode::Enforce => Admission::Failed(why),
                     // Who tries it out hears of the mistake, and its clients don't.
@@ -261,7 +274,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         cost: Option<u64>,
         offender: Offender,
     ) -> Arrived<L::Held, L::Question> {
-        self.log_refusal(&denial);
+        self.log.denied(&denial, self.mode);
         if self.mode == Mode::Shadow {
             return Asked::Now(Admission::Passed(Ticket::free()));
         }
@@ -290,34 +303,6 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
             }));
         }
         Asked::Now(Admission::Refused(denial))
-    }
-
-    /// As sparingly as refusals: whoever can send such a request can send many.
-    #[cold]
-    fn log_mistake(&self, why: &Mistake) {
-        if self.log.allow() {
-            let untold = self.untold.swap(0, Ordering::Relaxed);
-            tracing::error!(target: hooks::TARGET, untold, "{why}");
-        } else {
-            // Only a number for people; nothing is ordered by it.
-            self.untold.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn log_refusal(&self, denial: &Denial) {
-        if !hooks::is_heard(denial) {
-            return;
-        }
-        let came = match self.mode {
-            Mode::Enforce => Came::Refused,
-            Mode::Shadow => Came::Shadow,
-        };
-        if self.log.allow() {
-            hooks::refused(denial, came, self.untold.swap(0, Ordering::Relaxed));
-        } else {
-            // Only a number for people; nothing is ordered by it.
-            self.untold.fetch_add(1, Ordering::Relaxed);
-        }
     }
 }
 

@@ -9,7 +9,6 @@ use tollgate::{Decision, KeyedConcurrency, OnMissingKey, Outcome};
 
 use super::denial::Denial;
 use super::found::{Finder, Fingerprint, Found};
-use super::held::Held;
 use super::hooks;
 use super::keys::KeyOf;
 use super::request::Request;
@@ -42,10 +41,7 @@ pub struct AtOnce<K, C: Clock = Monotonic> {
 }
 
 /// A slot that a request holds.
-#[derive(Debug)]
-pub struct Slot<C: Clock = Monotonic> {
-    _permit: OwnedKeyedPermit<Fingerprint, C>,
-}
+pub type Slot<C = Monotonic> = OwnedKeyedPermit<Fingerprint, C>;
 
 /// A request that waits for a slot.
 pub struct SlotWait<C: Clock> {
@@ -101,7 +97,7 @@ impl<K, C: Clock> AtOnce<K, C> {
     fn judge<R: Request + ?Sized>(
         &self,
         print: Fingerprint,
-        taken: Result<OwnedKeyedPermit<Fingerprint, C>, NoPermit>,
+        taken: Result<Slot<C>, NoPermit>,
         terms: &Terms<'_>,
     ) -> Judged<Option<Slot<C>>>
     where
@@ -111,12 +107,12 @@ impl<K, C: Clock> AtOnce<K, C> {
             Ok(permit) => {
                 let limit = self.limiter.limit();
                 let left = limit.saturating_sub(permit.in_flight());
-                let decision = decision((limit, left), Outcome::Allowed);
+                let decision = decision(Outcome::Allowed, limit, left);
                 hooks::passed_or_not(&self.name, || print[0], &decision);
                 let fields = terms
                     .answers
                     .passed(|| Some(Shown::of(&self.name, &decision)));
-                let held = Some(Slot { _permit: permit });
+                let held = Some(permit);
                 Judged::Passed { held, fields }
             }
             Err(refused) => {
@@ -125,7 +121,7 @@ impl<K, C: Clock> AtOnce<K, C> {
                     _ => Outcome::Denied,
                 };
                 let occupancy = refused.occupancy();
-                let decision = decision((occupancy.limit, occupancy.available()), outcome);
+                let decision = decision(outcome, occupancy.limit, occupancy.available());
                 hooks::passed_or_not(&self.name, || print[0], &decision);
                 // Others have all the room that there is for keys: that is the server's.
                 let is_crowded = matches!(refused, NoPermit::TooManyKeys(_));
@@ -147,7 +143,7 @@ impl<K, C: Clock> AtOnce<K, C> {
     }
 }
 
-fn decision((limit, left): (u32, u32), outcome: Outcome) -> Decision {
+fn decision(outcome: Outcome, limit: u32, left: u32) -> Decision {
     // When one comes back, nobody knows.
     let wait = Duration::ZERO;
     Decision::new(outcome, limit.into(), left.into(), wait, wait)
@@ -195,8 +191,6 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for AtOnce<
         false
     }
 }
-
-impl<C: Clock + 'static> Held for Slot<C> {}
 
 impl<C: Clock> std::fmt::Debug for SlotWait<C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

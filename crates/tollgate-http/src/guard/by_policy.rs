@@ -18,7 +18,6 @@ use super::keys::Address;
 use super::request::Request;
 use super::{Asked, Judged, Limits, Settles, Terms};
 use crate::Answered;
-use crate::json::digit_bytes;
 
 /// The limits of a policy, whoever keeps the counts.
 ///
@@ -198,7 +197,7 @@ impl AddressText {
                 if at > 0 {
                     text.put(b".")?;
                 }
-                text.put(digit_bytes(u64::from(*part), &mut [0; 20]))
+                text.put(itoa::Buffer::new().format(*part).as_bytes())
             }),
             // The longest address has 39 signs.
             IpAddr::V6(six) => write!(text, "{six}"),

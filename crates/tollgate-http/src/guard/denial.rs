@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate::{Decision, Outcome};
 
 use super::missing::MissingKey;
-use crate::{DenyReason, Shown, status_of};
+use crate::{DenyReason, Refusal, Shown, status_of};
 
 /// Why a request may not go on: what limits find, and a guard makes an answer of.
 ///
@@ -152,6 +152,15 @@ impl Denial {
             .map(|(name, shown)| Shown { name, ..*shown })
             .collect();
         show(&limits)
+    }
+
+    /// What its client is told, who is to come again after so many seconds.
+    pub(super) fn refusal(&self, retry_after: Option<u64>) -> Refusal<'_> {
+        Refusal {
+            reason: self.reason,
+            limit: &self.limit,
+            retry_after,
+        }
     }
 
     /// How long to wait; none if it never passes.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tollgate::concurrency::Ending;
+use tollgate::concurrency::{Ending, Permit, PermitHome};
 use tollgate::stack::Hold;
 use tollgate_engine::verdict::Permits;
 
@@ -93,6 +93,9 @@ impl Held for Permits {
         self.tell(Ending::Dropped);
     }
 }
+
+/// A permit is released when it is dropped.
+impl<H: PermitHome + Send + 'static> Held for Permit<H> {}
 
 /// An estimate of one limit.
 #[derive(Debug)]

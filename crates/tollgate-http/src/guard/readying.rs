@@ -13,7 +13,7 @@ const MOST: usize = 10_000;
 /// Those who wait for the service.
 #[derive(Debug)]
 pub(super) struct Readying {
-    pub(super) most: usize,
+    most: usize,
     waiting: AtomicUsize,
 }
 
@@ -23,14 +23,16 @@ pub struct ServiceWait<'a>(&'a AtomicUsize);
 
 impl Default for Readying {
     fn default() -> Self {
-        Self {
-            most: MOST,
-            waiting: AtomicUsize::new(0),
-        }
+        Self::new(MOST)
     }
 }
 
 impl Readying {
+    pub(super) const fn new(most: usize) -> Self {
+        let waiting = AtomicUsize::new(0);
+        Self { most, waiting }
+    }
+
     pub(super) fn wait(&self) -> Result<ServiceWait<'_>, Box<Denial>> {
         // The count guards no other memory.
         let before = self.waiting.fetch_add(1, Ordering::Relaxed);

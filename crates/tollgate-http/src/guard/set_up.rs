@@ -2,24 +2,23 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tollgate::clock::Monotonic;
-use tollgate::{Clock, LimitError, Limiter, Rate};
+use tollgate::{Clock, LimitError, Rate};
 
 use super::after::{After, Counts, Settle};
 use super::answers::{Answers, Refused};
 use super::block::{AnyClock, Block, Blocks};
 use super::cost::Cost;
 use super::denial::Denial;
-use super::hooks;
+use super::hooks::{self, DenialLog};
 use super::keys::KeyOf;
 use super::readying::Readying;
 use super::request::Request;
 use super::spread::Spread;
 use super::tarpit::{Pit, Tarpit};
-use super::{Limits, Settles};
+use super::{Limits, Mode, Settles};
 
 /// Paths that only machines ask, which should know whether a service lives however much it has to do.
 const PROBES: [&str; 4] = ["/healthz", "/readyz", "/livez", "/metrics"];
@@ -43,25 +42,24 @@ const LOGGED: Rate = Rate::per_second(10);
 /// }
 /// ```
 pub struct Guard<R: ?Sized, L> {
-    pub(super) limits: L,
+    limits: Counting<R, L>,
     pub(super) answers: Answers,
-    /// What most guards have none of, so that they pay for one look.
-    pub(super) before: Option<Box<Before<R>>>,
+    /// Most guards have none, and pay for a single check of that.
+    pub(super) before: Option<Arc<Before<R>>>,
     pub(super) after: Option<Arc<After>>,
     pub(super) mode: Mode,
     pub(super) handler: Option<Handler<R>>,
-    pub(super) spread: Option<Spread>,
-    pub(super) log: Limiter<AnyClock>,
-    pub(super) untold: AtomicU64,
-    pub(super) readying: Readying,
+    pub(super) spread: Option<Arc<Spread>>,
+    pub(super) log: Arc<DenialLog>,
+    pub(super) readying: Arc<Readying>,
     clock: AnyClock,
 }
 
-/// Whether refusals are refusals.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
-    Enforce,
-    Shadow,
+/// Where a guard's limits are.
+enum Counting<R: ?Sized, L> {
+    Own(L),
+    /// In this guard, which was shared when the settings of the other one changed.
+    With(Arc<Guard<R, L>>),
 }
 
 /// What is looked at before limits are asked: who is served whatever they say, who isn't and who waits for that, and what a
@@ -70,13 +68,13 @@ pub(super) struct Before<R: ?Sized> {
     pub(super) exempt: Vec<Predicate<R>>,
     pub(super) cost: Option<CostOf<R>>,
     pub(super) deny: Vec<Predicate<R>>,
-    pub(super) blocks: Option<Blocks<R>>,
-    pub(super) pit: Option<Pit<R>>,
+    pub(super) blocks: Option<Arc<Blocks<R>>>,
+    pub(super) pit: Option<Arc<Pit<R>>>,
 }
 
-pub(super) type Predicate<R> = Box<dyn Fn(&R) -> bool + Send + Sync>;
-pub(super) type CostOf<R> = Box<dyn Fn(&R) -> u64 + Send + Sync>;
-pub(super) type Handler<R> = Box<dyn Fn(&R, &Denial, &mut Refused) + Send + Sync>;
+pub(super) type Predicate<R> = Arc<dyn Fn(&R) -> bool + Send + Sync>;
+pub(super) type CostOf<R> = Arc<dyn Fn(&R) -> u64 + Send + Sync>;
+pub(super) type Handler<R> = Arc<dyn Fn(&R, &Denial, &mut Refused) + Send + Sync>;
 
 impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     /// A guard that asks these limits about every request.
@@ -89,18 +87,44 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         }
         let clock: AnyClock = Arc::new(Monotonic::new());
         Self {
-            limits,
+            limits: Counting::Own(limits),
             answers: Answers::new(),
             before: None,
             after: None,
             mode: Mode::Enforce,
             handler: None,
             spread: None,
-            log: Limiter::with_clock(LOGGED, Arc::clone(&clock)),
-            untold: AtomicU64::new(0),
-            readying: Readying::default(),
+            log: Arc::new(DenialLog::new(LOGGED, &clock)),
+            readying: Arc::default(),
             clock,
         }
+    }
+
+    /// The same guard with other settings. If others share it, it stays as it is for them, and both count together.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tollgate_http::guard::{Guard, Limits, Request};
+    ///
+    /// fn trial<R: Request, L: Limits<R>>(guard: &Arc<Guard<R, L>>) -> Arc<Guard<R, L>> {
+    ///     Guard::with(Arc::clone(guard), Guard::shadow)
+    /// }
+    /// ```
+    #[must_use]
+    pub fn with(this: Arc<Self>, change: impl FnOnce(Self) -> Self) -> Arc<Self> {
+        let own = Arc::try_unwrap(this).unwrap_or_else(|shared| Self {
+            answers: shared.answers.clone(),
+            before: shared.before.clone(),
+            after: shared.after.clone(),
+            mode: shared.mode,
+            handler: shared.handler.clone(),
+            spread: shared.spread.clone(),
+            log: Arc::clone(&shared.log),
+            readying: Arc::clone(&shared.readying),
+            clock: Arc::clone(&shared.clock),
+            limits: Counting::With(shared),
+        });
+        Arc::new(change(own))
     }
 
     /// How clients are told.
@@ -120,7 +144,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     /// No limit is for requests like this, either.
     #[must_use]
     pub fn exempt(mut self, is_exempt: impl Fn(&R) -> bool + Send + Sync + 'static) -> Self {
-        self.before().exempt.push(Box::new(is_exempt));
+        self.before().exempt.push(Arc::new(is_exempt));
         self
     }
 
@@ -142,14 +166,14 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     /// Whoever is on this list, and on no other that lets it in, isn't served.
     #[must_use]
     pub fn deny(mut self, is_listed: impl Fn(&R) -> bool + Send + Sync + 'static) -> Self {
-        self.before().deny.push(Box::new(is_listed));
+        self.before().deny.push(Arc::new(is_listed));
         self
     }
 
     /// What requests cost: one, unless said otherwise. What costs 0 passes, and is shown what is left.
     #[must_use]
     pub fn cost(mut self, cost: impl Fn(&R) -> u64 + Send + Sync + 'static) -> Self {
-        self.before().cost = Some(Box::new(cost));
+        self.before().cost = Some(Arc::new(cost));
         self
     }
 
@@ -173,7 +197,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     /// Times that can't be kept.
     pub fn block(mut self, block: Block, key: impl KeyOf<R>) -> Result<Self, LimitError> {
         let blocks = Blocks::new(block, key, Arc::clone(&self.clock))?;
-        self.before().blocks = Some(blocks);
+        self.before().blocks = Some(Arc::new(blocks));
         Ok(self)
     }
 
@@ -181,7 +205,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     #[must_use]
     pub fn tarpit(mut self, tarpit: Tarpit, key: impl KeyOf<R>) -> Self {
         let pit = Pit::new(tarpit, key, Arc::clone(&self.clock));
-        self.before().pit = Some(pit);
+        self.before().pit = Some(Arc::new(pit));
         self
     }
 
@@ -199,8 +223,8 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     /// }
     /// ```
     #[must_use]
-    pub const fn max_waiting(mut self, most: usize) -> Self {
-        self.readying.most = most;
+    pub fn max_waiting(mut self, most: usize) -> Self {
+        self.readying = Arc::new(Readying::new(most));
         self
     }
 
@@ -209,7 +233,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     /// more than this.
     #[must_use]
     pub fn jitter(mut self, most: Duration) -> Self {
-        self.spread = Some(Spread::new(most, Arc::clone(&self.clock)));
+        self.spread = Some(Arc::new(Spread::new(most, Arc::clone(&self.clock))));
         self
     }
 
@@ -232,7 +256,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         mut self,
         change: impl Fn(&R, &Denial, &mut Refused) + Send + Sync + 'static,
     ) -> Self {
-        self.handler = Some(Box::new(change));
+        self.handler = Some(Arc::new(change));
         self
     }
 
@@ -240,25 +264,53 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     /// how many came before it that weren't.
     #[must_use]
     pub fn log(mut self, rate: Rate) -> Self {
-        self.log = Limiter::with_clock(rate, Arc::clone(&self.clock));
+        self.log = Arc::new(DenialLog::new(rate, &self.clock));
         self
     }
 
+    fn before(&mut self) -> &mut Before<R> {
+        Arc::make_mut(self.before.get_or_insert_default())
+    }
+}
+
+impl<R: ?Sized, L> Guard<R, L> {
     /// The limits.
-    pub const fn limits(&self) -> &L {
-        &self.limits
+    #[inline(always)]
+    pub fn limits(&self) -> &L {
+        match &self.limits {
+            Counting::Own(limits) => limits,
+            Counting::With(other) => other.shared_limits(),
+        }
     }
 
-    fn before(&mut self) -> &mut Before<R> {
-        self.before.get_or_insert_with(|| {
-            Box::new(Before {
-                exempt: Vec::new(),
-                cost: None,
-                deny: Vec::new(),
-                blocks: None,
-                pit: None,
-            })
-        })
+    /// Apart, as a function that calls itself isn't inlined.
+    #[cold]
+    fn shared_limits(&self) -> &L {
+        self.limits()
+    }
+}
+
+impl<R: ?Sized> Default for Before<R> {
+    fn default() -> Self {
+        Self {
+            exempt: Vec::new(),
+            cost: None,
+            deny: Vec::new(),
+            blocks: None,
+            pit: None,
+        }
+    }
+}
+
+impl<R: ?Sized> Clone for Before<R> {
+    fn clone(&self) -> Self {
+        Self {
+            exempt: self.exempt.clone(),
+            cost: self.cost.clone(),
+            deny: self.deny.clone(),
+            blocks: self.blocks.clone(),
+            pit: self.pit.clone(),
+        }
     }
 }
 
@@ -287,7 +339,7 @@ impl<R: ?Sized, L: fmt::Debug> fmt::Debug for Guard<R, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let before = self.before.as_deref();
         f.debug_struct("Guard")
-            .field("limits", &self.limits)
+            .field("limits", self.limits())
             .field("answers", &self.answers)
             .field("exempt", &before.map_or(0, |before| before.exempt.len()))
             .field("deny", &before.map_or(0, |before| before.deny.len()))

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 
+use percent_encoding::percent_decode_str;
 use tollgate_engine::Facts;
 use tollgate_engine::engine::Left;
 use tollgate_http::json;
@@ -137,30 +138,13 @@ pub(crate) fn decoded(text: &str) -> Result<Cow<'_, str>, Wrong> {
     if !text.contains(['%', '+']) {
         return Ok(Cow::Borrowed(text));
     }
+    let spaced = text.replace('+', " ");
+    let bytes: Vec<u8> = percent_decode_str(&spaced).collect();
+    // A percent sign without two digits is left as it is, and so nothing is taken away for it.
+    let is_encoded = text.len() == bytes.len() + 2 * text.matches('%').count();
+    let decoded = String::from_utf8(bytes).ok().filter(|_| is_encoded);
     let wrong = || bad(format!("{text}: it isn't percent-encoded text"));
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'+' => b' ',
-            b'%' => {
-                let (high, low) = (rest.next().and_then(digit), rest.next().and_then(digit));
-                high.zip(low)
-                    .map(|(high, low)| high << 4 | low)
-                    .ok_or_else(wrong)?
-            }
-            other => other,
-        });
-    }
-    String::from_utf8(bytes)
-        .map(Cow::Owned)
-        .map_err(|_| wrong())
-}
-
-fn digit(byte: u8) -> Option<u8> {
-    char::from(byte)
-        .to_digit(16)
-        .and_then(|digit| u8::try_from(digit).ok())
+    decoded.map(Cow::Owned).ok_or_else(wrong)
 }
 
 /// One limit: whose, which, how much of it, and when it is as if never used.

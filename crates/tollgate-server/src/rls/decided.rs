@@ -96,19 +96,7 @@ pub(super) fn by_rule(
 
 /// The unit of a limit, if it is by one of theirs.
 fn unit_of(kind: &LimitKind) -> Option<Unit> {
-    let window = kind.window()?;
-    let units = [
-        Unit::Second,
-        Unit::Minute,
-        Unit::Hour,
-        Unit::Day,
-        Unit::Week,
-        Unit::Month,
-        Unit::Year,
-    ];
-    units
-        .into_iter()
-        .find(|unit| Duration::from_secs(unit.seconds()) == window)
+    Unit::of(kind.window()?)
 }
 
 /// What trees have said.

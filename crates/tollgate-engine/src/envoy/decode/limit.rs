@@ -182,9 +182,9 @@ impl Reader<'_> {
         let Some(unit) = unit_of(&text) else {
             let problem = if text.is_empty() {
                 Diagnostic::error(BAD_UNIT, "rate_limit has no unit", at.span)
-                    .help(format!("use {}", UNITS.map(|(name, _)| name).join(", ")))
+                    .help(format!("use {}", Unit::ALL.map(Unit::name).join(", ")))
             } else {
-                not_a_word(BAD_UNIT, "unit", &text, &UNITS.map(|(name, _)| name), at)
+                not_a_word(BAD_UNIT, "unit", &text, &Unit::ALL.map(Unit::name), at)
             };
             self.problems.push(problem);
             return;
@@ -309,20 +309,7 @@ fn unlimited_with(name: &str, value: &Node) -> Diagnostic {
         .help(format!("leave out one: unlimited or {name}"))
 }
 
-/// Their units.
-const UNITS: [(&str, Unit); 7] = [
-    ("second", Unit::Second),
-    ("minute", Unit::Minute),
-    ("hour", Unit::Hour),
-    ("day", Unit::Day),
-    ("week", Unit::Week),
-    ("month", Unit::Month),
-    ("year", Unit::Year),
-];
-
 fn unit_of(text: &str) -> Option<Unit> {
-    let found = UNITS
-        .iter()
-        .find(|(name, _)| name.eq_ignore_ascii_case(text));
-    found.map(|(_, unit)| *unit)
+    let mut units = Unit::ALL.into_iter();
+    units.find(|unit| unit.name().eq_ignore_ascii_case(text))
 }
