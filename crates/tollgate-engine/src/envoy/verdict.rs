@@ -298,16 +298,8 @@ fn current_limit<'p>(leaf: &'p Leaf, tight: Option<(usize, &Decision)>) -> Curre
 
 /// The unit that lasts so long.
 pub(crate) fn unit_of(period: Duration) -> Option<Unit> {
-    const ALL: [Unit; 7] = [
-        Unit::Second,
-        Unit::Minute,
-        Unit::Hour,
-        Unit::Day,
-        Unit::Week,
-        Unit::Month,
-        Unit::Year,
-    ];
-    ALL.into_iter()
+    Unit::ALL
+        .into_iter()
         .find(|unit| Duration::from_secs(unit.seconds()) == period)
 }
 

@@ -26,6 +26,17 @@ pub enum Unit {
 }
 
 impl Unit {
+    /// All of them, the shortest first.
+    pub const ALL: [Self; 7] = [
+        Self::Second,
+        Self::Minute,
+        Self::Hour,
+        Self::Day,
+        Self::Week,
+        Self::Month,
+        Self::Year,
+    ];
+
     /// As envoyproxy/ratelimit's files say it.
     ///
     /// ```
