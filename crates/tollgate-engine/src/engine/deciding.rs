@@ -20,7 +20,7 @@ use super::{Conditions, Engine, runs};
 use crate::backend::Backend;
 use crate::envoy::StatusCode;
 use crate::facts::Facts;
-use crate::limits::{Answer, Check, LimitKind};
+use crate::limits::{Answer, Check, LimitKind, decisions};
 use crate::policy::Mode;
 use crate::verdict::{Findings, Said, Verdict};
 
@@ -311,7 +311,8 @@ impl<B: Backend> Engine<B> {
                     said.permits.shadows.extend(trees.take_permits());
                     let checks = gathered.enforced.checks.as_slice();
                     // What decided instead of a store has charged nothing there.
-                    let checks = if said.fallback.is_none() { checks } else { &[] };
+                    let is_charged = said.unavailable.is_none();
+                    let checks = if is_charged { checks } else { &[] };
                     let settling: Boxed<'_, ()> =
                         Box::pin(trees.settle_shadows(&self.backend, &mut said.permits, checks));
                     settling.await;
@@ -343,7 +344,7 @@ impl<B: Backend> Engine<B> {
         charged_to_trees: &[Check<'_>],
     ) {
         // What decided instead of a store has charged nothing there.
-        let is_charged = said.fallback.is_none();
+        let is_charged = said.unavailable.is_none();
         let mut unanswered = Unanswered::new(&self.backend, said);
         unanswered.is_charged(charged_to_trees);
         if is_charged {
@@ -353,10 +354,10 @@ impl<B: Backend> Engine<B> {
             let Some(entered) = unanswered.held.enter_in_shadow(gathered, number) else {
                 continue;
             };
-            if let Ok(mut answer) = self.backend.check(checks).await {
+            if let Ok(mut answer) = self.backend.ask(checks, None).await {
                 entered.hold(Beside::Asking, &mut answer);
                 self.count_in_shadow(rules, number, &answer);
-                if answer.allowed && answer.fallback.is_none() {
+                if answer.allowed && answer.unavailable.is_none() {
                     unanswered.is_charged(checks);
                 }
                 let said = &mut *unanswered.held;
@@ -407,17 +408,13 @@ impl<B: Backend> Engine<B> {
                 Ok((Answer::new(None, Decision::UNLIMITED), None))
             }
             (Remembered::Asking(asking), None) => {
-                let asked = match each {
-                    // Of one limit the answer tells all.
-                    Some(each) if checks.len() > 1 => {
-                        let asked = self.backend.check_each(checks).await;
-                        asked.map(|(answer, said)| {
-                            *each = said;
-                            answer
-                        })
-                    }
-                    _ => self.backend.check(checks).await,
-                };
+                let mut results = Vec::new();
+                // Of one limit the answer tells all.
+                let listed = (each.is_some() && checks.len() > 1).then_some(&mut results);
+                let asked = self.backend.ask(checks, listed).await;
+                if let Some(each) = each {
+                    *each = decisions(&results);
+                }
                 match asked {
                     Ok(answer) => Ok((answer, Some(asking))),
                     Err(error) => asking
