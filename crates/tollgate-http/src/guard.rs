@@ -13,50 +13,39 @@
 
 use std::fmt;
 
-mod after;
+mod admission;
 mod answers;
-mod asking;
-mod at_once;
-mod block;
 mod by_policy;
-mod cost;
+mod concurrency;
 mod denial;
-mod exact_per_key;
 mod facts;
 mod fields;
-mod found;
-mod held;
 mod hooks;
-mod host;
+mod keyless;
 pub mod keys;
 mod memo;
-mod missing;
+mod offenders;
 mod per_key;
-mod readying;
 mod request;
-mod set_up;
+mod settings;
 mod spread;
-mod tarpit;
+mod ticket;
 
-pub use after::{Counts, CountsIf, Reply, Settle, Usage, Used, ending_of};
+pub use admission::{Arrived, Later};
 pub use answers::{Answers, Form, Refused};
-pub use asking::{Arrived, Later};
-pub use at_once::{AtOnce, Slot, SlotWait};
-pub use block::Block;
 pub use by_policy::{ByPolicy, Question};
-pub use cost::Cost;
+pub use concurrency::{AtOnce, Slot, SlotWait};
 pub use denial::Denial;
-pub use exact_per_key::{ExactPerKey, ExactWaiting};
 pub use fields::Fields;
-pub use found::Fingerprint;
-pub use held::{Estimate, Held, Rest, Ticket};
+pub use keyless::{Fingerprint, KeySource, MissingKey};
 pub use keys::KeyOf;
-pub use missing::{KeySource, MissingKey};
-pub use per_key::{PerKey, Waiting};
-pub use readying::ServiceWait;
-pub use request::{MoreFacts, Request, Tenant, Tier, User};
-pub use set_up::Guard;
-pub use tarpit::Tarpit;
+pub use offenders::{Block, Tarpit};
+pub use per_key::{ExactPerKey, ExactWaiting, PerKey, Waiting};
+pub use request::{Cost, MoreFacts, Request, Tenant, Tier, User};
+pub use settings::{Guard, ServiceWait};
+pub use ticket::{
+    Counts, CountsIf, Estimate, Held, Reply, Rest, Settle, Ticket, Usage, Used, ending_of,
+};
 
 /// Who decides about requests.
 pub trait Limits<R: Request + ?Sized>: Send + Sync + 'static {

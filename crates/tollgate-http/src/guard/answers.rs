@@ -7,8 +7,8 @@ use tollgate::{Clock, clock::Wall};
 
 use super::denial::Denial;
 use super::fields::{Fields, Written};
+use super::keyless::{KeySource, MissingKey};
 use super::memo;
-use super::missing::{KeySource, MissingKey};
 use super::request::Request;
 use crate::{DenyReason, Dialect, Refusal, Shown, fields, grpc, retry_after};
 

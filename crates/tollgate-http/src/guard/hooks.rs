@@ -7,8 +7,8 @@ use tollgate::{Decision, Limiter, Rate};
 use tollgate_engine::warning::Warning;
 use tracing::level_filters::LevelFilter;
 
-use super::block::AnyClock;
 use super::denial::Denial;
+use super::offenders::AnyClock;
 use super::{Mistake, Mode};
 use crate::DenyReason;
 

@@ -223,10 +223,7 @@ impl Default for Address {
 }
 
 impl<R: Request + ?Sized> KeyOf<R> for Address {
-    type Key<'r>
-        = Network
-    where
-        R: 'r;
+    type Key<'r> = Network;
 
     fn key<'r>(&'r self, request: &'r R) -> Option<Network> {
         self.client(request).map(|client| self.around(client))
@@ -255,10 +252,7 @@ impl<R: Request + ?Sized> KeyOf<R> for Address {
 pub struct Connection;
 
 impl<R: Request + ?Sized> KeyOf<R> for Connection {
-    type Key<'r>
-        = SocketAddr
-    where
-        R: 'r;
+    type Key<'r> = SocketAddr;
 
     fn key<'r>(&'r self, request: &'r R) -> Option<SocketAddr> {
         request.peer()

@@ -70,10 +70,7 @@ impl Cookie {
 }
 
 impl<R: Request + ?Sized> KeyOf<R> for Cookie {
-    type Key<'r>
-        = CookieKey<'r>
-    where
-        R: 'r;
+    type Key<'r> = CookieKey<'r>;
 
     fn key<'r>(&'r self, request: &'r R) -> Option<CookieKey<'r>> {
         let lines = request.lines("cookie");

@@ -1,14 +1,16 @@
-//! Requests without the key of a limit: what they lack, how they are answered, and the warning if no request has a key.
+//! The key of a request, and requests without one: what they lack, how they are answered, and the warning if no request has a key.
 
 use std::fmt;
+use std::hash::{BuildHasher, Hash};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use foldhash::quality::RandomState;
 use tollgate::OnMissingKey;
 
-use super::Mistake;
 use super::hooks;
 use super::keys::KeyOf;
 use super::request::Request;
+use super::{Judged, Mistake};
 
 /// If so many requests come before the first that has a key, a layer is missing or in the wrong place.
 const SUSPICIOUS: u32 = 100;
@@ -63,21 +65,12 @@ pub(super) struct Keyless {
     seen: AtomicU32,
 }
 
-/// What happens to a request without a key.
-pub(super) enum Instead {
-    Pass,
-    OneCounter,
-    /// The client is told what it lacks.
-    Deny(MissingKey),
-    Fail(Mistake),
-}
-
 /// The key of all requests without one. No key of a client has the same hash: these are no lengths, and no text is as long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SharedKey(u64, u64);
 
 /// The only one.
-pub(super) const SHARED_KEY: SharedKey = SharedKey(0xf1c6_52d8_0b6f_3a97, 0xd3e1_9c40_77a5_8e2b);
+const SHARED_KEY: SharedKey = SharedKey(0xf1c6_52d8_0b6f_3a97, 0xd3e1_9c40_77a5_8e2b);
 
 impl KeySource {
     /// Every source.
@@ -154,25 +147,30 @@ impl Keyless {
         }
     }
 
-    /// What happens to a request without one.
+    /// The key of a request that has none of its own at the limit of this name, or what becomes of the request.
     #[cold]
-    pub(super) fn instead<R: Request + ?Sized>(&self, key: &impl KeyOf<R>, request: &R) -> Instead {
+    pub(super) fn instead<R: Request + ?Sized, H>(
+        &self,
+        key: &impl KeyOf<R>,
+        request: &R,
+        limit: &str,
+    ) -> Result<SharedKey, Judged<H>> {
         if let Some(doubled) = key.doubled(request) {
-            return Instead::Deny(doubled);
+            return Err(Judged::missing_key(limit, doubled));
         }
         if self.on_missing == OnMissingKey::Deny {
             let missing = key.missing(request);
             if missing.source.is_server() {
                 // Logged as an error at once.
-                return Instead::Fail(Mistake::NoKey(missing));
+                return Err(Judged::Failed(Mistake::NoKey(missing)));
             }
             self.count(|| missing.clone());
-            return Instead::Deny(missing);
+            return Err(Judged::missing_key(limit, missing));
         }
         self.count(|| key.missing(request));
         match self.on_missing {
-            OnMissingKey::OneCounter => Instead::OneCounter,
-            _ => Instead::Pass,
+            OnMissingKey::OneCounter => Ok(SHARED_KEY),
+            _ => Err(Judged::Exempt),
         }
     }
 
@@ -193,5 +191,49 @@ impl Keyless {
                 missing.advice()
             );
         }
+    }
+}
+
+/// What is kept in place of a key: two hashes of it with seeds that nobody knows. So no token can be read from memory, and
+/// no two keys that a client chooses meet.
+pub type Fingerprint = [u64; 2];
+
+/// Where keys are found, and what is kept of them.
+#[derive(Debug)]
+pub(super) struct Finder<K> {
+    pub(super) key: K,
+    pub(super) keyless: Keyless,
+    seeds: [RandomState; 2],
+}
+
+impl<K> Finder<K> {
+    pub(super) fn new(key: K) -> Self {
+        Self {
+            key,
+            keyless: Keyless::default(),
+            seeds: [RandomState::default(), RandomState::default()],
+        }
+    }
+
+    /// The key of a request at the limit of this name, or what becomes of a request without one.
+    pub(super) fn find<R: Request + ?Sized, H>(
+        &self,
+        request: &R,
+        limit: &str,
+    ) -> Result<Fingerprint, Judged<H>>
+    where
+        K: KeyOf<R>,
+    {
+        if let Some(key) = self.key.key(request) {
+            self.keyless.some_have_one();
+            return Ok(self.print(&key));
+        }
+        let shared = self.keyless.instead(&self.key, request, limit)?;
+        Ok(self.print(&shared))
+    }
+
+    fn print(&self, key: &impl Hash) -> Fingerprint {
+        let [one, other] = &self.seeds;
+        [one.hash_one(key), other.hash_one(key)]
     }
 }

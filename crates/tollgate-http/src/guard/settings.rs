@@ -2,23 +2,22 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tollgate::clock::Monotonic;
-use tollgate::{Clock, LimitError, Rate};
+use tollgate::{Clock, Decision, LimitError, Outcome, Rate};
 
-use super::after::{After, Counts, Settle};
 use super::answers::{Answers, Refused};
-use super::block::{AnyClock, Block, Blocks};
-use super::cost::Cost;
 use super::denial::Denial;
 use super::hooks::{self, DenialLog};
 use super::keys::KeyOf;
-use super::readying::Readying;
-use super::request::Request;
+use super::offenders::{AnyClock, Block, Blocks, Pit, Tarpit};
+use super::request::{Cost, Request};
 use super::spread::Spread;
-use super::tarpit::{Pit, Tarpit};
+use super::ticket::{After, Counts, Settle};
 use super::{Limits, Mode, Settles};
+use crate::DenyReason;
 
 /// Paths that only machines ask, which should know whether a service lives however much it has to do.
 const PROBES: [&str; 4] = ["/healthz", "/readyz", "/livez", "/metrics"];
@@ -348,5 +347,52 @@ impl<R: ?Sized, L: fmt::Debug> fmt::Debug for Guard<R, L> {
             .field("after", &self.after)
             .field("mode", &self.mode)
             .finish_non_exhaustive()
+    }
+}
+
+/// As many as may wait, unless said otherwise.
+const MOST: usize = 10_000;
+
+/// Those who wait for the service.
+#[derive(Debug)]
+pub(super) struct Readying {
+    most: usize,
+    waiting: AtomicUsize,
+}
+
+/// A place among those who wait for the service. Dropping it frees the place.
+#[derive(Debug)]
+pub struct ServiceWait<'a>(&'a AtomicUsize);
+
+impl Default for Readying {
+    fn default() -> Self {
+        Self::new(MOST)
+    }
+}
+
+impl Readying {
+    pub(super) const fn new(most: usize) -> Self {
+        let waiting = AtomicUsize::new(0);
+        Self { most, waiting }
+    }
+
+    pub(super) fn wait(&self) -> Result<ServiceWait<'_>, Box<Denial>> {
+        // The count guards no other memory.
+        let before = self.waiting.fetch_add(1, Ordering::Relaxed);
+        let place = ServiceWait(&self.waiting);
+        if before < self.most {
+            return Ok(place);
+        }
+        drop(place);
+        let (most, none) = (self.most as u64, Duration::ZERO);
+        let decision = Decision::new(Outcome::Denied, most, 0, none, none);
+        let denial = Denial::new(DenyReason::Shed, "requests-waiting", decision);
+        Err(Box::new(denial.showing(None)))
+    }
+}
+
+impl Drop for ServiceWait<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

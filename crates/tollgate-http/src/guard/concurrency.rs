@@ -8,8 +8,8 @@ use tollgate::concurrency::{Acquire, KeySlot, NoPermit, OwnedKeyedPermit};
 use tollgate::{Decision, KeyedConcurrency, OnMissingKey, Outcome};
 
 use super::denial::Denial;
-use super::found::{Finder, Fingerprint, Found};
 use super::hooks;
+use super::keyless::{Finder, Fingerprint};
 use super::keys::KeyOf;
 use super::request::Request;
 use super::{Asked, Judged, Limits, Terms};
@@ -154,11 +154,9 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for AtOnce<
     type Question = SlotWait<C>;
 
     fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<Self::Held>, SlotWait<C>> {
-        let print = match self.finder.find(request) {
-            Found::Key(print) => print,
-            Found::Pass => return Asked::Now(Judged::Exempt),
-            Found::Deny(missing) => return Asked::Now(Judged::missing_key(&self.name, missing)),
-            Found::Fail(why) => return Asked::Now(Judged::Failed(why)),
+        let print = match self.finder.find(request, &self.name) {
+            Ok(print) => print,
+            Err(judged) => return Asked::Now(judged),
         };
         let weight = u32::try_from(terms.cost()).unwrap_or(u32::MAX);
         if weight == 0 {

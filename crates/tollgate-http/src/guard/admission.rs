@@ -1,35 +1,38 @@
-//! How a guard is asked: the way of a request, from its arrival to its ticket or its refusal.
+//! The way of a request through a guard, from its arrival to its ticket or its refusal.
 
 use std::fmt;
 
-use super::after::Watch;
 use super::answers::{self, Refused};
-use super::block::Whom;
 use super::denial::Denial;
 use super::fields::Fields;
 use super::hooks;
-use super::missing::MissingKey;
-use super::readying::ServiceWait;
+use super::keyless::MissingKey;
+use super::offenders::{Stuck, Whom};
 use super::request::Request;
-use super::set_up::{Before, Guard};
-use super::tarpit::Stuck;
+use super::settings::{Before, Guard, ServiceWait};
+use super::ticket::Watch;
 use super::{Admission, Asked, Judged, Limits, Look, Mode, Outdated, Terms, Ticket};
 use crate::{DenyReason, retry_after};
 
 /// What has to be asked, or waited for, before it is known what becomes of a request.
-pub struct Later<Q> {
-    cost: Option<u64>,
-    offender: Offender,
-    what: What<Q>,
-}
+pub struct Later<Q>(What<Q>);
 
 /// What came of asking a guard.
 pub type Arrived<H, Q> = Asked<Admission<H>, Box<Later<Q>>>;
 
 enum What<Q> {
-    Limits(Q),
-    /// It is refused, and waits for that.
-    Tarpit(Box<Denial>, Stuck),
+    Limits {
+        question: Q,
+        cost: Option<u64>,
+        offender: Offender,
+    },
+    Tarpit(HeldUp),
+}
+
+/// A request that is refused, and waits for that.
+struct HeldUp {
+    denial: Box<Denial>,
+    stuck: Stuck,
 }
 
 /// Whom a refusal is noted of.
@@ -77,12 +80,12 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
             Ok(offender) => offender,
             Err(doubled) => {
                 let denial = Box::new(Denial::missing_key("", doubled));
-                return self.refuse(denial, None, Offender::default());
+                return self.refuse_or_hold_up(denial, Offender::default());
             }
         };
         if let Some(denial) = listed(before, request, offender) {
             let block = None;
-            return self.refuse(denial, None, Offender { block, ..offender });
+            return self.refuse_or_hold_up(denial, Offender { block, ..offender });
         }
         let cost = before.cost.as_ref().map(|cost| cost(request));
         self.ask_limits(request, cost, offender)
@@ -115,13 +118,13 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         offender: Offender,
     ) -> Arrived<L::Held, L::Question> {
         match asked {
-            Asked::Now(Judged::Refused(denial)) => self.refuse(denial, cost, offender),
+            Asked::Now(Judged::Refused(denial)) => self.refuse_or_hold_up(denial, offender),
             Asked::Now(judged) => Asked::Now(self.admission(judged)),
-            Asked::Later(question) => Asked::Later(Box::new(Later {
+            Asked::Later(question) => Asked::Later(Box::new(Later(What::Limits {
+                question,
                 cost,
                 offender,
-                what: What::Limits(question),
-            })),
+            }))),
         }
     }
 
@@ -132,31 +135,23 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     pub async fn answer(
         &self,
         later: Box<Later<L::Question>>,
-    ) -> Result<Admission<L::Held>, Outdated>
-    where
-        R: 'static,
-    {
-        let Later {
-            cost,
-            offender,
-            what,
-        } = *later;
-        let (denial, stuck) = match what {
-            What::Tarpit(denial, stuck) => (denial, stuck),
-            What::Limits(question) => {
+    ) -> Result<Admission<L::Held>, Outdated> {
+        let HeldUp { denial, stuck } = match later.0 {
+            What::Tarpit(held_up) => held_up,
+            What::Limits {
+                question,
+                cost,
+                offender,
+            } => {
                 let terms = self.terms(cost);
                 let denial = match self.limits().answer(question, &terms).await {
                     Judged::Refused(denial) => denial,
                     Judged::Outdated => return Err(Outdated),
                     judged => return Ok(self.admission(judged)),
                 };
-                match self.refuse(denial, cost, offender) {
-                    Asked::Now(admission) => return Ok(admission),
-                    Asked::Later(later) => match later.what {
-                        What::Tarpit(denial, stuck) => (denial, stuck),
-                        // A refusal asks nobody again.
-                        What::Limits(_) => return Ok(Admission::Passed(Ticket::free())),
-                    },
+                match self.refuse(denial, offender) {
+                    Ok(admission) => return Ok(admission),
+                    Err(held_up) => held_up,
                 }
             }
         };
@@ -172,10 +167,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         &self,
         request: &R,
         mut asked: Arrived<L::Held, L::Question>,
-    ) -> Admission<L::Held>
-    where
-        R: 'static,
-    {
+    ) -> Admission<L::Held> {
         loop {
             let answered = match asked {
                 Asked::Now(admission) => return admission,
@@ -266,20 +258,31 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         }
     }
 
-    /// What becomes of one that is over a limit.
+    #[cold]
+    fn refuse_or_hold_up(
+        &self,
+        denial: Box<Denial>,
+        offender: Offender,
+    ) -> Arrived<L::Held, L::Question> {
+        match self.refuse(denial, offender) {
+            Ok(admission) => Asked::Now(admission),
+            Err(held_up) => Asked::Later(Box::new(Later(What::Tarpit(held_up)))),
+        }
+    }
+
+    /// What becomes of one that is over a limit, or its place in the tarpit.
     #[cold]
     fn refuse(
         &self,
         denial: Box<Denial>,
-        cost: Option<u64>,
         offender: Offender,
-    ) -> Arrived<L::Held, L::Question> {
+    ) -> Result<Admission<L::Held>, HeldUp> {
         self.log.denied(&denial, self.mode);
         if self.mode == Mode::Shadow {
-            return Asked::Now(Admission::Passed(Ticket::free()));
+            return Ok(Admission::Passed(Ticket::free()));
         }
         let Some(before) = &self.before else {
-            return Asked::Now(Admission::Refused(denial));
+            return Ok(Admission::Refused(denial));
         };
         // What the server lacks is nobody's offence, and a request without a key is over no limit.
         let is_offence = !matches!(
@@ -296,13 +299,9 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         if let (Some(wait), Some(pit), Some(key)) = (told, &before.pit, offender.pit)
             && let Some(stuck) = pit.catch(key, wait)
         {
-            return Asked::Later(Box::new(Later {
-                cost,
-                offender,
-                what: What::Tarpit(denial, stuck),
-            }));
+            return Err(HeldUp { denial, stuck });
         }
-        Asked::Now(Admission::Refused(denial))
+        Ok(Admission::Refused(denial))
     }
 }
 
