@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 
+use percent_encoding::percent_decode_str;
 use tollgate_engine::Facts;
 use tollgate_engine::engine::Left;
 use tollgate_http::json;
@@ -137,30 +138,15 @@ pub(crate) fn decoded(text: &str) -> Result<Cow<'_, str>, Wrong> {
     if !text.contains(['%', '+']) {
         return Ok(Cow::Borrowed(text));
     }
-    let wrong = || bad(format!("{text}: it isn't percent-encoded text"));
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'+' => b' ',
-            b'%' => {
-                let (high, low) = (rest.next().and_then(digit), rest.next().and_then(digit));
-                high.zip(low)
-                    .map(|(high, low)| high << 4 | low)
-                    .ok_or_else(wrong)?
-            }
-            other => other,
-        });
-    }
-    String::from_utf8(bytes)
-        .map(Cow::Owned)
-        .map_err(|_| wrong())
-}
-
-fn digit(byte: u8) -> Option<u8> {
-    char::from(byte)
-        .to_digit(16)
-        .and_then(|digit| u8::try_from(digit).ok())
+    let is_code = |code: &str| {
+        let digits = code.as_bytes().get(..2);
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    let spaced = text.replace('+', " ");
+    let decoded = percent_decode_str(&spaced).decode_utf8();
+    let decoded = decoded.ok().filter(|_| text.split('%').skip(1).all(is_code));
+    let decoded = decoded.map(|text| Cow::Owned(text.into_owned()));
+    decoded.ok_or_else(|| bad(format!("{text}: it isn't percent-encoded text")))
 }
 
 /// One limit: whose, which, how much of it, and when it is as if never used.
