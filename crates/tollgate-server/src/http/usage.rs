@@ -144,7 +144,9 @@ pub(crate) fn decoded(text: &str) -> Result<Cow<'_, str>, Wrong> {
     };
     let spaced = text.replace('+', " ");
     let decoded = percent_decode_str(&spaced).decode_utf8();
-    let decoded = decoded.ok().filter(|_| text.split('%').skip(1).all(is_code));
+    let decoded = decoded
+        .ok()
+        .filter(|_| text.split('%').skip(1).all(is_code));
     let decoded = decoded.map(|text| Cow::Owned(text.into_owned()));
     decoded.ok_or_else(|| bad(format!("{text}: it isn't percent-encoded text")))
 }
