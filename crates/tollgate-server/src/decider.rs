@@ -313,8 +313,7 @@ impl<B: Store> Decider<B> {
         permits: Permits,
         room: Option<Room<'_>>,
     ) -> Result<(), Full> {
-        let held = (permits, self.bounds.hold_time);
-        self.holds.keep(name, held, room)
+        self.holds.keep(name, permits, self.bounds.hold_time, room)
     }
 
     /// Takes back what a request was charged that can't run, and whose permits were cancelled. What others hold isn't

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde::Serializer as _;
+use serde_json::Serializer;
 use tollgate::clock::{Clock, Wall};
-use tollgate_http::json;
 
 mod queue;
 
@@ -206,19 +207,17 @@ fn text(level: Level, event: &str, fields: &[(&str, &dyn Display)]) -> Vec<u8> {
 }
 
 fn object(level: Level, event: &str, fields: &[(&str, &dyn Display)]) -> Vec<u8> {
-    let mut line = b"{\"time\":".to_vec();
-    json::string(&mut line, &time().to_string());
-    line.extend(b",\"level\":");
-    json::string(&mut line, &level.to_string());
-    line.extend(b",\"event\":");
-    json::string(&mut line, event);
-    for (name, value) in fields {
-        line.push(b',');
-        json::string(&mut line, name);
-        line.push(b':');
-        json::string(&mut line, &format!("{value:#}"));
-    }
-    line.extend(b"}\n");
+    let known = [
+        ("time", time().to_string()),
+        ("level", level.to_string()),
+        ("event", event.to_owned()),
+    ];
+    let fields = fields.iter();
+    let fields = fields.map(|(name, value)| (*name, format!("{value:#}")));
+    let mut line = Vec::new();
+    // Nothing fails to be written to bytes.
+    let _ = Serializer::new(&mut line).collect_map(known.into_iter().chain(fields));
+    line.push(b'\n');
     line
 }
 

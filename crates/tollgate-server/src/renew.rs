@@ -1,8 +1,7 @@
 //! Certificates and secrets that change while the service runs: their files are read again every few seconds, and when
 //! somebody says so. What can't be used is told, and what was in force before goes on.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
@@ -26,8 +25,6 @@ pub(crate) struct Renewed {
     health: Health,
     certificates: Option<Arc<Certificates>>,
     secrets: Vec<(&'static str, Secret)>,
-    /// What was said last of each concern: nothing is said twice.
-    told: Mutex<BTreeMap<Concern, String>>,
 }
 
 impl Renewed {
@@ -55,7 +52,6 @@ impl Renewed {
             health,
             certificates,
             secrets: secrets.into_iter().filter_map(some).collect(),
-            told: Mutex::default(),
         }
     }
 
@@ -104,7 +100,7 @@ impl Renewed {
                 }
                 (None, None) => {
                     // What ended it is told already: other files are in force.
-                    self.settle(concern);
+                    self.health.settle(concern);
                 }
             }
         }
@@ -119,7 +115,7 @@ impl Renewed {
             }
         }
         if whys.is_empty() {
-            if self.settle(Concern::Secret) {
+            if self.health.settle(Concern::Secret) {
                 self.log.say(Level::Info, "secrets can be read again", &[]);
             }
         } else {
@@ -133,20 +129,11 @@ impl Renewed {
         }
     }
 
+    /// Nothing is logged twice.
     fn raise(&self, concern: Concern, level: Level, why: &str) {
-        self.health.raise(concern, why);
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = told.insert(concern, why.to_owned());
-        if before.as_deref() != Some(why) {
+        if self.health.raise(concern, why).as_deref() != Some(why) {
             self.log.say(level, why, &[]);
         }
-    }
-
-    /// It is over; whether it was told before.
-    fn settle(&self, concern: Concern) -> bool {
-        self.health.settle(concern);
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.remove(&concern).is_some()
     }
 }
 

@@ -143,9 +143,8 @@ impl<B: Store> Session<B> {
         let Verdict::Passed(passed) = verdict else {
             return Ok(());
         };
-        let told = (what.as_slice(), self.answer.body.as_slice());
-        let held = (passed.into_permits(), life);
-        service.decider.holds.keep_answered(&name, held, told);
+        let (permits, holds) = (passed.into_permits(), &service.decider.holds);
+        holds.keep_answered(&name, permits, life, &what, &self.answer.body);
         let answer = std::mem::take(&mut self.answer.body);
         tell_with_life(&mut self.answer.body, &answer, life);
         Ok(())

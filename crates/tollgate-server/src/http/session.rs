@@ -213,7 +213,7 @@ impl<B: Store> Session<B> {
     /// Whether clients may come, and what is wrong.
     fn ready(&mut self) {
         let health = &self.service.monitor.health;
-        health.write_json(&mut self.answer.body);
+        self.answer.body.extend(health.to_json().as_bytes());
         if !health.is_ready() {
             self.answer.status = 503;
         }
@@ -227,7 +227,7 @@ impl<B: Store> Session<B> {
         // The turn is over when the text is there, also if its client has left before: else whoever asks and leaves
         // would begin as many at once as he likes.
         let render = move || {
-            let text = metrics::render(&*service, form);
+            let text = metrics::render(service, form);
             drop(turn);
             text
         };

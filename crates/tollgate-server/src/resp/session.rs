@@ -105,6 +105,14 @@ impl<B: Store> Session<B> {
         self.named.get_or_insert_default()
     }
 
+    /// Where answers go, in the version that the client reads.
+    const fn replies<'o>(&self, out: &'o mut Vec<u8>) -> Replies<'o> {
+        Replies {
+            bytes: out,
+            version: self.version,
+        }
+    }
+
     /// Answers one command, or queues it.
     async fn command<'w>(
         &mut self,
@@ -128,11 +136,7 @@ impl<B: Store> Session<B> {
         let Some(name) = words.next() else {
             return;
         };
-        let version = self.version;
-        let mut out = Replies {
-            bytes: out,
-            version,
-        };
+        let mut out = self.replies(out);
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
         let answered = if let Err(refused) = self.may_ask(name) {
             Err(refused)
@@ -274,12 +278,7 @@ impl<B: Store> Speaks for Session<B> {
                     }
                     Err(broken) => {
                         self.errors.unreadable(broken.is_too_large(), &broken);
-                        let version = self.version;
-                        Replies {
-                            bytes: out,
-                            version,
-                        }
-                        .error(&format!("ERR {broken}"));
+                        self.replies(out).error(&format!("ERR {broken}"));
                         self.is_over = true;
                     }
                 }
@@ -302,15 +301,10 @@ impl<B: Store> Speaks for Session<B> {
     }
 
     fn too_slow(&mut self, out: &mut Vec<u8>) {
-        let version = self.version;
         let seconds = self.service.decider.bounds.request_time.as_secs();
         let why = format!("the command wasn't sent within {seconds} s");
         self.errors.record(ErrorKind::Timeout, &why);
-        Replies {
-            bytes: out,
-            version,
-        }
-        .error(&format!("ERR {why}"));
+        self.replies(out).error(&format!("ERR {why}"));
     }
 
     const TELLS_THE_LAST: bool = false;
@@ -318,12 +312,7 @@ impl<B: Store> Speaks for Session<B> {
     fn is_last(&mut self) {}
 
     fn ends_first(&mut self, out: &mut Vec<u8>) {
-        let version = self.version;
-        Replies {
-            bytes: out,
-            version,
-        }
-        .error(&format!("UNAVAILABLE {ENDS}"));
+        self.replies(out).error(&format!("UNAVAILABLE {ENDS}"));
     }
 }
 
