@@ -32,6 +32,7 @@ use crate::service::Limited;
 /// # let _ = limit;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[must_use]
 pub struct RateLimit<L> {
     guard: Arc<Guard<Head, L>>,
 }
@@ -112,19 +113,16 @@ impl<L: Limits<Head>> RateLimit<L> {
     }
 
     /// How clients are told.
-    #[must_use]
     pub fn answers(self, answers: Answers) -> Self {
         self.with(|guard| guard.answers(answers))
     }
 
     /// No limit is for requests like this.
-    #[must_use]
     pub fn exempt(self, is_exempt: impl Fn(&Head) -> bool + Send + Sync + 'static) -> Self {
         self.with(|guard| guard.exempt(is_exempt))
     }
 
     /// No limit is for GET and HEAD of exactly `/healthz`, `/readyz`, `/livez` and `/metrics`.
-    #[must_use]
     pub fn exempt_probes(self) -> Self {
         self.with(Guard::exempt_probes)
     }
@@ -140,7 +138,6 @@ impl<L: Limits<Head>> RateLimit<L> {
     ///     .with(|guard| guard.cost(|head| if head.path() == "/search" { 5 } else { 1 }));
     /// # let _ = limit;
     /// ```
-    #[must_use]
     pub fn with(self, change: impl FnOnce(Guard<Head, L>) -> Guard<Head, L>) -> Self {
         Self {
             guard: Guard::with(self.guard, change),

@@ -159,10 +159,10 @@ impl Trust {
         lines: impl DoubleEndedIterator<Item = &'h [u8]>,
     ) -> Client {
         let mut lines = lines.rev().peekable();
-        if lines.peek().is_none() {
-            return Client::unread(peer);
-        }
         let peer = peer.map(|address| address.to_canonical());
+        if lines.peek().is_none() {
+            return Client::of(peer, Told::Nothing);
+        }
         if !self.believes(peer) {
             return Client::of(peer, Told::ByStranger);
         }
@@ -246,13 +246,6 @@ impl Field {
 impl Client {
     const fn of(address: Option<IpAddr>, told: Told) -> Self {
         Self { address, told }
-    }
-
-    /// The one who connects, whatever fields say.
-    #[inline]
-    pub(crate) fn unread(peer: Option<IpAddr>) -> Self {
-        let peer = peer.map(|address| address.to_canonical());
-        Self::of(peer, Told::Nothing)
     }
 }
 

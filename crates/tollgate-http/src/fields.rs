@@ -24,6 +24,7 @@ const LARGEST: u64 = 999_999_999_999_999;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[must_use]
 pub struct Shown<'a> {
     /// The name of the limit.
     pub name: &'a str,
@@ -91,14 +92,12 @@ impl<'a> Shown<'a> {
     }
 
     /// The time in which the quota comes back.
-    #[must_use]
     pub const fn window(mut self, window: Duration) -> Self {
         self.window = Some(window);
         self
     }
 
     /// How long until there is more than now.
-    #[must_use]
     pub const fn more_after(mut self, wait: Duration) -> Self {
         self.more_after = wait;
         self

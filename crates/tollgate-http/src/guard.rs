@@ -31,7 +31,7 @@ mod settings;
 mod spread;
 mod ticket;
 
-pub use admission::{Arrived, Later};
+pub use admission::{Arrived, Later, ServiceWait};
 pub use answers::{Answers, Form, Refused};
 pub use by_policy::{ByPolicy, Question};
 pub use concurrency::{AtOnce, Slot, SlotWait};
@@ -42,7 +42,7 @@ pub use keys::KeyOf;
 pub use offenders::{Block, Tarpit};
 pub use per_key::{ExactPerKey, ExactWaiting, PerKey, Waiting};
 pub use request::{Cost, MoreFacts, Request, Tenant, Tier, User};
-pub use settings::{Guard, ServiceWait};
+pub use settings::Guard;
 pub use ticket::{
     Counts, CountsIf, Estimate, Held, Reply, Rest, Settle, Ticket, Usage, Used, ending_of,
 };

@@ -30,7 +30,6 @@ use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -43,6 +42,7 @@ mod items;
 
 pub use advice::{Advice, Left, Reset};
 
+use crate::seats::Seats;
 use host::{Bounds, Hosts, Line, Next};
 
 /// Paces calls, host by host. Share it in an `Arc`.
@@ -53,7 +53,7 @@ pub struct Pacer<C: Clock = Monotonic, W: Clock = Wall> {
     bounds: Bounds,
     longest_wait: Duration,
     reset: Reset,
-    waiting: AtomicUsize,
+    waiting: Seats,
     clock: Arc<C>,
     wall: W,
 }
@@ -76,9 +76,6 @@ pub struct Call {
     host: Box<str>,
     began: Timestamp,
 }
-
-/// A place among those that wait; dropping it frees it.
-struct Seat<'a>(&'a AtomicUsize);
 
 impl Pacer {
     /// Each host is asked at this rate, and no faster than it wants.
@@ -123,11 +120,11 @@ impl<C: Clock, W: Clock> Pacer<C, W> {
                 return passed;
             }
             // Only now it is known that it has to wait. If too many do, dropping what waits frees its place.
-            match self.take_seat(host) {
-                Ok(own) => seat = Some(own),
-                Err(too_many) => return Poll::Ready(Err(too_many)),
+            seat = self.waiting.take();
+            match seat {
+                Some(_) => Poll::Pending,
+                None => Poll::Ready(Err(self.too_many(host))),
             }
-            Poll::Pending
         })
         .await
     }
@@ -234,23 +231,12 @@ impl<C: Clock, W: Clock> Pacer<C, W> {
 
     /// How many calls wait now.
     pub fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
+        self.waiting.taken()
     }
 
     /// How many hosts are remembered for what they told.
     pub fn hosts(&self) -> usize {
         self.hosts.len()
-    }
-
-    fn take_seat(&self, host: &str) -> Result<Seat<'_>, Stalled> {
-        // The count guards no other memory.
-        let before = self.waiting.fetch_add(1, Ordering::Relaxed);
-        let seat = Seat(&self.waiting);
-        if before < self.bounds.max_waiting {
-            Ok(seat)
-        } else {
-            Err(self.too_many(host))
-        }
     }
 
     fn too_many(&self, host: &str) -> Stalled {
@@ -265,12 +251,6 @@ impl Call {
     /// Who is asked.
     pub fn host(&self) -> &str {
         &self.host
-    }
-}
-
-impl Drop for Seat<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -401,7 +381,7 @@ impl Builder {
             bounds: self.bounds,
             longest_wait: self.longest_wait,
             reset: self.reset,
-            waiting: AtomicUsize::new(0),
+            waiting: Seats::new(self.bounds.max_waiting),
             clock,
             wall,
         })

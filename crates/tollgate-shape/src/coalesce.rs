@@ -388,6 +388,7 @@ type Next<K, V> = Then<Batch<K, V>>;
 /// assert_eq!(rows.flush(), 1);
 /// # Ok::<(), tollgate_shape::AddError<i32, &str>>(())
 /// ```
+#[derive(Debug)]
 pub struct Batch<K, V> {
     items: Arc<Vec<(K, V)>>,
     attempt: u32,
@@ -471,15 +472,6 @@ impl<K, V> Clone for Batch<K, V> {
             items: Arc::clone(&self.items),
             attempt: self.attempt,
         }
-    }
-}
-
-impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Batch<K, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batch")
-            .field("items", &self.items)
-            .field("attempt", &self.attempt)
-            .finish()
     }
 }
 

@@ -24,7 +24,7 @@ pin_project! {
 
 pin_project! {
     #[project = StateProjected]
-    enum State<F, B, E, H: Held> {
+    pub(crate) enum State<F, B, E, H: Held> {
         /// The service answers, and nothing is to be said or held.
         Plain { #[pin] future: F },
         /// The service answers.
@@ -38,19 +38,9 @@ pin_project! {
 
 impl<F, B, E, H: Held, M> ResponseFuture<F, B, E, H, M> {
     #[inline(always)]
-    pub(crate) const fn plain(future: F) -> Self {
-        Self::of(State::Plain { future })
-    }
-
-    #[inline]
-    pub(crate) const fn ticketed(future: F, ticket: Ticket<H>) -> Self {
-        let ticket = Some(ticket);
-        Self::of(State::Ticketed { future, ticket })
-    }
-
-    pub(crate) const fn refused(response: Response<B>) -> Self {
-        let response = Some(response);
-        Self::of(State::Refused { response })
+    pub(crate) const fn of(state: State<F, B, E, H>) -> Self {
+        let bodies = PhantomData;
+        Self { state, bodies }
     }
 
     pub(crate) fn later(
@@ -58,12 +48,6 @@ impl<F, B, E, H: Held, M> ResponseFuture<F, B, E, H, M> {
     ) -> Self {
         let future = Box::pin(future);
         Self::of(State::Later { future })
-    }
-
-    #[inline(always)]
-    const fn of(state: State<F, B, E, H>) -> Self {
-        let bodies = PhantomData;
-        Self { state, bodies }
     }
 }
 

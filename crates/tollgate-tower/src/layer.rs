@@ -19,7 +19,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::bodies::{AnyBody, Bodies, SameBody};
-use crate::future::{ResponseFuture, refusal};
+use crate::future::{ResponseFuture, State, refusal};
 use crate::parts::Head;
 
 /// Puts limits around services. Clones, and all services that it makes, count together.
@@ -35,6 +35,7 @@ use crate::parts::Head;
 /// # let _ = layer;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[must_use]
 pub struct RateLimitLayer<L, M = SameBody> {
     guard: Arc<Guard<Head, L>>,
     bodies: PhantomData<fn() -> M>,
@@ -167,7 +168,6 @@ impl<L: Limits<Head>> RateLimitLayer<L> {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub fn any_body(self) -> RateLimitLayer<L, AnyBody> {
         RateLimitLayer {
             guard: self.guard,
@@ -187,19 +187,16 @@ impl<L: Limits<Head>, M> RateLimitLayer<L, M> {
     /// let layer = RateLimitLayer::per_client(Rate::per_second(10)).answers(github);
     /// # let _ = layer;
     /// ```
-    #[must_use]
     pub fn answers(self, answers: Answers) -> Self {
         self.with(|guard| guard.answers(answers))
     }
 
     /// No limit is for requests like this.
-    #[must_use]
     pub fn exempt(self, is_exempt: impl Fn(&Head) -> bool + Send + Sync + 'static) -> Self {
         self.with(|guard| guard.exempt(is_exempt))
     }
 
     /// No limit is for GET and HEAD of exactly `/healthz`, `/readyz`, `/livez` and `/metrics`.
-    #[must_use]
     pub fn exempt_probes(self) -> Self {
         self.with(Guard::exempt_probes)
     }
@@ -219,7 +216,6 @@ impl<L: Limits<Head>, M> RateLimitLayer<L, M> {
     /// });
     /// # let _ = layer;
     /// ```
-    #[must_use]
     pub fn with(self, change: impl FnOnce(Guard<Head, L>) -> Guard<Head, L>) -> Self {
         Self {
             guard: Guard::with(self.guard, change),
@@ -295,11 +291,12 @@ where
             let passed = Admission::Passed(Ticket::telling(fields));
             return self.call_closely(request, Asked::Now(passed));
         }
-        let answer = self.inner.call(request);
+        let future = self.inner.call(request);
         if fields.is_empty() {
-            ResponseFuture::plain(answer)
+            ResponseFuture::of(State::Plain { future })
         } else {
-            ResponseFuture::ticketed(answer, Ticket::telling(fields))
+            let ticket = Some(Ticket::telling(fields));
+            ResponseFuture::of(State::Ticketed { future, ticket })
         }
     }
 }
@@ -322,7 +319,10 @@ impl<S, L: Limits<Head>, M> RateLimit<S, L, M> {
             Asked::Later(later) => later,
             Asked::Now(admission) => {
                 return match guard.admit(&request, admission) {
-                    Err(refused) => ResponseFuture::refused(refusal(refused, M::refusal)),
+                    Err(refused) => {
+                        let response = Some(refusal(refused, M::refusal));
+                        ResponseFuture::of(State::Refused { response })
+                    }
                     Ok(ticket) if !std::mem::take(&mut self.is_ready) => {
                         let inner = self.inner.clone();
                         ResponseFuture::later(async move {
@@ -330,11 +330,13 @@ impl<S, L: Limits<Head>, M> RateLimit<S, L, M> {
                         })
                     }
                     Ok(ticket) if ticket.is_blank() => {
-                        ResponseFuture::plain(self.inner.call(request))
+                        let future = self.inner.call(request);
+                        ResponseFuture::of(State::Plain { future })
                     }
                     Ok(mut ticket) => {
                         tell_usage(&mut ticket, &mut request);
-                        ResponseFuture::ticketed(self.inner.call(request), ticket)
+                        let (future, ticket) = (self.inner.call(request), Some(ticket));
+                        ResponseFuture::of(State::Ticketed { future, ticket })
                     }
                 };
             }

@@ -46,6 +46,7 @@ use crate::layered::{Answering, Call, CallPolicy, Calling, Layered};
 /// # }).map_err(|error| error.to_string())?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[must_use]
 pub struct RetryLayer<C: Clock = Monotonic> {
     retry: Arc<Retry<C>>,
     terms: Terms,
@@ -79,28 +80,24 @@ impl<C: Clock> RetryLayer<C> {
     }
 
     /// Which methods may be done twice.
-    #[must_use]
     pub fn methods(mut self, methods: fn(&Method) -> bool) -> Self {
         self.terms.methods = methods;
         self
     }
 
     /// Which answers are to be tried again.
-    #[must_use]
     pub fn statuses(mut self, statuses: fn(StatusCode) -> bool) -> Self {
         self.terms.statuses = statuses;
         self
     }
 
     /// Which errors of the client are to be tried again.
-    #[must_use]
     pub fn errors(mut self, errors: fn(&BoxError) -> bool) -> Self {
         self.terms.errors = errors;
         self
     }
 
     /// The longest `Retry-After` that is waited for: a minute unless said otherwise.
-    #[must_use]
     pub fn longest_stop(mut self, longest: Duration) -> Self {
         self.terms.longest_stop = longest;
         self

@@ -90,6 +90,7 @@ const SOON: Duration = Duration::from_secs(1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct ShedLayer<A> {
     admits: A,
     /// The usual of a service, or of a client, unless it was said.
@@ -116,14 +117,12 @@ impl<A> ShedLayer<A> {
     }
 
     /// What an answer of a status means.
-    #[must_use]
     pub fn by_status(mut self, means: fn(StatusCode) -> Ending) -> Self {
         self.means = Some(means);
         self
     }
 
     /// What those who are refused are told that the limit is called.
-    #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         self.name = name.into();
         self

@@ -1,6 +1,9 @@
 //! The way of a request through a guard, from its arrival to its ticket or its refusal.
 
 use std::fmt;
+use std::time::Duration;
+
+use tollgate::{Decision, Outcome};
 
 use super::answers::{self, Refused};
 use super::denial::Denial;
@@ -9,13 +12,18 @@ use super::hooks;
 use super::keyless::MissingKey;
 use super::offenders::{Stuck, Whom};
 use super::request::Request;
-use super::settings::{Before, Guard, ServiceWait};
+use super::settings::{Before, Guard};
 use super::ticket::Watch;
 use super::{Admission, Asked, Judged, Limits, Look, Mode, Outdated, Terms, Ticket};
+use crate::seats::Seat;
 use crate::{DenyReason, retry_after};
 
 /// What has to be asked, or waited for, before it is known what becomes of a request.
 pub struct Later<Q>(What<Q>);
+
+/// The place of a request that passed and waits for the service. Dropping it frees the place.
+#[derive(Debug)]
+pub struct ServiceWait<'a>(#[expect(dead_code, reason = "dropping it is its use")] Seat<'a>);
 
 /// What came of asking a guard.
 pub type Arrived<H, Q> = Asked<Admission<H>, Box<Later<Q>>>;
@@ -193,9 +201,13 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     /// # Errors
     /// As many wait as [may](Self::max_waiting): the request is denied.
     pub fn wait_for_service(&self) -> Result<ServiceWait<'_>, Box<Denial>> {
-        self.readying
-            .wait()
-            .inspect_err(|denial| self.log.denied(denial, self.mode))
+        self.readying.take().map(ServiceWait).ok_or_else(|| {
+            let (most, none) = (self.readying.most as u64, Duration::ZERO);
+            let decision = Decision::new(Outcome::Denied, most, 0, none, none);
+            let denial = Denial::new(DenyReason::Shed, "requests-waiting", decision).showing(None);
+            self.log.denied(&denial, self.mode);
+            Box::new(denial)
+        })
     }
 
     /// The ticket of a request that may go on, or the answer to one that may not.
@@ -323,7 +335,7 @@ impl Offender {
     fn of<R: Request + ?Sized>(before: &Before<R>, request: &R) -> Result<Self, MissingKey> {
         let blocks = before.blocks.as_ref().map(|blocks| &blocks.whom);
         let pit = before.pit.as_ref().map(|pit| &pit.whom);
-        let of = |whom: Option<&Whom<R>>| whom.map_or(Ok(None), |whom| whom.of(request));
+        let of = |whom: Option<&Whom<R>>| whom.map_or(Ok(None), |whom| whom(request));
         Ok(Self {
             block: of(blocks)?,
             pit: of(pit)?,

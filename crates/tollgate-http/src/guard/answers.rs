@@ -40,6 +40,7 @@ pub enum Form {
 /// # let _ = answers;
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Answers {
     dialects: Vec<Dialect>,
     form: Form,
@@ -78,7 +79,6 @@ impl Answers {
     }
 
     /// What is left is told in these; in none, nobody is told unless refused.
-    #[must_use]
     pub fn dialects(mut self, dialects: impl IntoIterator<Item = Dialect>) -> Self {
         self.dialects = dialects.into_iter().collect();
         self.exposed = self.exposed.is_some().then(|| self.names());
@@ -86,14 +86,12 @@ impl Answers {
     }
 
     /// The body of refusals.
-    #[must_use]
     pub const fn form(mut self, form: Form) -> Self {
         self.form = form;
         self
     }
 
     /// Scripts of other origins may read the fields (`access-control-expose-headers`).
-    #[must_use]
     pub fn expose(mut self) -> Self {
         self.exposed = Some(self.names());
         self
@@ -123,13 +121,9 @@ impl Answers {
             return Fields::new();
         }
         match shown() {
-            Some(shown) => self.shown(&shown),
+            Some(shown) => self.listed(&[shown]),
             None => Fields::new(),
         }
-    }
-
-    fn shown(&self, shown: &Shown<'_>) -> Fields {
-        self.listed(std::slice::from_ref(shown))
     }
 
     /// What goes along with the answer to a request that passed these limits.

@@ -33,6 +33,7 @@ const KEYS: usize = 100_000;
 /// # let _ = (per_client, streams);
 /// ```
 #[derive(Debug)]
+#[must_use]
 pub struct AtOnce<K, C: Clock = Monotonic> {
     limiter: Arc<KeyedConcurrency<Fingerprint, C>>,
     finder: Finder<K>,
@@ -68,7 +69,6 @@ impl<K, C: Clock> AtOnce<K, C> {
     }
 
     /// What clients are told that it is called: `requests-at-once:` and how many, unless this says otherwise.
-    #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         self.name = name.into();
         self
@@ -76,14 +76,12 @@ impl<K, C: Clock> AtOnce<K, C> {
 
     /// What happens to requests without a key: they are denied, unless this says otherwise. See
     /// [`PerKey::on_missing_key`](super::PerKey::on_missing_key).
-    #[must_use]
     pub const fn on_missing_key(mut self, choice: OnMissingKey) -> Self {
         self.finder.keyless.on_missing = choice;
         self
     }
 
     /// A request that finds no slot waits for one, for so long at most, first come first served.
-    #[must_use]
     pub const fn wait(mut self, longest: Duration) -> Self {
         self.wait = longest;
         self

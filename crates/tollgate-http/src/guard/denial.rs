@@ -23,6 +23,7 @@ use crate::{DenyReason, Refusal, Shown, status_of};
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
+#[must_use]
 pub struct Denial {
     /// What refused.
     pub reason: DenyReason,
@@ -103,14 +104,12 @@ impl Denial {
     }
 
     /// What tells its key from others in logs.
-    #[must_use]
     pub const fn key(mut self, key: u64) -> Self {
         self.key = Some(key);
         self
     }
 
     /// The same, and clients are shown this of the limit, whose name is known already.
-    #[must_use]
     pub fn showing(mut self, shown: Option<Shown<'_>>) -> Self {
         self.shown = shown.map(|shown| Shown { name: "", ..shown });
         self
@@ -126,7 +125,6 @@ impl Denial {
     }
 
     /// The same, and clients are shown all of these limits, the most urgent first. One alone has the denial's own name.
-    #[must_use]
     pub fn listing(mut self, limits: &[Shown<'_>]) -> Self {
         if let [_, _, ..] = limits {
             let listed = limits.iter().map(|limit| {

@@ -1,6 +1,5 @@
 //! Whoever is refused too often is served nothing for a while, and whoever comes again too early waits for its refusal.
 
-use std::fmt;
 use std::hash::BuildHasher;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -21,24 +20,16 @@ const KEYS: usize = 1_000_000;
 /// The clock of what a guard itself keeps.
 pub(super) type AnyClock = Arc<dyn Clock>;
 
-/// Finds whom a request is from.
-pub(super) struct Whom<R: ?Sized>(Find<R>);
+/// Finds whom a request is from. None if it has no such key, and an error if it has two: whoever is blocked could hide behind a second
+/// one.
+pub(super) type Whom<R> = Box<dyn Fn(&R) -> Result<Option<u64>, MissingKey> + Send + Sync>;
 
-type Find<R> = Box<dyn Fn(&R) -> Result<Option<u64>, MissingKey> + Send + Sync>;
-
-impl<R: Request + ?Sized> Whom<R> {
-    pub(super) fn new(key: impl KeyOf<R>) -> Self {
-        let seed = RandomState::default();
-        Self(Box::new(move |request| match key.key(request) {
-            Some(key) => Ok(Some(seed.hash_one(key))),
-            None => key.doubled(request).map_or(Ok(None), Err),
-        }))
-    }
-
-    /// None if it has no such key, and an error if it has two: whoever is blocked could hide behind a second one.
-    pub(super) fn of(&self, request: &R) -> Result<Option<u64>, MissingKey> {
-        (self.0)(request)
-    }
+fn whom<R: Request + ?Sized>(key: impl KeyOf<R>) -> Whom<R> {
+    let seed = RandomState::default();
+    Box::new(move |request| match key.key(request) {
+        Some(key) => Ok(Some(seed.hash_one(key))),
+        None => key.doubled(request).map_or(Ok(None), Err),
+    })
 }
 
 /// After how many refusals a key is blocked, and for how long.
@@ -81,7 +72,7 @@ impl Block {
 
 /// Who was refused how often, and who is blocked.
 pub(super) struct Blocks<R: ?Sized> {
-    block: Block,
+    pub(super) block: Block,
     pub(super) whom: Whom<R>,
     /// Has a token for each refusal that is let go; a block is one of its blocks.
     refusals: KeyedLimiter<AnyClock>,
@@ -96,7 +87,7 @@ impl<R: Request + ?Sized> Blocks<R> {
         let rate = Rate::new(block.refusals.get().into(), block.within);
         Ok(Self {
             block,
-            whom: Whom::new(key),
+            whom: whom(key),
             refusals: KeyedLimiter::builder(rate, KEYS).clock(clock).build()?,
         })
     }
@@ -116,12 +107,6 @@ impl<R: Request + ?Sized> Blocks<R> {
             // Without room it isn't blocked, but it is refused by its limit as before.
             let _ = key.block_for(self.block.lasting);
         }
-    }
-}
-
-impl<R: ?Sized> fmt::Debug for Blocks<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.block.fmt(f)
     }
 }
 
@@ -155,7 +140,7 @@ impl Tarpit {
 
 /// Who was told what, and who waits.
 pub(super) struct Pit<R: ?Sized> {
-    tarpit: Tarpit,
+    pub(super) tarpit: Tarpit,
     pub(super) whom: Whom<R>,
     clock: AnyClock,
     /// Blocks each key for as long as it was told to stay away.
@@ -182,7 +167,7 @@ impl<R: Request + ?Sized> Pit<R> {
         let places = usize::try_from(tarpit.places).unwrap_or(usize::MAX);
         Self {
             tarpit,
-            whom: Whom::new(key),
+            whom: whom(key),
             told,
             keys: Arc::new(KeyedConcurrency::new(1, places)),
             all: Arc::new(ConcurrencyLimiter::new(tarpit.places)),
@@ -213,11 +198,5 @@ impl<R: Request + ?Sized> Pit<R> {
         let at = clock.now() + stuck.delay;
         sleep_until(clock, at).await;
         drop(stuck);
-    }
-}
-
-impl<R: ?Sized> fmt::Debug for Pit<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.tarpit.fmt(f)
     }
 }

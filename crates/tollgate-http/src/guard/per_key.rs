@@ -38,6 +38,7 @@ const KEYS: usize = 1_000_000;
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
 #[derive(Debug)]
+#[must_use]
 pub struct PerKey<K, C: Clock = Monotonic> {
     limiter: Arc<KeyedLimiter<C>>,
     key: K,
@@ -107,7 +108,6 @@ impl<K, C: Clock> PerKey<K, C> {
     /// # let _ = limits;
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
-    #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         self.name = name.into();
         self
@@ -126,7 +126,6 @@ impl<K, C: Clock> PerKey<K, C> {
     /// # let _ = limits;
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
-    #[must_use]
     pub const fn on_missing_key(mut self, choice: OnMissingKey) -> Self {
         self.keyless.on_missing = choice;
         self
@@ -136,7 +135,6 @@ impl<K, C: Clock> PerKey<K, C> {
     /// refused at once if not. At most as many wait as the limiter lets
     /// ([`max_waiters`](tollgate::keyed::Builder::max_waiters)). Nobody's turn comes sooner if a request goes away, but
     /// its place is free.
-    #[must_use]
     pub const fn wait(mut self, longest: Duration) -> Self {
         self.wait = longest;
         self
@@ -311,6 +309,7 @@ const LONGEST: Duration = Duration::from_secs(600);
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
 #[derive(Debug)]
+#[must_use]
 pub struct ExactPerKey<K, C: Clock = Monotonic> {
     limiter: Arc<ExactKeyedLimiter<Fingerprint, C>>,
     finder: Finder<K>,
@@ -352,7 +351,6 @@ impl<K, C: Clock> ExactPerKey<K, C> {
     }
 
     /// What clients are told that it is called, as [`PerKey::named`](super::PerKey::named).
-    #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         self.name = name.into();
         self
@@ -360,14 +358,12 @@ impl<K, C: Clock> ExactPerKey<K, C> {
 
     /// What happens to requests without a key: they are denied, unless this says otherwise. See
     /// [`PerKey::on_missing_key`](super::PerKey::on_missing_key).
-    #[must_use]
     pub const fn on_missing_key(mut self, choice: OnMissingKey) -> Self {
         self.finder.keyless.on_missing = choice;
         self
     }
 
     /// For how long a cost may be held: 10 minutes unless said otherwise. After that it is spent.
-    #[must_use]
     pub const fn settle_within(mut self, longest: Duration) -> Self {
         self.longest = longest;
         self
@@ -386,7 +382,6 @@ impl<K, C: Clock> ExactPerKey<K, C> {
     /// # let _ = tokens;
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
-    #[must_use]
     pub const fn wait(mut self, longest: Duration) -> Self {
         self.wait = longest;
         self

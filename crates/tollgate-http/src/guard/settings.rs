@@ -2,11 +2,10 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tollgate::clock::Monotonic;
-use tollgate::{Clock, Decision, LimitError, Outcome, Rate};
+use tollgate::{Clock, LimitError, Rate};
 
 use super::answers::{Answers, Refused};
 use super::denial::Denial;
@@ -17,13 +16,16 @@ use super::request::{Cost, Request};
 use super::spread::Spread;
 use super::ticket::{After, Counts, Settle};
 use super::{Limits, Mode, Settles};
-use crate::DenyReason;
+use crate::seats::Seats;
 
 /// Paths that only machines ask, which should know whether a service lives however much it has to do.
 const PROBES: [&str; 4] = ["/healthz", "/readyz", "/livez", "/metrics"];
 
 /// How many refusals are logged, unless said otherwise.
 const LOGGED: Rate = Rate::per_second(10);
+
+/// How many requests that passed may wait for the service, unless said otherwise.
+const MAX_WAITING: usize = 10_000;
 
 /// A guard before a service.
 ///
@@ -40,6 +42,7 @@ const LOGGED: Rate = Rate::per_second(10);
 ///         .tarpit(Tarpit::new(Duration::from_secs(2), 100), Address::new()))
 /// }
 /// ```
+#[must_use]
 pub struct Guard<R: ?Sized, L> {
     limits: Counting<R, L>,
     pub(super) answers: Answers,
@@ -50,7 +53,8 @@ pub struct Guard<R: ?Sized, L> {
     pub(super) handler: Option<Handler<R>>,
     pub(super) spread: Option<Arc<Spread>>,
     pub(super) log: Arc<DenialLog>,
-    pub(super) readying: Arc<Readying>,
+    /// Requests that passed and wait for the service to become ready.
+    pub(super) readying: Arc<Seats>,
     clock: AnyClock,
 }
 
@@ -94,7 +98,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
             handler: None,
             spread: None,
             log: Arc::new(DenialLog::new(LOGGED, &clock)),
-            readying: Arc::default(),
+            readying: Arc::new(Seats::new(MAX_WAITING)),
             clock,
         }
     }
@@ -127,28 +131,24 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     }
 
     /// How clients are told.
-    #[must_use]
     pub fn answers(mut self, answers: Answers) -> Self {
         self.answers = answers;
         self
     }
 
     /// The clock of blocks, tarpit and log: said before those are.
-    #[must_use]
     pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
         self.clock = Arc::new(clock);
         self.log(LOGGED)
     }
 
     /// No limit is for requests like this, either.
-    #[must_use]
     pub fn exempt(mut self, is_exempt: impl Fn(&R) -> bool + Send + Sync + 'static) -> Self {
         self.before().exempt.push(Arc::new(is_exempt));
         self
     }
 
     /// No limit is for GET and HEAD of exactly `/healthz`, `/readyz`, `/livez` and `/metrics`.
-    #[must_use]
     pub fn exempt_probes(self) -> Self {
         self.exempt(|request: &R| {
             matches!(request.method(), "GET" | "HEAD") && PROBES.contains(&request.path())
@@ -157,34 +157,29 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
 
     /// Whoever is on this list is let in, whatever the limits say, and whoever else says otherwise: as
     /// [`exempt`](Self::exempt).
-    #[must_use]
     pub fn allow(self, is_listed: impl Fn(&R) -> bool + Send + Sync + 'static) -> Self {
         self.exempt(is_listed)
     }
 
     /// Whoever is on this list, and on no other that lets it in, isn't served.
-    #[must_use]
     pub fn deny(mut self, is_listed: impl Fn(&R) -> bool + Send + Sync + 'static) -> Self {
         self.before().deny.push(Arc::new(is_listed));
         self
     }
 
     /// What requests cost: one, unless said otherwise. What costs 0 passes, and is shown what is left.
-    #[must_use]
     pub fn cost(mut self, cost: impl Fn(&R) -> u64 + Send + Sync + 'static) -> Self {
         self.before().cost = Some(Arc::new(cost));
         self
     }
 
     /// What requests cost, by a table.
-    #[must_use]
     pub fn costing(self, cost: Cost) -> Self {
         self.cost(move |request| cost.of(request))
     }
 
     /// Nothing is refused or kept waiting for its turn, also what has no key, and nobody is told that it would be but the
     /// log.
-    #[must_use]
     pub fn shadow(mut self) -> Self {
         self.mode = Mode::Shadow;
         self
@@ -201,7 +196,6 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     }
 
     /// Whoever comes again before it was told to waits for its refusal, by this key.
-    #[must_use]
     pub fn tarpit(mut self, tarpit: Tarpit, key: impl KeyOf<R>) -> Self {
         let pit = Pit::new(tarpit, key, Arc::clone(&self.clock));
         self.before().pit = Some(Arc::new(pit));
@@ -221,16 +215,14 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     ///     Ok(Guard::new(limits).max_waiting(100))
     /// }
     /// ```
-    #[must_use]
     pub fn max_waiting(mut self, most: usize) -> Self {
-        self.readying = Arc::new(Readying::new(most));
+        self.readying = Arc::new(Seats::new(most));
         self
     }
 
     /// `Retry-After` is longer than it has to be by a random time, so that those who were refused together don't come again
     /// together: up to the limit's window, or the time that all who were refused lately need, if that is longer, and never
     /// more than this.
-    #[must_use]
     pub fn jitter(mut self, most: Duration) -> Self {
         self.spread = Some(Arc::new(Spread::new(most, Arc::clone(&self.clock))));
         self
@@ -250,7 +242,6 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     ///     }))
     /// }
     /// ```
-    #[must_use]
     pub fn on_refusal(
         mut self,
         change: impl Fn(&R, &Denial, &mut Refused) + Send + Sync + 'static,
@@ -261,7 +252,6 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
 
     /// How many refusals are logged (as events of `tracing`, target `tollgate`): 10 a second unless said otherwise. Each tells
     /// how many came before it that weren't.
-    #[must_use]
     pub fn log(mut self, rate: Rate) -> Self {
         self.log = Arc::new(DenialLog::new(rate, &self.clock));
         self
@@ -316,7 +306,6 @@ impl<R: ?Sized> Clone for Before<R> {
 impl<R: Request + ?Sized, L: Limits<R> + Settles> Guard<R, L> {
     /// Only these answers count. Until the answer is there its request holds its cost. This is for limits that
     /// [settle](Settles): an [`ExactPerKey`](super::ExactPerKey) or a policy, and not a [`PerKey`](super::PerKey).
-    #[must_use]
     pub fn count(mut self, counts: Counts) -> Self {
         let after = self.after.as_deref().cloned().unwrap_or_default();
         self.after = Some(Arc::new(After { counts, ..after }));
@@ -325,7 +314,6 @@ impl<R: Request + ?Sized, L: Limits<R> + Settles> Guard<R, L> {
 
     /// What a request costs is known when it was answered: until then its cost is an estimate. This is for limits that
     /// [settle](Settles): an [`ExactPerKey`](super::ExactPerKey) or a policy, and not a [`PerKey`](super::PerKey).
-    #[must_use]
     pub fn settle(mut self, settle: Settle) -> Self {
         let after = self.after.as_deref().cloned().unwrap_or_default();
         let settle = Some(settle);
@@ -337,62 +325,17 @@ impl<R: Request + ?Sized, L: Limits<R> + Settles> Guard<R, L> {
 impl<R: ?Sized, L: fmt::Debug> fmt::Debug for Guard<R, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let before = self.before.as_deref();
+        let blocks = before.and_then(|before| before.blocks.as_ref());
+        let pit = before.and_then(|before| before.pit.as_ref());
         f.debug_struct("Guard")
             .field("limits", self.limits())
             .field("answers", &self.answers)
             .field("exempt", &before.map_or(0, |before| before.exempt.len()))
             .field("deny", &before.map_or(0, |before| before.deny.len()))
-            .field("block", &before.and_then(|before| before.blocks.as_ref()))
-            .field("tarpit", &before.and_then(|before| before.pit.as_ref()))
+            .field("block", &blocks.map(|blocks| blocks.block))
+            .field("tarpit", &pit.map(|pit| pit.tarpit))
             .field("after", &self.after)
             .field("mode", &self.mode)
             .finish_non_exhaustive()
-    }
-}
-
-/// As many as may wait, unless said otherwise.
-const MOST: usize = 10_000;
-
-/// Those who wait for the service.
-#[derive(Debug)]
-pub(super) struct Readying {
-    most: usize,
-    waiting: AtomicUsize,
-}
-
-/// A place among those who wait for the service. Dropping it frees the place.
-#[derive(Debug)]
-pub struct ServiceWait<'a>(&'a AtomicUsize);
-
-impl Default for Readying {
-    fn default() -> Self {
-        Self::new(MOST)
-    }
-}
-
-impl Readying {
-    pub(super) const fn new(most: usize) -> Self {
-        let waiting = AtomicUsize::new(0);
-        Self { most, waiting }
-    }
-
-    pub(super) fn wait(&self) -> Result<ServiceWait<'_>, Box<Denial>> {
-        // The count guards no other memory.
-        let before = self.waiting.fetch_add(1, Ordering::Relaxed);
-        let place = ServiceWait(&self.waiting);
-        if before < self.most {
-            return Ok(place);
-        }
-        drop(place);
-        let (most, none) = (self.most as u64, Duration::ZERO);
-        let decision = Decision::new(Outcome::Denied, most, 0, none, none);
-        let denial = Denial::new(DenyReason::Shed, "requests-waiting", decision);
-        Err(Box::new(denial.showing(None)))
-    }
-}
-
-impl Drop for ServiceWait<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

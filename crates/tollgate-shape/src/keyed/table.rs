@@ -231,11 +231,24 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
 
     /// The wait of an entry is over: whether there was one, what fires and what is dropped.
     fn over(&mut self, slot: u32, now: Timestamp) -> (bool, Option<KeyFired<K, T>>, Option<T>) {
+        let entry = self.entry_mut(slot);
+        let was_pending = entry.is_some_and(|entry| entry.line.flush());
+        match self.end_wait(slot, now, was_pending) {
+            Some((fired, dropped, _)) => (was_pending, fired, dropped),
+            None => (was_pending, None, None),
+        }
+    }
+
+    /// Ends the wait of an entry: what fires if it was pending, what is dropped, and until when the entry is needed. It is removed if
+    /// that is over: soon after a firing that the max wait or a flush brought, the next call isn't the first of a wait.
+    fn end_wait(
+        &mut self,
+        slot: u32,
+        now: Timestamp,
+        was_pending: bool,
+    ) -> Option<(Option<KeyFired<K, T>>, Option<T>, Timestamp)> {
         let times = self.times;
-        let Some(entry) = self.entry_mut(slot) else {
-            return (false, None, None);
-        };
-        let was_pending = entry.line.flush();
+        let entry = self.entry_mut(slot)?;
         let called = entry.line.called().unwrap_or(now);
         let mut value = entry.value.take();
         let fired = match times.trailing {
@@ -245,19 +258,14 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
         if fired.is_some() {
             entry.line.fire(now);
         }
-        // Soon after a firing that the max wait or a flush brought, the next call isn't the first of a wait.
-        let is_forgotten = entry.line.over(&times) <= now;
-        let key = match (fired.is_some(), is_forgotten) {
-            (true, true) => self.remove(slot).map(|entry| entry.key),
-            (true, false) => Some(entry.key.clone()),
-            (false, true) => {
-                drop(self.remove(slot));
-                None
-            }
-            (false, false) => None,
+        let until = entry.line.over(&times);
+        let key = if until > now {
+            fired.is_some().then(|| entry.key.clone())
+        } else {
+            self.remove(slot).map(|entry| entry.key)
         };
         let fired = key.zip(fired.map(|value| Fired { value, called }));
-        (was_pending, fired, value)
+        Some((fired, value, until))
     }
 
     /// Makes room: the key whose timer rings first is over now.
@@ -456,27 +464,14 @@ where
 impl<K: Hash + Eq + Clone, T> Table<K, T> {
     /// The wait of an entry whose timer is out of the heap is over.
     fn rang(&mut self, slot: u32, stamp: u32, now: Timestamp) -> Option<KeyFired<K, T>> {
-        let times = self.times;
-        let entry = self.entry_mut(slot)?;
-        let called = entry.line.called().unwrap_or(now);
-        let value = entry.value.take();
-        let fired = value.filter(|_| times.trailing == Edge::On);
-        if fired.is_some() {
-            entry.line.fire(now);
+        let (fired, _, until) = self.end_wait(slot, now, true)?;
+        if until > now {
+            self.push((until, slot, stamp));
+        } else {
+            // Its timer is out of the heap, so there is none that is stale.
+            self.stale = self.stale.saturating_sub(1);
         }
-        let until = entry.line.over(&times);
-        let key = match &fired {
-            None => None,
-            Some(_) if until > now => Some(entry.key.clone()),
-            Some(_) => {
-                // Its timer is out of the heap, so there is none that is stale.
-                let key = self.remove(slot).map(|entry| entry.key);
-                self.stale = self.stale.saturating_sub(1);
-                return key.zip(fired.map(|value| Fired { value, called }));
-            }
-        };
-        self.forget_or_keep(slot, stamp, until, now);
-        key.zip(fired.map(|value| Fired { value, called }))
+        fired
     }
 
     /// An entry without a timer is forgotten, or kept until its last firing doesn't count any more.
