@@ -1,5 +1,6 @@
 //! Who an order is for: a rule, and a key by the facts that make it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use super::pattern::FactPattern;
@@ -58,6 +59,14 @@ fn owned<N: Into<String>, V: Into<String>>(
     pairs.map(|(name, value)| (name.into(), value.into()))
 }
 
+/// Facts in the order of their names, each with its last value.
+fn sorted<V>(facts: impl IntoIterator<Item = (String, V)>) -> Vec<(String, V)> {
+    let named = facts
+        .into_iter()
+        .map(|(name, value)| (fact_name(&name).into_owned(), value));
+    named.collect::<BTreeMap<_, _>>().into_iter().collect()
+}
+
 impl Target {
     /// All requests.
     pub fn everything() -> Self {
@@ -90,14 +99,7 @@ impl Target {
     pub fn facts<N: Into<String>, V: Into<String>>(
         facts: impl IntoIterator<Item = (N, V)>,
     ) -> Self {
-        let mut all: Vec<(String, String)> = Vec::new();
-        for (name, value) in owned(facts) {
-            let name = fact_name(&name).into_owned();
-            match all.binary_search_by(|(known, _)| known.as_str().cmp(&name)) {
-                Ok(place) => all[place].1 = value,
-                Err(place) => all.insert(place, (name, value)),
-            }
-        }
+        let all = sorted(owned(facts));
         Self {
             rule: None,
             key: if all.is_empty() {
@@ -154,24 +156,14 @@ impl Target {
         rule: Option<&str>,
         facts: impl IntoIterator<Item = (String, FactPattern)>,
     ) -> Self {
-        let mut all: Vec<(String, FactPattern)> = Vec::new();
-        for (name, pattern) in facts {
-            let name = fact_name(&name).into_owned();
-            match all.binary_search_by(|(known, _)| known.as_str().cmp(&name)) {
-                Ok(place) => all[place].1 = pattern,
-                Err(place) => all.insert(place, (name, pattern)),
-            }
-        }
+        let all = sorted(facts);
         let is_exact = |(_, pattern): &(_, FactPattern)| matches!(pattern, FactPattern::Exact(_));
         let key = if all.is_empty() {
             TargetKey::Everybody
         } else if all.iter().all(is_exact) {
             let exact = all.into_iter();
-            TargetKey::Facts(
-                exact
-                    .map(|(name, own)| (name, own.text().to_owned()))
-                    .collect(),
-            )
+            let exact = exact.map(|(name, own)| (name, own.text().to_owned()));
+            TargetKey::Facts(exact.collect())
         } else {
             TargetKey::Patterns(all)
         };
@@ -215,10 +207,10 @@ impl Target {
             TargetKey::Everybody => 0,
             TargetKey::Facts(facts) => sum(facts),
             TargetKey::Patterns(facts) => {
-                let lengths = facts
-                    .iter()
-                    .map(|(name, own)| name.len() + own.text().len());
-                lengths.sum()
+                let lengths = facts.iter();
+                lengths
+                    .map(|(name, own)| name.len() + own.text().len())
+                    .sum()
             }
             TargetKey::Descriptor { domain, entries } => domain.len() + sum(entries),
         };
