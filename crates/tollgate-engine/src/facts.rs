@@ -6,10 +6,8 @@ use std::fmt;
 use crate::address::ClientBits;
 
 mod bytes;
-mod unit;
 
 pub use bytes::text_of_bytes;
-pub use unit::Unit;
 
 /// How many facts need no allocation.
 const INLINE: usize = 16;
@@ -456,6 +454,76 @@ impl<'a> Descriptor<'a> {
             limit: None,
             cost: None,
             refund: false,
+        }
+    }
+}
+
+/// The units of Envoy's limits.
+///
+/// ```
+/// use tollgate_engine::facts::Unit;
+///
+/// assert_eq!(Unit::Day.seconds(), 86_400);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Unit {
+    /// A second.
+    Second,
+    /// A minute.
+    Minute,
+    /// An hour.
+    Hour,
+    /// 24 hours.
+    Day,
+    /// Seven days.
+    Week,
+    /// 30 days.
+    Month,
+    /// 365 days.
+    Year,
+}
+
+impl Unit {
+    /// All of them, the shortest first.
+    pub const ALL: [Self; 7] = [
+        Self::Second,
+        Self::Minute,
+        Self::Hour,
+        Self::Day,
+        Self::Week,
+        Self::Month,
+        Self::Year,
+    ];
+
+    /// As envoyproxy/ratelimit's files say it.
+    ///
+    /// ```
+    /// use tollgate_engine::facts::Unit;
+    ///
+    /// assert_eq!(Unit::Hour.name(), "hour");
+    /// ```
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Second => "second",
+            Self::Minute => "minute",
+            Self::Hour => "hour",
+            Self::Day => "day",
+            Self::Week => "week",
+            Self::Month => "month",
+            Self::Year => "year",
+        }
+    }
+
+    /// Its length in seconds, as envoyproxy/ratelimit counts.
+    pub const fn seconds(self) -> u64 {
+        match self {
+            Self::Second => 1,
+            Self::Minute => 60,
+            Self::Hour => 3_600,
+            Self::Day => 86_400,
+            Self::Week => 7 * 86_400,
+            Self::Month => 30 * 86_400,
+            Self::Year => 365 * 86_400,
         }
     }
 }
