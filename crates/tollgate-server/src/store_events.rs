@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tollgate_engine::backend::StoreEvent;
+use tollgate_redis::StoreEvent;
 
 use crate::health::{Concern, Health};
 use crate::log::{Level, Log};
@@ -11,7 +11,7 @@ use crate::log::{Level, Log};
 /// A failure that goes on is said once.
 ///
 /// ```
-/// use tollgate_engine::backend::StoreEvent;
+/// use tollgate_redis::StoreEvent;
 /// use tollgate_server::{Log, StoreEvents};
 ///
 /// let events = StoreEvents::new(Log::silent());

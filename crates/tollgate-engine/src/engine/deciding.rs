@@ -16,7 +16,7 @@ use super::turns::{Demand, Spot, Standing, Turns};
 use super::{Conditions, Engine, runs};
 use crate::backend::Backend;
 use crate::facts::Facts;
-use crate::limits::{Answer, LimitKind};
+use crate::limits::{Answer, CheckResult, LimitKind, decisions};
 use crate::policy::Mode;
 use crate::verdict::{Findings, Said, Verdict};
 
@@ -164,7 +164,7 @@ impl<B: Backend> Engine<B> {
                     over = Self::over(&rules, &gathered, &answer);
                 }
                 said.hear(&gathered, answer);
-                said.list_limits(&gathered, &each);
+                said.list_limits(&gathered, &decisions(&each));
                 if said.allowed {
                     if !gathered.shadow.checks.as_slice().is_empty() {
                         self.ask_shadow(&mut said, &rules, &gathered).await;
@@ -193,7 +193,7 @@ impl<B: Backend> Engine<B> {
     /// Asks each rule in shadow by itself. One whose backend fails is left out.
     async fn ask_shadow(&self, said: &mut Said, rules: &Rules, gathered: &Gathered<'_>) {
         // What decided instead of a store has charged nothing there.
-        let is_charged = said.fallback.is_none();
+        let is_charged = said.unavailable.is_none();
         let mut unanswered = Unanswered::new(&self.backend, said);
         if is_charged {
             unanswered.is_charged(gathered.enforced.checks.as_slice());
@@ -202,10 +202,10 @@ impl<B: Backend> Engine<B> {
             let Some(entered) = unanswered.held.enter_in_shadow(gathered, number) else {
                 continue;
             };
-            if let Ok(mut answer) = self.backend.check(checks).await {
+            if let Ok(mut answer) = self.backend.ask(checks, None).await {
                 entered.hold(Beside::Asking, &mut answer);
                 self.count_in_shadow(rules, number, &answer);
-                if answer.allowed && answer.fallback.is_none() {
+                if answer.allowed && answer.unavailable.is_none() {
                     unanswered.is_charged(checks);
                 }
                 let said = &mut *unanswered.held;
@@ -220,7 +220,7 @@ impl<B: Backend> Engine<B> {
         &self,
         rules: &Rules,
         gathered: &Gathered<'_>,
-        each: Option<&mut Vec<Decision>>,
+        each: Option<&mut Vec<CheckResult>>,
     ) -> Result<Answer, B::Error> {
         if gathered.gates.is_none() {
             return self.ask_backend(rules, gathered, each).await;
@@ -242,25 +242,16 @@ impl<B: Backend> Engine<B> {
         &self,
         rules: &Rules,
         gathered: &Gathered<'_>,
-        each: Option<&mut Vec<Decision>>,
+        each: Option<&mut Vec<CheckResult>>,
     ) -> Result<Answer, B::Error> {
         let asking = match self.before_asking(rules, &gathered.enforced) {
             Remembered::Denied(answer) => return Ok(answer),
             Remembered::Asking(asking) => asking,
         };
         let checks = gathered.enforced.checks.as_slice();
-        let asked = match each {
-            // Of one limit the answer tells all.
-            Some(each) if checks.len() > 1 => {
-                let asked = self.backend.check_each(checks).await;
-                asked.map(|(answer, said)| {
-                    *each = said;
-                    answer
-                })
-            }
-            _ => self.backend.check(checks).await,
-        };
-        match asked {
+        // Of one limit the answer tells all.
+        let each = each.filter(|_| checks.len() > 1);
+        match self.backend.ask(checks, each).await {
             Ok(answer) => Ok(self.after_asking(&gathered.enforced, answer, asking)),
             Err(error) => asking.without_backend().ok_or(error),
         }

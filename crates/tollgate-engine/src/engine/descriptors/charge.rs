@@ -200,7 +200,7 @@ impl<'m, 'a> Deciding<'m, 'a> {
     fn note(&mut self, numbers: &[usize], (answer, each): (Answer, Vec<Decision>)) -> Answer {
         for (number, decision) in numbers.iter().zip(each) {
             self.each[*number] = Some(decision);
-            self.fallbacks[*number] = answer.fallback;
+            self.fallbacks[*number] = answer.unavailable.map(|store| store.fallback);
             let cost = self.met[*number].as_ref().map_or(0, Met::cost);
             self.charged[*number] = if answer.allowed { cost } else { 0 };
         }

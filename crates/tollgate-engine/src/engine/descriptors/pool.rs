@@ -9,7 +9,7 @@ use tollgate::{Decision, Outcome};
 
 use super::trees::{CounterId, Met};
 use crate::backend::Backend;
-use crate::limits::{Answer, Check, Limit, LimitKind};
+use crate::limits::{Answer, Check, Limit, LimitKind, decisions};
 
 /// The checks of some descriptors.
 pub(super) struct Pool<'m, 'a> {
@@ -101,11 +101,13 @@ impl<'m, 'a> Pool<'m, 'a> {
         if self.checks.is_empty() {
             return Ok((Answer::new(None, Decision::UNLIMITED), self.each(&[])));
         }
-        let (answer, mut said) = backend.check_each(&self.checks).await?;
-        if said.is_empty() {
+        let mut each = Vec::new();
+        let answer = backend.ask(&self.checks, Some(&mut each)).await?;
+        if each.is_empty() {
             // Each descriptor has a status of its own, also where the denial was known without a question.
-            said = backend.peek(&self.checks).await?;
+            each = backend.peek(&self.checks).await?;
         }
+        let mut said = decisions(&each);
         said.resize(self.checks.len(), Decision::UNLIMITED);
         if answer.allowed {
             said.iter_mut().for_each(allow)
@@ -124,7 +126,7 @@ impl<'m, 'a> Pool<'m, 'a> {
                 LimitKind::Concurrency(_) => Decision::UNLIMITED,
                 _ => {
                     let look = [Check { cost: 0, ..*check }];
-                    let left = backend.check(&look).await?.decision;
+                    let left = backend.ask(&look, None).await?.decision;
                     // At the latest when it is as if never used.
                     without(left, counted.cost, left.reset_after)
                 }

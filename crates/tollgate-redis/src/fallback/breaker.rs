@@ -11,7 +11,7 @@ use tollgate::breaker::{Circuit, Entry, Span, Thresholds};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_engine::backend::Breaker;
+/// use tollgate_redis::Breaker;
 ///
 /// let breaker = Breaker { silent_for: Duration::from_millis(500), ..Breaker::default() };
 /// assert_eq!((breaker.failing_percent, breaker.of_calls), (50, 20));
@@ -84,9 +84,9 @@ impl Gate {
 /// A probe's turn to ask, if it is one. All others wait for what comes of it; if it has no need to ask, or
 /// is given up, the next one may.
 #[derive(Debug)]
-pub(super) struct Turn<'a>(Option<(&'a Circuit, Entry)>);
+pub(super) struct Probe<'a>(Option<(&'a Circuit, Entry)>);
 
-impl<'a> Turn<'a> {
+impl<'a> Probe<'a> {
     /// The turn of a request that was told this.
     pub(super) fn new(circuit: &'a Circuit, gate: Gate) -> Self {
         Self(match gate {
@@ -101,7 +101,7 @@ impl<'a> Turn<'a> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Probe<'_> {
     fn drop(&mut self) {
         if let Some((circuit, entry)) = self.0 {
             circuit.gives_up(entry);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tollgate::{Rate, Timestamp};
 
-use crate::limits::Check;
+use tollgate_engine::backend::Check;
 
 /// Keys that wait to be told of.
 const MOST: usize = 65_536;
@@ -22,7 +22,7 @@ const TIDY_EVERY: Duration = Duration::from_millis(100);
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_engine::backend::Owed;
+/// use tollgate_redis::Owed;
 ///
 /// /// How much of a bucket, in thousandths of a token, rounded up.
 /// fn thousandths(owed: &Owed) -> u128 {
@@ -212,7 +212,7 @@ mod tests {
     use tollgate::Algorithm;
 
     use super::*;
-    use crate::limits::{LimitKind, SoleLimit};
+    use tollgate_engine::backend::{LimitKind, SoleLimit};
 
     #[test]
     fn a_flood_of_keys_does_not_look_through_all_of_them_each_time() {

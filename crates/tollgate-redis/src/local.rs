@@ -14,29 +14,29 @@ use arc_swap::ArcSwap;
 use tollgate::clock::{Monotonic, Wall};
 use tollgate::{Algorithm, Clock, Decision, Rate, Timestamp};
 
-use super::Memory;
-use crate::limits::{Answer, Check, Limit, LimitKind, Prepared};
-use crate::policy::OnStoreFailure;
+use tollgate_engine::backend::{Answer, Check, Limit, LimitKind, Memory, Prepared};
+use tollgate_engine::policy::OnStoreFailure;
 
-mod nodes;
-mod untold;
+mod divisor;
+mod owed;
 
-pub use untold::Owed;
+pub use owed::Owed;
 
-use nodes::{Divisor, Nodes};
-use untold::{Ended, Untold};
+use divisor::{Divisor, Nodes};
+use owed::{Ended, Untold};
 
 /// So many keys can be set at the same time.
 const STRIPES: usize = 64;
 
 /// This process's part of all limits: a [`Memory`] that limits are cut down for, by the number of nodes.
 ///
-/// [`Fallback`](super::Fallback) decides by it while the store can't be asked; the store's client
+/// [`Fallback`](crate::Fallback) decides by it while the store can't be asked; the store's client
 /// [notes](Self::note) in it what the store said, and [carries](Self::owed) to the store what was decided here.
 ///
 /// ```
 /// use tollgate::{Algorithm, Rate, clock::Manual};
-/// use tollgate_engine::backend::{LimitKind, Local, Memory, SoleLimit};
+/// use tollgate_engine::backend::{LimitKind, Memory, SoleLimit};
+/// use tollgate_redis::Local;
 ///
 /// let clock = Manual::new();
 /// let local = Local::new(Memory::builder().capacity(100).clock(clock.clone()).wall(clock).build());
@@ -97,7 +97,7 @@ impl Noted {
             }
             | LimitKind::Quota(_) => Self::Used,
             LimitKind::Rate { .. } => Self::Cost,
-            LimitKind::Concurrency(_) | LimitKind::Adaptive(_) => Self::No,
+            _ => Self::No,
         }
     }
 }
@@ -161,13 +161,13 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
     }
 
     /// What a check would be told by this node's part of its limit.
-    pub(crate) fn look(&self, check: &Check<'_>) -> Decision {
+    pub(crate) fn peek(&self, check: &Check<'_>) -> Decision {
         let share = self.share(check.limit);
         let own = Check {
             limit: &share.part,
             ..*check
         };
-        let said = self.memory.look_ahead(&[own]);
+        let said = self.memory.peek_each(&[own]);
         said.first().copied().unwrap_or(Decision::UNLIMITED)
     }
 
@@ -204,14 +204,14 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
         }
     }
 
-    /// The store gave this request a slot: it counts here too, for as long as this is kept, whatever the
-    /// part. None if the limit isn't judged here, or isn't of slots.
-    pub fn hold_slot(&self, check: &Check<'_>) -> Option<tollgate::stack::Pass> {
+    /// The store gave this request a permit: it counts here too, for as long as this is kept, whatever the
+    /// part. None if the limit isn't judged here, or isn't of concurrency.
+    pub fn hold_permit(&self, check: &Check<'_>) -> Option<tollgate::stack::Pass> {
         let is_local = matches!(
             check.limit.on_store_failure(),
             OnStoreFailure::Local | OnStoreFailure::CircuitBreak
         );
-        is_local.then(|| self.memory.hold_slot(check)).flatten()
+        is_local.then(|| self.memory.hold_permit(check)).flatten()
     }
 
     /// What this key owes of decisions that the store wasn't told of; none if it was told of all.
@@ -309,7 +309,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
         Share {
             of,
             // A limit that can't be cut is judged whole.
-            part: limit.cut((2, of.nodes)).unwrap_or_else(|_| limit.clone()),
+            part: limit.cut(2, of.nodes).unwrap_or_else(|_| limit.clone()),
         }
     }
 }
@@ -326,8 +326,8 @@ fn outlives(kind: &LimitKind) -> Duration {
             // No month or day is twice as long as another, and a rolling one forgets in parts.
             2 * period
         }
-        // They count for as long as they are held.
-        LimitKind::Concurrency(_) | LimitKind::Adaptive(_) => Duration::ZERO,
+        // Permits count for as long as they are held.
+        _ => Duration::ZERO,
     }
 }
 

@@ -9,8 +9,6 @@ use tollgate::Timestamp;
 /// Errors are told of at most once in this time.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
 
-pub(super) type Tell = dyn Fn(&StoreEvent<'_>) + Send + Sync;
-
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) errors: AtomicU64,
@@ -22,7 +20,7 @@ pub(super) struct Counts {
 /// What a [`Fallback`](super::Fallback) has counted.
 ///
 /// ```
-/// use tollgate_engine::backend::FallbackStats;
+/// use tollgate_redis::FallbackStats;
 ///
 /// /// Decisions that no store was asked about.
 /// fn without(stats: &FallbackStats) -> u64 {
@@ -51,7 +49,7 @@ pub struct FallbackStats {
 /// Something that happened to a store.
 ///
 /// ```
-/// use tollgate_engine::backend::StoreEvent;
+/// use tollgate_redis::StoreEvent;
 ///
 /// fn line(event: &StoreEvent<'_>) -> String {
 ///     match event {
@@ -99,7 +97,7 @@ pub enum StoreEvent<'a> {
 /// What happened, as a log says it.
 ///
 /// ```
-/// use tollgate_engine::backend::StoreEvent;
+/// use tollgate_redis::StoreEvent;
 ///
 /// let failed = StoreEvent::Failed { error: "no route", untold: 3 };
 /// assert_eq!(failed.to_string(), "the store couldn't be asked: no route (and 3 times more)");

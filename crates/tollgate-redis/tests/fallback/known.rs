@@ -1,22 +1,23 @@
 //! What a store in front of another does when that one fails, answers again, or isn't asked at all.
 
-use std::future::{Ready, ready};
+use std::future::{Future, pending};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{Algorithm, Clock, Decision, Rate, Timestamp};
-use tollgate_engine::backend::{
-    Answer, Backend, Breaker, Check, Fallback, LimitKind, Local, Memory, SoleLimit, Source,
-    StoreEvent,
-};
+use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, LimitKind, Memory, SoleLimit};
 use tollgate_engine::policy::OnStoreFailure;
+use tollgate_redis::{Breaker, Fallback, Local, RemoteBackend, StoreEvent};
 
 /// A store that can be told to fail, or to know the answer without being asked.
 #[derive(Debug, Default)]
 struct Store {
     fails: AtomicBool,
+    is_silent: AtomicBool,
     knows: AtomicBool,
     asked: AtomicU64,
     clock: Manual,
@@ -24,26 +25,31 @@ struct Store {
 
 impl Backend for Store {
     type Error = &'static str;
-    type Asking<'a> = Ready<Result<Answer, Self::Error>>;
 
-    fn check<'a>(&'a self, _: &'a [Check<'a>]) -> Self::Asking<'a> {
-        let mut answer = Answer::new(Some(0), Decision::UNLIMITED);
+    async fn ask<'a>(
+        &'a self,
+        _: &'a [Check<'a>],
+        _: Option<&'a mut Vec<CheckResult>>,
+    ) -> Result<Answer, &'static str> {
         if self.knows.load(Ordering::Relaxed) {
-            answer.source = Source::Known;
-            return ready(Ok(answer));
+            return Ok(Answer::known(Some(0), Decision::UNLIMITED));
         }
         self.asked.fetch_add(1, Ordering::Relaxed);
-        ready(if self.fails.load(Ordering::Relaxed) {
-            Err("away")
-        } else {
-            Ok(answer)
-        })
+        if self.is_silent.load(Ordering::Relaxed) {
+            return pending().await;
+        }
+        if self.fails.load(Ordering::Relaxed) {
+            return Err("away");
+        }
+        Ok(Answer::new(Some(0), Decision::UNLIMITED))
     }
 
     fn now(&self) -> Timestamp {
         self.clock.now()
     }
 }
+
+impl RemoteBackend for Store {}
 
 type Subject = Fallback<Store, Manual, Manual>;
 
@@ -79,16 +85,14 @@ fn limit() -> SoleLimit {
 
 /// Whether the answer is the store's.
 fn asks(subject: &Subject) -> bool {
-    use std::pin::pin;
-    use std::task::{Context, Poll, Waker};
     let (limit, facts) = (limit(), SoleLimit::facts("k"));
     let checks = [limit.check(&facts, 1)];
-    let mut asking = pin!(subject.check(&checks));
+    let mut asking = pin!(subject.ask(&checks, None));
     match asking
         .as_mut()
         .poll(&mut Context::from_waker(Waker::noop()))
     {
-        Poll::Ready(Ok(answer)) => answer.fallback.is_none(),
+        Poll::Ready(Ok(answer)) => answer.unavailable.is_none(),
         _ => panic!("it is there at once"),
     }
 }
@@ -114,7 +118,18 @@ fn an_answer_that_was_known_says_nothing_about_the_store() {
     // Who is first is given up before it has an answer, and who is second needs no store: the third one
     // is the probe.
     let (limit, facts) = (limit(), SoleLimit::facts("k"));
-    drop(subject.check(&[limit.check(&facts, 1)]));
+    let first = [limit.check(&facts, 1)];
+    let mut asking = Box::pin(subject.ask(&first, None));
+    set(&store.is_silent, true);
+    assert!(
+        asking
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+            .is_pending()
+    );
+    assert!(!asks(&subject), "the first is the probe");
+    drop(asking);
+    set(&store.is_silent, false);
     set(&store.knows, true);
     assert!(asks(&subject));
     set(&store.knows, false);

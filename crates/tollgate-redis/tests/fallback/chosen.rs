@@ -1,11 +1,11 @@
 //! What rules, tiers and descriptors have chosen for when there is no store.
 
 use std::convert::Infallible;
-use std::future::{Ready, ready};
+use std::future::ready;
 use std::sync::Mutex;
 
 use tollgate::{Decision, Timestamp};
-use tollgate_engine::backend::{Answer, Backend, Check, LimitKind};
+use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, LimitKind};
 use tollgate_engine::document::Format;
 use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_engine::policy::OnStoreFailure;
@@ -87,9 +87,12 @@ struct Noting(Mutex<Vec<String>>);
 
 impl Backend for Noting {
     type Error = Infallible;
-    type Asking<'a> = Ready<Result<Answer, Infallible>>;
 
-    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
+    fn ask<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        _: Option<&'a mut Vec<CheckResult>>,
+    ) -> impl Future<Output = Result<Answer, Infallible>> + Send + 'a {
         let noted = checks.iter().map(|check| {
             let kind = match check.limit.kind() {
                 LimitKind::Rate { rate, .. } => rate.to_string(),

@@ -1,14 +1,14 @@
 //! Limits that adapt, in front of a store: counted here, whether that is there or not.
 
 use std::convert::Infallible;
-use std::future::{Ready, ready};
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::concurrency::Ending;
 use tollgate::{Clock, Timestamp};
-use tollgate_engine::backend::{Answer, Backend, Check, Memory};
+use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, Clocks, Memory};
 use tollgate_engine::document::Format;
 use tollgate_engine::engine::AdaptiveState;
 use tollgate_engine::verdict::Cause;
@@ -91,9 +91,12 @@ struct Broken;
 
 impl Backend for Broken {
     type Error = &'static str;
-    type Asking<'a> = Ready<Result<Answer, &'static str>>;
 
-    fn check<'a>(&'a self, _: &'a [Check<'a>]) -> Self::Asking<'a> {
+    fn ask<'a>(
+        &'a self,
+        _: &'a [Check<'a>],
+        _: Option<&'a mut Vec<CheckResult>>,
+    ) -> impl Future<Output = Result<Answer, &'static str>> + Send + 'a {
         ready(Err("broken"))
     }
 
@@ -107,9 +110,12 @@ struct Far(Memory<Manual, Manual>, Manual);
 
 impl Backend for Far {
     type Error = Infallible;
-    type Asking<'a> = Ready<Result<Answer, Infallible>>;
 
-    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
+    fn ask<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        _: Option<&'a mut Vec<CheckResult>>,
+    ) -> impl Future<Output = Result<Answer, Infallible>> + Send + 'a {
         self.1.advance(Duration::from_secs(1));
         ready(Ok(self.0.answer(checks)))
     }
@@ -118,8 +124,11 @@ impl Backend for Far {
         self.1.now()
     }
 
-    fn timer(&self) -> Arc<dyn Clock> {
-        Arc::new(self.1.clone())
+    fn clocks(&self) -> Clocks {
+        Clocks {
+            timer: Arc::new(self.1.clone()),
+            ..Clocks::default()
+        }
     }
 }
 

@@ -2,12 +2,12 @@
 
 mod adaptive;
 mod chosen;
-mod dropped;
 mod here_first;
 mod known;
 mod parts;
+mod warm_up;
 
-use std::future::{Future, Ready, ready};
+use std::future::{Future, ready};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,13 +16,12 @@ use std::time::Duration;
 
 use tollgate::Timestamp;
 use tollgate::clock::Manual;
-use tollgate_engine::backend::{
-    Answer, Backend, Breaker, Check, Fallback, LimitKind, Local, Memory, StoreEvent,
-};
+use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, LimitKind, Memory};
 use tollgate_engine::document::Format;
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_engine::verdict::{Cause, Verdict};
 use tollgate_engine::{Engine, Facts, Policy};
+use tollgate_redis::{Breaker, Fallback, Local, RemoteBackend, StoreEvent};
 
 /// A store in memory that can be switched off.
 struct Switched {
@@ -34,9 +33,12 @@ struct Switched {
 
 impl Backend for Switched {
     type Error = &'static str;
-    type Asking<'a> = Ready<Result<Answer, &'static str>>;
 
-    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
+    fn ask<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        _: Option<&'a mut Vec<CheckResult>>,
+    ) -> impl Future<Output = Result<Answer, &'static str>> + Send + 'a {
         self.asked.fetch_add(1, Ordering::Relaxed);
         ready(if self.is_down.load(Ordering::Relaxed) {
             Err("switched off")
@@ -53,6 +55,8 @@ impl Backend for Switched {
         Backend::now(&self.memory)
     }
 }
+
+impl RemoteBackend for Switched {}
 
 fn at_once<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {

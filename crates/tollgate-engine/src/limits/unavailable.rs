@@ -1,17 +1,63 @@
-//! What sort of failure an error is: told apart so that people know what to do.
+//! A store that couldn't be asked, as a value: why, and what decided instead.
 
 use std::fmt;
+use std::time::Duration;
 
-/// What sort of failure a [`StoreError`](super::StoreError) is: what people act on.
+use tollgate::{Decision, Outcome};
+
+use crate::policy::OnStoreFailure;
+
+/// A request that is denied because the store couldn't be asked may try again after so long.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// The store couldn't be asked about a check: why, and what its limit has chosen for that.
 ///
 /// ```
-/// use std::time::Duration;
-/// use tollgate_redis::{FailureKind, StoreError};
+/// use tollgate_engine::backend::{FailureKind, Unavailable};
+/// use tollgate_engine::policy::OnStoreFailure;
 ///
-/// let error = StoreError::TimedOut { after: Duration::from_millis(20) };
-/// assert_eq!(error.kind(), FailureKind::TimedOut);
-/// assert_eq!(error.kind().to_string(), "timed-out");
-/// assert!(FailureKind::Auth.is_lasting() && !error.kind().is_lasting());
+/// let store = Unavailable { kind: FailureKind::TimedOut, fallback: OnStoreFailure::Closed };
+/// assert!(!store.decision().is_allowed());
+/// assert_eq!(store.decision().retry_after_secs(), Some(1));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unavailable {
+    /// Why.
+    pub kind: FailureKind,
+    /// What decided instead of the store.
+    pub fallback: OnStoreFailure,
+}
+
+/// What one check says by itself; or that nobody could be asked, and its limit is
+/// [closed](OnStoreFailure::Closed) then.
+pub type CheckResult = Result<Decision, Unavailable>;
+
+/// What clients are told of each check.
+pub(crate) fn decisions(each: &[CheckResult]) -> Vec<Decision> {
+    let told = |one: &CheckResult| one.unwrap_or_else(|store| store.decision());
+    each.iter().map(told).collect()
+}
+
+impl Unavailable {
+    /// What a client is told of a limit that is closed: it is denied, says nothing of how much is left, and may try
+    /// again after a second.
+    pub fn decision(&self) -> Decision {
+        Decision::new(Outcome::Denied, 0, 0, RETRY_AFTER, Duration::ZERO)
+    }
+
+    /// Whether the limit is closed while the store can't be asked: then a denial says nothing about the limit.
+    pub fn is_closed(&self) -> bool {
+        self.fallback == OnStoreFailure::Closed
+    }
+}
+
+/// Why a store couldn't be asked, told apart so that people know what to do.
+///
+/// ```
+/// use tollgate_engine::backend::FailureKind;
+///
+/// assert_eq!(FailureKind::TimedOut.to_string(), "timed-out");
+/// assert!(FailureKind::Auth.is_lasting() && !FailureKind::TimedOut.is_lasting());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -60,7 +106,7 @@ pub enum FailureKind {
 }
 
 impl FailureKind {
-    /// Every kind, in the order in which [`RedisStats::failures`](crate::RedisStats::failures) has them.
+    /// Every kind, each at the place of its number.
     pub const ALL: [Self; 20] = [
         Self::TimedOut,
         Self::Refused,
@@ -128,38 +174,5 @@ impl FailureKind {
 impl fmt::Display for FailureKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_kind_is_where_all_says() {
-        for (place, kind) in FailureKind::ALL.into_iter().enumerate() {
-            assert_eq!(kind as usize, place, "{kind:?}");
-        }
-    }
-
-    #[test]
-    fn the_document_says_of_every_kind_what_to_do_and_of_no_other() {
-        let document = include_str!("../../docs/distributed.md");
-        let table = document.split_once("| kind | what to do |\n|---|---|\n");
-        let (_, table) = table.expect("a table of kinds");
-        let lines = table.lines().take_while(|line| line.starts_with('|'));
-        let kinds = lines.filter_map(|line| line.split('|').nth(1));
-        let told: Vec<_> = kinds
-            .flat_map(|kinds| kinds.split(',').map(str::trim))
-            .collect();
-        for kind in FailureKind::ALL {
-            let count = told
-                .iter()
-                .filter(|told| **told == format!("`{kind}`"))
-                .count();
-            assert_eq!(count, 1, "{kind}");
-            assert_eq!(kind.to_string(), kind.name());
-        }
-        assert_eq!(told.len(), FailureKind::ALL.len(), "{told:?}");
     }
 }

@@ -79,9 +79,12 @@ struct Silent(Manual);
 
 impl Backend for Silent {
     type Error = &'static str;
-    type Asking<'a> = std::future::Pending<Result<Answer, &'static str>>;
 
-    fn check<'a>(&'a self, _: &'a [Check<'a>]) -> Self::Asking<'a> {
+    fn ask<'a>(
+        &'a self,
+        _: &'a [Check<'a>],
+        _: Option<&'a mut Vec<CheckResult>>,
+    ) -> impl Future<Output = Result<Answer, &'static str>> + Send + 'a {
         std::future::pending()
     }
 
@@ -90,6 +93,8 @@ impl Backend for Silent {
         self.0.now()
     }
 }
+
+impl RemoteBackend for Silent {}
 
 #[test]
 fn what_is_given_up_while_the_store_is_asked_costs_nothing_here() {

@@ -2,12 +2,11 @@
 //! nothing held.
 
 use std::future::{Future, pending, ready};
-use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
+use tollgate::Timestamp;
 use tollgate::clock::Manual;
-use tollgate::{Decision, Timestamp};
-use tollgate_engine::backend::{Answer, Backend, Check, Gift, Memory};
+use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, Gift, Memory, Refund};
 use tollgate_engine::document::Format;
 use tollgate_engine::facts::Descriptor;
 use tollgate_engine::{Engine, Facts, Policy};
@@ -33,22 +32,24 @@ impl Stuck {
     }
 }
 
-type Answering<'a> = Pin<Box<dyn Future<Output = Result<Answer, &'static str>> + Send + 'a>>;
-
 impl Backend for Stuck {
     type Error = &'static str;
-    type Asking<'a> = Answering<'a>;
 
-    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Answering<'a> {
-        if self.is_stuck(checks) {
-            return Box::pin(pending());
-        }
-        Box::pin(ready(Ok(self.memory.answer(checks))))
-    }
-
-    fn give_back<'a>(
+    async fn ask<'a>(
         &'a self,
         checks: &'a [Check<'a>],
+        _: Option<&'a mut Vec<CheckResult>>,
+    ) -> Result<Answer, &'static str> {
+        if self.is_stuck(checks) {
+            return pending().await;
+        }
+        Ok(self.memory.answer(checks))
+    }
+
+    fn refund<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        _: Refund,
     ) -> impl Future<Output = Result<Gift, &'static str>> + Send + 'a {
         self.memory.give_back(checks);
         ready(Ok(Gift::Given))
@@ -57,7 +58,7 @@ impl Backend for Stuck {
     fn peek<'a>(
         &'a self,
         checks: &'a [Check<'a>],
-    ) -> impl Future<Output = Result<Vec<Decision>, &'static str>> + Send + 'a {
+    ) -> impl Future<Output = Result<Vec<CheckResult>, &'static str>> + Send + 'a {
         let looked = Backend::peek(&self.memory, checks);
         async move { looked.await.map_err(|never| match never {}) }
     }
