@@ -4,16 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 
 use http::{Request, Response, StatusCode};
-use tollgate::breaker::Breaker;
 use tollgate::clock::{Clock, Monotonic};
 use tollgate::concurrency::Ending;
+use tollgate_adaptive::breaker::Breaker;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::BoxError;
 use crate::layered::{Answering, Call, CallPolicy, Calling, Layered, failed, status_of};
 
-/// Makes no call while a [`Breaker`] is open: it fails at once with [`Open`](tollgate::breaker::Open).
+/// Makes no call while a [`Breaker`] is open: it fails at once with [`Open`](tollgate_adaptive::breaker::Open).
 ///
 /// An answer of 500 or above, and an error of the client, are failures. 429 says nothing, as the one that is called works and
 /// only wants fewer calls, and so does an error of a layer inside that kept the call back; all other answers are successes. [`by_status`](Self::by_status) says otherwise. What counts is the head of the
@@ -25,7 +25,7 @@ use crate::layered::{Answering, Call, CallPolicy, Calling, Layered, failed, stat
 /// use std::convert::Infallible;
 /// use std::sync::Arc;
 /// use http::{Request, Response};
-/// use tollgate::breaker::{Breaker, Thresholds};
+/// use tollgate_adaptive::breaker::{Breaker, Thresholds};
 /// use tollgate_tower::BreakerLayer;
 /// use tower::{Service, ServiceBuilder, service_fn};
 ///
@@ -41,7 +41,7 @@ use crate::layered::{Answering, Call, CallPolicy, Calling, Layered, failed, stat
 ///     assert_eq!(client.call(Request::new(())).await?.status(), 500);
 /// }
 /// let error = client.call(Request::new(())).await.unwrap_err();
-/// assert!(error.is::<tollgate::breaker::Open>());
+/// assert!(error.is::<tollgate_adaptive::breaker::Open>());
 /// # Ok::<(), tollgate_tower::BoxError>(())
 /// # }).map_err(|error| error.to_string())?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())

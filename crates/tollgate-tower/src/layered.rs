@@ -7,8 +7,8 @@ use std::task::{Context, Poll, ready};
 
 use http::{HeaderValue, Request, Response, StatusCode};
 use pin_project_lite::pin_project;
-use tollgate::breaker::Open;
 use tollgate::concurrency::{Ending, NoPermit};
+use tollgate_adaptive::breaker::Open;
 use tollgate_http::grpc;
 use tollgate_http::outgoing::Stalled;
 use tower_service::Service;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use tollgate::clock::{Clock, Monotonic, Wall};
-use tollgate::protect::{Advice, Retry};
+use tollgate_adaptive::protect::{Advice, Retry};
 use tollgate_http::outgoing::{Advice as Said, Reset};
 use tower_layer::Layer;
 use tower_service::Service;
@@ -22,7 +22,7 @@ use crate::layered::{Answering, Call, CallPolicy, Calling, Layered};
 ///   [`errors`](Self::errors) names: none unless it is given.
 /// * Never before the time that `Retry-After` says. If that is longer than a minute ([`longest_stop`](Self::longest_stop)) it isn't
 ///   tried again.
-/// * Only as often as its [budget](tollgate::protect::Budget) allows, if it has one: one of 10 % is empty until ten calls were made.
+/// * Only as often as its [budget](tollgate_adaptive::protect::Budget) allows, if it has one: one of 10 % is empty until ten calls were made.
 ///
 /// What isn't tried again is handed on as it is: the last answer, or the last error. A request is cloned for each try, so its
 /// body has to be one that can be, as bytes that are there already.
@@ -31,7 +31,7 @@ use crate::layered::{Answering, Call, CallPolicy, Calling, Layered};
 /// use std::convert::Infallible;
 /// use std::sync::Arc;
 /// use http::{Request, Response};
-/// use tollgate::protect::{Backoff, Budget, Retry};
+/// use tollgate_adaptive::protect::{Backoff, Budget, Retry};
 /// use tollgate_tower::RetryLayer;
 /// use tower::{Service, ServiceBuilder, service_fn};
 ///

@@ -11,8 +11,8 @@ use http::header::CONTENT_TYPE;
 use http::{Method, Request, Response, StatusCode, Version};
 use pin_project_lite::pin_project;
 use tollgate::concurrency::{Ending, NoPermit, Permit, PermitHome};
-use tollgate::shed::{Criticality, Partitions, Share, Shedder};
 use tollgate::{Clock, ConcurrencyLimiter, Decision, Outcome};
+use tollgate_adaptive::shed::{Criticality, Partitions, Share, Shedder};
 use tollgate_http::guard::{Denial, Refused, ending_of};
 use tollgate_http::{DenyReason, grpc};
 use tower_layer::Layer;
@@ -28,7 +28,7 @@ const SOON: Duration = Duration::from_secs(1);
 /// Admits as many requests at once as a [`ConcurrencyLimiter`](tollgate::ConcurrencyLimiter) has room for. Others are answered 503 at
 /// once, with a body of `application/problem+json`; calls of gRPC are `UNAVAILABLE`.
 ///
-/// The limit learns from each request, if it is one that [adapts](tollgate::adaptive): how long the head of its answer took from
+/// The limit learns from each request, if it is one that [adapts](tollgate_adaptive): how long the head of its answer took from
 /// its admission on, and how it went.
 ///
 /// | what came of it | is to the limit | because |
@@ -45,7 +45,7 @@ const SOON: Duration = Duration::from_secs(1);
 /// ```
 /// use std::sync::Arc;
 /// use axum::{Router, routing::get};
-/// use tollgate::adaptive::{Bounds, Controller, Little};
+/// use tollgate_adaptive::{Bounds, Controller, Little};
 /// use tollgate_tower::ShedLayer;
 ///
 /// let controller = Controller::new(Little::new(Bounds::new(10.0, 200.0)?));
@@ -54,7 +54,7 @@ const SOON: Duration = Duration::from_secs(1);
 ///     .route("/", get(|| async { "hello" }))
 ///     .layer(ShedLayer::by(limiter));
 /// # let _ = app;
-/// # Ok::<(), tollgate::adaptive::LawError>(())
+/// # Ok::<(), tollgate_adaptive::LawError>(())
 /// ```
 ///
 /// For a client, where what isn't admitted is a [`NoPermit`](tollgate::concurrency::NoPermit), and nothing is sent:
@@ -168,7 +168,7 @@ impl<F, C: Clock> ShedLayer<By<Arc<Shedder<C>>, F>> {
     /// use axum::{Router, body::Body, routing::{get, post}};
     /// use http::Request;
     /// use tollgate::ConcurrencyLimiter;
-    /// use tollgate::shed::{Criticality, Shedder};
+    /// use tollgate_adaptive::shed::{Criticality, Shedder};
     /// use tollgate_tower::ShedLayer;
     ///
     /// let shedder = Arc::new(Shedder::new(Arc::new(ConcurrencyLimiter::new(100))));
@@ -202,7 +202,7 @@ impl<F, C: Clock> ShedLayer<By<Arc<Partitions<C>>, F>> {
     /// use axum::body::Body;
     /// use http::Request;
     /// use tollgate::ConcurrencyLimiter;
-    /// use tollgate::shed::Partitions;
+    /// use tollgate_adaptive::shed::Partitions;
     /// use tollgate_tower::ShedLayer;
     ///
     /// let limiter = Arc::new(ConcurrencyLimiter::new(100));

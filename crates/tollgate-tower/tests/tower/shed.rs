@@ -14,7 +14,7 @@ use http_body_util::{BodyExt, Full};
 use tollgate::ConcurrencyLimiter;
 use tollgate::clock::Manual;
 use tollgate::concurrency::{Ended, Ending, NoPermit, PermitObserver};
-use tollgate::shed::{Criticality, Partitions, Shedder};
+use tollgate_adaptive::shed::{Criticality, Partitions, Shedder};
 use tollgate_tower::ShedLayer;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
