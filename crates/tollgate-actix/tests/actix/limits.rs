@@ -29,15 +29,11 @@ fn a_limit_that_is_changed_after_it_was_cloned_still_counts_together() {
         let limit = RateLimit::new(limits);
         let changed = limit.clone().exempt_probes();
         let app = move || {
-            let scope = |path, limit| {
-                let hello = || web::get().to(hello);
-                let scope = web::scope(path).wrap(limit).route("/x", hello());
-                scope
-            };
+            let hello_at = |path| web::scope(path).route("/x", web::get().to(hello));
             App::new()
-                .service(scope("/one", limit.clone()))
+                .service(hello_at("/one").wrap(limit.clone()))
                 .service(web::resource("/healthz").wrap(changed.clone()).get(hello))
-                .service(scope("/other", changed.clone()))
+                .service(hello_at("/other").wrap(changed.clone()))
         };
         let server = Server::start(app);
         let mut statuses = Vec::new();

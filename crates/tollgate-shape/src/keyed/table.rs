@@ -34,6 +34,14 @@ type Cancelled<K, T> = (Option<Entry<K, T>>, Option<Fired<T>>);
 /// What was replaced or dropped, to be dropped under no lock.
 type Old<K, T> = (Option<K>, Option<T>);
 
+/// What came of a wait that ended.
+struct EndedWait<K, T> {
+    fired: Option<KeyFired<K, T>>,
+    dropped: Option<T>,
+    /// Until when its entry is needed.
+    until: Timestamp,
+}
+
 /// All keys of one debouncer.
 #[derive(Debug)]
 pub(crate) struct Table<K, T> {
@@ -234,7 +242,7 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
         let entry = self.entry_mut(slot);
         let was_pending = entry.is_some_and(|entry| entry.line.flush());
         match self.end_wait(slot, now, was_pending) {
-            Some((fired, dropped, _)) => (was_pending, fired, dropped),
+            Some(ended) => (was_pending, ended.fired, ended.dropped),
             None => (was_pending, None, None),
         }
     }
@@ -246,7 +254,7 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
         slot: u32,
         now: Timestamp,
         was_pending: bool,
-    ) -> Option<(Option<KeyFired<K, T>>, Option<T>, Timestamp)> {
+    ) -> Option<EndedWait<K, T>> {
         let times = self.times;
         let entry = self.entry_mut(slot)?;
         let called = entry.line.called().unwrap_or(now);
@@ -265,7 +273,11 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
             self.remove(slot).map(|entry| entry.key)
         };
         let fired = key.zip(fired.map(|value| Fired { value, called }));
-        Some((fired, value, until))
+        Some(EndedWait {
+            fired,
+            dropped: value,
+            until,
+        })
     }
 
     /// Makes room: the key whose timer rings first is over now.
@@ -464,7 +476,7 @@ where
 impl<K: Hash + Eq + Clone, T> Table<K, T> {
     /// The wait of an entry whose timer is out of the heap is over.
     fn rang(&mut self, slot: u32, stamp: u32, now: Timestamp) -> Option<KeyFired<K, T>> {
-        let (fired, _, until) = self.end_wait(slot, now, true)?;
+        let EndedWait { fired, until, .. } = self.end_wait(slot, now, true)?;
         if until > now {
             self.push((until, slot, stamp));
         } else {
