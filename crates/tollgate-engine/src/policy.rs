@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use tollgate_adaptive::NamedLaw;
 use tollgate::quota::Quota;
-use tollgate_adaptive::shed::Shares;
 use tollgate::{Algorithm, Rate};
+use tollgate_adaptive::NamedLaw;
+use tollgate_adaptive::shed::Shares;
 
 use crate::document::Span;
 
