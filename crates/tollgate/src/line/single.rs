@@ -14,9 +14,9 @@ mod behind;
 mod bookings;
 mod set_back;
 
+use super::Waits;
 use super::meter::{Meter, charge};
-use super::places::{Fifo, Id, LinePlace, Places, Stage};
-use super::{Rest, Waits};
+use super::places::{Fifo, Id, LinePlace, Places};
 use crate::Refused;
 use crate::cell::Ticket;
 use crate::steps::SLACK;
@@ -28,7 +28,7 @@ const BACKSTOP: Duration = Duration::from_millis(1);
 /// All waiters for one limit.
 #[derive(Debug)]
 pub struct Single<T> {
-    places: Places<(), Waiter<T>>,
+    places: Places<Ended, Waiter<T>>,
     line: Fifo,
     deadlines: BTreeSet<(Timestamp, Id)>,
     /// The latest visit or turn: no waiter passes at an earlier time, unless the clock was set back.
@@ -46,6 +46,9 @@ pub struct Single<T> {
     /// Waiters that needn't wait any more and haven't been told.
     done: Vec<Id>,
 }
+
+/// When a waiter's turn came, or why it was refused, which is rare and large.
+type Ended = Result<Timestamp, Box<Refused>>;
 
 /// What is kept of a waiter.
 #[derive(Debug)]
@@ -159,7 +162,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
                 if let Some(place) = self.places.get_mut(id) {
                     place.extra.charged = Some(ticket);
                 }
-                self.finish(id, Stage::Passed((), at));
+                self.finish(id, Ok(at));
                 true
             }
             Err(refused @ Refused::Never(_)) => {
@@ -208,7 +211,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         };
     }
 
-    fn first_place(&self) -> Option<(Id, &LinePlace<(), Waiter<T>>)> {
+    fn first_place(&self) -> Option<(Id, &LinePlace<Ended, Waiter<T>>)> {
         let id = self.line.first()?;
         Some((id, self.places.get(id)?))
     }
@@ -287,17 +290,8 @@ impl<T: Clone + fmt::Debug> Single<T> {
         deadline: Option<Timestamp>,
         waiter: Waiter<T>,
     ) -> Entered {
-        let id = self.places.insert(LinePlace {
-            owner: 0,
-            cost,
-            arrived: now,
-            deadline: deadline.unwrap_or(Timestamp::MAX),
-            stage: Stage::Queued {
-                before: None,
-                after: None,
-            },
-            extra: waiter,
-        });
+        let place = LinePlace::new(now, cost, deadline, waiter);
+        let id = self.places.insert(place);
         self.places.push(&mut self.line, id);
         if let Some(deadline) = deadline {
             self.deadlines.insert((deadline, id));
@@ -359,17 +353,21 @@ impl<T: Clone + fmt::Debug> Single<T> {
         {
             meter.give_back(&waiter.terms, now, &ticket);
         }
-        self.finish(id, Stage::Refused(Box::new(refused)));
+        self.finish(id, Err(Box::new(refused)));
         self.unbook_behind(meter, now);
     }
 
     /// Takes a waiter out of the line and notes its result.
-    fn finish(&mut self, id: Id, stage: Stage<()>) {
-        self.take_out(id, |places, line, id| places.finish(line, id, stage));
+    fn finish(&mut self, id: Id, result: Ended) {
+        self.take_out(id, |places, line, id| places.finish(line, id, result));
         self.done.push(id);
     }
 
-    fn take_out(&mut self, id: Id, unlink: impl FnOnce(&mut Places<(), Waiter<T>>, &mut Fifo, Id)) {
+    fn take_out(
+        &mut self,
+        id: Id,
+        unlink: impl FnOnce(&mut Places<Ended, Waiter<T>>, &mut Fifo, Id),
+    ) {
         if self.line.first() == Some(id) {
             self.refused_until = Timestamp::ZERO;
         }
@@ -378,20 +376,6 @@ impl<T: Clone + fmt::Debug> Single<T> {
             self.deadlines.remove(&(deadline, id));
         }
         unlink(&mut self.places, &mut self.line, id);
-    }
-}
-
-impl<T: Clone + fmt::Debug> Rest for Single<T> {
-    fn rest(&mut self) -> bool {
-        let is_clean = self.is_clean();
-        if is_clean {
-            *self = Self {
-                seen: self.seen,
-                is_held: self.is_held,
-                ..Self::new()
-            };
-        }
-        is_clean
     }
 }
 
@@ -420,7 +404,8 @@ impl<T: Clone + fmt::Debug> Waits for Single<T> {
     }
 
     fn collect(&mut self, id: Id) -> Option<Result<Timestamp, Refused>> {
-        self.places.collect(id)
+        let result = self.places.collect(id)?;
+        Some(result.map_err(|refused| *refused))
     }
 
     fn charged(&self, id: Id) -> Option<Ticket> {
@@ -429,5 +414,17 @@ impl<T: Clone + fmt::Debug> Waits for Single<T> {
 
     fn arrived(&self, id: Id) -> Option<Timestamp> {
         self.places.get(id).map(|place| place.arrived)
+    }
+
+    fn rest(&mut self) -> bool {
+        let is_clean = self.is_clean();
+        if is_clean {
+            *self = Self {
+                seen: self.seen,
+                is_held: self.is_held,
+                ..Self::new()
+            };
+        }
+        is_clean
     }
 }

@@ -13,8 +13,8 @@ use std::time::Duration;
 use tollgate_core::Timestamp;
 
 use super::super::meter::Meter;
-use super::super::places::{Id, LinePlace, Stage};
-use super::{Single, Waiter};
+use super::super::places::{Id, LinePlace};
+use super::{Ended, Single, Waiter};
 use crate::Refused;
 use crate::cell::Ticket;
 
@@ -291,7 +291,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
                 left -= place.cost;
                 // What several share can't be given back by one of them.
                 place.extra.charged = (place.cost == booking.cost).then_some(booking.ticket);
-                self.finish(id, Stage::Passed((), at));
+                self.finish(id, Ok(at));
             } else {
                 looked_at += 1;
             }
@@ -414,6 +414,6 @@ impl<T: Clone + fmt::Debug> Single<T> {
 }
 
 /// Whether a waiter can pass by what is booked.
-fn can_take<M: Meter + ?Sized>(meter: &M, place: &LinePlace<(), Waiter<M::Terms>>) -> bool {
+fn can_take<M: Meter + ?Sized>(meter: &M, place: &LinePlace<Ended, Waiter<M::Terms>>) -> bool {
     place.extra.charged.is_none() && meter.books_ahead(&place.extra.terms)
 }
