@@ -15,7 +15,7 @@ mod bookings;
 mod set_back;
 
 use super::Waits;
-use super::meter::{Meter, charge};
+use super::meter::{AnyMeter, charge};
 use super::places::{Fifo, Id, LinePlace, Places};
 use crate::Refused;
 use crate::cell::Ticket;
@@ -102,7 +102,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
 
     /// Lets every waiter pass whose turn has come by `now`, in order, each as of its own time, and drops those
     /// whose deadline came first.
-    pub(crate) fn advance<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+    pub(crate) fn advance(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp) {
         if self.seen - now > SLACK {
             self.keep_pace(meter, now);
         }
@@ -115,14 +115,14 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// From now on no waiter passes at an earlier time.
-    fn seen_at<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+    fn seen_at(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp) {
         if self.seen < now {
             self.seen = now;
             self.look_at_first(meter);
         }
     }
 
-    fn step<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) -> bool {
+    fn step(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp) -> bool {
         let Some((id, place)) = self.first_place() else {
             return false;
         };
@@ -154,7 +154,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         let charged = match place.extra.charged {
             Some(ticket) => Ok((ticket, self.due)),
             // At its own time, so that a late wake-up loses no rate.
-            None => charge(meter, &terms, (self.due, now), cost),
+            None => charge(meter, &terms, self.due, now, cost),
         };
         match charged {
             Ok((ticket, at)) => {
@@ -182,13 +182,13 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// What the limit has left has changed, so a turn may come sooner.
-    pub(crate) fn improved<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M) {
+    pub(crate) fn improved(&mut self, meter: &AnyMeter<'_, T>) {
         self.refused_until = Timestamp::ZERO;
         self.look_at_first(meter);
     }
 
     /// When the next waiter passes: by what is booked, or else the first in line by what is left.
-    fn look_at_first<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M) {
+    fn look_at_first(&mut self, meter: &AnyMeter<'_, T>) {
         let first = match self.first_place() {
             None => Timestamp::MAX,
             Some((_, place)) => match &place.extra.charged {
@@ -217,11 +217,12 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// Passes at once, takes a place in line, or says why it can do neither.
-    pub(crate) fn enter<M: Meter<Terms = T> + ?Sized>(
+    pub(crate) fn enter(
         &mut self,
-        meter: &M,
+        meter: &AnyMeter<'_, T>,
         terms: T,
-        (now, cost): (Timestamp, u64),
+        now: Timestamp,
+        cost: u64,
         deadline: Option<Timestamp>,
     ) -> Result<Entered, Refused> {
         self.advance(meter, now);
@@ -242,7 +243,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         // It was refused though it would pass alone, so the table has no room for its key.
         self.lacks_room = alone.is_allowed() && (self.is_empty() || self.lacks_room);
         if self.lacks_room {
-            return self.enter_booked(meter, terms, (now, cost), deadline);
+            return self.enter_booked(meter, terms, now, cost, deadline);
         }
         let told = self.turn_at_the_end(meter, &terms, now, cost);
         if deadline.is_some_and(|deadline| deadline < told) {
@@ -253,16 +254,17 @@ impl<T: Clone + fmt::Debug> Single<T> {
             told,
             charged: None,
         };
-        Ok(self.stand(meter, (now, cost), deadline, waiter))
+        Ok(self.stand(meter, now, cost, deadline, waiter))
     }
 
     /// Takes a place in line, charged ahead: the table has no room for its key, and the bucket that such keys
     /// share has one order for all of them.
-    fn enter_booked<M: Meter<Terms = T> + ?Sized>(
+    fn enter_booked(
         &mut self,
-        meter: &M,
+        meter: &AnyMeter<'_, T>,
         terms: T,
-        (now, cost): (Timestamp, u64),
+        now: Timestamp,
+        cost: u64,
         deadline: Option<Timestamp>,
     ) -> Result<Entered, Refused> {
         let patience = deadline.map_or(Duration::MAX, |deadline| deadline - now);
@@ -280,13 +282,14 @@ impl<T: Clone + fmt::Debug> Single<T> {
             told: ticket.at(),
             charged: Some(ticket),
         };
-        Ok(self.stand(meter, (now, 0), deadline, waiter))
+        Ok(self.stand(meter, now, 0, deadline, waiter))
     }
 
-    fn stand<M: Meter<Terms = T> + ?Sized>(
+    fn stand(
         &mut self,
-        meter: &M,
-        (now, cost): (Timestamp, u64),
+        meter: &AnyMeter<'_, T>,
+        now: Timestamp,
+        cost: u64,
         deadline: Option<Timestamp>,
         waiter: Waiter<T>,
     ) -> Entered {
@@ -302,12 +305,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
 
     /// This waiter leaves. It costs nothing, and if it was charged without having noticed, that is given back
     /// unless others rely on it.
-    pub(crate) fn leave<M: Meter<Terms = T> + ?Sized>(
-        &mut self,
-        meter: &M,
-        now: Timestamp,
-        id: Id,
-    ) {
+    pub(crate) fn leave(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp, id: Id) {
         // Waiters whose turn came before now are charged as if this one had stayed; those whose turn is right
         // now aren't yet, as they may leave as well.
         if let Some(before) = now.as_nanos().checked_sub(1) {
@@ -326,7 +324,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
 
     /// The limit has changed: waiters that can never pass any more are refused. What was booked before, and not
     /// [taken back](Self::unbook_all), was booked at another rate: nobody passes by it.
-    pub(crate) fn changed<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+    pub(crate) fn changed(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp) {
         self.forget_bookings();
         let mut next = self.line.first();
         while let Some((id, place)) = next.and_then(|id| Some((id, self.places.get(id)?))) {
@@ -340,13 +338,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// This waiter needn't wait any more; what was charged ahead for it is given back.
-    fn refuse<M: Meter<Terms = T> + ?Sized>(
-        &mut self,
-        meter: &M,
-        now: Timestamp,
-        id: Id,
-        refused: Refused,
-    ) {
+    fn refuse(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp, id: Id, refused: Refused) {
         let waiter = self.places.get_mut(id).map(|place| &mut place.extra);
         if let Some(waiter) = waiter
             && let Some(ticket) = waiter.charged.take()
