@@ -314,7 +314,8 @@ impl Word {
         &self,
         now: Timestamp,
         cost: u64,
-        (start, end): (u64, u64),
+        start: u64,
+        end: u64,
     ) -> bool {
         let view = self.view(now);
         let plan = view.pace.plan(Tat::from_word(start), view.now, cost);
