@@ -70,9 +70,9 @@ use self::keeper::{Keeper, Saver};
 use self::store::End;
 use self::table::{Charged, Done, QuotaRequest, Refusal, Table};
 use crate::clock::{Clock, Wall};
+use crate::stripes::Counters;
 use crate::sync::Ordering;
 use crate::table::NoSlot;
-use crate::table::counters::Counters;
 
 pub use builder::{Builder, Durability, OnFileFailure, Settings};
 pub use error::QuotaError;

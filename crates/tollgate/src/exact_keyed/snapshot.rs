@@ -184,7 +184,7 @@ impl<K: Hash + Eq + Clone, C: Clock> Builder<K, C> {
         let [algorithm, wall, time] = file.words()?;
         let elapsed = times.since(wall);
         let start = Timestamp::from_nanos(time).plus_nanos(elapsed);
-        let own = self.settings.algorithm;
+        let own = self.settings.table.algorithm;
         let aligned = matches!(own, Algorithm::FixedWindow(Align::Boundary(_)));
         let free = matches!(
             own,

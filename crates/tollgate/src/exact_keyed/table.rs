@@ -6,12 +6,12 @@ use tollgate_core::{Decision, Outcome, Timestamp, Unbooked};
 
 use super::act::{Act, Check, Penalize, Reserve};
 use super::entry::Entry;
-use super::kept::Kept;
-use super::shard::{Answer, KeyQuery, Lookup, NOBODY, Need, New, NotRestored, Shard, Under, Work};
-use super::tier::RateOf;
+use super::kept::{Kept, RateOf};
+use super::shard::{Answer, KeyQuery, Lookup, NOBODY, Need, New, NotRestored, Shard, Under};
 use crate::cell::Ticket;
 use crate::shards::Shards;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, PoisonError};
+use crate::table::Stats;
 use crate::{AtCap, Tier};
 
 mod shared;
@@ -382,17 +382,15 @@ impl<K, A: Kept> Table<K, A> {
     }
 
     /// What all shards have done, and how many new keys found no slot.
-    pub(super) fn work(&self) -> (Work, u64) {
-        let mut sum = Work::default();
+    pub(super) fn stats(&self) -> Stats {
+        let mut stats = Stats {
+            overflowed: self.overflowed.load(Ordering::Relaxed),
+            ..Stats::default()
+        };
         for shard in &self.shards {
-            let work = lock(&shard.0).work();
-            sum.evicted += work.evicted;
-            sum.expired += work.expired;
-            sum.reset += work.reset;
-            sum.examined += work.examined;
-            sum.slots += work.slots;
+            stats += lock(&shard.0).stats();
         }
-        (sum, self.overflowed.load(Ordering::Relaxed))
+        stats
     }
 
     #[inline]

@@ -5,13 +5,11 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Pace, Tat, Timestamp, units};
 
-use super::anchor::Moment;
-use super::back::SLACK;
-use super::pace::InForce;
+use super::anchor::{Moment, SLACK};
+use super::rates::InForce;
 use super::shard::{Answer, Need, Shard};
-use super::slot::ChargeRequest;
+use super::slot::{ChargeRequest, Foreign, Judged, KeyWord};
 use super::table::Candidates;
-use super::word::{Foreign, Judged, KeyWord};
 use super::{KeyedLimiter, NoSlot, OneRate};
 use crate::cell::Ticket;
 use crate::clock::{Clock, Monotonic};

@@ -21,14 +21,12 @@ use std::path::Path;
 use tollgate_core::{Pace, units};
 
 use super::anchor::Moment;
-use super::intervals::Tag;
+use super::rates::Tag;
 use super::shard::Need;
-use super::slot::ChargeRequest;
+use super::slot::{ChargeRequest, KeyWord};
 use super::table::Table;
-use super::word::KeyWord;
 use super::{Builder, KeyedLimiter};
-use crate::clock::DefaultClock;
-use crate::clock::{Clock, Monotonic};
+use crate::clock::{Clock, DefaultClock, Monotonic};
 use crate::snapshot::{Loaded, SnapshotError, SnapshotReader, SnapshotWriter, Times};
 use crate::sync::Ordering;
 use crate::table::hasher::KeyHasher;
@@ -134,7 +132,7 @@ impl<C: Clock, T> Builder<C, T> {
     pub fn restore(self, path: impl AsRef<Path>) -> Result<KeyedLimiter<C, T>, SnapshotError> {
         let path = path.as_ref();
         let mut file = SnapshotReader::open(path, KIND, VERSION)?;
-        let (times, capacity) = (Times::of(self.clock.now()), self.capacity());
+        let (times, capacity) = (Times::of(self.clock.now()), self.settings.capacity);
         let (limiter, loaded) = self.load(&mut file, times)?;
         file.end()?;
         loaded.all(path, capacity)?;

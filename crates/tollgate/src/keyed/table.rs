@@ -5,10 +5,10 @@ use std::sync::Arc;
 use tollgate_core::{Timestamp, units};
 
 use super::anchor::{Anchor, Moment};
-use super::cache_line::{CacheLine, CacheLines, SLOTS, Slot, fetch, select};
-use super::intervals::Intervals;
-use super::shape::{Shape, Turns};
-use super::shard::Shard;
+use super::memory::{CacheLines, fetch};
+use super::rates::Intervals;
+use super::shard::{Shape, Shard, Turns};
+use super::slot::{CacheLine, SLOTS, Slot, select};
 use crate::shards::Shards;
 use crate::sync::Padded;
 

@@ -120,7 +120,7 @@ mod tests {
     use tollgate_core::{Arithmetic, Rate, TokenBucket};
 
     use super::super::super::act::{Check, Reserve};
-    use super::super::super::tier::RateOf;
+    use super::super::super::kept::RateOf;
     use super::super::{Answer, Need, Under};
     use super::*;
 
