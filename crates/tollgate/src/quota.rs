@@ -43,20 +43,16 @@
 //! in, until the clock has caught up. That grants nothing extra. A clock that was wrong by a month
 //! leaves the keys that were charged meanwhile in that month; [`reset`](QuotaLimiter::reset) frees one.
 
-mod account;
 mod builder;
 mod calendar;
 mod crc;
 mod entry;
-mod error;
 mod keeper;
 mod key;
-mod maker;
 mod parse;
 mod period;
 mod record;
 mod refused;
-mod set_back;
 mod store;
 mod table;
 
@@ -75,9 +71,8 @@ use crate::sync::Ordering;
 use crate::table::NoSlot;
 
 pub use builder::{Builder, Durability, OnFileFailure, Settings};
-pub use error::QuotaError;
 pub use key::{Key, OwnedKey};
-pub use period::{Quota, Weekday};
+pub use period::{Quota, QuotaError, Weekday};
 pub use refused::{QuotaRefused, Receipt};
 pub use store::FileError;
 

@@ -38,15 +38,15 @@ impl<T> Stripes<T> {
     /// Two stripes for each core, and as many again to share.
     pub fn new(make: impl Fn() -> T) -> Self {
         let count = 2 * cores();
-        Self::with((count, count), make)
+        Self::with(count, count, make)
     }
 
     /// One stripe for each core and few more, for counters that take much memory.
     pub fn few(make: impl Fn() -> T) -> Self {
-        Self::with((cores() + 2, 2), make)
+        Self::with(cores() + 2, 2, make)
     }
 
-    fn with((own, shared): (usize, usize), make: impl Fn() -> T) -> Self {
+    fn with(own: usize, shared: usize, make: impl Fn() -> T) -> Self {
         let stripes = |count: usize| (0..count).map(|_| Padded(make())).collect();
         Self {
             // The threads of a model are one thread to the system, and would share a number.

@@ -16,10 +16,9 @@ const DESIGN: &str = include_str!("../../../DESIGN.md");
 const ROOT: &str = include_str!("lib.rs");
 
 /// Names that several modules have, each for the same part that it plays there.
-const ROLES: [&str; 9] = [
+const ROLES: [&str; 8] = [
     "Acquire",
     "Acquiring",
-    "ActiveKey",
     "Builder",
     "Key",
     "OwnedKey",

@@ -17,7 +17,8 @@ pub(super) trait Act<A: Arithmetic> {
         &self,
         ledger: &mut Ledger<A>,
         limit: &A,
-        (now, _out): (Timestamp, u64),
+        now: Timestamp,
+        _out: u64,
     ) -> Self::Answer {
         self.on(ledger, limit, now)
     }
@@ -178,13 +179,8 @@ impl<A: Arithmetic> Act<A> for Reserve {
         ledger.reserve(limit, now, self.cost, self.patience)
     }
 
-    fn on_held(
-        &self,
-        ledger: &mut Ledger<A>,
-        limit: &A,
-        (now, out): (Timestamp, u64),
-    ) -> Self::Answer {
-        ledger.reserve_beside(limit, out, (now, self.cost, self.patience))
+    fn on_held(&self, ledger: &mut Ledger<A>, limit: &A, now: Timestamp, out: u64) -> Self::Answer {
+        ledger.reserve_beside(limit, out, now, self.cost, self.patience)
     }
 
     fn looks(&self) -> bool {

@@ -27,7 +27,7 @@ mod held;
 mod operator;
 mod set_back;
 
-use carry_over::changed;
+use carry_over::{Change, changed};
 
 /// The birth of a charge without an entry: its key passed uncounted.
 pub(super) const NOBODY: u64 = 0;
@@ -232,19 +232,19 @@ impl<K, A: Kept> Shard<K, A> {
             });
             return Answer::Given(told, birth);
         }
-        let at = (ask.now, self.out(slot));
+        let out = self.out(slot);
         let Some(entry) = self.entries.get_mut(slot) else {
             return self.act_on_new(ask, under, act, need);
         };
         match (changed(entry, &self.limit, under, ask.now), under) {
-            (Some(change), _) => self.act_at_other(slot, change, act, at),
+            (Some(change), _) => self.act_at_other(slot, change, act, ask.now, out),
             (None, Under::Own(_)) if self.uncounted.is_some() && entry.tier.is_none() => {
-                self.act_at_other(slot, (None, Origin::Own), act, at)
+                self.act_at_other(slot, Change::OWN, act, ask.now, out)
             }
             // A charge only makes the key idle later, so its place in the heap may stay.
             (None, _) => {
                 let limit = entry.tier.as_deref().unwrap_or(&self.limit);
-                let answer = act.on_held(&mut entry.ledger, limit, at);
+                let answer = act.on_held(&mut entry.ledger, limit, ask.now, out);
                 Answer::Given(answer, u64::from(entry.birth.get()))
             }
         }
@@ -399,7 +399,7 @@ impl<K, A: Kept> Shard<K, A> {
         let own = entry.tier.as_deref().unwrap_or(&self.limit);
         let (idle, wait) = (own.idle_at(entry.ledger.state()), until - now);
         let limit = match changed(entry, &self.limit, under, now) {
-            Some((tier, _)) => tier.as_deref().unwrap_or(self.in_force()).limit(),
+            Some(Change { tier, .. }) => tier.as_deref().unwrap_or(self.in_force()).limit(),
             None => own.limit(),
         };
         let reset_after = idle.max(until) - now;

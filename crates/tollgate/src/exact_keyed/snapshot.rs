@@ -246,7 +246,7 @@ fn save<K, A: Kept>(
             }
             bytes.clear();
             encode(&entry.key, &mut bytes);
-            push_key(&mut words, entry, (rate, until), &bytes);
+            push_key(&mut words, entry, rate, until, &bytes);
             keys += 1;
         });
         file.words(&words)?;
@@ -259,7 +259,8 @@ fn save<K, A: Kept>(
 fn push_key<K, A: Kept>(
     words: &mut Vec<u64>,
     entry: &Entry<K, A>,
-    (rate, until): (u64, Timestamp),
+    rate: u64,
+    until: Timestamp,
     bytes: &[u8],
 ) {
     let (state, floor) = entry.ledger.parts();

@@ -133,7 +133,8 @@ impl Anchor {
     pub(super) fn go_back(
         &self,
         clock: Timestamp,
-        (high, reach): (u64, u64),
+        high: u64,
+        reach: u64,
         move_words: impl FnOnce(&Back),
     ) {
         let back = Back::new(self.0.load(Ordering::Relaxed), clock.min(LAST_TIME), reach);

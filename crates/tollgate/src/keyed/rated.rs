@@ -479,9 +479,8 @@ impl<C: Clock, T> Home for Rated<'_, C, T> {
 impl<C: Clock, T> Rated<'_, C, T> {
     /// A time at which somebody's turn came, as words count it.
     fn in_turn(&self, turn: Timestamp) -> Moment {
-        let times = (turn, self.limiter.clock.now());
-        let table = &self.limiter.table;
-        table.since_anchor_in_turn(self.key.fingerprint, times)
+        let (table, clock) = (&self.limiter.table, self.limiter.clock.now());
+        table.since_anchor_in_turn(self.key.fingerprint, turn, clock)
     }
 
     /// The same key on these terms.

@@ -130,7 +130,8 @@ impl Table {
     pub(crate) fn since_anchor_in_turn(
         &self,
         fingerprint: u64,
-        (turn, clock): (Timestamp, Timestamp),
+        turn: Timestamp,
+        clock: Timestamp,
     ) -> Moment {
         if turn >= clock {
             return self.since_anchor(turn);
@@ -177,7 +178,7 @@ impl Table {
         let locks: Vec<_> = self.shards().map(Shard::lock).collect();
         let high = self.shards().map(Shard::high_water).max().unwrap_or(0);
         let reach = self.intervals.reach();
-        self.anchor.go_back(clock, (high, reach), |back| {
+        self.anchor.go_back(clock, high, reach, |back| {
             self.shards().for_each(|shard| shard.go_back(back));
             self.intervals.move_shared(|word| back.word(word, high));
         });

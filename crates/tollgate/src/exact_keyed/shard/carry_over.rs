@@ -121,10 +121,12 @@ impl<K, A: Kept> Shard<K, A> {
     pub(super) fn act_at_other<T: Act<A>>(
         &mut self,
         slot: u32,
-        (tier, origin): (Option<Arc<A>>, Origin),
+        change: Change<A>,
         act: &T,
-        (now, out): (Timestamp, u64),
+        now: Timestamp,
+        out: u64,
     ) -> Answer<T::Answer> {
+        let Change { tier, origin } = change;
         let (own, in_force) = (self.limit, *self.in_force());
         let Some(entry) = self.entries.get_mut(slot) else {
             // The caller has just found it.
@@ -147,7 +149,7 @@ impl<K, A: Kept> Shard<K, A> {
             // What is out is owed at the new price too.
             ledger.keep_out(&new, now, out);
         }
-        let answer = act.on_held(&mut ledger, &new, (now, out));
+        let answer = act.on_held(&mut ledger, &new, now, out);
         let stored = match act.came_to(&answer) {
             Came::Charged => true,
             // From now on the debt drains at the faster rate.
@@ -158,7 +160,7 @@ impl<K, A: Kept> Shard<K, A> {
             let stays = old != new && !new.rate().is_faster_than(old.rate());
             let answer = if stays && !entry.ledger.is_idle(&old, now) {
                 act.retold(answer, |cost, decision| {
-                    told(&entry.ledger, &old, &new, (now, cost), decision)
+                    told(&entry.ledger, &old, &new, now, cost, decision)
                 })
             } else {
                 answer
@@ -176,7 +178,23 @@ impl<K, A: Kept> Shard<K, A> {
     }
 }
 
-/// The tier that a key changes to by a call, and where that comes from; nothing if it stays. An idle key must
+/// The limit that a key changes to by a call: its tier, or none for the limiter's own rate, and where that comes from.
+pub(super) struct Change<A> {
+    pub(super) tier: Option<Arc<A>>,
+    pub(super) origin: Origin,
+}
+
+impl<A> Change<A> {
+    /// To the limiter's own rate.
+    pub(super) const OWN: Self = Self::own(None);
+
+    const fn own(tier: Option<Arc<A>>) -> Self {
+        let origin = Origin::Own;
+        Self { tier, origin }
+    }
+}
+
+/// What a key changes to by a call; nothing if it stays. An idle key must
 /// answer as one never seen, whether it was dropped or not, so its tier is asked for again.
 #[inline]
 pub(super) fn changed<K, A: Kept>(
@@ -184,29 +202,30 @@ pub(super) fn changed<K, A: Kept>(
     own: &A,
     under: &Under<'_, K, A>,
     now: Timestamp,
-) -> Option<(Option<Arc<A>>, Origin)> {
+) -> Option<Change<A>> {
     let idle = || {
         let limit = entry.tier.as_deref().unwrap_or(own);
         entry.ledger.is_idle(limit, now)
     };
     match under {
-        Under::Own(rate_of) if rate_of.is_none() => {
-            entry.tier.is_some().then_some((None, Origin::Own))
-        }
+        Under::Own(rate_of) if rate_of.is_none() => entry.tier.is_some().then_some(Change::OWN),
         Under::Present(rate_of) if rate_of.is_none() => {
-            (entry.tier.is_some() && idle()).then_some((None, Origin::Own))
+            (entry.tier.is_some() && idle()).then_some(Change::OWN)
         }
         Under::Own(rate_of) if entry.place.origin() == Origin::Given || idle() => {
-            Some((rate_of.tier(&entry.key), Origin::Own))
+            Some(Change::own(rate_of.tier(&entry.key)))
         }
-        Under::Present(rate_of) if idle() => Some((rate_of.tier(&entry.key), Origin::Own)),
+        Under::Present(rate_of) if idle() => Some(Change::own(rate_of.tier(&entry.key))),
         Under::Own(_) | Under::Present(_) => None,
         Under::Given(given) => {
             let same = match &entry.tier {
                 Some(tier) => Arc::ptr_eq(tier, given) || tier == *given,
                 None => own == given.as_ref(),
             };
-            (!same).then(|| (Some(Arc::clone(given)), Origin::Given))
+            (!same).then(|| Change {
+                tier: Some(Arc::clone(given)),
+                origin: Origin::Given,
+            })
         }
     }
 }
@@ -217,7 +236,8 @@ fn told<A: Kept>(
     ledger: &Ledger<A>,
     old: &A,
     new: &A,
-    (now, cost): (Timestamp, u64),
+    now: Timestamp,
+    cost: u64,
     refused: Decision,
 ) -> Decision {
     let mut told = refused;
