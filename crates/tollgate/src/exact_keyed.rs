@@ -31,7 +31,7 @@ pub use crate::snapshot::SnapshotError;
 pub use crate::table::{ActiveKey, NoSlot, Stats, TableSettings};
 pub use snapshot::Decoded;
 
-pub(crate) use key::Held;
+pub(crate) use key::{Held, StoredPointer};
 
 use key::Asks;
 pub(crate) use shard::KeyQuery;

@@ -71,7 +71,7 @@ use crate::sync::Ordering;
 use crate::table::NoSlot;
 
 pub use builder::{Builder, Durability, OnFileFailure, Settings};
-pub use key::{Key, OwnedKey};
+pub use key::{Key, OwnedKey, QuotaKey};
 pub use period::{Quota, QuotaError, Weekday};
 pub use refused::{QuotaRefused, Receipt};
 pub use store::FileError;
