@@ -16,10 +16,9 @@ const DESIGN: &str = include_str!("../../../DESIGN.md");
 const ROOT: &str = include_str!("lib.rs");
 
 /// Names that several modules have, each for the same part that it plays there.
-const ROLES: [&str; 9] = [
+const ROLES: [&str; 8] = [
     "Acquire",
     "Acquiring",
-    "ActiveKey",
     "Builder",
     "Key",
     "OwnedKey",
@@ -28,8 +27,12 @@ const ROLES: [&str; 9] = [
     "Stats",
 ];
 
-/// Types that have aliases in several modules, each with the module that it is in.
-const GENERIC: [(&str, &str); 2] = [("clock", "Clocked"), ("key", "KeyHandle")];
+/// Types that have aliases in several modules: how such an alias is written, and the module and type with what is common to all.
+const GENERIC: [(&str, &str, &str); 3] = [
+    ("= Clocked<", "clock", "Clocked"),
+    ("= Clocked<TableSettings<", "table", "Clocked"),
+    ("= KeyHandle<", "key", "KeyHandle"),
+];
 
 type Names = BTreeSet<String>;
 
@@ -113,9 +116,11 @@ fn functions() -> BTreeMap<(String, String), Names> {
             }
             let alias = line.strip_prefix("pub type ");
             if let Some((name, _)) = alias.and_then(|alias| alias.split_once('<')) {
-                let is_alias = |generic: &str| line.contains(&format!("= {generic}<"));
-                let generic = GENERIC.iter().find(|(_, generic)| is_alias(generic));
-                aliases.extend(generic.map(|generic| ((module.clone(), name.to_owned()), generic)));
+                let alias = (module.clone(), name.to_owned());
+                let generic = GENERIC
+                    .iter()
+                    .filter(|(written, ..)| line.contains(written));
+                aliases.extend(generic.map(|(_, home, generic)| (alias.clone(), home, generic)));
             }
             let public = line.strip_prefix("    pub ").unwrap_or_default();
             let public = public.trim_start_matches("const ").strip_prefix("fn ");
@@ -129,7 +134,7 @@ fn functions() -> BTreeMap<(String, String), Names> {
             }
         }
     }
-    for ((module, name), (home, generic)) in aliases {
+    for ((module, name), home, generic) in aliases {
         // What is common to all such types, and what this module adds to its own.
         for home in [*home, &module] {
             let common = known.get(&(home.to_owned(), (*generic).to_owned()));

@@ -163,56 +163,58 @@ impl<K: Eq + Clone, C: Clock> OwnedKey<K, C> {
     }
 }
 
-impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> KeyPointer for StoredKey<'_, K, Q, C> {
-    type Key<'a>
-        = Self
-    where
-        Self: 'a;
+/// A stored key whose limiter is borrowed or shared.
+pub trait StoredPointer: Clone {
+    type Key;
+    type Query: KeyQuery<Self::Key> + ?Sized;
+    type Clock: Clock;
 
-    fn key(&self) -> Self {
-        *self
-    }
+    fn stored(&self) -> StoredKey<'_, Self::Key, Self::Query, Self::Clock>;
+}
+
+impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredPointer for StoredKey<'_, K, Q, C> {
+    type Key = K;
+    type Query = Q;
+    type Clock = C;
 
     #[inline]
-    fn allow(&self, cost: u64) -> bool {
-        let now = self.limiter.clock.now();
-        if let Some(told) = self.told_to_wait(now, cost) {
-            return told.is_allowed();
-        }
-        let ask = self.ask(now);
-        let allowed =
-            each!(&self.limiter.tables, table => table.act(&ask, self.tier, &Allow(cost)));
-        if cost > 0 {
-            self.limiter.counters.count(allowed);
-        }
-        allowed
-    }
-
-    fn nap_until(&self, at: Timestamp) {
-        self.limiter.clock.nap_until(at);
+    fn stored(&self) -> StoredKey<'_, K, Q, C> {
+        *self
     }
 }
 
-impl<K: Eq + Clone, C: Clock> KeyPointer for OwnedStoredKey<K, C> {
-    type Key<'a>
-        = StoredKey<'a, K, K, C>
-    where
-        Self: 'a;
+impl<K: Eq + Clone, C: Clock> StoredPointer for OwnedStoredKey<K, C> {
+    type Key = K;
+    type Query = K;
+    type Clock = C;
 
-    fn key(&self) -> StoredKey<'_, K, K, C> {
+    fn stored(&self) -> StoredKey<'_, K, K, C> {
         StoredKey {
             tier: self.tier.as_ref(),
             held: self.held.as_ref(),
             ..self.limiter.stored(&self.key, self.hash)
         }
     }
+}
 
+impl<P: StoredPointer> KeyPointer for P {
+    type Key<'a>
+        = StoredKey<'a, P::Key, P::Query, P::Clock>
+    where
+        Self: 'a;
+
+    #[inline]
+    fn key(&self) -> StoredKey<'_, P::Key, P::Query, P::Clock> {
+        self.stored()
+    }
+
+    #[inline]
     fn allow(&self, cost: u64) -> bool {
-        self.key().allow(cost)
+        self.stored().admit(cost)
     }
 
     fn nap_until(&self, at: Timestamp) {
-        self.limiter.clock.nap_until(at);
+        self.stored().limiter.clock.nap_until(at);
     }
 }
 
@@ -261,6 +263,21 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> KeyVerbs for StoredKey<'_, K, Q, C> {
 }
 
 impl<'a, K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'a, K, Q, C> {
+    /// Charges and counts a request of this cost if it passes now.
+    #[inline]
+    fn admit(&self, cost: u64) -> bool {
+        let now = self.limiter.clock.now();
+        if let Some(told) = self.told_to_wait(now, cost) {
+            return told.is_allowed();
+        }
+        let (ask, act) = (self.ask(now), Allow(cost));
+        let allowed = each!(&self.limiter.tables, table => table.act(&ask, self.tier, &act));
+        if cost > 0 {
+            self.limiter.counters.count(allowed);
+        }
+        allowed
+    }
+
     /// What a request is told that comes now, if others wait for the key already.
     #[inline(always)]
     fn told_to_wait(&self, now: Timestamp, cost: u64) -> Option<Decision> {

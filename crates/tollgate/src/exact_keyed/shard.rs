@@ -13,23 +13,21 @@ use tollgate_core::{Decision, Ledger, Outcome, Timestamp};
 
 use super::act::Act;
 use super::entry::{Entry, HeapPlace, Origin};
-use super::kept::Kept;
-use super::tier::RateOf;
+use super::kept::{Kept, RateOf};
 use crate::holds::Holds;
 use crate::steps::Latest;
+use crate::table::Stats;
 use crate::table::heap::Heap;
 use crate::table::index::{Index, tag};
 use crate::table::slab::Slab;
 
+mod carry_over;
 mod expiry;
-mod follow;
 mod held;
 mod operator;
-mod other;
-mod place;
 mod set_back;
 
-use other::changed;
+use carry_over::{Change, changed};
 
 /// The birth of a charge without an entry: its key passed uncounted.
 pub(super) const NOBODY: u64 = 0;
@@ -63,17 +61,8 @@ pub(super) struct Shard<K, A: Kept> {
     births: u32,
     /// What is held of the keys in some slots: an estimate, until it is settled.
     held: BTreeMap<u32, Holds>,
-    work: Work,
-}
-
-/// What a shard has done, for statistics.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Work {
-    pub(super) evicted: u64,
-    pub(super) expired: u64,
-    pub(super) reset: u64,
-    pub(super) examined: u64,
-    pub(super) slots: u64,
+    /// What it has done; the decisions are counted elsewhere.
+    stats: Stats,
 }
 
 /// Which key is asked for, and when.
@@ -179,7 +168,7 @@ impl<K, A: Kept> Shard<K, A> {
             followed: 0,
             births: 0,
             held: BTreeMap::new(),
-            work: Work::default(),
+            stats: Stats::default(),
         }
     }
 
@@ -194,7 +183,7 @@ impl<K, A: Kept> Shard<K, A> {
         Slab::<Entry<K, A>>::bytes(slots)
             + Index::bytes(slots)
             + 2 * Heap::bytes(slots)
-            + follow::CHANGES_KEPT * size_of::<(Timestamp, A)>()
+            + carry_over::CHANGES_KEPT * size_of::<(Timestamp, A)>()
     }
 
     /// The most keys that a shard with this much room holds.
@@ -243,19 +232,19 @@ impl<K, A: Kept> Shard<K, A> {
             });
             return Answer::Given(told, birth);
         }
-        let at = (ask.now, self.out(slot));
+        let out = self.out(slot);
         let Some(entry) = self.entries.get_mut(slot) else {
             return self.act_on_new(ask, under, act, need);
         };
         match (changed(entry, &self.limit, under, ask.now), under) {
-            (Some(change), _) => self.act_at_other(slot, change, act, at),
+            (Some(change), _) => self.act_at_other(slot, change, act, ask.now, out),
             (None, Under::Own(_)) if self.uncounted.is_some() && entry.tier.is_none() => {
-                self.act_at_other(slot, (None, Origin::Own), act, at)
+                self.act_at_other(slot, Change::OWN, act, ask.now, out)
             }
             // A charge only makes the key idle later, so its place in the heap may stay.
             (None, _) => {
                 let limit = entry.tier.as_deref().unwrap_or(&self.limit);
-                let answer = act.on_held(&mut entry.ledger, limit, at);
+                let answer = act.on_held(&mut entry.ledger, limit, ask.now, out);
                 Answer::Given(answer, u64::from(entry.birth.get()))
             }
         }
@@ -410,7 +399,7 @@ impl<K, A: Kept> Shard<K, A> {
         let own = entry.tier.as_deref().unwrap_or(&self.limit);
         let (idle, wait) = (own.idle_at(entry.ledger.state()), until - now);
         let limit = match changed(entry, &self.limit, under, now) {
-            Some((tier, _)) => tier.as_deref().unwrap_or(self.in_force()).limit(),
+            Some(Change { tier, .. }) => tier.as_deref().unwrap_or(self.in_force()).limit(),
             None => own.limit(),
         };
         let reset_after = idle.max(until) - now;

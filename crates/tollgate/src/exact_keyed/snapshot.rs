@@ -184,7 +184,7 @@ impl<K: Hash + Eq + Clone, C: Clock> Builder<K, C> {
         let [algorithm, wall, time] = file.words()?;
         let elapsed = times.since(wall);
         let start = Timestamp::from_nanos(time).plus_nanos(elapsed);
-        let own = self.settings.algorithm;
+        let own = self.settings.table.algorithm;
         let aligned = matches!(own, Algorithm::FixedWindow(Align::Boundary(_)));
         let free = matches!(
             own,
@@ -246,7 +246,7 @@ fn save<K, A: Kept>(
             }
             bytes.clear();
             encode(&entry.key, &mut bytes);
-            push_key(&mut words, entry, (rate, until), &bytes);
+            push_key(&mut words, entry, rate, until, &bytes);
             keys += 1;
         });
         file.words(&words)?;
@@ -259,7 +259,8 @@ fn save<K, A: Kept>(
 fn push_key<K, A: Kept>(
     words: &mut Vec<u64>,
     entry: &Entry<K, A>,
-    (rate, until): (u64, Timestamp),
+    rate: u64,
+    until: Timestamp,
     bytes: &[u8],
 ) {
     let (state, floor) = entry.ledger.parts();

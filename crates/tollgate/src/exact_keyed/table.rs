@@ -6,12 +6,12 @@ use tollgate_core::{Decision, Outcome, Timestamp, Unbooked};
 
 use super::act::{Act, Check, Penalize, Reserve};
 use super::entry::Entry;
-use super::kept::Kept;
-use super::shard::{Answer, KeyQuery, Lookup, NOBODY, Need, New, NotRestored, Shard, Under, Work};
-use super::tier::RateOf;
+use super::kept::{Kept, RateOf};
+use super::shard::{Answer, KeyQuery, Lookup, NOBODY, Need, New, NotRestored, Shard, Under};
 use crate::cell::Ticket;
 use crate::shards::Shards;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, PoisonError};
+use crate::table::Stats;
 use crate::{AtCap, Tier};
 
 mod shared;
@@ -135,7 +135,7 @@ impl<K, A: Kept> Table<K, A> {
                 Answer::Given(decision, _) => decision,
                 Answer::Full(fresh, now) => {
                     drop(held.take());
-                    self.at_the_cap(&Check(cost), (fresh, now), &ask).0
+                    self.at_the_cap(&Check(cost), fresh, now, &ask).0
                 }
             };
             each(decision, cost);
@@ -172,7 +172,7 @@ impl<K, A: Kept> Table<K, A> {
                 let until = self.local_time(until);
                 // Under the same lock, so that nothing drains between. What isn't counted isn't out.
                 if birth != NOBODY
-                    && let Some(id) = shard.keep_track(&local, booked, (act.cost, until))
+                    && let Some(id) = shard.keep_track(&local, booked, act.cost, until)
                 {
                     return Ok(Ticket::HeldEntry(id));
                 }
@@ -184,7 +184,7 @@ impl<K, A: Kept> Table<K, A> {
             }
             Answer::Full(fresh, now) => {
                 drop(shard);
-                let (booked, birth, _) = self.at_the_cap(act, (fresh, now), ask);
+                let (booked, birth, _) = self.at_the_cap(act, fresh, now, ask);
                 (booked?, birth)
             }
         };
@@ -211,10 +211,8 @@ impl<K, A: Kept> Table<K, A> {
                 let shared = &mut *lock(&self.shared.0);
                 let local = self.local(ask);
                 shared.keep_pace(local.clock);
-                let held = (local.now, id, spent);
-                shared
-                    .holds
-                    .settle(&mut shared.ledger, &shared.counted_by, held);
+                let (ledger, limit) = (&mut shared.ledger, &shared.counted_by);
+                shared.holds.settle(ledger, limit, local.now, id, spent);
             }
             _ => {}
         }
@@ -382,17 +380,15 @@ impl<K, A: Kept> Table<K, A> {
     }
 
     /// What all shards have done, and how many new keys found no slot.
-    pub(super) fn work(&self) -> (Work, u64) {
-        let mut sum = Work::default();
+    pub(super) fn stats(&self) -> Stats {
+        let mut stats = Stats {
+            overflowed: self.overflowed.load(Ordering::Relaxed),
+            ..Stats::default()
+        };
         for shard in &self.shards {
-            let work = lock(&shard.0).work();
-            sum.evicted += work.evicted;
-            sum.expired += work.expired;
-            sum.reset += work.reset;
-            sum.examined += work.examined;
-            sum.slots += work.slots;
+            stats += lock(&shard.0).stats();
         }
-        (sum, self.overflowed.load(Ordering::Relaxed))
+        stats
     }
 
     #[inline]
@@ -410,7 +406,7 @@ impl<K, A: Kept> Table<K, A> {
         };
         match answer {
             Answer::Given(answer, birth) => (answer, birth, local.now),
-            Answer::Full(fresh, now) => self.at_the_cap(act, (fresh, now), ask),
+            Answer::Full(fresh, now) => self.at_the_cap(act, fresh, now, ask),
         }
     }
 
@@ -435,7 +431,8 @@ impl<K, A: Kept> Table<K, A> {
     fn at_the_cap<Q: ?Sized, T: Act<A>>(
         &self,
         act: &T,
-        (fresh, at): (T::Answer, Timestamp),
+        fresh: T::Answer,
+        at: Timestamp,
         ask: &Lookup<'_, Q>,
     ) -> (T::Answer, u64, Timestamp) {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
@@ -444,7 +441,7 @@ impl<K, A: Kept> Table<K, A> {
             AtCap::ShareOne => {
                 let shared = &mut *lock(&self.shared.0);
                 let Lookup { now, clock, .. } = self.local(ask);
-                (shared.act(act, (now, clock)), SHARED, now)
+                (shared.act(act, now, clock), SHARED, now)
             }
             // Even an evicting table is full if all of its keys are blocked.
             AtCap::DenyNew | AtCap::EvictNearestIdle => (act.refused(self.denied()), NOBODY, at),

@@ -3,17 +3,17 @@
 use std::hash::Hash;
 use std::sync::Arc;
 
+use sealed::LimiterPointer;
 use tollgate_core::{Gcra, LimitError, Timestamp};
 
-use super::pace::InForce;
 use super::rated::{Glance, Rated, RatedKey};
+use super::rates::InForce;
 use super::{KeyedLimiter, OneRate, TierOf};
 use crate::clock::{Clock, Monotonic};
 use crate::key::KeyHandle;
 use crate::key::sealed::KeyPointer;
 use crate::table::hasher::KEY_BITS;
 use crate::{Algorithm, Tier};
-use sealed::LimiterPointer;
 
 /// One key of a [`KeyedLimiter`], which it borrows. Made by [`KeyedLimiter::key`]; [`KeyHandle`] has the verbs.
 pub type Key<'a, C = Monotonic, T = OneRate> = KeyHandle<FingerprintKey<&'a KeyedLimiter<C, T>>>;

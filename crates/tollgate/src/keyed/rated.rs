@@ -5,13 +5,11 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Pace, Tat, Timestamp, units};
 
-use super::anchor::Moment;
-use super::back::SLACK;
-use super::pace::InForce;
+use super::anchor::{Moment, SLACK};
+use super::rates::InForce;
 use super::shard::{Answer, Need, Shard};
-use super::slot::ChargeRequest;
+use super::slot::{ChargeRequest, Foreign, Judged, KeyWord};
 use super::table::Candidates;
-use super::word::{Foreign, Judged, KeyWord};
 use super::{KeyedLimiter, NoSlot, OneRate};
 use crate::cell::Ticket;
 use crate::clock::{Clock, Monotonic};
@@ -481,9 +479,8 @@ impl<C: Clock, T> Home for Rated<'_, C, T> {
 impl<C: Clock, T> Rated<'_, C, T> {
     /// A time at which somebody's turn came, as words count it.
     fn in_turn(&self, turn: Timestamp) -> Moment {
-        let times = (turn, self.limiter.clock.now());
-        let table = &self.limiter.table;
-        table.since_anchor_in_turn(self.key.fingerprint, times)
+        let (table, clock) = (&self.limiter.table, self.limiter.clock.now());
+        table.since_anchor_in_turn(self.key.fingerprint, turn, clock)
     }
 
     /// The same key on these terms.

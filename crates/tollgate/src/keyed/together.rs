@@ -5,11 +5,10 @@ use std::time::Duration;
 use tollgate_core::{Decision, Outcome, Tat, Timestamp};
 
 use super::anchor::Moment;
-use super::cache_line::Slot;
 use super::rated::Rated;
 use super::shard::Shard;
+use super::slot::{KeyWord, Slot};
 use super::table::Candidates;
-use super::word::KeyWord;
 use super::{Key, KeyedLimiter};
 use crate::cell::Ticket;
 use crate::clock::Clock;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tollgate_core::{Decision, Timestamp};
 
 use super::Kind;
+use super::hold::Terms;
 pub(super) use super::limit::Breadth;
 use super::limit::{KeyedBook, Limit, Mark, Seen, Taken};
-use super::terms::Terms;
 use crate::keyed::RatedKey;
 
 /// One limit that a request meets, by name, and what the request costs it.

@@ -93,61 +93,6 @@ pub(crate) trait Limit: fmt::Debug + Sync {
     }
 }
 
-/// A key that shares its limiter; every call goes to the key that borrows it.
-pub(crate) trait Shares: fmt::Debug + Sync {
-    type Key<'a>: Limit
-    where
-        Self: 'a;
-
-    fn borrowed(&self) -> Self::Key<'_>;
-}
-
-impl<S: Shares> Limit for S {
-    fn kind(&self) -> Kind {
-        self.borrowed().kind()
-    }
-
-    fn breadth(&self) -> Breadth {
-        self.borrowed().breadth()
-    }
-
-    fn now(&self, seen: &mut Seen) -> Timestamp {
-        self.borrowed().now(seen)
-    }
-
-    fn look(&self, now: Timestamp, cost: u64) -> Decision {
-        self.borrowed().look(now, cost)
-    }
-
-    fn ask(&self, now: Timestamp, cost: u64) -> Decision {
-        self.borrowed().ask(now, cost)
-    }
-
-    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
-        self.borrowed().take(now, cost)
-    }
-
-    fn put_back(&self, now: Timestamp, taken: Taken) {
-        self.borrowed().put_back(now, taken);
-    }
-
-    fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken, Decision> {
-        self.borrowed().hold(now, cost, until)
-    }
-
-    fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
-        self.borrowed().settle(now, taken, spent);
-    }
-
-    fn prolong(&self, taken: &mut Taken, until: Timestamp) {
-        self.borrowed().prolong(taken, until);
-    }
-
-    fn charge_late(&self, now: Timestamp, cost: u64) {
-        self.borrowed().charge_late(now, cost);
-    }
-}
-
 /// A keyed limiter, whatever its clock, with the key given in each call.
 pub(crate) trait KeyedBook: Send + Sync {
     fn now(&self, seen: &mut Seen) -> Timestamp;

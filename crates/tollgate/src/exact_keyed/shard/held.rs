@@ -64,7 +64,8 @@ impl<K, A: Kept> Shard<K, A> {
         &mut self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         booked: Booked,
-        (cost, until): (u64, Timestamp),
+        cost: u64,
+        until: Timestamp,
     ) -> Option<HoldId> {
         let slot = self.find(ask).filter(|_| cost > 0)?;
         let id = self.held.entry(slot).or_default().open(booked, cost, until);
@@ -104,7 +105,7 @@ impl<K, A: Kept> Shard<K, A> {
             && let Some(entry) = self.entries.get_mut(slot)
         {
             let limit = entry.tier.as_deref().unwrap_or(&self.limit);
-            holds.settle(&mut entry.ledger, limit, (ask.now, id, spent));
+            holds.settle(&mut entry.ledger, limit, ask.now, id, spent);
             if holds.is_empty() {
                 self.held.remove(&slot);
             }
@@ -120,7 +121,7 @@ mod tests {
     use tollgate_core::{Arithmetic, Rate, TokenBucket};
 
     use super::super::super::act::{Check, Reserve};
-    use super::super::super::tier::RateOf;
+    use super::super::super::kept::RateOf;
     use super::super::{Answer, Need, Under};
     use super::*;
 
@@ -152,9 +153,7 @@ mod tests {
             panic!("a full bucket");
         };
         let until = now + Duration::from_secs(1);
-        shard
-            .keep_track(&ask, booked, (1, until))
-            .expect("an entry")
+        shard.keep_track(&ask, booked, 1, until).expect("an entry")
     }
 
     #[test]

@@ -4,7 +4,8 @@ use tollgate_core::{Booked, Ledger, Timestamp};
 
 use super::super::entry::{Entry, Origin};
 use super::super::kept::Kept;
-use super::{KeyQuery, Lookup, Need, New, NotRestored, Shard, Work};
+use super::{KeyQuery, Lookup, Need, New, NotRestored, Shard};
+use crate::table::Stats;
 
 impl<K, A: Kept> Shard<K, A> {
     /// Whether a key is blocked.
@@ -86,7 +87,7 @@ impl<K, A: Kept> Shard<K, A> {
     /// Forgets the key.
     pub(in super::super) fn reset(&mut self, ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>) {
         if let Some(slot) = self.find(ask) {
-            self.work.reset += 1;
+            self.stats.reset += 1;
             self.remove(slot);
         }
     }
@@ -142,10 +143,10 @@ impl<K, A: Kept> Shard<K, A> {
         }
     }
 
-    pub(in super::super) fn work(&self) -> Work {
-        Work {
+    pub(in super::super) fn stats(&self) -> Stats {
+        Stats {
             slots: u64::from(self.entries.slots()),
-            ..self.work
+            ..self.stats
         }
     }
 

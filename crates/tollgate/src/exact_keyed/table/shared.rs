@@ -38,7 +38,7 @@ impl<A: Kept> Shared<A> {
     pub(super) fn keep_pace(&mut self, now: Timestamp) {
         if let Some(from) = self.latest.set_back(now) {
             self.holds
-                .shift(&mut self.ledger, &self.counted_by, (from, now));
+                .shift(&mut self.ledger, &self.counted_by, from, now);
             self.ledger.set_back(&self.counted_by, from, now);
         }
         self.latest.pass(now);
@@ -48,13 +48,14 @@ impl<A: Kept> Shared<A> {
     pub(super) fn act<T: Act<A>>(
         &mut self,
         act: &T,
-        (now, clock): (Timestamp, Timestamp),
+        now: Timestamp,
+        clock: Timestamp,
     ) -> T::Answer {
         self.keep_pace(clock);
         self.holds
             .pass_time(&mut self.ledger, &self.counted_by, now);
-        let at = (now, self.holds.out());
-        act.on_held(&mut self.ledger, &self.limit, at)
+        let out = self.holds.out();
+        act.on_held(&mut self.ledger, &self.limit, now, out)
     }
 
     /// Puts another limit in force; one that counts takes over what was spent.
@@ -82,7 +83,7 @@ impl<K, A: Kept> Table<K, A> {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
         let shared = &mut *lock(&self.shared.0);
         let Lookup { now, clock, .. } = self.local(ask);
-        let booked = shared.act(act, (now, clock))?;
+        let booked = shared.act(act, now, clock)?;
         let until = self.local_time(until);
         Ok(Ticket::HeldShared(
             shared.holds.open(booked, act.cost, until),

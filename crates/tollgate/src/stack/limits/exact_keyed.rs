@@ -3,15 +3,15 @@
 use tollgate_core::{Decision, Timestamp};
 
 use crate::clock::Clock;
-use crate::exact_keyed::{Key, KeyQuery, OwnedKey, OwnedStoredKey, StoredKey};
+use crate::exact_keyed::{Key, KeyQuery, OwnedKey, StoredPointer};
 use crate::home::sealed::Home;
-use crate::key::sealed::KeyPointer as _;
+use crate::key::KeyHandle;
 use crate::line::meter::Meter;
 use crate::stack::Kind;
 use crate::stack::level::{AnyLimit, Exactly};
-use crate::stack::limit::{Breadth, Limit, Seen, Shares, Taken};
+use crate::stack::limit::{Breadth, Limit, Seen, Taken};
 
-impl<K: Send, Q: KeyQuery<K> + Sync + ?Sized, C: Clock> Limit for StoredKey<'_, K, Q, C> {
+impl<P: StoredPointer + Sync> Limit for KeyHandle<P> {
     fn kind(&self) -> Kind {
         Kind::Rate
     }
@@ -21,55 +21,45 @@ impl<K: Send, Q: KeyQuery<K> + Sync + ?Sized, C: Clock> Limit for StoredKey<'_, 
     }
 
     fn now(&self, seen: &mut Seen) -> Timestamp {
-        seen.read(self.clock())
+        seen.read(self.0.stored().clock())
     }
 
     fn look(&self, now: Timestamp, cost: u64) -> Decision {
-        self.look_in_turn(now, cost)
+        self.0.stored().look_in_turn(now, cost)
     }
 
     fn ask(&self, now: Timestamp, cost: u64) -> Decision {
-        let behind = self.behind(now, cost);
-        behind.unwrap_or_else(|| Meter::look(self, &self.terms(), now, cost))
+        let key = self.0.stored();
+        let behind = key.behind(now, cost);
+        behind.unwrap_or_else(|| Meter::look(&key, &key.terms(), now, cost))
     }
 
     fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
-        StoredKey::take(self, now, cost).map(Taken::Charge)
+        self.0.stored().take(now, cost).map(Taken::Charge)
     }
 
     fn put_back(&self, now: Timestamp, taken: Taken) {
-        Limit::settle(self, now, taken, 0);
+        self.settle(now, taken, 0);
     }
 
     fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken, Decision> {
-        StoredKey::hold(self, now, cost, until).map(Taken::Charge)
+        self.0.stored().hold(now, cost, until).map(Taken::Charge)
     }
 
     fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
         if let Taken::Charge(ticket) = taken {
-            StoredKey::settle(self, now, &ticket, spent);
+            self.0.stored().settle(now, &ticket, spent);
         }
     }
 
     fn prolong(&self, taken: &mut Taken, until: Timestamp) {
         if let Taken::Charge(ticket) = taken {
-            StoredKey::prolong(self, ticket, until);
+            self.0.stored().prolong(ticket, until);
         }
     }
 
     fn charge_late(&self, now: Timestamp, cost: u64) {
-        StoredKey::charge_late(self, now, cost);
-    }
-}
-
-impl<K: Eq + Clone + Send + Sync, C: Clock> Shares for OwnedStoredKey<K, C> {
-    type Key<'a>
-        = StoredKey<'a, K, K, C>
-    where
-        Self: 'a;
-
-    fn borrowed(&self) -> StoredKey<'_, K, K, C> {
-        self.key()
+        self.0.stored().charge_late(now, cost);
     }
 }
 
@@ -80,7 +70,7 @@ where
     C: Clock,
 {
     fn from(key: &'a Key<'a, K, Q, C>) -> Self {
-        Self::new(&key.0)
+        Self::new(key)
     }
 }
 
@@ -90,7 +80,7 @@ where
     C: Clock,
 {
     fn from(key: &'a OwnedKey<K, C>) -> Self {
-        Self::new(&key.0)
+        Self::new(key)
     }
 }
 
@@ -100,7 +90,7 @@ where
     C: Clock + 'a,
 {
     fn from(key: OwnedKey<K, C>) -> Self {
-        Self::owned(key.0)
+        Self::owned(key)
     }
 }
 

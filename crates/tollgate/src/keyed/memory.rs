@@ -1,50 +1,4 @@
-//! The memory of a table: cache lines of four slots, reserved once and zeroed only when touched.
-
-use std::hint::select_unpredictable;
-
-use crate::sync::{AtomicU64, Ordering};
-
-/// One key's state: which key, and its word. Zero in both is an empty slot.
-#[derive(Debug)]
-pub(crate) struct Slot {
-    pub(crate) fingerprint: AtomicU64,
-    pub(crate) word: AtomicU64,
-}
-
-/// How many slots share a cache line.
-pub(crate) const SLOTS: usize = 4;
-
-/// Four slots on one cache line.
-#[derive(Debug)]
-#[repr(C, align(64))]
-pub(crate) struct CacheLine(pub(crate) [Slot; SLOTS]);
-
-/// The slot of this key if it is in one of two lines, or else another. Where a key is can't be
-/// predicted, so nothing branches on it, and the caller's next steps don't wait for a wrong guess.
-#[inline(always)]
-pub(crate) fn select([first, second]: [&CacheLine; 2], fingerprint: u64) -> &Slot {
-    // Acquire: whoever sees a key here also sees that its slot was busy before.
-    let here = |slot: &Slot| slot.fingerprint.load(Ordering::Acquire) == fingerprint;
-    let mut place = 0;
-    // By number, as adapters of iterators aren't always compiled in place.
-    for number in 1..SLOTS {
-        place = select_unpredictable(here(&first.0[number]), number, place);
-    }
-    for number in 0..SLOTS {
-        place = select_unpredictable(here(&second.0[number]), SLOTS + number, place);
-    }
-    let line = select_unpredictable(place < SLOTS, first, second);
-    &line.0[place % SLOTS]
-}
-
-impl CacheLine {
-    /// The slot of this key, if it is here.
-    #[inline]
-    pub(crate) fn find(&self, fingerprint: u64) -> Option<&Slot> {
-        let of_key = |slot: &&Slot| slot.fingerprint.load(Ordering::Acquire) == fingerprint;
-        self.0.iter().find(of_key)
-    }
-}
+//! The memory of a table's cache lines: reserved once, and zeroed only when touched.
 
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use reserved::{CacheLines, fetch};
@@ -65,7 +19,7 @@ mod reserved {
     use std::ptr::NonNull;
     use std::slice;
 
-    use super::CacheLine;
+    use super::super::slot::CacheLine;
 
     /// Starts to bring a line into the cache, without waiting for it; it is read where there is no such hint.
     #[inline(always)]
@@ -194,7 +148,7 @@ mod reserved {
 mod touched {
     use std::ops::Deref;
 
-    use super::{CacheLine, Slot};
+    use super::super::slot::{CacheLine, Slot};
     use crate::sync::AtomicU64;
 
     /// Nothing to fetch: the model has no caches.
@@ -228,6 +182,7 @@ mod touched {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
+    use super::super::slot::CacheLine;
     use super::*;
 
     #[test]

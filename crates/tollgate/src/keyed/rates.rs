@@ -1,19 +1,265 @@
-//! Which rates a limiter was asked with: the interval that each key's word counts by, as a tag in its
-//! slot's fingerprint.
+//! The rates of a limiter: its own, which may change while it runs; the tier of a key; and the interval that each key's word
+//! counts by, as a tag in its slot's fingerprint.
 //!
+//! # Intervals and tags
 //! A word is a time, so it tells how many tokens are owed only if their interval is known. Few limiters see many
 //! intervals, so each gets a number, its *tag*, and a slot holds the key's fingerprint with the tag in its top bits,
 //! exclusive-or. A request at the interval that the word counts by finds the slot as if there were no tags. Others find
 //! it by the lower bits, and the difference in the upper bits says by which interval it counts. With n intervals in use
 //! two keys are taken for one n times as likely.
 
-use tollgate_core::Pace;
+use std::fmt;
+use std::sync::atomic::AtomicU64 as RateWord;
+use std::time::Duration;
 
-use super::anchor::move_word;
-use super::back::SLACK;
-use super::word::KeyWord;
-use crate::sync::{AtomicU64, Ordering};
+use tollgate_core::{Arithmetic, Gcra, LimitError, Pace, Rate};
+
+use super::anchor::{SLACK, move_word};
+use super::slot::KeyWord;
+use crate::Tier;
+use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, PoisonError, fence};
 use crate::table::hasher::{KEY_BITS, TAG_SHIFT};
+use crate::tier::Chooses;
+
+/// A rate in force, as the words that decide, behind a sequence number that is odd while they
+/// change. The ordering is that of `cell/word.rs`, without a TAT to rescale.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct PaceCell {
+    interval: AtomicU64,
+    capacity: AtomicU64,
+    burst: AtomicU64,
+    /// Of the interval, among those of the limiter.
+    tag: AtomicU64,
+    sequence: AtomicU64,
+    rate: RateWords,
+    limit: Mutex<Gcra>,
+}
+
+/// A rate as it was asked for, which answers tell and nothing is decided by. So these aren't a model checker's.
+#[derive(Debug)]
+struct RateWords {
+    count: RateWord,
+    /// Of the period, or [`NO_PERIOD`].
+    secs: RateWord,
+    nanos: RateWord,
+    burst: RateWord,
+}
+
+/// Of rates of all or nothing.
+const NO_PERIOD: u64 = u64::MAX;
+
+/// A rate as a check needs it.
+#[derive(Clone, Copy, Debug)]
+pub struct InForce {
+    pub(crate) pace: Pace,
+    pub(crate) burst: u64,
+    pub(crate) tag: Tag,
+}
+
+impl InForce {
+    #[inline(always)]
+    pub(crate) fn of(limit: &Gcra, intervals: &Intervals) -> Self {
+        Self {
+            pace: limit.pace(),
+            burst: limit.limit(),
+            tag: intervals.tag(limit.interval_units()),
+        }
+    }
+}
+
+impl PaceCell {
+    pub(crate) fn new(limit: Gcra, intervals: &Intervals) -> Self {
+        let InForce { pace, burst, tag } = InForce::of(&limit, intervals);
+        Self {
+            interval: AtomicU64::new(pace.interval),
+            capacity: AtomicU64::new(pace.capacity),
+            burst: AtomicU64::new(burst),
+            tag: AtomicU64::new(tag.to_bits()),
+            sequence: AtomicU64::new(0),
+            rate: RateWords::new(limit.rate()),
+            limit: Mutex::new(limit),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn read(&self) -> InForce {
+        self.read_by(|cell| InForce {
+            pace: cell.pace_now(),
+            burst: cell.burst.load(Ordering::Relaxed),
+            tag: cell.tag_now(),
+        })
+    }
+
+    /// What decides, without what only a report needs.
+    #[inline(always)]
+    pub(crate) fn read_pace(&self) -> (Pace, Tag) {
+        self.read_by(|cell| (cell.pace_now(), cell.tag_now()))
+    }
+
+    #[inline(always)]
+    fn tag_now(&self) -> Tag {
+        Tag::from_bits(self.tag.load(Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    fn pace_now(&self) -> Pace {
+        Pace {
+            interval: self.interval.load(Ordering::Relaxed),
+            capacity: self.capacity.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Reads until nothing changed meanwhile.
+    #[inline(always)]
+    fn read_by<T>(&self, read: impl Fn(&Self) -> T) -> T {
+        let mut losses = 0;
+        loop {
+            let before = self.sequence.load(Ordering::Acquire);
+            let in_force = read(self);
+            fence(Ordering::Acquire);
+            let after = self.sequence.load(Ordering::Relaxed);
+            if before == after && before & 1 == 0 {
+                return in_force;
+            }
+            losses = Self::wait(losses);
+        }
+    }
+
+    /// Waits for a change to end, longer each time. By number, so that a check that doesn't wait
+    /// has nothing in memory.
+    #[cold]
+    #[inline(never)]
+    fn wait(losses: u32) -> u32 {
+        let mut backoff = Backoff::default();
+        for _ in 0..=losses {
+            backoff.lost();
+        }
+        losses.saturating_add(1).min(8)
+    }
+
+    /// The rate, without a lock: many answers tell it.
+    #[inline]
+    pub(crate) fn rate(&self) -> Rate {
+        let rate = self.read_by(|cell| cell.rate.read());
+        rate.unwrap_or_else(|| self.lock().rate())
+    }
+
+    pub(crate) fn set(&self, rate: Rate, intervals: &Intervals) -> Result<(), LimitError> {
+        let limit = Gcra::new(rate)?;
+        let mut current = self.lock();
+        *current = limit;
+        let InForce { pace, burst, tag } = InForce::of(&limit, intervals);
+        let before = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(before + 1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.interval.store(pace.interval, Ordering::Relaxed);
+        self.capacity.store(pace.capacity, Ordering::Relaxed);
+        self.burst.store(burst, Ordering::Relaxed);
+        self.tag.store(tag.to_bits(), Ordering::Relaxed);
+        self.rate.write(rate);
+        self.sequence.store(before + 2, Ordering::Release);
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Gcra> {
+        self.limit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RateWords {
+    fn new(rate: Rate) -> Self {
+        let words = Self {
+            count: RateWord::new(0),
+            secs: RateWord::new(NO_PERIOD),
+            nanos: RateWord::new(0),
+            burst: RateWord::new(0),
+        };
+        words.write(rate);
+        words
+    }
+
+    fn write(&self, rate: Rate) {
+        let period = rate.period();
+        let secs = period.map_or(NO_PERIOD, |period| period.as_secs());
+        let nanos = period.map_or(0, |period| period.subsec_nanos());
+        self.count.store(rate.count(), Ordering::Relaxed);
+        self.secs.store(secs, Ordering::Relaxed);
+        self.nanos.store(nanos.into(), Ordering::Relaxed);
+        self.burst.store(rate.burst_size(), Ordering::Relaxed);
+    }
+
+    /// None if it has no period, or if it changes at this moment.
+    #[inline]
+    fn read(&self) -> Option<Rate> {
+        let secs = self.secs.load(Ordering::Relaxed);
+        let nanos = u32::try_from(self.nanos.load(Ordering::Relaxed)).ok()?;
+        if secs == NO_PERIOD {
+            return None;
+        }
+        let period = Duration::new(secs, nanos);
+        let rate = Rate::new(self.count.load(Ordering::Relaxed), period);
+        Some(rate.burst(self.burst.load(Ordering::Relaxed)))
+    }
+}
+
+/// No function of the key: keys are at the limiter's own rate, unless their handles are put
+/// [at](super::Key::at) a tier.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OneRate(());
+
+/// A function of keys of this type, given to [`tier_of`](super::Builder::tier_of): which tier a key is in.
+pub struct ByKey<K: ?Sized>(pub(super) Box<dyn Chooses<K>>);
+
+/// What says which tier a key of this type is in: [`OneRate`] of any, [`ByKey`] of its own.
+///
+/// The trait is sealed: it is there to be named, not to be implemented.
+pub trait TierOf<K: ?Sized>: sealed::TierOf<K> {}
+
+impl<K: ?Sized, T: sealed::TierOf<K>> TierOf<K> for T {}
+
+pub(super) mod sealed {
+    use crate::Tier;
+
+    /// Says which tier a key is in.
+    pub trait TierOf<K: ?Sized> {
+        fn tier_of(&self, key: &K) -> Option<&Tier>;
+    }
+}
+
+impl OneRate {
+    pub(super) const fn new() -> Self {
+        Self(())
+    }
+}
+
+impl<K: ?Sized> sealed::TierOf<K> for OneRate {
+    #[inline(always)]
+    fn tier_of(&self, _key: &K) -> Option<&Tier> {
+        None
+    }
+}
+
+impl<K: ?Sized> sealed::TierOf<K> for ByKey<K> {
+    #[inline]
+    fn tier_of(&self, key: &K) -> Option<&Tier> {
+        self.0.tier_of(key)
+    }
+}
+
+/// A reference to a key is hashed as the key is.
+impl<K: ?Sized> sealed::TierOf<&K> for ByKey<K> {
+    #[inline]
+    fn tier_of(&self, key: &&K) -> Option<&Tier> {
+        self.0.tier_of(key)
+    }
+}
+
+impl<K: ?Sized> fmt::Debug for ByKey<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ByKey").field(&self.0.tiers()).finish()
+    }
+}
 
 /// How many intervals are told apart, with the one that means none. A model has no time for many.
 const INTERVALS: usize = if cfg!(any(loom, shuttle)) { 8 } else { 1 << 10 };
