@@ -145,8 +145,8 @@ where
         let lets_wait = own.protocol.lets_wait();
         let answer = own.protocol.answer(&own.input[own.done..], &mut own.out);
         let heard = if lets_wait {
-            let there = (&mut own.stream, &mut own.ahead, &mut own.notice);
-            while_there(there, pin!(answer)).await?
+            let (ahead, notice) = (&mut own.ahead, &mut own.notice);
+            while_there(&mut own.stream, ahead, notice, pin!(answer)).await?
         } else {
             Some(answer.await)
         };
@@ -309,7 +309,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: Speaks> Connection<S, P> {
 /// Waits for an answer, as long as its client does: one that has closed its side is gone, and leaves the line. None if
 /// the service ends before.
 async fn while_there<S: AsyncRead + Unpin, T>(
-    (stream, ahead, notice): (&mut S, &mut Vec<u8>, &mut Notice),
+    stream: &mut S,
+    ahead: &mut Vec<u8>,
+    notice: &mut Notice,
     mut answer: Pin<&mut impl Future<Output = T>>,
 ) -> io::Result<Option<T>> {
     poll_fn(|cx| {

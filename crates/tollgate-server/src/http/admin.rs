@@ -4,6 +4,7 @@
 //! there isn't, then whoever doesn't tell the token. Each change is written down, whatever the level of the
 //! log is: what was before, what is now, and from where it came.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use super::request::Request;
@@ -96,6 +97,11 @@ impl<B: Store> Session<B> {
             Route::Log => self.log_level(),
             Route::SetLog => self.set_log_level(&request.body, from),
         }
+    }
+
+    /// Tells what came of it, as the one field of an object.
+    fn tell_as(&mut self, name: &str, said: &impl serde::Serialize) -> Result<(), Wrong> {
+        self.tell(&BTreeMap::from([(name, said)]))
     }
 
     /// Tells what came of it.

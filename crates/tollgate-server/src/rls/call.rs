@@ -1,5 +1,6 @@
 //! One call of gRPC: a message in, a message out, or a status that says why not.
 
+use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -243,6 +244,21 @@ pub(crate) fn answer(
             respond.send_response(response, true).map(|_| None)
         }
     }
+}
+
+/// Hands a message over as fast as the client makes room for it, so that no more than one is ever kept.
+pub(super) async fn send(
+    stream: &mut SendStream<Bytes>,
+    mut framed: Bytes,
+) -> Result<(), h2::Error> {
+    while !framed.is_empty() {
+        stream.reserve_capacity(framed.len());
+        let room = poll_fn(|cx| stream.poll_capacity(cx)).await;
+        let room = room.unwrap_or(Err(Reason::CANCEL.into()))?;
+        let part = framed.split_to(room.min(framed.len()));
+        stream.send_data(part, false)?;
+    }
+    Ok(())
 }
 
 /// Ends an answer that has messages.

@@ -4,8 +4,8 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 use bytes::Bytes;
+use h2::Reason;
 use h2::server::SendResponse;
-use h2::{Reason, SendStream};
 use tokio::time::timeout;
 
 use super::call::{self, Failed, PREFIX};
@@ -59,7 +59,7 @@ pub(crate) async fn watch<B: Store>(
     let mut next = framed(told);
     loop {
         let time = service.decider.bounds.request_time;
-        match timeout(time, send(&mut stream, next)).await {
+        match timeout(time, call::send(&mut stream, next)).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => return,
             Err(_) => {
@@ -90,18 +90,6 @@ pub(crate) async fn watch<B: Store>(
             }
         };
     }
-}
-
-/// Sends a message once its client has room for it.
-async fn send(stream: &mut SendStream<Bytes>, framed: Bytes) -> Result<(), h2::Error> {
-    stream.reserve_capacity(framed.len());
-    while stream.capacity() < framed.len() {
-        match poll_fn(|cx| stream.poll_capacity(cx)).await {
-            Some(capacity) => drop(capacity?),
-            None => return Err(Reason::CANCEL.into()),
-        }
-    }
-    stream.send_data(framed, false)
 }
 
 fn status<B: Store>(service: &Service<B>, body: &[u8]) -> Result<u64, Failed> {

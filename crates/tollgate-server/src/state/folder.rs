@@ -116,22 +116,23 @@ fn lock_of(folder: &Path) -> Result<File, String> {
     let mut file = options.open(&path).map_err(cant)?;
     match file.try_lock() {
         Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let owner = fs::read_to_string(&path).unwrap_or_default();
-            let owner = match owner.trim() {
-                "" => "another process".to_owned(),
-                id => format!("process {id}"),
-            };
-            return Err(format!(
-                "{} is in use by {owner}: give each service a folder of its own by --state",
-                folder.display()
-            ));
-        }
+        Err(TryLockError::WouldBlock) => return Err(in_use(folder)),
         Err(TryLockError::Error(error)) => return Err(cant(error)),
     }
     file.set_len(0).map_err(cant)?;
     writeln!(file, "{}", std::process::id()).map_err(cant)?;
     Ok(file)
+}
+
+/// Why a folder can't be used that another process has.
+pub(crate) fn in_use(folder: &Path) -> String {
+    let owner = fs::read_to_string(folder.join("lock")).unwrap_or_default();
+    let owner = match owner.trim() {
+        "" => "another process".to_owned(),
+        id => format!("process {id}"),
+    };
+    let shown = folder.display();
+    format!("{shown} is in use by {owner}: give each service a folder of its own by --state")
 }
 
 /// Whether this file has that name.

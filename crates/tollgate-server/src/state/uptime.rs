@@ -67,7 +67,8 @@ impl Uptime {
     /// What a wall clock would show now that showed this at that time, had nobody set it; if that is known.
     pub(super) fn wall_now(
         now: Option<Self>,
-        (earlier, wall): (Option<Self>, Timestamp),
+        earlier: Option<Self>,
+        wall: Timestamp,
     ) -> Option<Timestamp> {
         Some(wall + now?.after(&earlier?)?)
     }

@@ -1,9 +1,9 @@
 //! Commands that every Redis client knows: about the connection and the server.
 
 use tollgate::clock::{Clock, Wall};
-use tollgate_engine::policy::Mode;
 
 use super::{Named, Session, Standing, commands};
+use crate::answers::mode_name;
 use crate::decider::Store;
 use crate::resp::reply::{Replies, Version};
 
@@ -220,11 +220,7 @@ impl<B: Store> Session<B> {
             out.text("name");
             out.text(&rule.name);
             out.text("mode");
-            out.text(match rule.mode {
-                Mode::Enforce => "enforce",
-                Mode::Shadow => "shadow",
-                Mode::Off => "off",
-            });
+            out.text(mode_name(rule.mode));
         }
     }
 }
