@@ -14,8 +14,7 @@ use http::Request;
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use tollgate::{DenyReason, Timestamp};
 
-use super::body::{Body, Unread};
-use super::call::{self, Failed, Method, PREFIX, Unsent};
+use super::call::{self, Body, Failed, Method, PREFIX, Unread, Unsent};
 use super::decide::{Decided, Question, Undecided, could_not_decide, decide};
 use super::decided::unlimited;
 use super::request::Request as Asked;

@@ -2,6 +2,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -28,8 +29,7 @@ impl Folder {
         };
         let mut builder = DirBuilder::new();
         builder.recursive(true);
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        builder.mode(0o700);
         builder.create(path).map_err(cant)?;
         // Wherever the process goes later.
         let path = fs::canonicalize(path).map_err(cant)?;
@@ -111,8 +111,7 @@ fn lock_of(folder: &Path) -> Result<File, String> {
     let cant = |error: io::Error| format!("can't keep state in {}: {error}", path.display());
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.mode(0o600);
     let mut file = options.open(&path).map_err(cant)?;
     match file.try_lock() {
         Ok(()) => {}
@@ -136,17 +135,10 @@ pub(crate) fn in_use(folder: &Path) -> String {
 }
 
 /// Whether this file has that name.
-#[cfg(unix)]
 fn is_same(file: &File, path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
     let of = |found: io::Result<fs::Metadata>| found.map(|it| (it.dev(), it.ino())).ok();
     let own = of(file.metadata());
     own.is_some() && own == of(fs::metadata(path))
-}
-
-#[cfg(not(unix))]
-fn is_same(_file: &File, path: &Path) -> bool {
-    path.exists()
 }
 
 #[cfg(test)]
