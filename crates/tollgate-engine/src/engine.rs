@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 use tollgate::Clock;
 
-use crate::backend::{Backend, Memory};
+use crate::backend::{Backend, Clocks, Memory};
 use crate::facts::Facts;
 use crate::limits::{Answer, Check, DenyCache, KeyHashers};
 use crate::observer::{Observer, Wants};
@@ -37,14 +37,17 @@ mod saved;
 pub(crate) mod seen;
 mod telling;
 mod turns;
+mod unanswered;
 pub(crate) mod warm;
 mod warned;
 
 pub use asked::FactsAsked;
 pub use bounds::{Bounds, TooMuch};
 pub use conditions::Conditions;
+pub use deciding::CombinedVerdict;
 pub use descriptors::{
-    CurrentLimit, DescriptorFindings, DescriptorStatus, DescriptorVerdict, DescriptorsPassed,
+    CurrentLimit, DescriptorFindings, DescriptorRequest, DescriptorStatus, DescriptorVerdict,
+    DescriptorsPassed,
 };
 pub use limiters::{LimiterSort, LimiterState};
 pub use orders::{Found, FoundLimit, Reset, ResetRule, ResetScope};
@@ -105,6 +108,7 @@ use warned::Warnings;
 pub struct Engine<B: Backend = Memory> {
     rules: ArcSwap<Rules>,
     backend: B,
+    clocks: Clocks,
     hashers: KeyHashers,
     bounds: Bounds,
     turns: Arc<Turns>,
@@ -131,12 +135,14 @@ impl<B: Backend> Engine<B> {
     }
 
     fn by(mut rules: Rules, backend: B, hashers: KeyHashers) -> Result<Self, PolicyError> {
+        let clocks = backend.clocks();
         rules.suit(&backend)?;
-        rules.open_gates(None, &backend);
-        rules.since = backend.wall();
+        rules.open_gates(None, &clocks);
+        rules.since = clocks.wall.now();
         Ok(Self {
             rules: ArcSwap::from_pointee(rules),
             backend,
+            clocks,
             hashers,
             bounds: Bounds::default(),
             turns: Arc::new(Turns::new()),
@@ -207,7 +213,7 @@ impl<B: Backend> Engine<B> {
     /// ```
     #[must_use]
     pub fn with_deny_cache(mut self, entries: usize) -> Self {
-        let is_wanted = !self.backend.repeats_refusals();
+        let is_wanted = self.backend.deny_epoch().is_some();
         self.deny = is_wanted.then(|| DenyCache::new(entries));
         self
     }
@@ -294,8 +300,8 @@ impl<B: Backend> Engine<B> {
         if let Some(tallies) = &self.tallies {
             rules.count_in(tallies);
         }
-        rules.open_gates(Some(&before), &self.backend);
-        rules.since = self.backend.wall();
+        rules.open_gates(Some(&before), &self.clocks);
+        rules.since = self.clocks.wall.now();
         let mut book = self.book();
         self.put_over(&rules, &mut book);
         self.rules.store(Arc::new(rules));

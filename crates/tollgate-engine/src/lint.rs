@@ -8,7 +8,9 @@ use crate::diagnostic::{Code, Diagnostic};
 use crate::document::Span;
 use crate::envoy::{self, Domains};
 use crate::native::{LimitPlaces, Places, RulePlaces};
-use crate::policy::{Counting, FailureModes, Limits, Mode, OnStoreFailure, Over, Policy, Rule};
+use crate::policy::{
+    Counting, FailureModes, Limits, Mode, OnStoreFailure, Over, Policy, Rule, is_bucket,
+};
 
 mod bound;
 mod codes;
@@ -154,11 +156,7 @@ fn rates(
             continue;
         }
         // A window's burst is its count: there is nothing to choose.
-        let is_bucket = matches!(
-            algorithm,
-            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket
-        );
-        let Some(period) = rate.period().filter(|_| is_bucket) else {
+        let Some(period) = rate.period().filter(|_| is_bucket(algorithm)) else {
             continue;
         };
         // A rate per part of a second is judged by what it is in a whole second, which is what people mean.

@@ -349,6 +349,15 @@ pub enum Counting {
     Local,
 }
 
+/// Whether an algorithm counts by tokens that flow, as buckets do, and not by windows: such a rate has a burst of its own,
+/// and its tokens can be taken ahead.
+pub(crate) const fn is_bucket(algorithm: Algorithm) -> bool {
+    matches!(
+        algorithm,
+        Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket
+    )
+}
+
 impl Counting {
     /// As files say it.
     ///

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tollgate::clock::Clock;
 use tollgate_engine::backend::{Backend, Gift, Memory, TableStats};
+use tollgate_engine::engine::DescriptorRequest;
 use tollgate_engine::verdict::Permits;
 use tollgate_engine::{Conditions, Engine, Facts, Policy, PolicyError, Verdict};
 use tollgate_http::{Answered, Dialect};
@@ -111,17 +112,21 @@ impl LimitsTold {
         }
     }
 
+    /// On which conditions a request is decided that is told of these.
+    pub(crate) const fn conditions(self) -> Conditions<'static> {
+        match self {
+            Self::Decider => Conditions::new(),
+            Self::All => Conditions::new().listing_limits(),
+        }
+    }
+
     /// Decides where that may take its time.
     async fn decide<'f, B: Backend<Error = Infallible>>(
         self,
         engine: &Engine<B>,
         facts: &'f Facts<'f>,
     ) -> Verdict<'f> {
-        let on = match self {
-            Self::Decider => Conditions::new(),
-            Self::All => Conditions::new().listing_limits(),
-        };
-        match engine.decide_on(on, facts).await {
+        match engine.decide_on(self.conditions(), facts).await {
             Ok(Some(verdict)) => verdict,
             // Only said on the condition that some facts alone are known.
             Ok(None) => {
@@ -245,7 +250,7 @@ impl<B: Store> Decider<B> {
         facts: &'f Facts<'f>,
         told: LimitsTold,
     ) -> Result<Verdict<'f>, Full> {
-        let room = self.room_for(facts)?;
+        let room = self.room_for(Some(facts), None)?;
         let mut verdict = B::decide(&self.engine, facts, told).await;
         if let Verdict::Passed(passed) = &mut verdict
             && let Some(permits) = passed.take_permits()
@@ -283,13 +288,21 @@ impl<B: Store> Decider<B> {
         tell(&Answered::of(&findings, findings.decision().is_allowed()))
     }
 
-    /// Room for what a request may come to hold, before anything is decided; none if there is plenty, or it needs none.
+    /// Room for what a request may come to hold by its rules and its trees, before anything is decided; none if there is
+    /// plenty, or it needs none.
     #[inline]
-    pub(crate) fn room_for(&self, facts: &Facts<'_>) -> Result<Option<Room<'_>>, Full> {
-        if self.holds.has_plenty() || !self.engine.would_hold(facts) {
+    pub(crate) fn room_for(
+        &self,
+        facts: Option<&Facts<'_>>,
+        descriptors: Option<&DescriptorRequest<'_>>,
+    ) -> Result<Option<Room<'_>>, Full> {
+        if self.holds.has_plenty() {
             return Ok(None);
         }
-        self.holds.reserve().map(Some)
+        let engine = &self.engine;
+        let needs_room = facts.is_some_and(|facts| engine.would_hold(facts))
+            || descriptors.is_some_and(|request| engine.would_hold_descriptors(request));
+        needs_room.then(|| self.holds.reserve()).transpose()
     }
 
     /// Keeps what a request holds, for a caller that has no name for it but what it asked.

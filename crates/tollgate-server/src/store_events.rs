@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tollgate_engine::backend::StoreEvent;
 use tollgate_engine::tally::Requests;
+use tollgate_redis::StoreEvent;
 
 use crate::health::{Concern, Health};
 use crate::log::{Level, Log};
@@ -12,7 +12,7 @@ use crate::log::{Level, Log};
 /// A failure that goes on is said once.
 ///
 /// ```
-/// use tollgate_engine::backend::StoreEvent;
+/// use tollgate_redis::StoreEvent;
 /// use tollgate_server::{Log, StoreEvents};
 ///
 /// let events = StoreEvents::new(Log::silent());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 
 use super::Engine;
-use super::gather::Gathered;
+use super::gather::{Gathered, TreeMatch};
 use super::limiters::{kinds, kinds_of};
 use super::rules::{Before, Rules};
 use crate::backend::Backend;
@@ -31,7 +31,7 @@ impl<B: Backend> Engine<B> {
             // Somebody holds a verdict by them, so they are compiled once more; that went well before.
             let policy = Policy::clone(&rules.policy);
             if let Ok(mut again) = Rules::new(policy, Before::Rules(&rules), self.backend.now()) {
-                again.open_gates(Some(&rules), &self.backend);
+                again.open_gates(Some(&rules), &self.clocks);
                 again.since = rules.since;
                 rules = Arc::new(again);
             }
@@ -145,8 +145,10 @@ impl Tallies {
         let is_counted = !gathered.counted.as_slice().is_empty() || gathered.is_met_in_shadow();
         match said.by {
             By::Exempt(_) => self.add(EXEMPT, ALLOWED),
-            _ if is_counted => {}
-            _ if gathered.is_bypassed() => self.add(BYPASS, ALLOWED),
+            _ if is_counted || gathered.trees == TreeMatch::Some => {}
+            _ if gathered.is_bypassed() || gathered.trees == TreeMatch::Bypassed => {
+                self.add(BYPASS, ALLOWED)
+            }
             _ => self.add(NO_RULE, ALLOWED),
         }
         for shadowed in said.shadows.as_slice() {
@@ -173,13 +175,14 @@ impl Tallies {
 
     /// A request that has more of something than is taken.
     #[cold]
-    pub(super) fn exceeded(&self, mode: Mode) {
+    pub(super) fn exceeded(&self, mode: Mode, counts_request: bool) {
         let column = match mode {
             Mode::Enforce => DENIED + DenyReason::TooLarge as usize,
             Mode::Shadow => SHADOW_DENIED,
             Mode::Off => ALLOWED,
         };
         match mode {
+            _ if !counts_request => {}
             Mode::Enforce => self.add_refused(),
             Mode::Shadow | Mode::Off => self.add_passed(),
         }
@@ -222,11 +225,7 @@ impl Tallies {
 
     /// No descriptor of a request met a limit, or all that did were let through by operators.
     pub(super) fn nothing_met(&self, rules: &Rules, found: &[Lookup<'_>]) {
-        let has_limits = |lookup: &Lookup<'_>| {
-            let leaf = lookup.leaf();
-            leaf.is_some_and(|leaf| !rules.trees.leaf(leaf.id).1.is_empty())
-        };
-        let row = if found.iter().any(has_limits) {
+        let row = if rules.trees.has_limits(found) {
             BYPASS
         } else {
             NO_RULE

@@ -66,6 +66,19 @@ pub(crate) struct Gathered<'a> {
     pub(crate) lacks: Lacks,
     /// Rules that deny it for want of a key.
     pub(crate) keyless: Option<Box<Keyless>>,
+    /// Whether the trees limit the request, too.
+    pub(crate) trees: TreeMatch,
+}
+
+/// Whether trees of descriptors limit a request of facts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TreeMatch {
+    /// No tree does.
+    None,
+    /// Operators have let it pass all trees that would.
+    Bypassed,
+    /// Some do.
+    Some,
 }
 
 /// A rule that applies to a request, by number, and the fingerprint of its key there.
@@ -128,6 +141,7 @@ impl<'a> Gathered<'a> {
             gates: None,
             lacks: Lacks::new(),
             keyless: None,
+            trees: TreeMatch::None,
         }
     }
 

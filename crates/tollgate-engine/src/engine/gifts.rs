@@ -9,7 +9,7 @@ use super::Engine;
 use super::gather::{Gathered, Group};
 use super::orders::Held;
 use super::turns::Spot;
-use crate::backend::{Backend, Gift, Memory};
+use crate::backend::{Backend, Gift, Memory, Refund};
 use crate::facts::Facts;
 use crate::limits::Limit;
 use crate::policy::{Settle, Unsettled};
@@ -54,7 +54,11 @@ impl<B: Backend> Engine<B> {
         gathered.fill((&rules, None), facts, bounds, &self.backend);
         let mut gift = Gift::Given;
         for group in [&gathered.enforced, &gathered.shadow] {
-            gift = gift.max(self.backend.forget(group.checks.as_slice()).await?);
+            gift = gift.max(
+                self.backend
+                    .refund(group.checks.as_slice(), Refund::Everything)
+                    .await?,
+            );
         }
         self.tell_those_who_wait(&gathered.enforced);
         Ok(gift)
@@ -165,7 +169,7 @@ impl<B: Backend> Engine<B> {
         for group in [&gathered.enforced, &gathered.shadow] {
             let checks = group.checks.as_slice().iter().copied();
             let checks: Vec<_> = checks.filter(|check| is_meant(check.limit)).collect();
-            gift = gift.max(self.backend.give_back(&checks).await?);
+            gift = gift.max(self.backend.refund(&checks, Refund::Cost).await?);
         }
         self.tell_those_who_wait(&gathered.enforced);
         Ok(gift)

@@ -1,5 +1,7 @@
 //! The units of Envoy's limits, as its files name and count them.
 
+use std::time::Duration;
+
 /// The units of Envoy's limits.
 ///
 /// ```
@@ -26,6 +28,31 @@ pub enum Unit {
 }
 
 impl Unit {
+    /// All units, from short to long.
+    pub const ALL: [Self; 7] = [
+        Self::Second,
+        Self::Minute,
+        Self::Hour,
+        Self::Day,
+        Self::Week,
+        Self::Month,
+        Self::Year,
+    ];
+
+    /// The unit of this length.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate_engine::facts::Unit;
+    ///
+    /// assert_eq!(Unit::of(Duration::from_secs(60)), Some(Unit::Minute));
+    /// assert_eq!(Unit::of(Duration::from_secs(61)), None);
+    /// ```
+    pub fn of(length: Duration) -> Option<Self> {
+        let is_as_long = |unit: &Self| Duration::from_secs(unit.seconds()) == length;
+        Self::ALL.into_iter().find(is_as_long)
+    }
+
     /// As envoyproxy/ratelimit's files say it.
     ///
     /// ```

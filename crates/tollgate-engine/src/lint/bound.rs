@@ -5,6 +5,8 @@ use std::time::Duration;
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Rate, Timestamp, core::Align};
 
+use crate::policy::is_bucket;
+
 /// A rate and how it is counted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counted {
@@ -70,10 +72,7 @@ impl Counted {
     }
 
     fn is_bucket(&self) -> bool {
-        matches!(
-            self.algorithm,
-            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket
-        )
+        is_bucket(self.algorithm)
     }
 }
 

@@ -101,8 +101,7 @@ impl Reader<'_> {
             );
             let shown = shorten(&text);
             let help = format!("write {fact}: {{regex: '{shown}'}}, or a glob such as /v1/**");
-            self.error_with(codes::REGEX_AS_TEXT, message, node.span, help);
-            return None;
+            return self.reject(codes::REGEX_AS_TEXT, message, node.span, help);
         }
         if text.contains('*') {
             return self.glob(text, node);
@@ -112,8 +111,7 @@ impl Reader<'_> {
                 "{fact:?} is one address and never {text:?}: only \"ip\" takes a network as plain text"
             );
             let help = format!("write {fact}: {{cidr: {text}}}, or ip: {text}");
-            self.error_with(codes::NETWORK_AS_TEXT, message, node.span, help);
-            return None;
+            return self.reject(codes::NETWORK_AS_TEXT, message, node.span, help);
         }
         if fact == ADDRESS {
             return self.cidr(&text, node);
@@ -137,8 +135,7 @@ impl Reader<'_> {
             let message = format!("{kind:?} and {second:?} in one condition");
             let help =
                 "write one each, as a list if one of them is enough: [{prefix: /a}, {glob: /b/*}]";
-            self.error_with(codes::CONFLICT, message, place.span, help);
-            return None;
+            return self.reject(codes::CONFLICT, message, place.span, help);
         }
         match kind {
             "present" => Some(if self.flag(value)? {
@@ -189,16 +186,14 @@ impl Reader<'_> {
             "a condition of {} bytes; at most {LONGEST_CONDITION}",
             text.len()
         );
-        self.error(codes::OUT_OF_RANGE, message, node.span);
-        None
+        self.reject_bare(codes::OUT_OF_RANGE, message, node.span)
     }
 
     fn prefix(&mut self, text: String, node: &Node) -> Option<Pattern> {
         if text.is_empty() {
             let message = "an empty prefix: everything begins with it";
             let help = "write {present: true} if any value will do";
-            self.error_with(codes::MATCHES_ALL, message, node.span, help);
-            return None;
+            return self.reject(codes::MATCHES_ALL, message, node.span, help);
         }
         self.sized(text, node).map(Pattern::Prefix)
     }
@@ -210,21 +205,18 @@ impl Reader<'_> {
                 .sources
                 .within(node.span, &text, text[..at].chars().count(), 3);
             let message = "\"***\" in a glob: * is anything but /, ** anything";
-            self.error_with(codes::BAD_GLOB, message, span, "write ** or *");
-            return None;
+            return self.reject(codes::BAD_GLOB, message, span, "write ** or *");
         }
         if text.matches('*').count() > MOST_STARS {
             let message = format!("a glob of more than {MOST_STARS} stars");
             let help = "write a shorter one, or a {prefix: …}";
-            self.error_with(codes::BAD_GLOB, message, node.span, help);
-            return None;
+            return self.reject(codes::BAD_GLOB, message, node.span, help);
         }
         if Glob::new(&text).is_none() {
             let message =
                 format!("a glob of more than {MOST_PARTS} characters after its first * or ?");
             let help = "write a shorter one, or a {prefix: …}";
-            self.error_with(codes::BAD_GLOB, message, node.span, help);
-            return None;
+            return self.reject(codes::BAD_GLOB, message, node.span, help);
         }
         Some(Pattern::Glob(text))
     }
@@ -236,8 +228,7 @@ impl Reader<'_> {
                 let span = self
                     .sources
                     .within(node.span, text, error.from, error.length);
-                self.error_with(codes::BAD_CIDR, error.message, span, error.help);
-                None
+                self.reject(codes::BAD_CIDR, error.message, span, error.help)
             }
         }
     }
@@ -246,8 +237,7 @@ impl Reader<'_> {
         let text = self.sized(text, node)?;
         if self.regexes.count() >= MOST_REGEXES && !self.regexes.knows(&text) {
             let message = format!("more than {MOST_REGEXES} regular expressions");
-            self.error_with(codes::BAD_REGEX, message, node.span, FASTER);
-            return None;
+            return self.reject(codes::BAD_REGEX, message, node.span, FASTER);
         }
         let problem = match self.regexes.add(&text) {
             Ok(_) => return Some(Pattern::Regex(text)),
@@ -257,8 +247,7 @@ impl Reader<'_> {
                     RegexError::TooMuch(_) => FASTER,
                     _ => "write a shorter one: repetitions such as {1000} are what makes it large",
                 };
-                self.error_with(codes::BAD_REGEX, error.to_string(), node.span, help);
-                return None;
+                return self.reject(codes::BAD_REGEX, error.to_string(), node.span, help);
             }
         };
         let (why, marks) = regex_problem(&problem);
@@ -268,8 +257,7 @@ impl Reader<'_> {
         };
         let message = format!("no regular expression: {why}");
         let help = "to mean a sign as it stands, put \\ before it; in YAML, use single quotes";
-        self.error_with(codes::BAD_REGEX, message, span, help);
-        None
+        self.reject(codes::BAD_REGEX, message, span, help)
     }
 }
 

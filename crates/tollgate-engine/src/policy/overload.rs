@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use tollgate::adaptive::NamedLaw;
-use tollgate::shed::Shares;
+use tollgate_adaptive::NamedLaw;
+use tollgate_adaptive::shed::Shares;
 
 /// How many at once is found out by a law, from how long requests take and how they end: one law a rule, in each process by
 /// itself, whatever the key and whether there is a store.
 ///
 /// ```
-/// use tollgate::adaptive::NamedLaw;
+/// use tollgate_adaptive::NamedLaw;
 /// use tollgate_engine::Policy;
 /// use tollgate_engine::document::Format;
 /// use tollgate_engine::policy::Adaptive;
@@ -42,7 +42,7 @@ impl fmt::Display for Adaptive {
 /// Who is shed first when too many run at once: requests whose class may use a smaller part of the limit.
 ///
 /// ```
-/// use tollgate::shed::{Criticality, Shares};
+/// use tollgate_adaptive::shed::{Criticality, Shares};
 /// use tollgate_engine::Policy;
 /// use tollgate_engine::document::Format;
 ///

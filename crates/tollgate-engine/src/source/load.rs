@@ -9,8 +9,8 @@ use super::{Rejected, Sources};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{self, Format, MOST_BYTES, MOST_NODES, Node, Span, TOO_LARGE, Value};
 use crate::envoy;
+use crate::native::Problems;
 use crate::native::codes;
-use crate::native::problems::Problems;
 
 /// Most files of one policy.
 pub const MOST_FILES: usize = 100;

@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod dropped;
 mod ip_keys;
 mod keys_shown;
 mod missing_key;

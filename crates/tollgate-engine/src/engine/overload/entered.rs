@@ -1,8 +1,8 @@
 //! The gates that a request has to enter, and what it holds of them until the backend has answered.
 
 use tollgate::concurrency::OwnedPermit;
-use tollgate::shed::Criticality;
 use tollgate::{Decision, Outcome};
+use tollgate_adaptive::shed::Criticality;
 
 use super::{Adapting, Gate, Time};
 use crate::backend::Backend;
@@ -140,7 +140,7 @@ impl Entered {
     }
 
     /// The request never ran.
-    fn leave(self) {
+    pub(crate) fn leave(self) {
         for permit in self.permits {
             permit.cancel();
         }

@@ -146,7 +146,7 @@ impl<B: Store> Session<B> {
     }
 
     pub(super) fn shown(&self, order: &Order) -> Shown {
-        let now = self.service.decider.engine.backend().wall();
+        let now = self.service.decider.engine.backend().clocks().wall.now();
         let key = match order.target.whose() {
             TargetKey::Everybody => None,
             whose => Some(whose.to_string()),
