@@ -200,7 +200,7 @@ impl<B: Store> Calls<B> {
                     .open
                     .push(Box::pin(decide_later(service, errors, call)));
             }
-            Method::HealthCheck => health::check(&**service, &call.message),
+            Method::HealthCheck => health::check(&service.monitor.health, &call.message),
             Method::HealthWatch => return self.watch(call),
             Method::Reflection => Err(Failed::unknown("this method has a stream of messages")),
         };
