@@ -13,7 +13,6 @@ use crate::address::Peer;
 use crate::credentials::Credentials;
 use crate::decider::Store;
 use crate::log::Log;
-use crate::operators::Fields;
 
 mod asked;
 mod keys;
@@ -53,14 +52,9 @@ impl<B: Store> Session<B> {
             return None;
         }
         let hosts = &self.service.credentials.admin_hosts;
-        let fields = Fields {
-            host: request.host,
-            origin: request.origin,
-            fetch_site: request.fetch_site,
-        };
         // Whoever scrapes reaches it by any name, unless it is for this machine alone.
         if (request.path != "/metrics" || hosts.is_local())
-            && let Err(wrong) = hosts.check(&fields)
+            && let Err(wrong) = hosts.check(request.host, request.origin, request.fetch_site)
         {
             return Some(Err(wrong));
         }
