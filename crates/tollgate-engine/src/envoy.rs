@@ -43,7 +43,6 @@ mod compiled;
 mod convert;
 mod decode;
 mod fields;
-mod hidden;
 mod key;
 pub mod matching;
 mod reader;
@@ -55,11 +54,10 @@ use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Node, Value};
 use crate::policy::Domain;
 
-pub use compiled::{Compiled, Leaf, Lookup, PathEntry};
+pub use compiled::{Compiled, Hidden, Leaf, Lookup, PathEntry};
 pub use convert::{Converted, Loss, Unsaid, convert, to_rules};
 pub(crate) use decode::names;
 pub use decode::{Decoded, decode};
-pub use hidden::Hidden;
 pub(crate) use key::path_name;
 pub use key::{asked_key, counter_key, metric_name};
 pub use verdict::{

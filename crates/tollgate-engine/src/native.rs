@@ -12,7 +12,6 @@ use crate::policy::Policy;
 use crate::sources::Sources;
 use crate::suggest;
 
-pub(crate) mod cidr;
 pub mod codes;
 pub(crate) mod fields;
 mod limits;
@@ -22,7 +21,7 @@ mod refs;
 pub(crate) mod rule;
 pub(crate) mod text;
 
-pub(crate) use pattern::LONGEST_CONDITION;
+pub(crate) use pattern::{Cidr, LONGEST_CONDITION};
 use reader::{Fields, RULES, Reader, as_written};
 pub(crate) use reader::{LONGEST_NAME, Problems};
 pub(crate) use rule::MOST_KEY_FACTS;

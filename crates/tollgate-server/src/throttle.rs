@@ -7,7 +7,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use tollgate::Rate;
+use tollgate::{DenyReason, Rate};
 
 /// The longest period: what redis-cell's arithmetic and ours both have room for.
 const LONGEST: u64 = 2 * 365 * 86_400;
@@ -153,6 +153,17 @@ impl ThrottleLimit {
     /// The limit in tokens.
     pub(crate) fn rate(&self) -> Rate {
         Rate::new(1, Duration::from_nanos(self.emission)).burst(self.limit)
+    }
+
+    /// Why a request was denied; none if it passed.
+    pub(crate) fn deny_reason(&self, charged: &Charged, quantity: u64) -> Option<DenyReason> {
+        if charged.is_allowed {
+            None
+        } else if self.time(quantity) > self.tolerance {
+            Some(DenyReason::TooLarge)
+        } else {
+            Some(DenyReason::Rate)
+        }
     }
 
     /// The five numbers of the answer: whether it is limited, the limit, what is left, and seconds until it may be

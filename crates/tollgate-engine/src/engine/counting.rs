@@ -16,7 +16,25 @@ use crate::tally::{
     ALLOWED, ASKED, BLOCK, BOUNDS, BYPASS, DENIED, EXEMPT, Histogram, NEAR_LIMIT, NO_RULE,
     Requests, SHADOW_DENIED, Tallies, Tally, UNCOUNTED,
 };
+use crate::top::Refusal;
 use crate::verdict::{By, DenyReason, Said, is_near};
+
+/// A decision of a limit that came along with its request.
+///
+/// ```
+/// use tollgate_engine::engine::ThrottleDecision;
+/// use tollgate_engine::verdict::DenyReason;
+///
+/// let denied = ThrottleDecision { key: b"ada", denied: Some(DenyReason::Rate) };
+/// assert!(denied.denied.is_some());
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct ThrottleDecision<'a> {
+    /// The key that was asked about.
+    pub key: &'a [u8],
+    /// Why it was denied; none if it passed.
+    pub denied: Option<DenyReason>,
+}
 
 impl<B: Backend> Engine<B> {
     /// Counts what each limiter decides, of so many by name; what others decide is counted together. See
@@ -107,6 +125,36 @@ impl<B: Backend> Engine<B> {
         let leaves = rules.trees.named();
         let leaves = leaves.map(|(leaf, limits)| (leaf.to_string(), kinds(limits)));
         applied.chain(leaves).collect()
+    }
+
+    /// Counts a decision on a key that brought its limit along, as `CL.THROTTLE` does, which no policy has decided: by the
+    /// limiter `(throttle)`, and a denial among the [keys that are denied most](Self::top).
+    ///
+    /// ```
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::engine::ThrottleDecision;
+    /// # use tollgate_engine::verdict::DenyReason;
+    /// # use tollgate_engine::{Engine, Policy};
+    /// let engine = Engine::new(Policy::default(), Memory::new())?.with_tallies(10).with_top(10);
+    /// engine.count_throttle(ThrottleDecision { key: b"ada", denied: None });
+    /// engine.count_throttle(ThrottleDecision { key: b"ada", denied: Some(DenyReason::Rate) });
+    /// assert_eq!((engine.requests().passed, engine.requests().refused), (1, 1));
+    /// assert_eq!(engine.top().expect("counted").keys[0].limiter, "(throttle)");
+    /// # Ok::<(), tollgate_engine::PolicyError>(())
+    /// ```
+    pub fn count_throttle(&self, decision: ThrottleDecision<'_>) {
+        let ThrottleDecision { key, denied } = decision;
+        if let Some(tallies) = &self.tallies {
+            tallies.throttled(denied);
+        }
+        if let (Some(top), Some(_)) = (&self.top, denied) {
+            let denial = Refusal {
+                limiter: Tallies::throttle_name(),
+                fingerprint: self.hashers.feed(|put| put(key)),
+                mode: Mode::Enforce,
+            };
+            top.add(denial, String::from_utf8_lossy(key));
+        }
     }
 
     /// A rule in shadow that would have let a request pass is counted; one that wouldn't is with the verdict.

@@ -10,7 +10,7 @@ use tollgate::{Decision, Timestamp};
 
 use super::descriptors::{DescriptorFindings, DescriptorRequest, TreeCharge};
 use super::gather::{Gathered, TreeMatch};
-use super::orders::{Held, InForce};
+use super::orders::Held;
 use super::overload::{Beside, Entered};
 use super::remembered::Remembered;
 use super::rules::Rules;
@@ -60,7 +60,7 @@ impl<'r> CombinedRequest<'r> {
 #[derive(Clone, Copy)]
 struct Trial<'t> {
     rules: &'t Rules,
-    orders: Option<InForce<'t>>,
+    orders: Option<&'t Held>,
     facts: &'t Facts<'t>,
     on: Conditions<'t>,
     standing: Option<&'t Standing<'t>>,
@@ -68,8 +68,10 @@ struct Trial<'t> {
 }
 
 /// What a trial came to.
-struct Tried {
-    said: Said,
+#[derive(Default)]
+pub(super) struct Tried {
+    pub(super) said: Said,
+    /// What denied it, if its rule lets requests wait for that, and for how long.
     over: Option<(Demand, Duration)>,
     /// Whether the trees deny the request, and not the rules.
     is_denied_by_trees: bool,
@@ -78,9 +80,7 @@ struct Tried {
 /// What came of asking once.
 pub(super) struct Attempt {
     rules: Arc<Rules>,
-    said: Said,
-    /// The limit that refused, if its rule lets requests wait, and for how long.
-    over: Option<(Demand, Duration)>,
+    tried: Tried,
     /// How often something had come back before it was asked.
     pokes: u64,
     /// It wasn't asked: the rules in force want to know more.
@@ -89,16 +89,6 @@ pub(super) struct Attempt {
     trees: Option<Box<(StatusCode, DescriptorFindings)>>,
     /// Whether trees limit it, and have reported it.
     is_by_trees: bool,
-}
-
-impl Default for Tried {
-    fn default() -> Self {
-        Self {
-            said: Said::default(),
-            over: None,
-            is_denied_by_trees: false,
-        }
-    }
 }
 
 /// Wakes those who wait for what an estimate gives back.
@@ -166,7 +156,7 @@ impl<B: Backend> Engine<B> {
         on: Conditions<'_>,
     ) -> Result<Attempt, B::Error> {
         let attempt = self.attempt(request, on, None).await?;
-        if attempt.over.is_some() && on.may_wait() {
+        if attempt.tried.over.is_some() && on.may_wait() {
             return Box::pin(self.wait_and_ask(request, on, attempt)).await;
         }
         Ok(attempt)
@@ -179,22 +169,12 @@ impl<B: Backend> Engine<B> {
         attempt: Attempt,
         started: Option<Timestamp>,
     ) -> Verdict<'f> {
-        let Attempt {
-            rules,
-            said,
-            is_by_trees,
-            ..
-        } = attempt;
-        let rules = Guard::from_inner(rules);
+        let rules = Guard::from_inner(attempt.rules);
+        let said = attempt.tried.said;
         let verdict = Verdict::new(Findings { said, rules, facts });
-        if !verdict.said.allowed
-            && let Some(tallies) = &self.tallies
-        {
-            tallies.refused(&verdict.rules, &verdict.said);
-        }
         // Where only trees limit it, they have reported it.
-        if !is_by_trees || !verdict.is_unmatched() {
-            self.tell(&verdict, started);
+        if !attempt.is_by_trees || !verdict.is_unmatched() {
+            self.report(&verdict, started);
         }
         verdict.settled()
     }
@@ -209,115 +189,89 @@ impl<B: Backend> Engine<B> {
         // Before the policy is read, and any limit asked.
         let pokes = self.turns.pokes();
         let rules = self.rules.load_full();
-        let is_outdated = on.lacks_facts_of(&rules);
-        let mut trees = None;
-        let tried = if is_outdated {
-            Tried::default()
-        } else {
-            let orders = self.ordered(&rules);
-            let trial = Trial {
-                rules: &rules,
-                orders: orders.as_ref().map(Held::in_force),
-                facts: request.facts,
-                on,
-                standing,
-                trees: request.trees,
-            };
-            if request.descriptors.is_none() {
-                self.try_once(trial, None).await?
-            } else {
-                // In a box: few requests have both, and every connection has room for the largest step.
-                let trying: Boxed<'_, _> =
-                    Box::pin(self.try_with_trees(trial, &request, &mut trees));
-                trying.await?
-            }
-        };
-        Ok(Attempt {
+        let mut attempt = Attempt {
+            is_outdated: on.lacks_facts_of(&rules),
             rules,
-            said: tried.said,
-            over: tried.over,
+            tried: Tried::default(),
             pokes,
-            is_outdated,
-            trees,
+            trees: None,
             is_by_trees: false,
-        })
+        };
+        if attempt.is_outdated {
+            return Ok(attempt);
+        }
+        let orders = self.ordered(&attempt.rules);
+        let trial = Trial {
+            rules: &attempt.rules,
+            orders: orders.as_ref(),
+            facts: request.facts,
+            on,
+            standing,
+            trees: request.trees,
+        };
+        let (tried, trees) = (&mut attempt.tried, &mut attempt.trees);
+        if request.descriptors.is_none() {
+            self.try_once(trial, tried, None).await?;
+        } else {
+            // In a box: few requests have both, and every connection has room for the largest step.
+            let trying: Boxed<'_, _> = Box::pin(self.try_with_trees(trial, &request, tried, trees));
+            trying.await?;
+        }
+        Ok(attempt)
     }
 
     /// Asks the limits of all rules that match, and those of the trees with them.
     async fn try_once(
         &self,
         trial: Trial<'_>,
+        tried: &mut Tried,
         mut trees: Option<&mut TreeCharge<'_, '_>>,
-    ) -> Result<Tried, B::Error> {
-        let Trial { rules, facts, .. } = trial;
-        let mut tried = Tried::default();
-        let Tried { said, over, .. } = &mut tried;
+    ) -> Result<(), B::Error> {
+        let rules = trial.rules;
         let mut gathered = Gathered::new();
-        let bounds = (&self.hashers, &self.bounds);
-        gathered.fill((rules, trial.orders), facts, bounds, &self.backend);
+        let input = self.match_input(rules, trial.orders, trial.facts);
+        let is_settled = if trial.standing.is_none() {
+            self.prepare(input, &mut gathered, &mut tried.said)
+        } else {
+            // One that waits and asks again is the same request, and what it lacks is noted.
+            gathered.fill(input, &self.backend);
+            tried.said.settle(&gathered)
+        };
         gathered.trees = match &trees {
             Some(trees) => trees.tree_match(rules),
             None => trial.trees,
         };
-        // One that waits and asks again is the same request.
-        if trial.standing.is_none() {
-            if let Some(ordered) = &gathered.ordered {
-                ordered.count();
-            }
-            self.note_lacks(rules, &gathered, facts);
-        }
-        let is_settled = said.settle(&gathered);
-        if !is_settled || (said.allowed && trees.is_some()) {
+        if !is_settled || (tried.said.allowed && trees.is_some()) {
             let mut each = Vec::new();
-            let ahead = if is_settled {
-                None
-            } else {
-                self.queue_ahead(rules, &gathered, trial.standing)
-            };
-            let answer = match (ahead, trees.as_deref_mut()) {
-                (Some(answer), _) => Some(answer),
-                (None, Some(trees)) if is_settled => {
-                    let charging: Boxed<'_, _> = Box::pin(trees.charge(&self.backend, &[]));
-                    charging.await?.map(|asked| asked.answer)
-                }
-                (None, trees) => {
+            let answer = match self.queue_ahead(rules, &gathered, trial.standing) {
+                Some(answer) => Some(answer),
+                None => {
                     let each = trial.on.lists_limits().then_some(&mut each);
+                    let trees = trees.as_deref_mut();
                     self.ask(rules, &gathered, each, trees).await?
                 }
             };
-            let answer = match answer {
+            let mut answer = match answer {
                 Some(answer) => answer,
                 // A policy that isn't enforced lets it pass.
                 None if rules.mode != Mode::Enforce => Answer::new(None, Decision::UNLIMITED),
                 None => {
                     tried.is_denied_by_trees = true;
-                    return Ok(tried);
+                    return Ok(());
                 }
             };
-            if is_settled {
-                said.permits.own = answer.pass;
-            } else {
-                let mut answer = answer;
-                if rules.waits {
-                    self.tell_of_what_comes_back(rules, &gathered, &mut answer);
-                    *over = Self::over(rules, &gathered, &answer);
-                }
-                said.hear(&gathered, answer);
-                said.list_limits(&gathered, &each);
+            if rules.waits {
+                self.tell_of_what_comes_back(rules, &gathered, &mut answer);
+                tried.over = Self::over(rules, &gathered, &answer);
             }
+            let said = &mut tried.said;
+            said.hear(&gathered, answer);
+            said.list_limits(&gathered, &each);
             if said.allowed {
-                let mut charged = Vec::new();
-                if let Some(trees) = trees {
-                    said.permits.shadows.extend(trees.take_permits());
-                    let checks = gathered.enforced.checks.as_slice();
-                    // What decided instead of a store has charged nothing there.
-                    let is_charged = said.unavailable.is_none();
-                    let checks = if is_charged { checks } else { &[] };
-                    let settling: Boxed<'_, ()> =
-                        Box::pin(trees.settle_shadows(&self.backend, &mut said.permits, checks));
-                    settling.await;
-                    charged = trees.charged_checks();
-                }
+                let charged = match trees {
+                    Some(trees) => self.settle_trees(said, &gathered, trees).await,
+                    None => Vec::new(),
+                };
                 if !gathered.shadow.checks.as_slice().is_empty() {
                     self.ask_shadow(said, rules, &gathered, &charged).await;
                 }
@@ -327,12 +281,29 @@ impl<B: Backend> Engine<B> {
             }
         }
         // One that is denied may still wait, and pass.
-        if said.allowed
-            && let Some(tallies) = &self.tallies
-        {
-            tallies.passed(rules, &gathered, said);
+        if tried.said.allowed {
+            self.record_passed(rules, &gathered, &tried.said);
         }
-        Ok(tried)
+        Ok(())
+    }
+
+    /// Charges the limits of trees that are in shadow, of a request that passes; all checks that its trees were charged.
+    fn settle_trees<'r, 'a>(
+        &'r self,
+        said: &'r mut Said,
+        gathered: &'r Gathered<'_>,
+        trees: &'r mut TreeCharge<'_, 'a>,
+    ) -> Boxed<'r, Vec<Check<'a>>> {
+        Box::pin(async move {
+            said.permits.shadows.extend(trees.take_permits());
+            // What decided instead of a store has charged nothing there.
+            let checks = match said.unavailable {
+                None => gathered.enforced.checks.as_slice(),
+                Some(_) => &[],
+            };
+            (trees.settle_shadows(&self.backend, &mut said.permits, checks)).await;
+            trees.charged_checks()
+        })
     }
 
     /// Asks each rule in shadow by itself. One whose backend fails is left out.
@@ -354,14 +325,18 @@ impl<B: Backend> Engine<B> {
             let Some(entered) = unanswered.held.enter_in_shadow(gathered, number) else {
                 continue;
             };
-            if let Ok(mut answer) = self.backend.ask(checks, None).await {
-                entered.hold(Beside::Asking, &mut answer);
-                self.count_in_shadow(rules, number, &answer);
+            if let Ok(answer) = self.backend.ask(checks, None).await {
                 if answer.allowed && answer.unavailable.is_none() {
                     unanswered.is_charged(checks);
                 }
-                let said = &mut *unanswered.held;
-                said.overhear((rules, gathered), (number, checks), answer);
+                let (said, run) = (&mut *unanswered.held, (number, checks));
+                self.hear_shadow(
+                    said,
+                    (rules, gathered),
+                    run,
+                    (entered, Beside::Asking),
+                    answer,
+                );
             }
         }
         unanswered.answered();

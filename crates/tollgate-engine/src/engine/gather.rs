@@ -81,6 +81,17 @@ pub(crate) enum TreeMatch {
     Some,
 }
 
+/// A request of facts, and what it is matched with.
+#[derive(Clone, Copy)]
+pub(crate) struct MatchInput<'a, 'e> {
+    pub(crate) rules: &'a Rules,
+    /// The overrides of operators, if there are any.
+    pub(crate) orders: Option<InForce<'a>>,
+    pub(crate) facts: &'a Facts<'a>,
+    pub(crate) hashers: &'e KeyHashers,
+    pub(crate) bounds: &'e Bounds,
+}
+
 /// A rule that applies to a request, by number, and the fingerprint of its key there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Met {
@@ -177,15 +188,16 @@ impl<'a> Gathered<'a> {
 
     /// Finds out what is to be asked about a request.
     #[inline]
-    pub(crate) fn fill(
-        &mut self,
-        (rules, orders): (&'a Rules, Option<InForce<'a>>),
-        facts: &'a Facts<'a>,
-        (hashers, bounds): (&KeyHashers, &Bounds),
-        backend: &impl Backend,
-    ) {
+    pub(crate) fn fill(&mut self, input: MatchInput<'a, '_>, backend: &impl Backend) {
+        let MatchInput {
+            rules,
+            orders,
+            facts,
+            hashers,
+            bounds,
+        } = input;
         if !facts.is_single() {
-            return self.fill_sets((rules, orders), facts, (hashers, bounds), backend);
+            return self.fill_sets(input, backend);
         }
         if let Some(orders) = orders {
             self.heed(rules, orders, facts);

@@ -10,11 +10,15 @@ use crate::policy::is_bucket;
 /// A rate and how it is counted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counted {
-    pub(super) rate: Rate,
-    pub(super) algorithm: Algorithm,
+    rate: Rate,
+    algorithm: Algorithm,
 }
 
 impl Counted {
+    pub(super) const fn new(rate: Rate, algorithm: Algorithm) -> Self {
+        Self { rate, algorithm }
+    }
+
     /// Whether this never refuses what `other` has let pass.
     pub(super) fn never_refuses_after(&self, other: &Self) -> bool {
         let (Some(own), Some(others)) = (self.rate.period(), other.rate.period()) else {

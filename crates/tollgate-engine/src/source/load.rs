@@ -83,7 +83,7 @@ pub(super) fn envoy_text(path: &Path) -> Result<Option<String>, Rejected> {
 /// # Errors
 /// There is no file descriptor to look with.
 pub(super) fn folder(path: &Path) -> Result<Vec<PathBuf>, Rejected> {
-    match super::folder::list(path) {
+    match super::list(path) {
         Err(error) if is_out_of_descriptors(&error) => Err(Unread::by(path, &error).of(path)),
         listed => Ok(listed.unwrap_or_default()),
     }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate_engine::Facts;
+use tollgate_engine::engine::ThrottleDecision;
 use tollgate_engine::facts::{fact_name, text_of_bytes};
+use tollgate_engine::verdict::DenyReason;
 
 use super::frame::{Frame, Most};
 use super::reply::{Replies, Version};
@@ -190,6 +192,15 @@ impl<B: Store> Session<B> {
             }
         };
         let charged = cells.charge(&last.ready, asked.key, asked.quantity).await;
+        // One of no tokens only looks.
+        if asked.quantity > 0 {
+            let denied = match &charged {
+                Ok(charged) => last.limit.deny_reason(charged, asked.quantity),
+                Err(_) => Some(DenyReason::Store),
+            };
+            let key = asked.key;
+            (self.service.decider.engine).count_throttle(ThrottleDecision { key, denied });
+        }
         let charged = charged.map_err(|why| format!("UNAVAILABLE {why}"))?;
         out.array(5);
         for number in last.limit.answer(&charged, asked.quantity) {

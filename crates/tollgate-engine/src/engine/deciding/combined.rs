@@ -9,6 +9,7 @@ use crate::engine::descriptors::{
     TreeCharge, TreeRequest,
 };
 use crate::engine::gather::TreeMatch;
+use crate::engine::orders::Held;
 use crate::engine::{Conditions, Engine};
 use crate::envoy::StatusCode;
 use crate::facts::Facts;
@@ -156,15 +157,17 @@ impl<B: Backend> Engine<B> {
         &self,
         trial: Trial<'_>,
         request: &CombinedRequest<'_>,
+        tried: &mut Tried,
         trees: &mut Option<Box<(StatusCode, DescriptorFindings)>>,
-    ) -> Result<Tried, B::Error> {
+    ) -> Result<(), B::Error> {
         let Some(descriptors) = &request.descriptors else {
-            return self.try_once(trial, None).await;
+            return self.try_once(trial, tried, None).await;
         };
         let rules = trial.rules;
         let lookups = Lookups::new(&rules.trees, descriptors);
         let keys = lookups.keys(&rules.trees, descriptors);
-        let met = self.match_trees(rules, descriptors, (&lookups, &keys), trial.orders);
+        let orders = trial.orders.map(Held::in_force);
+        let met = self.match_trees(rules, descriptors, (&lookups, &keys), orders);
         // One that waits and asks again is the same request.
         if trial.standing.is_none() {
             self.note_tree_match(rules, descriptors, &met);
@@ -176,23 +179,20 @@ impl<B: Backend> Engine<B> {
             met: &met,
         };
         let mut charge = TreeCharge::new(&tree_request, descriptors.domain);
-        let tried = self.try_once(trial, Some(&mut charge)).await?;
-        let is_denied = tried.is_denied_by_trees;
-        if is_denied {
+        self.try_once(trial, tried, Some(&mut charge)).await?;
+        if tried.is_denied_by_trees {
             let mut nothing = Permits::default();
             (charge.settle_shadows(&self.backend, &mut nothing, &[])).await;
-        } else if !tried.said.allowed && !charge.is_charged() {
-            // A rule denies it: the trees have nothing to report.
-            return Ok(tried);
+        } else if !tried.said.allowed {
+            // A rule denies it, so nothing was charged to the trees.
+            return Ok(());
         }
         let telling = Telling {
             started: request.started,
-            counts_request: is_denied,
+            counts_request: tried.is_denied_by_trees,
         };
         let statuses = self.descriptor_findings(&tree_request, charge.decided(), telling);
-        if is_denied || tried.said.allowed {
-            *trees = Some(Box::new(statuses));
-        }
-        Ok(tried)
+        *trees = Some(Box::new(statuses));
+        Ok(())
     }
 }

@@ -137,14 +137,14 @@ impl<B: Backend> Engine<B> {
             since: told_at,
             standing: None,
         };
-        while let Some((demand, longest)) = attempt.over {
+        while let Some((demand, longest)) = attempt.tried.over {
             let deadline = waited.since + longest;
-            let told = (attempt.said.decision, attempt.pokes);
+            let told = (attempt.tried.said.decision, attempt.pokes);
             match self.stand(&mut waited, demand, told, deadline) {
                 Stood::InLine => {}
                 Stood::TooLate => break,
                 Stood::QueueFull => {
-                    attempt.said.is_queue_full = true;
+                    attempt.tried.said.is_queue_full = true;
                     break;
                 }
             }
@@ -166,9 +166,9 @@ impl<B: Backend> Engine<B> {
             tallies.waits.add(now - waited.since);
         }
         match standing {
-            Some(standing) if attempt.said.allowed => {
+            Some(standing) if attempt.tried.said.allowed => {
                 // What another limit has left says nothing of this one.
-                let said = &attempt.said;
+                let said = &attempt.tried.said;
                 let left = if Spot::new(said.limit, said.fingerprint) == standing.spot() {
                     said.decision.remaining
                 } else {
@@ -188,9 +188,10 @@ impl<B: Backend> Engine<B> {
     fn set_wait_of_denied(&self, attempt: &mut Attempt, waited: WaitedInVain) {
         let WaitedInVain { turn, told_at, now } = waited;
         let line = attempt
+            .tried
             .over
             .and_then(|(demand, _)| self.turns.behind(&demand, now));
-        let decision = &mut attempt.said.decision;
+        let decision = &mut attempt.tried.said.decision;
         let rest = decision.wait().saturating_sub(now - told_at);
         let least = match decision.wait() {
             Duration::ZERO => Duration::ZERO,

@@ -81,11 +81,6 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         }
     }
 
-    /// Whether any counter was charged, be it by another node's part of a limit.
-    pub(in crate::engine) fn is_charged(&self) -> bool {
-        self.charged.iter().any(|charged| *charged > 0)
-    }
-
     /// Charges the limits of all descriptors and these checks of rules: all or none, unless the domain charges each. None if
     /// the trees deny the request, and nothing of the rules was charged then. The answer is that to the rules.
     pub(in crate::engine) async fn charge<B: Backend>(
