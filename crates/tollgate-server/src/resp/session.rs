@@ -25,7 +25,6 @@ use crate::throttle::{Ask, Throttle, ThrottleLimit};
 
 mod about;
 mod commands;
-mod info;
 mod keys;
 mod operator;
 mod transaction;
