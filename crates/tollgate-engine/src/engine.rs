@@ -16,7 +16,6 @@ use crate::top::Top;
 use crate::verdict::{Findings, Said, Verdict};
 
 mod asked;
-pub(crate) mod bounds;
 mod conditions;
 pub(crate) mod counters;
 mod counting;
@@ -38,11 +37,12 @@ pub(crate) mod seen;
 mod telling;
 mod turns;
 mod unanswered;
+pub mod verdict;
 pub(crate) mod warm;
 mod warned;
 
+pub use crate::bounds::{Bounds, TooMuch};
 pub use asked::FactsAsked;
-pub use bounds::{Bounds, TooMuch};
 pub use conditions::Conditions;
 pub use counting::ThrottleDecision;
 pub use deciding::CombinedVerdict;

@@ -355,58 +355,43 @@ impl<B: Backend> Engine<B> {
             entered => entered.and_then(Result::ok),
         };
         let checks = gathered.enforced.checks.as_slice();
-        let asked = match (self.before_asking(rules, &gathered.enforced), trees) {
-            (Remembered::Denied(answer), _) => Ok((answer, None)),
-            (Remembered::Asking(asking), Some(trees)) => {
-                let charging: Boxed<'_, _> = Box::pin(trees.charge(&self.backend, checks));
-                match charging.await {
-                    Ok(None) => {
-                        if let Some(entered) = entered {
-                            entered.leave();
-                        }
-                        return Ok(None);
-                    }
-                    Ok(Some(asked)) => {
-                        if let Some(each) = each {
-                            *each = asked.rules;
-                        }
-                        Ok((asked.answer, Some(asking)))
-                    }
-                    Err(error) => asking
-                        .without_backend()
-                        .map(|known| (known, None))
-                        .ok_or(error),
-                }
-            }
+        let mut answer = match self.before_asking(rules, &gathered.enforced) {
+            Remembered::Denied(answer) => answer,
             // With nothing to ask beside its gates, the backend isn't asked whether it is there.
-            (Remembered::Asking(_), None) if checks.is_empty() && entered.is_some() => {
-                Ok((Answer::new(None, Decision::UNLIMITED), None))
+            Remembered::Asking(_) if checks.is_empty() && entered.is_some() && trees.is_none() => {
+                Answer::new(None, Decision::UNLIMITED)
             }
-            (Remembered::Asking(asking), None) => {
-                let asked = match each {
+            Remembered::Asking(asking) => {
+                let asked = match (trees, each) {
+                    (Some(trees), each) => {
+                        let charging: Boxed<'_, _> = Box::pin(trees.charge(&self.backend, checks));
+                        charging.await.map(|asked| {
+                            let asked = asked?;
+                            if let Some(each) = each {
+                                *each = asked.rules;
+                            }
+                            Some(asked.answer)
+                        })
+                    }
                     // Of one limit the answer tells all.
-                    Some(each) if checks.len() > 1 => {
+                    (None, Some(each)) if checks.len() > 1 => {
                         let asked = self.backend.check_each(checks).await;
                         asked.map(|(answer, said)| {
                             *each = said;
-                            answer
+                            Some(answer)
                         })
                     }
-                    _ => self.backend.check(checks).await,
+                    (None, _) => self.backend.check(checks).await.map(Some),
                 };
                 match asked {
-                    Ok(answer) => Ok((answer, Some(asking))),
-                    Err(error) => asking
-                        .without_backend()
-                        .map(|known| (known, None))
-                        .ok_or(error),
+                    Ok(Some(answer)) => self.after_asking(&gathered.enforced, answer, asking),
+                    Ok(None) => {
+                        entered.into_iter().for_each(Entered::leave);
+                        return Ok(None);
+                    }
+                    Err(error) => asking.without_backend().ok_or(error)?,
                 }
             }
-        };
-        let (answer, asking) = asked?;
-        let mut answer = match asking {
-            Some(asking) => self.after_asking(&gathered.enforced, answer, asking),
-            None => answer,
         };
         if let Some(entered) = entered {
             entered.join(&gathered.enforced, Beside::Asking, &mut answer);

@@ -8,10 +8,10 @@ use std::time::Duration;
 use tollgate::{Clock, Decision, Timestamp};
 
 use super::Engine;
-use super::bounds::{Bounds, TooMuch};
 use super::orders::{Held, InForce};
 use super::rules::Rules;
 use crate::backend::{Backend, Memory};
+use crate::bounds::{Bounds, TooMuch};
 use crate::envoy::{self, Charge, StatusCode};
 use crate::facts::{Descriptor, Facts, Unit};
 use crate::limits::LimitKind;
