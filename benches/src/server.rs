@@ -57,6 +57,7 @@ fn cases(report: &mut Report) -> Result<(), Failure> {
     let all = All {
         ours: Server::tollgate(&built, POLICY)?,
         tonic: Server::tonic_ok(&built)?,
+        hyper: Server::hyper_ok(&built)?,
         crab: Server::throttlecrab(&built)?,
         redis: Server::redis()?,
         files: Files::new()?,
@@ -95,6 +96,7 @@ pub(crate) fn send_rls_requests(address: SocketAddr, requests: u64) -> Result<()
 struct All {
     ours: Server,
     tonic: Server,
+    hyper: Server,
     crab: Server,
     redis: Server,
     files: Files,
@@ -189,8 +191,10 @@ fn http(report: &mut Report, all: &All) -> Result<(), Failure> {
         move || tools::wrk(here(address)?, &script, SECONDS, Answers::Pass)
     };
     let crab = load(&all.crab, "throttle.lua");
+    let hyper = load(&all.hyper, "check.lua");
     let mut sides = [
         Side::new("tollgate", None, &all.ours, load(&all.ours, "check.lua")),
+        Side::new("hyper-ok", None, &all.hyper, hyper),
         Side::new("throttlecrab-http", Some(0.75), &all.crab, crab),
     ];
     compare(report, "http-check", &mut sides)

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 use tollgate::{Clock, Timestamp};
 
-use crate::backend::{Backend, Memory};
+use crate::backend::{Backend, Clocks, Memory};
 use crate::facts::Facts;
 use crate::limits::{Answer, Check, DenyCache, KeyHashers};
 use crate::observer::{Observer, Wants};
@@ -109,6 +109,7 @@ use warned::Warnings;
 pub struct Engine<B: Backend = Memory> {
     rules: ArcSwap<Rules>,
     backend: B,
+    clocks: Clocks,
     hashers: KeyHashers,
     bounds: Bounds,
     turns: Arc<Turns>,
@@ -135,12 +136,14 @@ impl<B: Backend> Engine<B> {
     }
 
     fn by(mut rules: Rules, backend: B, hashers: KeyHashers) -> Result<Self, PolicyError> {
+        let clocks = backend.clocks();
         rules.suit(&backend)?;
-        rules.open_gates(None, &backend);
-        rules.since = backend.wall();
+        rules.open_gates(None, &clocks);
+        rules.since = clocks.wall.now();
         Ok(Self {
             rules: ArcSwap::from_pointee(rules),
             backend,
+            clocks,
             hashers,
             bounds: Bounds::default(),
             turns: Arc::new(Turns::new()),
@@ -211,7 +214,7 @@ impl<B: Backend> Engine<B> {
     /// ```
     #[must_use]
     pub fn with_deny_cache(mut self, entries: usize) -> Self {
-        let is_wanted = !self.backend.repeats_refusals();
+        let is_wanted = self.backend.deny_epoch().is_some();
         self.deny = is_wanted.then(|| DenyCache::new(entries));
         self
     }
@@ -298,8 +301,8 @@ impl<B: Backend> Engine<B> {
         if let Some(tallies) = &self.tallies {
             rules.count_in(tallies);
         }
-        rules.open_gates(Some(&before), &self.backend);
-        rules.since = self.backend.wall();
+        rules.open_gates(Some(&before), &self.clocks);
+        rules.since = self.clocks.wall.now();
         let mut book = self.book();
         self.put_over(&rules, &mut book);
         self.rules.store(Arc::new(rules));

@@ -93,7 +93,6 @@ pub mod matcher;
 pub mod native;
 pub mod observer;
 pub mod orders;
-mod place;
 pub mod policy;
 pub mod render;
 pub mod schema;

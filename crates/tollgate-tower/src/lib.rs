@@ -35,15 +35,15 @@ mod retry;
 mod shed;
 
 pub use bodies::{AnyBody, Bodies, OpenBody, Polled, SameBody};
-pub use body::Body;
+pub use body::{Body, HoldingBody, Holds, ShedBody};
 pub use breaker::BreakerLayer;
 pub use future::ResponseFuture;
 pub use layer::{RateLimit, RateLimitLayer};
-pub use layered::{BoxError, Layered};
+pub use layered::{BoxError, CallPolicy, Calling, Layered};
 pub use pace::PaceLayer;
 pub use parts::{AnyRequest, Head};
 pub use retry::RetryLayer;
-pub use shed::{Admits, By, ShedBody, ShedClientLayer, ShedFuture, ShedLayer};
+pub use shed::{Admits, By, ShedClientLayer, ShedFuture, ShedLayer};
 pub use tollgate::OnMissingKey;
 pub use tollgate_http::guard::{
     Admission, Answers, Asked, AtOnce, Block, ByPolicy, Cost, Counts, Denial, ExactPerKey, Fields,

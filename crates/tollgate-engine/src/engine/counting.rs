@@ -49,7 +49,7 @@ impl<B: Backend> Engine<B> {
             // Somebody holds a verdict by them, so they are compiled once more; that went well before.
             let policy = Policy::clone(&rules.policy);
             if let Ok(mut again) = Rules::new(policy, Before::Rules(&rules), self.backend.now()) {
-                again.open_gates(Some(&rules), &self.backend);
+                again.open_gates(Some(&rules), &self.clocks);
                 again.since = rules.since;
                 rules = Arc::new(again);
             }

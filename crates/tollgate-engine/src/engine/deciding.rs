@@ -20,7 +20,7 @@ use super::{Conditions, Engine, runs};
 use crate::backend::Backend;
 use crate::envoy::StatusCode;
 use crate::facts::Facts;
-use crate::limits::{Answer, Check, LimitKind};
+use crate::limits::{Answer, Check, LimitKind, decisions};
 use crate::policy::Mode;
 use crate::verdict::{Findings, Said, Verdict};
 
@@ -297,7 +297,7 @@ impl<B: Backend> Engine<B> {
         Box::pin(async move {
             said.permits.shadows.extend(trees.take_permits());
             // What decided instead of a store has charged nothing there.
-            let checks = match said.fallback {
+            let checks = match said.unavailable {
                 None => gathered.enforced.checks.as_slice(),
                 Some(_) => &[],
             };
@@ -315,7 +315,7 @@ impl<B: Backend> Engine<B> {
         charged_to_trees: &[Check<'_>],
     ) {
         // What decided instead of a store has charged nothing there.
-        let is_charged = said.fallback.is_none();
+        let is_charged = said.unavailable.is_none();
         let mut unanswered = Unanswered::new(&self.backend, said);
         unanswered.is_charged(charged_to_trees);
         if is_charged {
@@ -325,8 +325,8 @@ impl<B: Backend> Engine<B> {
             let Some(entered) = unanswered.held.enter_in_shadow(gathered, number) else {
                 continue;
             };
-            if let Ok(answer) = self.backend.check(checks).await {
-                if answer.allowed && answer.fallback.is_none() {
+            if let Ok(answer) = self.backend.ask(checks, None).await {
+                if answer.allowed && answer.unavailable.is_none() {
                     unanswered.is_charged(checks);
                 }
                 let (said, run) = (&mut *unanswered.held, (number, checks));
@@ -362,8 +362,8 @@ impl<B: Backend> Engine<B> {
                 Answer::new(None, Decision::UNLIMITED)
             }
             Remembered::Asking(asking) => {
-                let asked = match (trees, each) {
-                    (Some(trees), each) => {
+                let asked = match trees {
+                    Some(trees) => {
                         let charging: Boxed<'_, _> = Box::pin(trees.charge(&self.backend, checks));
                         charging.await.map(|asked| {
                             let asked = asked?;
@@ -373,15 +373,16 @@ impl<B: Backend> Engine<B> {
                             Some(asked.answer)
                         })
                     }
-                    // Of one limit the answer tells all.
-                    (None, Some(each)) if checks.len() > 1 => {
-                        let asked = self.backend.check_each(checks).await;
-                        asked.map(|(answer, said)| {
-                            *each = said;
-                            Some(answer)
-                        })
+                    None => {
+                        let mut results = Vec::new();
+                        // Of one limit the answer tells all.
+                        let listed = (each.is_some() && checks.len() > 1).then_some(&mut results);
+                        let asked = self.backend.ask(checks, listed).await;
+                        if let Some(each) = each {
+                            *each = decisions(&results);
+                        }
+                        asked.map(Some)
                     }
-                    (None, _) => self.backend.check(checks).await.map(Some),
                 };
                 match asked {
                     Ok(Some(answer)) => self.after_asking(&gathered.enforced, answer, asking),

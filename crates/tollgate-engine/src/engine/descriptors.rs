@@ -10,7 +10,7 @@ use tollgate::{Clock, Decision, Timestamp};
 use super::Engine;
 use super::orders::{Held, InForce};
 use super::rules::Rules;
-use crate::backend::{Backend, Memory};
+use crate::backend::{Backend, Memory, Refund};
 use crate::bounds::{Bounds, TooMuch};
 use crate::envoy::{self, Charge, StatusCode};
 use crate::facts::{Descriptor, Facts, Unit};
@@ -473,7 +473,7 @@ impl<B: Backend> Engine<B> {
         for met in met.iter().flatten() {
             if let Charge::GiveBack(units) = met.charge {
                 let checks: Vec<_> = met.checks(units).collect();
-                self.backend.give_back(&checks).await?;
+                self.backend.refund(&checks, Refund::Cost).await?;
             }
         }
         Ok(())

@@ -8,7 +8,7 @@ use tollgate::Clock;
 use super::Engine;
 use super::gather::Group;
 use super::turns::Spot;
-use crate::backend::{Backend, Gift, Memory};
+use crate::backend::{Backend, Gift, Memory, Refund};
 use crate::facts::Facts;
 use crate::limits::Limit;
 use crate::policy::{Settle, Unsettled};
@@ -51,7 +51,11 @@ impl<B: Backend> Engine<B> {
         let gathered = self.gather(self.match_input(&rules, None, facts));
         let mut gift = Gift::Given;
         for group in [&gathered.enforced, &gathered.shadow] {
-            gift = gift.max(self.backend.forget(group.checks.as_slice()).await?);
+            gift = gift.max(
+                self.backend
+                    .refund(group.checks.as_slice(), Refund::Everything)
+                    .await?,
+            );
         }
         self.tell_those_who_wait(&gathered.enforced);
         Ok(gift)
@@ -159,7 +163,7 @@ impl<B: Backend> Engine<B> {
         for group in [&gathered.enforced, &gathered.shadow] {
             let checks = group.checks.as_slice().iter().copied();
             let checks: Vec<_> = checks.filter(|check| is_meant(check.limit)).collect();
-            gift = gift.max(self.backend.give_back(&checks).await?);
+            gift = gift.max(self.backend.refund(&checks, Refund::Cost).await?);
         }
         self.tell_those_who_wait(&gathered.enforced);
         Ok(gift)

@@ -9,11 +9,10 @@ use tollgate::{Clock, Decision};
 use super::overload::Entered;
 use super::warm::is_gate;
 use super::{Engine, runs};
-use crate::backend::fallback::is_failure;
 use crate::backend::{Backend, Memory};
 use crate::facts::Facts;
 use crate::limits::{Answer, LimitKind};
-use crate::policy::{Mode, OnStoreFailure};
+use crate::policy::Mode;
 use crate::verdict::{Findings, Said};
 
 impl<B: Backend> Engine<B> {
@@ -78,11 +77,7 @@ impl<B: Backend> Engine<B> {
                 if !in_line || !self.stands_behind(&mut said, &rules, &gathered) {
                     let checks = gathered.enforced.checks.as_slice();
                     let each = self.backend.peek(checks).await?;
-                    let mut answer = Answer::over(checks, &each);
-                    let decider = answer.decider.and_then(|decider| checks.get(decider));
-                    if decider.is_some_and(|check| is_failure(check, &answer.decision)) {
-                        answer.fallback = Some(OnStoreFailure::Closed);
-                    }
+                    let answer = Answer::over_results(checks, &each);
                     said.hear(&gathered, Entered::look(&gathered, answer));
                 }
                 if said.allowed {
@@ -93,7 +88,7 @@ impl<B: Backend> Engine<B> {
                             said.overhear(
                                 (&rules, &gathered),
                                 (number, checks),
-                                Answer::over(checks, &each),
+                                Answer::over_results(checks, &each),
                             );
                         }
                     }
@@ -121,15 +116,15 @@ impl<B: Backend> Engine<B> {
         for (group, mode) in groups {
             let checks = group.checks.as_slice();
             let each = self.backend.peek(checks).await?;
-            for ((check, asker), decision) in checks.iter().zip(group.askers.as_slice()).zip(each) {
+            for ((check, asker), said) in checks.iter().zip(group.askers.as_slice()).zip(each) {
                 let rule = &rules.applied[*asker as usize];
                 left.push(Left {
                     rule: rule.name.to_string(),
                     mode,
                     kind: check.limit.kind().clone(),
                     is_warm_up: is_gate(check.limit),
-                    is_known: !is_failure(check, &decision),
-                    decision,
+                    is_known: said.is_ok(),
+                    decision: said.unwrap_or_else(|store| store.decision()),
                 });
             }
         }

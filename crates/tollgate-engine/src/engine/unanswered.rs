@@ -3,7 +3,7 @@
 
 use std::mem;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, refund_detached};
 use crate::limits::{Check, LimitKind};
 use crate::verdict::{Permits, Said};
 
@@ -47,7 +47,7 @@ impl<B: Backend, H: AsMut<Permits>> Drop for Unanswered<'_, '_, B, H> {
     fn drop(&mut self) {
         if let Some(charged) = self.charged.take() {
             mem::take(self.held.as_mut()).cancel();
-            self.backend.refund_detached(&charged);
+            refund_detached(self.backend, &charged);
         }
     }
 }

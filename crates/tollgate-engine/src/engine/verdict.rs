@@ -10,9 +10,9 @@ use tollgate::{Decision, Outcome, Timestamp};
 pub use crate::bounds::TooMuch;
 pub use crate::cause::Cause;
 use crate::engine::orders::Override;
-use crate::limits::LimitKind;
+use crate::limits::{LimitKind, Unavailable};
 use crate::matcher::few::Few;
-use crate::policy::{Mode, OnStoreFailure};
+use crate::policy::Mode;
 
 mod cause;
 mod findings;
@@ -114,7 +114,7 @@ pub(crate) struct Said {
     pub(crate) decision: Decision,
     pub(crate) permits: Permits,
     pub(crate) shadows: Few<Shadowed, 2>,
-    pub(crate) fallback: Option<OnStoreFailure>,
+    pub(crate) unavailable: Option<Unavailable>,
     /// When, if a rule that warms up may have decided.
     pub(crate) at: Option<Timestamp>,
     /// What was ordered of the rule that decided.
@@ -162,7 +162,7 @@ impl Default for Said {
             decision: Decision::UNLIMITED,
             permits: Permits::default(),
             shadows: Few::new(),
-            fallback: None,
+            unavailable: None,
             at: None,
             changed: None,
             blocked_by: None,

@@ -14,13 +14,15 @@ use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_engine::verdict::{DenyReason, Permits};
 use tollgate_http::{Dialect, retry_after};
 
-use super::closed::RlsClosed;
 use super::decided::{by_rule, by_tree, unlimited};
 use super::facts::{Sets, Texts};
+use crate::answers::{Answered, LimitText};
 use crate::bounds::Bounds;
+use crate::decider::{LimitsTold, Store, name_of};
 use crate::holds::{Full, Room};
 use crate::log::Level;
-use crate::service::{self, Answered, LimitText, LimitsTold, Service, Store};
+use crate::rls_closed::RlsClosed;
+use crate::service::Service;
 use crate::settings::ShadowAnswers;
 
 /// What is asked: a domain, its descriptors, and what the whole request costs.
@@ -175,15 +177,15 @@ impl Question<'_> {
         };
         let by_trees = passed.by_trees.filter(|trees| trees.decider.is_some());
         let name = match (by_trees, passed.facts) {
-            (None, Some(facts)) => service::name_of(facts),
+            (None, Some(facts)) => name_of(facts),
             // Permits of trees are for the descriptors, of which the facts don't have all.
             _ => self.name(),
         };
-        let Err(full) = service.lend(&name, permits, room) else {
+        let Err(full) = service.decider.lend(&name, permits, room) else {
             return Ok(());
         };
         if let Some(facts) = passed.facts {
-            service.take_back(facts).await;
+            service.decider.take_back(facts).await;
         }
         if let Some(trees) = by_trees {
             self.give_back_trees(service, &trees.statuses).await;
@@ -206,7 +208,8 @@ impl Question<'_> {
         if back.is_empty() {
             return;
         }
-        let asked = (service.engine).decide_descriptors_async(self.domain, &back, self.hits_addend);
+        let asked =
+            (service.decider.engine).decide_descriptors_async(self.domain, &back, self.hits_addend);
         let Ok(_) = asked.await;
     }
 
@@ -214,15 +217,15 @@ impl Question<'_> {
     /// name are alike.
     #[cold]
     pub(crate) fn release<B: Store>(&self, service: &Service<B>) {
-        if service.holds.count() == 0 || self.takes_nothing() {
+        if service.decider.holds.count() == 0 || self.takes_nothing() {
             return;
         }
-        if let Some(permits) = service.holds.take(&self.name()) {
+        if let Some(permits) = service.decider.holds.take(&self.name()) {
             return drop(permits);
         }
-        let texts = Texts::of(self, &service.engine.facts_asked());
+        let texts = Texts::of(self, &service.decider.engine.facts_asked());
         if let Ok(Sets { first, .. }) = texts.sets(self) {
-            drop(service.holds.take(&service::name_of(&first)));
+            drop(service.decider.holds.take(&name_of(&first)));
         }
     }
 
@@ -250,10 +253,10 @@ pub(crate) async fn decide<B: Store>(
     service: &Service<B>,
     question: &Question<'_>,
 ) -> Result<Decided, Undecided> {
-    match ask(service, question, &service.rls_headers).await {
+    match ask(service, question, &service.answers.rls_headers).await {
         Err(why) => could_not_decide(service, question.descriptors.len(), why),
         Ok(mut decided) => {
-            decided.tell_wait(&service.rls_headers);
+            decided.tell_wait(&service.answers.rls_headers);
             Ok(decided)
         }
     }
@@ -266,8 +269,11 @@ pub(super) fn could_not_decide<B: Store>(
     descriptors: usize,
     why: Undecided,
 ) -> Result<Decided, Undecided> {
-    service.measured.could_not_decide(service.rls_closed);
-    if service.rls_closed == RlsClosed::Error {
+    service
+        .monitor
+        .measured
+        .could_not_decide(service.answers.rls_closed);
+    if service.answers.rls_closed == RlsClosed::Error {
         return Err(why);
     }
     let mut refused = unlimited(descriptors);
@@ -285,7 +291,7 @@ pub(super) fn could_not_decide<B: Store>(
 /// Counts a request of a domain that the policy doesn't know, and says so once.
 #[cold]
 fn note_unknown_domain<B: Store>(service: &Service<B>, domain: &str) {
-    if service.measured.is_new_unknown_domain(domain) {
+    if service.monitor.measured.is_new_unknown_domain(domain) {
         let fields: [(&str, &dyn fmt::Display); 2] = [
             ("domain", &domain),
             (
@@ -293,7 +299,10 @@ fn note_unknown_domain<B: Store>(service: &Service<B>, domain: &str) {
                 &"the policy has no limit for this domain, so its requests pass: add it, or send another domain",
             ),
         ];
-        service.log.say(Level::Warn, "unknown_domain", &fields);
+        service
+            .monitor
+            .log
+            .say(Level::Warn, "unknown_domain", &fields);
     }
 }
 
@@ -303,28 +312,28 @@ pub(crate) async fn ask<B: Store>(
     question: &Question<'_>,
     dialects: &[Dialect],
 ) -> Result<Decided, Undecided> {
-    question.check(&service.bounds)?;
-    if !service.engine.knows_domain(question.domain) {
+    question.check(&service.decider.bounds)?;
+    if !service.decider.engine.knows_domain(question.domain) {
         note_unknown_domain(service, question.domain);
     }
-    let parts = question.parts(service.replicas);
+    let parts = question.parts(service.decider.replicas);
     let question = &Question {
         descriptors: parts.as_deref().unwrap_or(question.descriptors),
         ..*question
     };
     let refunds = question.descriptors.iter().any(|one| one.refund);
     let released = if refunds {
-        service.holds.take(&question.name())
+        service.decider.holds.take(&question.name())
     } else {
         None
     };
     let is_released = released.is_some();
     drop(released);
-    let texts = Texts::of(question, &service.engine.facts_asked());
+    let texts = Texts::of(question, &service.decider.engine.facts_asked());
     let Sets { first, others } = texts.sets(question)?;
     let given_back = texts.given_back(question)?;
     let facts = first.also(&others);
-    if service.engine.decides_by_facts() {
+    if service.decider.engine.decides_by_facts() {
         for part in &given_back {
             refund(service, part, is_released).await;
         }
@@ -332,10 +341,10 @@ pub(crate) async fn ask<B: Store>(
             refund(service, &facts, is_released).await;
         }
     }
-    let by_trees = service.engine.decides_by_descriptors() || question.brings_limit();
+    let by_trees = service.decider.engine.decides_by_descriptors() || question.brings_limit();
     let asked = Asked {
         question,
-        facts: service.engine.decides_by_facts().then_some(&facts),
+        facts: service.decider.engine.decides_by_facts().then_some(&facts),
         by_trees,
         dialects,
     };
@@ -349,9 +358,9 @@ pub(crate) async fn ask<B: Store>(
 /// Gives rules back what a request like this cost. If its permits were released by now, its estimates have come back.
 async fn refund<B: Store>(service: &Service<B>, facts: &Facts<'_>, is_released: bool) {
     if is_released {
-        let Ok(_) = service.engine.refund_dropped_async(facts).await;
+        let Ok(_) = service.decider.engine.refund_dropped_async(facts).await;
     } else {
-        service.refund(facts).await;
+        service.decider.refund(facts).await;
     }
 }
 
@@ -376,7 +385,8 @@ impl Asked<'_> {
     async fn charge<B: Store>(&self, service: &Service<B>) -> Result<Decided, Undecided> {
         let question = self.question;
         let request = self.by_trees.then(|| question.descriptor_request());
-        let room = (service.room_for(self.facts, request.as_ref())).map_err(Undecided::Full)?;
+        let room =
+            (service.decider.room_for(self.facts, request.as_ref())).map_err(Undecided::Full)?;
         let places = question.descriptors.len();
         match (self.facts, request) {
             (None, None) => Ok(unlimited(places)),
@@ -397,7 +407,7 @@ impl Asked<'_> {
             (Some(facts), None) => {
                 let told = LimitsTold::by(self.dialects);
                 let tell = |answered: &Answered<'_>| self.by_rules(service, answered);
-                let (decided, permits) = service.decide(facts, told, tell).await;
+                let (decided, permits) = service.decider.decide(facts, told, tell).await;
                 let passed = Passed {
                     facts: Some(facts),
                     by_trees: None,
@@ -422,7 +432,10 @@ impl Asked<'_> {
         room: Option<Room<'_>>,
     ) -> Result<Decided, Undecided> {
         let on = LimitsTold::by(self.dialects).conditions();
-        let deciding = service.engine.decide_with_descriptors(on, facts, request);
+        let deciding = service
+            .decider
+            .engine
+            .decide_with_descriptors(on, facts, request);
         let (mut passed, by_trees) = match deciding.await {
             // Only said on the condition that some facts alone are known.
             Ok(None) => return Ok(unlimited(self.question.descriptors.len())),
@@ -460,7 +473,7 @@ impl Asked<'_> {
         let by_rules = match self.facts {
             Some(facts) if !self.question.gives_back() => {
                 let tell = |answered: &Answered<'_>| self.by_rules(service, answered);
-                Some(service.peek(facts, tell).await?)
+                Some(service.decider.peek(facts, tell).await?)
             }
             _ => None,
         };
@@ -482,7 +495,8 @@ impl Asked<'_> {
             descriptors,
             hits_addend,
         } = request;
-        let asked = (service.engine).decide_descriptors_async(domain, descriptors, hits_addend);
+        let asked =
+            (service.decider.engine).decide_descriptors_async(domain, descriptors, hits_addend);
         let Ok(verdict) = asked.await;
         verdict
     }
@@ -495,7 +509,7 @@ impl Asked<'_> {
         is_allowed: bool,
     ) -> Result<Decided, Undecided> {
         let mut decided = by_tree(self.question, findings, is_allowed, self.dialects)?;
-        if is_allowed && service.shadow_answers == ShadowAnswers::Shown {
+        if is_allowed && service.answers.shadow == ShadowAnswers::Shown {
             let shadows = findings.statuses.iter().filter(|one| one.would_refuse);
             decided.shadow = shadows.filter_map(|one| one.limit.clone()).collect();
         }
@@ -509,7 +523,7 @@ impl Asked<'_> {
         answered: &Answered<'_>,
     ) -> Result<Decided, Undecided> {
         let mut decided = by_rule(self.question.descriptors.len(), answered, self.dialects)?;
-        if decided.is_allowed && service.shadow_answers == ShadowAnswers::Shown {
+        if decided.is_allowed && service.answers.shadow == ShadowAnswers::Shown {
             decided.shadow = answered.shadow_rules().collect();
         }
         Ok(decided)

@@ -11,7 +11,7 @@ use tollgate_engine::verdict::DenyReason;
 use tollgate_http::{Dialect, MOST_LISTED, Shown, fields};
 
 use super::decide::{Decided, Limit, Question, Status, Undecided};
-use crate::service::{Answered, LimitText, limited_by, unix_now};
+use crate::answers::{Answered, LimitText, limited_by, unix_now};
 
 /// The fields that show a limit, in the dialects that were chosen.
 fn headers(dialects: &[Dialect], limits: &[Shown<'_>]) -> Vec<(&'static str, String)> {
@@ -96,19 +96,7 @@ pub(super) fn by_rule(
 
 /// The unit of a limit, if it is by one of theirs.
 fn unit_of(kind: &LimitKind) -> Option<Unit> {
-    let window = kind.window()?;
-    let units = [
-        Unit::Second,
-        Unit::Minute,
-        Unit::Hour,
-        Unit::Day,
-        Unit::Week,
-        Unit::Month,
-        Unit::Year,
-    ];
-    units
-        .into_iter()
-        .find(|unit| Duration::from_secs(unit.seconds()) == window)
+    Unit::of(kind.window()?)
 }
 
 /// What trees have said.

@@ -15,7 +15,7 @@ use crate::engine::rules::Rules;
 use crate::engine::turns::{Coming, Demand, SOON, Spot, Stand, Standing};
 use crate::engine::{Conditions, Engine};
 use crate::limits::Answer;
-use crate::policy::{Mode, OnStoreFailure};
+use crate::policy::Mode;
 use crate::verdict::Said;
 
 /// If it isn't known when there is room, as of slots, it is looked for so often.
@@ -26,15 +26,15 @@ const POLL: Duration = Duration::from_millis(10);
 const LATE: Duration = Duration::from_millis(100);
 
 /// The time of a backend, as a clock.
-struct TimeOf<'a, B>(&'a B);
+struct TimeOf<'a, B: Backend>(&'a Engine<B>);
 
 impl<B: Backend> Clock for TimeOf<'_, B> {
     fn now(&self) -> Timestamp {
-        self.0.now()
+        self.0.backend.now()
     }
 
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
-        self.0.wake_at(at, waker)
+        self.0.clocks.timer.wake_at(at, waker)
     }
 }
 
@@ -114,8 +114,7 @@ impl<B: Backend> Engine<B> {
         }
         let group = &gathered.enforced;
         let asked = || group.checks.as_slice().iter().zip(group.askers.as_slice());
-        let is_limit = answer.fallback != Some(OnStoreFailure::Closed);
-        let can_wait = is_limit && answer.decision.outcome == Outcome::Denied;
+        let can_wait = !answer.is_unavailable() && answer.decision.outcome == Outcome::Denied;
         let decider = answer.decider.filter(|_| can_wait)?;
         if let Some(gate) = gathered.gate(decider) {
             let rule = &rules.applied[gate.met.number as usize];
@@ -254,7 +253,7 @@ impl<B: Backend> Engine<B> {
 
     /// Whether it is the first in line and there may be room, before its time is over.
     async fn is_its_turn(&self, standing: &Standing<'_>, deadline: Timestamp) -> bool {
-        let mut sleep = pin!(sleep_until(TimeOf(&self.backend), deadline));
+        let mut sleep = pin!(sleep_until(TimeOf(self), deadline));
         poll_fn(|context: &mut Context<'_>| {
             loop {
                 let (at, is_turn) = match standing.look(context.waker(), self.backend.now()) {

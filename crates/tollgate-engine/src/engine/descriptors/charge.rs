@@ -265,7 +265,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         let answer = &asked.answer;
         for (number, decision) in numbers.iter().zip(asked.each.drain(..)) {
             self.each[*number] = Some(decision);
-            self.fallbacks[*number] = answer.fallback;
+            self.fallbacks[*number] = answer.unavailable.map(|store| store.fallback);
             let cost = self.met[*number].as_ref().map_or(0, Met::cost);
             self.charged[*number] = if answer.allowed { cost } else { 0 };
         }

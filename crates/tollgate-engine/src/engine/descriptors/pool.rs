@@ -9,7 +9,7 @@ use tollgate::{Decision, Outcome};
 
 use super::trees::{CounterId, Met};
 use crate::backend::Backend;
-use crate::limits::{Answer, Check, Limit, LimitKind};
+use crate::limits::{Answer, Check, Limit, LimitKind, decisions};
 
 /// The checks of some descriptors.
 pub(super) struct Pool<'m, 'a> {
@@ -127,10 +127,11 @@ impl<'m, 'a> Pool<'m, 'a> {
                 each: self.each(&[]),
             });
         }
-        let (mut answer, mut said) = backend.check_each(checks).await?;
+        let mut results = Vec::new();
+        let mut answer = backend.ask(checks, Some(&mut results)).await?;
         let tree_decider = answer.decider.unwrap_or(0).checked_sub(rules.len());
         let is_denied_by_rule = !answer.allowed && tree_decider.is_none();
-        if is_denied_by_rule && said.is_empty() {
+        if is_denied_by_rule && results.is_empty() {
             // The denial was known without a question: nothing is known of the other checks.
             return Ok(PoolAnswer {
                 answer,
@@ -139,10 +140,11 @@ impl<'m, 'a> Pool<'m, 'a> {
                 each: Vec::new(),
             });
         }
-        if said.is_empty() {
+        if results.is_empty() {
             // Each descriptor has a status of its own, also where the denial was known without a question.
-            said = backend.peek(checks).await?;
+            results = backend.peek(checks).await?;
         }
+        let mut said = decisions(&results);
         said.resize(checks.len(), Decision::UNLIMITED);
         let mut own = said.split_off(rules.len());
         if answer.allowed {
@@ -173,7 +175,7 @@ impl<'m, 'a> Pool<'m, 'a> {
                 LimitKind::Concurrency(_) => Decision::UNLIMITED,
                 _ => {
                     let look = [Check { cost: 0, ..*check }];
-                    let left = backend.check(&look).await?.decision;
+                    let left = backend.ask(&look, None).await?.decision;
                     // At the latest when it is as if never used.
                     without(left, counted.cost, left.reset_after)
                 }

@@ -266,7 +266,7 @@ impl Findings<'_> {
     /// A request that is refused because the store can't be asked
     /// ([`Cause::StoreFailure`]) wants another answer than one that has reached a limit: 503, not 429.
     pub fn fallback(&self) -> Option<OnStoreFailure> {
-        self.said.fallback
+        self.said.unavailable.map(|store| store.fallback)
     }
 }
 
