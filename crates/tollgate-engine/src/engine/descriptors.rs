@@ -8,10 +8,10 @@ use std::time::Duration;
 use tollgate::{Clock, Decision, Timestamp};
 
 use super::Engine;
-use super::bounds::{Bounds, TooMuch};
 use super::orders::{Held, InForce};
 use super::rules::Rules;
 use crate::backend::{Backend, Memory, Refund};
+use crate::bounds::{Bounds, TooMuch};
 use crate::envoy::{self, Charge, StatusCode};
 use crate::facts::{Descriptor, Facts, Unit};
 use crate::limits::LimitKind;
@@ -359,7 +359,7 @@ impl<B: Backend> Engine<B> {
             descriptors,
             hits_addend,
         };
-        let started = self.started();
+        let started = self.recorder.started(&self.backend);
         let rules = self.rules.load_full();
         if let Some(what) = self.too_much(descriptors) {
             return Ok(self.exceeded(rules.mode, what, (started, Decider::Trees)));
@@ -464,7 +464,8 @@ impl<B: Backend> Engine<B> {
         if met.iter().any(Option::is_some) {
             rules.trees.seen.note_found();
         } else {
-            self.note_unmet_descriptors(rules, request.domain, request.descriptors);
+            let recorder = &self.recorder;
+            recorder.note_unmet_descriptors(rules, request.domain, request.descriptors);
         }
     }
 
@@ -511,8 +512,9 @@ impl<B: Backend> Engine<B> {
                 charged,
             })
             .collect();
-        if self.is_told() {
-            self.tell_descriptors(request, &decided, &told, telling);
+        if self.recorder.is_told() {
+            let recorder = &self.recorder;
+            recorder.tell_descriptors(request, &decided, &told, telling, &self.backend);
         }
         let code = match rules.mode {
             Mode::Enforce if !decided.allowed => StatusCode::OverLimit,
@@ -567,7 +569,7 @@ impl<B: Backend> Engine<B> {
             started,
             counts_request: decider == Decider::Trees || mode == Mode::Enforce,
         };
-        self.tell_exceeded(mode, what, telling);
+        (self.recorder).tell_exceeded(mode, what, telling, &self.backend);
         let (code, retry_after) = match mode {
             Mode::Enforce => (StatusCode::OverLimit, Duration::MAX),
             _ => (StatusCode::Ok, Duration::ZERO),
