@@ -11,8 +11,6 @@ use crate::exact::check_range;
 use crate::units::{self, of as word};
 use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
-mod pace;
-
 /// Burst × interval may be this long: two years, which leaves seven for "now".
 const LONGEST_CAPACITY: u64 = units::from_nanos(2 * 365 * 86_400 * 1_000_000_000);
 
@@ -234,5 +232,286 @@ impl Arithmetic for Gcra {
 
     fn empty(&self, now: Timestamp) -> Tat {
         self.pace.empty(now)
+    }
+}
+
+impl fmt::Debug for Pace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.interval {
+            0 => f.write_str("Pace(unlimited)"),
+            u64::MAX => f.write_str("Pace(zero)"),
+            interval => f
+                .debug_struct("Pace")
+                .field("interval", &interval)
+                .field("capacity", &self.capacity)
+                .finish(),
+        }
+    }
+}
+
+impl Pace {
+    /// Admits any cost and charges nothing.
+    pub const UNLIMITED: Self = Self {
+        interval: 0,
+        capacity: u64::MAX,
+    };
+    /// Admits nothing.
+    pub const ZERO: Self = Self {
+        interval: u64::MAX,
+        capacity: 0,
+    };
+
+    /// Where the TAT stands after this cost and how many word units the request has to wait;
+    /// `None` if it can never pass.
+    ///
+    /// This is the whole of the algorithm: everything else reads its two numbers.
+    #[inline]
+    pub fn plan(&self, tat: Tat, now: Timestamp, cost: u64) -> Option<(Tat, u64)> {
+        let now = word(now);
+        let price = self.interval.checked_mul(cost)?;
+        let after = tat.0.max(now).checked_add(price)?;
+        let wait = (after - now).saturating_sub(self.capacity);
+        // A price above the capacity always waits, so a request that passes needs no second look.
+        if wait > 0 && price > self.capacity {
+            return None;
+        }
+        Some((Tat(after), wait))
+    }
+
+    /// The TAT after a request that passes at `now`, if it does: [`plan`](Self::plan) without a wait.
+    ///
+    /// ```
+    /// use tollgate_core::{Arithmetic, Gcra, Rate, Tat, Timestamp};
+    ///
+    /// let pace = Gcra::new(Rate::per_second(10).burst(2))?.pace();
+    /// let after = pace.pass(Tat::default(), Timestamp::ZERO, 2).expect("a full bucket");
+    /// assert_eq!(pace.pass(after, Timestamp::ZERO, 1), None);
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    #[inline(always)]
+    pub fn pass(&self, tat: Tat, now: Timestamp, cost: u64) -> Option<Tat> {
+        match self.plan(tat, now, cost)? {
+            (after, 0) => Some(after),
+            _ => None,
+        }
+    }
+
+    /// The whole nanoseconds that a wait in word units takes.
+    #[inline]
+    pub const fn wait_nanos(wait: u64) -> u64 {
+        units::to_nanos(wait)
+    }
+
+    /// What may still pass at `now`, as a count.
+    #[inline]
+    pub fn remaining(&self, tat: Tat, now: Timestamp) -> u64 {
+        if self.interval == 0 {
+            return u64::MAX;
+        }
+        let ahead = tat.0.saturating_sub(word(now));
+        self.capacity.saturating_sub(ahead) / self.interval
+    }
+
+    /// Tokens there at `now`, negative in debt. For people to read; nothing decides by it.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "for people to read, never for a decision"
+    )]
+    pub fn tokens(&self, tat: Tat, now: Timestamp) -> f64 {
+        match *self {
+            Self::UNLIMITED => f64::INFINITY,
+            Self::ZERO => 0.0,
+            Self { interval, capacity } => {
+                let ahead = tat.0.saturating_sub(word(now));
+                (capacity as f64 - ahead as f64) / interval as f64
+            }
+        }
+    }
+
+    /// The TAT after giving back a charge, if nothing was built on it.
+    #[inline]
+    pub fn returned(tat: Tat, now: Timestamp, charge: &Charge) -> Option<Tat> {
+        let Mark::Tat { after, price } = charge.mark else {
+            return None;
+        };
+        if tat.0 != after {
+            return None;
+        }
+        Some(Tat(after - price.min(after.saturating_sub(word(now)))))
+    }
+
+    /// The TAT as it was before a charge, if nothing was built on it and all of it lies ahead.
+    ///
+    /// ```
+    /// use tollgate_core::{Arithmetic, Gcra, Pace, Rate, Tat, Timestamp};
+    ///
+    /// let pace = Gcra::new(Rate::per_second(1).burst(1))?.pace();
+    /// let (now, at) = (Timestamp::from_secs(100), Timestamp::from_secs(101));
+    /// let before = pace.empty(now);
+    /// let (after, _) = pace.plan(before, now, 1).expect("a cost within the burst");
+    /// let charge = pace.receipt(after, at, 1);
+    /// assert_eq!(Pace::undone(after, now, &charge), Some(before));
+    /// assert_eq!(Pace::undone(after, Timestamp::from_secs(102), &charge), None);
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    #[inline]
+    pub fn undone(tat: Tat, now: Timestamp, charge: &Charge) -> Option<Tat> {
+        let Mark::Tat { after, price } = charge.mark else {
+            return None;
+        };
+        let before = after.checked_sub(price)?;
+        (tat.0 == after && before >= word(now)).then_some(Tat(before))
+    }
+
+    /// The TAT after a gift of so many tokens, at most until the bucket is full.
+    ///
+    /// ```
+    /// use tollgate_core::{Arithmetic, Gcra, Rate, Timestamp};
+    ///
+    /// let pace = Gcra::new(Rate::per_second(1).burst(5))?.pace();
+    /// let now = Timestamp::from_secs(100);
+    /// let spent = pace.empty(now);
+    /// assert_eq!(pace.remaining(pace.refunded(spent, now, 2), now), 2);
+    /// assert_eq!(pace.remaining(pace.refunded(spent, now, 9), now), 5);
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    #[inline]
+    pub fn refunded(&self, tat: Tat, now: Timestamp, tokens: u64) -> Tat {
+        Self::lowered(tat, now, self.interval.saturating_mul(tokens))
+    }
+
+    /// As [`refunded`](Self::refunded), and one unit more, so that no later charge brings the TAT back to what
+    /// a [receipt](Self::receipt) from before the gift names: such a charge could be
+    /// [given back](Self::returned) though its tokens were promised to others. For holders that keep nothing
+    /// but the word.
+    #[inline]
+    pub fn refunded_for_good(&self, tat: Tat, now: Timestamp, tokens: u64) -> Tat {
+        let price = self.interval.saturating_mul(tokens).saturating_add(1);
+        Self::lowered(tat, now, price)
+    }
+
+    fn lowered(tat: Tat, now: Timestamp, price: u64) -> Tat {
+        // A TAT in the past stays where it is: there is nothing to give back.
+        Tat(tat.0.saturating_sub(price).max(word(now).min(tat.0)))
+    }
+
+    /// The TAT after so many tokens were taken though no request asked for them, at most until the bucket is
+    /// empty. What is owed beyond that already stays owed.
+    ///
+    /// ```
+    /// use tollgate_core::{Arithmetic, Gcra, Rate, Tat, Timestamp};
+    ///
+    /// let pace = Gcra::new(Rate::per_second(1).burst(5))?.pace();
+    /// let (now, full) = (Timestamp::from_secs(100), Tat::default());
+    /// assert_eq!(pace.remaining(pace.penalized(full, now, 2), now), 3);
+    /// assert_eq!(pace.penalized(full, now, 9), pace.empty(now));
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub fn penalized(&self, tat: Tat, now: Timestamp, tokens: u64) -> Tat {
+        let start = tat.0.max(word(now));
+        let after = start.saturating_add(self.interval.saturating_mul(tokens));
+        Tat(after.min(self.empty(now).0.max(start)))
+    }
+
+    /// How long so many tokens take to come back, rounded up.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use tollgate_core::{Arithmetic, Gcra, Rate};
+    ///
+    /// let pace = Gcra::new(Rate::per_second(10))?.pace();
+    /// assert_eq!(pace.time_for(25), Duration::from_millis(2_500));
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub fn time_for(&self, tokens: u128) -> Duration {
+        let units = tokens.saturating_mul(u128::from(self.interval));
+        let nanos = units.div_ceil(u128::from(units::PER_NANO));
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// The receipt for a plan that was carried out.
+    #[inline]
+    pub fn receipt(&self, after: Tat, at: Timestamp, cost: u64) -> Charge {
+        let price = self.interval.saturating_mul(cost);
+        let mark = if price == 0 {
+            Mark::Nothing
+        } else {
+            Mark::Tat {
+                after: after.0,
+                price,
+            }
+        };
+        Charge { at, cost, mark }
+    }
+
+    /// The TAT that stands for the same number of spent tokens under this pace.
+    ///
+    /// Between two real paces the tokens spent stay spent. From zero or unlimited, which have no
+    /// interval to count by, the time left stays, up to an empty bucket.
+    pub fn carried_over(&self, tat: Tat, old: &Self, now: Timestamp) -> Tat {
+        let now = word(now);
+        let ahead = tat.0.saturating_sub(now);
+        if ahead == 0 {
+            // Nothing is owed, and nothing is to be after a step of the clock back.
+            return tat;
+        }
+        let ahead = match (old.counts(), self.counts()) {
+            (true, true) => {
+                let spent = u128::from(ahead) * u128::from(self.interval);
+                u64::try_from(spent.div_ceil(u128::from(old.interval))).unwrap_or(u64::MAX)
+            }
+            (false, true) => ahead.min(self.capacity),
+            (_, false) => ahead,
+        };
+        Tat(now.saturating_add(ahead))
+    }
+
+    /// How many word units a cost that this pace refuses has to wait, if the debt drains at the pace `old`,
+    /// under which it was made, and is carried over to this pace only when the cost passes.
+    ///
+    /// ```
+    /// use tollgate_core::{Arithmetic, Gcra, Rate, Timestamp, units};
+    ///
+    /// // A thousand of 1000/s are paid back in a second, whoever asks then.
+    /// let fast = Gcra::new(Rate::per_second(1_000))?.pace();
+    /// let slow = Gcra::new(Rate::per_minute(1))?.pace();
+    /// let (now, spent) = (Timestamp::ZERO, fast.empty(Timestamp::ZERO));
+    /// assert_eq!(slow.wait_beside(spent, &fast, now, 1), units::from_nanos(1_000_000_000));
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub fn wait_beside(&self, tat: Tat, old: &Self, now: Timestamp, cost: u64) -> u64 {
+        let ahead = tat.0.saturating_sub(word(now));
+        let left = self.burst().saturating_sub(cost);
+        ahead.saturating_sub(old.interval.saturating_mul(left))
+    }
+
+    /// The TAT to report at this pace while the debt drains at the faster pace `old`: a full bucket of debt
+    /// at this pace, and before that the time that the rest of the debt takes to drain.
+    pub fn seen_beside(&self, tat: Tat, old: &Self, now: Timestamp) -> Tat {
+        let ahead = tat.0.saturating_sub(word(now));
+        let own = old.interval.saturating_mul(self.burst());
+        match ahead.checked_sub(own) {
+            Some(rest) => Tat(self.empty(now).0.saturating_add(rest)),
+            None => self.carried_over(tat, old, now),
+        }
+    }
+
+    /// Whether it counts tokens: zero and unlimited don't.
+    pub const fn counts(&self) -> bool {
+        self.interval != Self::UNLIMITED.interval && self.interval != Self::ZERO.interval
+    }
+
+    /// How many tokens its capacity is.
+    const fn burst(&self) -> u64 {
+        match self.capacity.checked_div(self.interval) {
+            Some(burst) => burst,
+            None => u64::MAX,
+        }
+    }
+
+    /// The TAT of a limit that has nothing to give at `now`.
+    pub fn empty(&self, now: Timestamp) -> Tat {
+        let ahead = if self.interval == 0 { 0 } else { self.capacity };
+        Tat(word(now).saturating_add(ahead))
     }
 }

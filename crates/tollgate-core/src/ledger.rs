@@ -163,9 +163,9 @@ impl<A: Arithmetic> Ledger<A> {
     /// ledger.reserve(&limit, now, 8, Duration::ZERO).expect("a full bucket"); // these are out
     /// assert!(ledger.allow(&limit, now, 2));
     /// // Two drain whatever becomes of the eight; a third would be one of them.
-    /// let refused = ledger.reserve_beside(&limit, 8, (now, 3, Duration::MAX));
+    /// let refused = ledger.reserve_beside(&limit, 8, now, 3, Duration::MAX);
     /// assert!(matches!(refused, Err(Unbooked::TooFarAhead(_))));
-    /// let booked = ledger.reserve_beside(&limit, 8, (now, 2, Duration::MAX));
+    /// let booked = ledger.reserve_beside(&limit, 8, now, 2, Duration::MAX);
     /// assert_eq!(booked.expect("beside them").at(), Timestamp::from_millis(200));
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
@@ -176,7 +176,9 @@ impl<A: Arithmetic> Ledger<A> {
         &mut self,
         limit: &A,
         out: u64,
-        (now, cost, patience): (Timestamp, u64, Duration),
+        now: Timestamp,
+        cost: u64,
+        patience: Duration,
     ) -> Result<Booked, Unbooked> {
         if out == 0 || limit.can_wait(cost, out) {
             return self.reserve(limit, now, cost, patience);

@@ -112,9 +112,9 @@ impl TokenBucket {
     /// let (fast, slow) = (TokenBucket::new(fast)?, TokenBucket::new(slow)?);
     /// let (now, empty) = (Timestamp::ZERO, |limit: &TokenBucket| limit.empty(Timestamp::ZERO));
     /// // 11 tokens are there after 110 ms, but by then the other has 6 and a part, after 180 ms 10.
-    /// let at = fast.earliest_beside(&empty(&fast), now, 10, (&slow, &empty(&slow)));
+    /// let at = fast.earliest_beside(&empty(&fast), now, 10, &slow, &empty(&slow));
     /// assert_eq!(at, Some(Timestamp::from_millis(260)));
-    /// assert_eq!(slow.earliest_beside(&empty(&slow), now, 10, (&fast, &empty(&fast))), None);
+    /// assert_eq!(slow.earliest_beside(&empty(&slow), now, 10, &fast, &empty(&fast)), None);
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     pub fn earliest_beside(
@@ -122,7 +122,8 @@ impl TokenBucket {
         bucket: &Bucket,
         now: Timestamp,
         tokens: u64,
-        (other, beside): (&Self, &Bucket),
+        other: &Self,
+        beside: &Bucket,
     ) -> Option<Timestamp> {
         let (units, level) = (&other.units, &beside.level);
         self.units
@@ -341,7 +342,7 @@ mod tests {
                 let first = (since..5_000).map(Timestamp::from_nanos).find(passes);
                 // At the latest time of the search both are full, so the other one gains nothing more.
                 let full = fast.earliest(&own, now, 400).unwrap();
-                let at = fast.earliest_beside(&own, now, cost, (&slow, &beside));
+                let at = fast.earliest_beside(&own, now, cost, &slow, &beside);
                 let at = at.filter(|at| *at < full);
                 assert_eq!(
                     at,

@@ -8,12 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde::Serializer as _;
+use serde_json::Serializer;
 use tollgate::clock::{Clock, Wall};
-use tollgate_http::json;
 
 mod queue;
 
-use queue::{Queue, Watch};
+use queue::Queue;
 
 /// How much an event matters. Those below the level of a [`Log`] aren't written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,15 +55,20 @@ pub struct Log(Arc<Shared>);
 struct Shared {
     level: AtomicU8,
     form: LogForm,
-    out: Mutex<Box<dyn Write + Send>>,
-    /// What waits to be written, if a thread of its own does that.
-    watch: Option<Watch>,
+    out: Out,
+}
+
+/// Where lines go.
+enum Out {
+    Writer(Mutex<Box<dyn Write + Send>>),
+    /// To a thread that writes them.
+    Queue(Queue),
 }
 
 impl Log {
     /// Writes to this from [`Level::Info`] on. Each line is one write.
     pub fn to(out: impl Write + Send + 'static, form: LogForm) -> Self {
-        Self::new(out, form, None)
+        Self::new(Out::Writer(Mutex::new(Box::new(out))), form)
     }
 
     /// The same for what may block, as a pipe that nobody reads does: lines are written by a thread of its own. If more
@@ -86,16 +92,15 @@ impl Log {
             let event = "lines were left out, as nobody read them";
             line(form, Level::Warn, event, &[("count", &count)])
         };
-        let (queue, watch) = Queue::start(out, summary)?;
-        Ok(Self::new(queue, form, Some(watch)))
+        let queue = Queue::start(out, summary)?;
+        Ok(Self::new(Out::Queue(queue), form))
     }
 
-    fn new(out: impl Write + Send + 'static, form: LogForm, watch: Option<Watch>) -> Self {
+    fn new(out: Out, form: LogForm) -> Self {
         Self(Arc::new(Shared {
             level: AtomicU8::new(Level::Info as u8),
             form,
-            out: Mutex::new(Box::new(out)),
-            watch,
+            out,
         }))
     }
 
@@ -121,13 +126,16 @@ impl Log {
 
     /// Lines that were left out, because more waited than there is room for.
     pub fn dropped(&self) -> u64 {
-        self.0.watch.as_ref().map_or(0, Watch::dropped)
+        match &self.0.out {
+            Out::Queue(queue) => queue.dropped(),
+            Out::Writer(_) => 0,
+        }
     }
 
     /// Waits until all that was said is written, but no longer than this: before the process ends.
     pub fn drain(&self, within: Duration) {
-        if let Some(watch) = &self.0.watch {
-            watch.drain(within);
+        if let Out::Queue(queue) = &self.0.out {
+            queue.drain(within);
         }
     }
 
@@ -145,10 +153,14 @@ impl Log {
 
     fn write(&self, level: Level, event: &str, fields: &[(&str, &dyn Display)]) {
         let line = line(self.0.form, level, event, fields);
-        let mut out = self.0.out.lock().unwrap_or_else(PoisonError::into_inner);
-        // A service runs on if nobody reads what it says.
-        let _ = out.write_all(&line);
-        let _ = out.flush();
+        match &self.0.out {
+            Out::Queue(queue) => queue.push(line),
+            Out::Writer(out) => {
+                let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
+                // A service runs on if nobody reads what it says.
+                let _ = out.write_all(&line).and_then(|()| out.flush());
+            }
+        }
     }
 }
 
@@ -183,6 +195,16 @@ fn time() -> impl Display {
     time.strftime("%Y-%m-%dT%H:%M:%S.%3fZ")
 }
 
+/// A time of the wall clock, as everybody writes it.
+pub(crate) fn date(at: tollgate::Timestamp) -> String {
+    utc(i64::try_from(at.as_nanos() / 1_000_000_000).unwrap_or(i64::MAX))
+}
+
+/// A time in seconds since 1970, as logs and answers write it.
+pub(crate) fn utc(seconds: i64) -> String {
+    Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
+}
+
 fn text(level: Level, event: &str, fields: &[(&str, &dyn Display)]) -> Vec<u8> {
     let mut line = format!("{} {level}: {event}", time());
     for (name, value) in fields {
@@ -196,19 +218,17 @@ fn text(level: Level, event: &str, fields: &[(&str, &dyn Display)]) -> Vec<u8> {
 }
 
 fn object(level: Level, event: &str, fields: &[(&str, &dyn Display)]) -> Vec<u8> {
-    let mut line = b"{\"time\":".to_vec();
-    json::string(&mut line, &time().to_string());
-    line.extend(b",\"level\":");
-    json::string(&mut line, &level.to_string());
-    line.extend(b",\"event\":");
-    json::string(&mut line, event);
-    for (name, value) in fields {
-        line.push(b',');
-        json::string(&mut line, name);
-        line.push(b':');
-        json::string(&mut line, &format!("{value:#}"));
-    }
-    line.extend(b"}\n");
+    let known = [
+        ("time", time().to_string()),
+        ("level", level.to_string()),
+        ("event", event.to_owned()),
+    ];
+    let fields = fields.iter();
+    let fields = fields.map(|(name, value)| (*name, format!("{value:#}")));
+    let mut line = Vec::new();
+    // Nothing fails to be written to bytes.
+    let _ = Serializer::new(&mut line).collect_map(known.into_iter().chain(fields));
+    line.push(b'\n');
     line
 }
 

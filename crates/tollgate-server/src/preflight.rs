@@ -11,11 +11,12 @@ use std::path::Path;
 
 use tokio::net::{TcpSocket, UnixStream};
 
-use crate::admin::Admin;
-use crate::descriptors::Descriptors;
-use crate::listen::Address;
+use crate::address::Address;
+use crate::credentials::check_admin;
+use crate::places::Descriptors;
 use crate::settings::Settings;
 use crate::start_error::StartError;
+use crate::state;
 use crate::tls::{Certificates, Ending, Tls};
 
 /// What was found that a service can start with.
@@ -49,10 +50,10 @@ impl Found {
 /// Why a service wouldn't start with them, or why no client would take them.
 ///
 /// ```
-/// use tollgate_server::{Tls, TlsOn, preflight};
+/// use tollgate_server::{Protocol, Tls, preflight};
 ///
 /// let (certificate, key) = ("no/such.pem".into(), "no/such.key".into());
-/// let tls = Tls { certificate, key, client_authority: None, revoked: None, on: TlsOn::ALL.to_vec() };
+/// let tls = Tls { certificate, key, client_authority: None, revoked: None, on: Protocol::ALL.to_vec() };
 /// assert!(preflight::certificates(tls).unwrap_err().contains("no/such.pem"));
 /// ```
 pub fn certificates(tls: Tls) -> Result<Found, String> {
@@ -89,7 +90,7 @@ pub fn certificates(tls: Tls) -> Result<Found, String> {
 /// # Ok::<(), tollgate_server::AddressError>(())
 /// ```
 pub fn operators(settings: &Settings) -> Result<(), StartError> {
-    Admin::check(settings)
+    check_admin(settings)
 }
 
 /// Whether a service could listen on an address now. Those in `taken` are of its other listeners.
@@ -270,17 +271,7 @@ fn locked(folder: &Path) -> Result<(), String> {
     };
     // Shared, and given back when this returns.
     match lock.try_lock_shared() {
-        Err(TryLockError::WouldBlock) => {
-            let owner = fs::read_to_string(&path).unwrap_or_default();
-            let owner = match owner.trim() {
-                "" => "another process".to_owned(),
-                id => format!("process {id}"),
-            };
-            Err(format!(
-                "{} is in use by {owner}: give each service a folder of its own by --state",
-                folder.display()
-            ))
-        }
+        Err(TryLockError::WouldBlock) => Err(state::in_use(folder)),
         Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
     }
 }

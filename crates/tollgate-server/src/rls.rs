@@ -1,10 +1,8 @@
 //! Envoy's rate-limit service, version 3, on HTTP/2 as it is: one method, health and reflection, with their messages by hand.
 
 mod answer;
-mod body;
 mod call;
 mod calls;
-mod closed;
 mod connection;
 mod decide;
 mod decided;
@@ -13,7 +11,6 @@ mod facts;
 mod frames;
 mod health;
 mod hpack;
-mod quiet;
 #[cfg(test)]
 #[path = "../tests/common/rls_reading.rs"]
 mod reading;
@@ -23,7 +20,6 @@ mod transport;
 mod waiting;
 mod wire;
 
-pub use closed::{RlsClosed, UnknownAnswer};
 pub(crate) use connection::serve;
 pub(crate) use decide::{Decided, Limit, Question, Undecided, ask, decide};
 pub(crate) use waiting::Waiting;

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use http::{Request, Response, StatusCode};
 use tollgate::clock::{Clock, Monotonic};
@@ -12,7 +11,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::BoxError;
-use crate::layered::{Answering, Call, Layered, failed, status_of};
+use crate::layered::{Answering, Call, CallPolicy, Calling, Layered, failed, status_of};
 
 /// Makes no call while a [`Breaker`] is open: it fails at once with [`Open`](tollgate_adaptive::breaker::Open).
 ///
@@ -87,38 +86,27 @@ impl<C: Clock> Clone for BreakerLayer<C> {
 }
 
 impl<S, C: Clock> Layer<S> for BreakerLayer<C> {
-    type Service = Layered<S, Self>;
+    type Service = Layered<S, Calling<Self>>;
 
-    fn layer(&self, inner: S) -> Layered<S, Self> {
-        let layer = self.clone();
-        Layered { inner, layer }
+    fn layer(&self, inner: S) -> Self::Service {
+        Layered::new(inner, Calling(self.clone()))
     }
 }
 
-impl<S, I, O, C> Service<Request<I>> for Layered<S, BreakerLayer<C>>
+impl<S, I, O, C> CallPolicy<S, I, O> for BreakerLayer<C>
 where
-    S: Service<Request<I>, Response = Response<O>> + Clone + Send + 'static,
-    S::Error: Into<BoxError>,
-    S::Future: Send,
+    S: Service<Request<I>, Response = Response<O>, Error: Into<BoxError>, Future: Send>
+        + Send
+        + 'static,
     I: Send + 'static,
     C: Clock + 'static,
 {
-    type Response = Response<O>;
-    type Error = BoxError;
-    type Future = Answering<O>;
-
-    /// Always: the client is made ready in the call, and not at all while the circuit is open.
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<I>) -> Self::Future {
-        let (layer, client) = (self.layer.clone(), self.inner.clone());
+    fn send(self, client: S, request: Request<I>) -> Answering<O> {
         Box::pin(async move {
-            let call = layer.breaker.try_call()?;
+            let call = self.breaker.try_call()?;
             let answer = Call::new(client, request).await.map_err(Into::into);
             let ending = match &answer {
-                Ok(answer) => (layer.means)(status_of(answer)),
+                Ok(answer) => (self.means)(status_of(answer)),
                 Err(error) => failed(error),
             };
             match ending {

@@ -21,7 +21,6 @@
 
 #![forbid(unsafe_code)]
 
-mod bodies;
 mod body;
 mod breaker;
 mod future;
@@ -34,16 +33,15 @@ mod reply;
 mod retry;
 mod shed;
 
-pub use bodies::{AnyBody, Bodies, OpenBody, Polled, SameBody};
-pub use body::Body;
+pub use body::{AnyBody, Bodies, Body, HoldingBody, Holds, OpenBody, Polled, SameBody, ShedBody};
 pub use breaker::BreakerLayer;
 pub use future::ResponseFuture;
 pub use layer::{RateLimit, RateLimitLayer};
-pub use layered::{BoxError, Layered};
+pub use layered::{BoxError, CallPolicy, Calling, Layered};
 pub use pace::PaceLayer;
 pub use parts::{AnyRequest, Head};
 pub use retry::RetryLayer;
-pub use shed::{Admits, By, ShedBody, ShedClientLayer, ShedFuture, ShedLayer};
+pub use shed::{Admits, By, ShedClientLayer, ShedFuture, ShedLayer};
 pub use tollgate::OnMissingKey;
 pub use tollgate_http::guard::{
     Admission, Answers, Asked, AtOnce, Block, ByPolicy, Cost, Counts, Denial, ExactPerKey, Fields,

@@ -11,37 +11,32 @@ use crate::Algorithm;
 use crate::clock::{Clock, Monotonic};
 use crate::line::of_keys::KeyLines;
 use crate::line::waiting::Waiting;
-use crate::table::counters::Counters;
+use crate::stripes::Counters;
 use crate::table::hasher::KeyHasher;
 
 mod act;
 mod builder;
 mod entry;
-mod held;
 mod kept;
 mod key;
-mod operator;
-mod owned;
 mod shard;
 mod snapshot;
 mod table;
 mod tables;
-mod tier;
 
-pub use builder::{Builder, Settings};
-pub use key::Key;
-pub use operator::ActiveKey;
-pub use owned::OwnedKey;
+pub use builder::{Builder, StoredKeys};
+pub use key::{Key, OwnedKey, OwnedStoredKey, StoredKey};
 
 pub use crate::snapshot::SnapshotError;
-pub use crate::table::{NoSlot, Stats};
+pub use crate::table::{ActiveKey, NoSlot, Stats, TableSettings};
 pub use snapshot::Decoded;
 
-pub(crate) use held::Held;
+pub(crate) use key::{Held, StoredPointer};
 
-use held::Asks;
+use key::Asks;
+pub(crate) use shard::KeyQuery;
 use shard::Lookup;
-use tables::Tables;
+use tables::{Tables, each};
 
 /// A limit for each key, by any [`Algorithm`], in a table that stores the keys.
 ///
@@ -148,22 +143,6 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
         self.key(key).check_n(cost)
     }
 
-    /// One key, with all verbs. [`Key::at`] puts it under another limit.
-    #[inline]
-    pub fn key<'a, Q>(&'a self, key: &'a Q) -> Key<'a, K, Q, C>
-    where
-        K: Borrow<Q>,
-        Q: Hash + ?Sized,
-    {
-        Key {
-            limiter: self,
-            key,
-            hash: self.hasher.fingerprint(key),
-            tier: None,
-            held: None,
-        }
-    }
-
     /// Decides many requests at once, all at the time of the call, and locks a shard once for those of
     /// it in a row. The decisions replace what `decisions` held, in the same order.
     ///
@@ -204,12 +183,13 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
                 cost,
             )
         });
-        self.tables.check_many(asks, |decision, cost| {
+        let count = |decision: Decision, cost| {
             if cost > 0 {
                 self.counters.count(decision.is_allowed());
             }
             decisions.push(decision);
-        });
+        };
+        each!(&self.tables, table => table.check_many(asks, count));
     }
 
     /// How it counts.
@@ -258,28 +238,16 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     where
         K: Eq + Clone,
     {
-        fn at<'a, K, C: Clock>(
-            limiter: &'a ExactKeyedLimiter<K, C>,
-            (key, hash): (&'a K, u64),
-        ) -> Key<'a, K, K, C> {
-            Key {
-                limiter,
-                key,
-                hash,
-                tier: None,
-                held: None,
-            }
-        }
         // Before anything that was booked is taken back for it.
         self.algorithm().takes(rate)?;
         // Those who are due by now pass as before, and the others by what it is then.
         self.lines.visit_all(|hash, own: &K, state| {
-            state.waits.advance(&at(self, (own, hash)), now);
-            state.waits.unbook_all(&at(self, (own, hash)), now);
+            state.waits.advance(&self.stored(own, hash), now);
+            state.waits.unbook_all(&self.stored(own, hash), now);
         });
         self.tables.set_rate(now, rate)?;
         self.lines
-            .visit_all(|hash, own: &K, state| state.waits.changed(&at(self, (own, hash)), now));
+            .visit_all(|hash, own: &K, state| state.waits.changed(&self.stored(own, hash), now));
         Ok(())
     }
 
@@ -291,6 +259,89 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     /// The clock it reads.
     pub fn clock(&self) -> &C {
         &self.clock
+    }
+}
+
+/// What operators see of the whole table.
+impl<K, C: Clock> ExactKeyedLimiter<K, C> {
+    /// How many keys are active now. Scans the whole table: for operators, not for requests.
+    pub fn len(&self) -> usize {
+        self.tables.count(self.clock.now())
+    }
+
+    /// Whether no key is active now. Scans as [`len`](Self::len) does.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Visits every key that is active now. Scans the whole table, a shard at a time, and holds the
+    /// keys of that shard up while they are cloned, but not while they are visited: `each` may take
+    /// its time, and call this limiter.
+    ///
+    /// ```
+    /// use tollgate::{ExactKeyedLimiter, Rate};
+    ///
+    /// let limiter = ExactKeyedLimiter::new(Rate::per_hour(5), 1_000);
+    /// limiter.check_n("busy", 5);
+    /// limiter.check_n("looked at", 0);
+    /// let mut active = Vec::new();
+    /// limiter.for_each_active(|seen| active.push(seen.key.clone()));
+    /// assert_eq!(active, ["busy"]);
+    /// ```
+    pub fn for_each_active(&self, mut each: impl FnMut(ActiveKey<&K>))
+    where
+        K: Clone,
+    {
+        self.tables
+            .for_each(self.clock.now(), |key, idle_after, blocked| {
+                each(ActiveKey {
+                    key,
+                    idle_after,
+                    blocked,
+                });
+            });
+    }
+
+    /// How many active keys are sure of a slot.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// The most bytes that the table ever uses, at the rate in force and without what keys own
+    /// themselves (the text of a `String`). For GCRA that is about 90 bytes a key and the key's own
+    /// size; it gets there only as keys come, and a full table uses some 70, because the bound has
+    /// room for every key to be blocked and for shards that get more keys than others.
+    ///
+    /// A sliding log also has up to its count of hits a key, 16 bytes each, and as many again where a
+    /// window is booked ahead; keys at a tier have that tier's count of them. While a shard grows, one
+    /// of its arrays is there twice for a moment.
+    ///
+    /// ```
+    /// use tollgate::{Algorithm, ExactKeyedLimiter, Rate};
+    ///
+    /// let builder = ExactKeyedLimiter::<u64>::builder(Rate::per_second(10), 1_000_000);
+    /// let limiter = builder.algorithm(Algorithm::SlidingCounter).build()?;
+    /// assert!(limiter.memory_bound() < 140 << 20);
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn memory_bound(&self) -> usize {
+        each!(&self.tables, table => table.memory_bound())
+    }
+
+    /// What was counted so far. Keys never move, so `moved` and `stashed` stay 0.
+    pub fn stats(&self) -> Stats {
+        let (allowed, denied) = self.counters.sums();
+        let mut stats = each!(&self.tables, table => table.stats());
+        (stats.allowed, stats.denied) = (allowed, denied);
+        stats
+    }
+
+    fn unless_full(&self, done: bool) -> Result<(), NoSlot> {
+        if done {
+            Ok(())
+        } else {
+            Err(NoSlot::new(self.capacity))
+        }
     }
 }
 

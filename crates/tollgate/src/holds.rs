@@ -106,7 +106,7 @@ impl<B> Holds<B> {
     }
 
     /// Counts from where a clock is that showed `from` and shows `to` now, once time has passed until then.
-    pub(crate) fn count_from(&mut self, (from, to): (Timestamp, Timestamp)) {
+    pub(crate) fn count_from(&mut self, from: Timestamp, to: Timestamp) {
         self.set_back += from - to;
         self.set_ahead += to - from;
     }
@@ -145,10 +145,11 @@ impl Holds {
         &mut self,
         ledger: &mut Ledger<A>,
         limit: &A,
-        (from, to): (Timestamp, Timestamp),
+        from: Timestamp,
+        to: Timestamp,
     ) {
         self.pass_time(ledger, limit, from);
-        self.count_from((from, to));
+        self.count_from(from, to);
     }
 
     /// Brings the state up to this time: what is out doesn't drain, and holds that are over count as spent.
@@ -184,7 +185,9 @@ impl Holds {
         &mut self,
         ledger: &mut Ledger<A>,
         limit: &A,
-        (now, id, spent): (Timestamp, HoldId, u64),
+        now: Timestamp,
+        id: HoldId,
+        spent: u64,
     ) {
         self.pass_time(ledger, limit, now);
         let Some((cost, booked)) = self.close(id) else {

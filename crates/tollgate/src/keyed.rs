@@ -3,58 +3,45 @@
 use std::fmt;
 use std::hash::Hash;
 
-use tollgate_core::{Decision, LimitError, Outcome, Pace, Rate};
+use tollgate_core::{Decision, LimitError, Outcome, Pace, Rate, Timestamp, units};
 
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::Home;
 use crate::line::of_keys::KeyLines;
 use crate::line::waiting::Waiting;
+use crate::stripes::Counters;
 use crate::sync::{AtomicU64, Backoff, Ordering};
-use crate::table::counters::Counters;
-use crate::table::hasher::KeyHasher;
+use crate::table::hasher::{KEY_BITS, KeyHasher};
 use crate::{Algorithm, AtCap, Tier};
 
 mod anchor;
-mod back;
 mod builder;
-mod cache_line;
-mod glance;
-mod intervals;
 mod key;
-mod operator;
-mod owned;
-mod pace;
-mod parts;
+mod memory;
 mod rated;
-mod shape;
+mod rates;
 mod shard;
 mod slot;
 mod snapshot;
 mod stash;
 mod table;
-mod tiered;
 mod together;
-mod word;
 
-pub use builder::{Builder, Settings};
-pub use glance::Glance;
-pub use key::Key;
-pub use operator::ActiveKey;
-pub use owned::OwnedKey;
-pub(crate) use parts::KeyParts;
-pub use tiered::{ByKey, OneRate, TierOf};
+pub use builder::{Builder, Fingerprints};
+pub use key::{FingerprintKey, Key, OwnedKey};
+pub use rated::Glance;
+pub(crate) use rated::RatedKey;
+pub use rates::{ByKey, OneRate, TierOf};
 pub use together::Together;
 
 pub use crate::snapshot::SnapshotError;
-pub use crate::table::{NoSlot, Stats};
+pub use crate::table::{ActiveKey, NoSlot, Stats, TableSettings};
 
 use anchor::Moment;
-use intervals::Tag;
-use pace::{InForce, PaceCell};
 use rated::Rated;
-use slot::ChargeRequest;
+use rates::{InForce, PaceCell};
+use slot::{ChargeRequest, Judged, KeyWord};
 use table::Table;
-use word::{Judged, KeyWord};
 
 /// A limit for each key: users, addresses, API keys, any `Hash` value by reference.
 ///
@@ -133,7 +120,8 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     where
         T: TierOf<K>,
     {
-        let allowed = self.key(key).admit(1);
+        let fingerprint = self.hasher.fingerprint(key);
+        let allowed = self.admit(fingerprint, self.tier(key), 1);
         self.counters.count(allowed);
         allowed
     }
@@ -154,20 +142,6 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         T: TierOf<K>,
     {
         self.key(key).check_n(cost)
-    }
-
-    /// One key, with all verbs: at the limiter's own rate, or at the tier that the function says which the
-    /// limiter was [built with](Builder::tier_of). [`Key::at`] puts it under another limit.
-    #[inline(always)]
-    pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<'_, C, T>
-    where
-        T: TierOf<K>,
-    {
-        Key {
-            limiter: self,
-            fingerprint: self.hasher.fingerprint(key),
-            tier: self.tier(key),
-        }
     }
 
     /// The tier that the function of the key says, if there is one.
@@ -213,12 +187,11 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
             let found = found.iter().zip(batch);
             decisions.extend(found.map(|(&(fingerprint, place), &(ref key, cost))| {
                 let tier = self.tier(key);
-                let key = Rated {
-                    limiter: self,
+                let key = self.rated(RatedKey {
                     fingerprint,
                     in_force: tier.unwrap_or(own),
                     is_own: tier.is_none(),
-                };
+                });
                 match key.told_to_wait(time, cost) {
                     Some(told) => told,
                     None => key.check_in(place, now, cost),
@@ -240,11 +213,12 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         // Before anything that was booked is taken back for it.
         Algorithm::Gcra.takes(rate)?;
         let now = self.clock.now();
-        let key = |fingerprint| Rated {
-            limiter: self,
-            fingerprint,
-            in_force: self.pace.read(),
-            is_own: true,
+        let key = |fingerprint| {
+            self.rated(RatedKey {
+                fingerprint,
+                in_force: self.pace.read(),
+                is_own: true,
+            })
         };
         // Those who are due by now pass as before, and the others by what it is then.
         self.lines.visit_all(|fingerprint, (), state| {
@@ -275,11 +249,14 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     /// Whether a request passes now. Few instructions matter here, and that what is known stays in
     /// registers: then the processor gets to the next key's lines while it waits for this one's.
     #[inline(always)]
-    fn admit(&self, key: u64, rate: impl FnOnce() -> (Pace, Tag), cost: u64) -> bool {
+    fn admit(&self, key: u64, tier: Option<InForce>, cost: u64) -> bool {
         // Where the lines are doesn't depend on the rate: that and the clock are read while they are on
         // their way.
         let place = self.table.place(key);
-        let (pace, tag) = rate();
+        let (pace, tag) = match tier {
+            Some(InForce { pace, tag, .. }) => (pace, tag),
+            None => self.pace.read_pace(),
+        };
         if self.lines.is_marked(key)
             && let Some(passes) = self.passes_in_turn(key, pace, cost)
         {
@@ -327,12 +304,16 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
             burst: 0,
             tag: self.table.intervals().tag(pace.interval),
         };
-        Rated {
-            limiter: self,
+        self.rated(RatedKey {
             fingerprint,
             in_force,
             is_own: false,
-        }
+        })
+    }
+
+    #[inline]
+    pub(crate) fn rated(&self, key: RatedKey) -> Rated<'_, C, T> {
+        Rated { limiter: self, key }
     }
 
     /// What the policy says about a new key for which there is no slot.
@@ -380,6 +361,90 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
             }
             backoff.lost();
         }
+    }
+}
+
+/// What operators see of the whole table.
+impl<C: Clock, T> KeyedLimiter<C, T> {
+    /// How many keys are active now. Scans the whole table: for operators, not for requests.
+    pub fn len(&self) -> usize {
+        let now = self.table.since_anchor(self.clock.now());
+        let mut count = 0;
+        for shard in self.table.shards() {
+            shard.for_each_active(self.table.anchor(), now, |_, _, _| count += 1);
+        }
+        count
+    }
+
+    /// Whether no key is active now. Scans as [`len`](Self::len) does.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Visits every key that is active now. Scans the whole table, a shard at a time, and holds
+    /// new keys of that shard up while it is copied, but not while they are visited: `each` may take
+    /// its time, and call this limiter.
+    ///
+    /// ```
+    /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
+    ///
+    /// let limiter = KeyedLimiter::builder(Rate::per_hour(5), 1_000).clock(Manual::new()).build()?;
+    /// limiter.check_n("busy", 5);
+    /// limiter.key("looked at").peek();
+    /// let mut active = Vec::new();
+    /// limiter.for_each_active(|seen| active.push(seen.key));
+    /// assert_eq!(active, [limiter.fingerprint("busy")]);
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn for_each_active(&self, mut each: impl FnMut(ActiveKey<u64>)) {
+        let now = self.table.since_anchor(self.clock.now());
+        let mut active = Vec::new();
+        for shard in self.table.shards() {
+            shard.for_each_active(self.table.anchor(), now, |fingerprint, word, now| {
+                active.push((fingerprint, word, now));
+            });
+            for (fingerprint, word, now) in active.drain(..) {
+                let idle = Timestamp::from_nanos(units::to_nanos(word.idle_at()));
+                each(ActiveKey {
+                    key: fingerprint & KEY_BITS,
+                    idle_after: idle - now,
+                    blocked: word.is_blocked_at(units::of(now)),
+                });
+            }
+        }
+    }
+
+    /// What tells this key from others, at whatever rate: 54 bits of its hash.
+    pub fn fingerprint<K: Hash + ?Sized>(&self, key: &K) -> u64 {
+        self.hasher.fingerprint(key) & KEY_BITS
+    }
+
+    /// How many active keys are sure of a slot.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// The most bytes the table ever uses, rounded up to whole pages by the system: about 25 a key of
+    /// the capacity, with what is spare and a stash of a 50th, and 16 kB for the rates. Below 32,768
+    /// keys, where there is one shard, it is 136 a key, 4.5 MB at most, so that threads seldom write
+    /// to the same cache line. Memory is reserved at once, but used only as keys come.
+    pub fn memory_bound(&self) -> usize {
+        self.table.reserved_bytes()
+    }
+
+    /// What was counted so far.
+    pub fn stats(&self) -> Stats {
+        let (allowed, denied) = self.counters.sums();
+        let mut stats = Stats {
+            allowed,
+            denied,
+            overflowed: self.overflowed.load(Ordering::Relaxed),
+            ..Stats::default()
+        };
+        for shard in self.table.shards() {
+            stats += shard.stats();
+        }
+        stats
     }
 }
 

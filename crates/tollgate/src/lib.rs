@@ -53,6 +53,7 @@ pub mod exact_keyed;
 pub mod fair;
 mod holds;
 mod home;
+pub mod key;
 pub mod keyed;
 pub mod lanes;
 pub mod limiter;

@@ -43,20 +43,16 @@
 //! in, until the clock has caught up. That grants nothing extra. A clock that was wrong by a month
 //! leaves the keys that were charged meanwhile in that month; [`reset`](QuotaLimiter::reset) frees one.
 
-mod account;
 mod builder;
 mod calendar;
 mod crc;
 mod entry;
-mod error;
 mod keeper;
 mod key;
-mod maker;
 mod parse;
 mod period;
 mod record;
 mod refused;
-mod set_back;
 mod store;
 mod table;
 
@@ -70,14 +66,13 @@ use self::keeper::{Keeper, Saver};
 use self::store::End;
 use self::table::{Charged, Done, QuotaRequest, Refusal, Table};
 use crate::clock::{Clock, Wall};
+use crate::stripes::Counters;
 use crate::sync::Ordering;
 use crate::table::NoSlot;
-use crate::table::counters::Counters;
 
 pub use builder::{Builder, Durability, OnFileFailure, Settings};
-pub use error::QuotaError;
-pub use key::{Key, OwnedKey};
-pub use period::{Quota, Weekday};
+pub use key::{Key, OwnedKey, QuotaKey};
+pub use period::{Quota, QuotaError, Weekday};
 pub use refused::{QuotaRefused, Receipt};
 pub use store::FileError;
 

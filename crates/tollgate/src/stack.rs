@@ -11,15 +11,13 @@ mod level;
 mod limit;
 mod limits;
 mod pass;
-mod terms;
 mod verdict;
 
 pub use estimate::{Expire, Settled, Settlement, TimedEstimate};
-pub use hold::Hold;
+pub use hold::{Hold, Terms};
 pub use level::{AnyLimit, Level, Settles};
 pub use pass::Pass;
 use pass::{AnyPermit, Slot};
-pub use terms::Terms;
 pub use verdict::{Kind, Passed, Refusal, StackVerdict};
 
 use level::Breadth;
@@ -117,7 +115,7 @@ impl Stack {
             return StackVerdict::Refused(refusal);
         }
         match self.charge(levels, &mut seen) {
-            Ok(pass) => StackVerdict::new(Self::left(levels, &mut seen), pass),
+            Ok(pass) => StackVerdict::new(&Self::left(levels, &mut seen), pass),
             Err(refusal) => StackVerdict::Refused(refusal),
         }
     }
@@ -141,7 +139,7 @@ impl Stack {
         }
         match worst.refusal() {
             Some(refusal) => StackVerdict::Refused(refusal),
-            None => StackVerdict::new(worst.tightest(), Pass::default()),
+            None => StackVerdict::new(&worst, Pass::default()),
         }
     }
 
@@ -162,13 +160,13 @@ impl Stack {
         worst.refusal()
     }
 
-    fn left(levels: &[Level<'_>], seen: &mut Seen) -> (Option<usize>, Decision) {
+    fn left<'a>(levels: &[Level<'a>], seen: &mut Seen) -> Worst<'a> {
         let mut worst = Worst::default();
         for (index, level) in levels.iter().enumerate() {
             let now = level.limit.now(seen);
             worst.meet(index, level, level.limit.look(now, 0));
         }
-        worst.tightest()
+        worst
     }
 
     /// Charges levels as far as two words tell how to give them back, which is all of them in most

@@ -38,15 +38,15 @@ impl<T> Stripes<T> {
     /// Two stripes for each core, and as many again to share.
     pub fn new(make: impl Fn() -> T) -> Self {
         let count = 2 * cores();
-        Self::with((count, count), make)
+        Self::with(count, count, make)
     }
 
     /// One stripe for each core and few more, for counters that take much memory.
     pub fn few(make: impl Fn() -> T) -> Self {
-        Self::with((cores() + 2, 2), make)
+        Self::with(cores() + 2, 2, make)
     }
 
-    fn with((own, shared): (usize, usize), make: impl Fn() -> T) -> Self {
+    fn with(own: usize, shared: usize, make: impl Fn() -> T) -> Self {
         let stripes = |count: usize| (0..count).map(|_| Padded(make())).collect();
         Self {
             // The threads of a model are one thread to the system, and would share a number.
@@ -103,6 +103,50 @@ impl<T> Stripes<T> {
         let stripes = self.own.iter().chain(&self.shared);
         let counts = stripes.map(|stripe| counter(&stripe.0).load(Ordering::Relaxed));
         counts.fold(0, u64::wrapping_add)
+    }
+}
+
+/// Counts that only ever grow, spread so that threads don't share a line.
+#[derive(Debug)]
+pub(crate) struct Counters<const KINDS: usize = 2>(Stripes<[AtomicU64; KINDS]>);
+
+impl<const KINDS: usize> Counters<KINDS> {
+    pub(crate) fn new() -> Self {
+        Self(Stripes::new(|| [const { AtomicU64::new(0) }; KINDS]))
+    }
+
+    #[inline(always)]
+    pub(crate) fn add(&self, kind: usize) {
+        self.add_several(kind, 1);
+    }
+
+    #[inline(always)]
+    fn add_several(&self, kind: usize, several: u64) {
+        self.0.add(|kinds| &kinds[kind], several);
+    }
+
+    /// How often this kind was counted so far.
+    pub(crate) fn sum(&self, kind: usize) -> u64 {
+        self.0.sum(|kinds| &kinds[kind])
+    }
+}
+
+/// Denied and allowed.
+impl Counters {
+    #[inline(always)]
+    pub(crate) fn count(&self, allowed: bool) {
+        self.add(usize::from(allowed));
+    }
+
+    /// Counts as many that were allowed.
+    #[inline(always)]
+    pub(crate) fn count_allowed(&self, several: u64) {
+        self.add_several(1, several);
+    }
+
+    /// Allowed and denied so far.
+    pub(crate) fn sums(&self) -> (u64, u64) {
+        (self.sum(1), self.sum(0))
     }
 }
 

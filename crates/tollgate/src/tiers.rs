@@ -139,7 +139,7 @@ impl From<LimitError> for TierError {
 /// use tollgate::{Quota, Rate, Tiers, tiers::Allowance, stack::Kind};
 ///
 /// let free = Allowance::new(Rate::per_second(10).burst(20)).quota(Quota::per_day(1_000));
-/// let tiers = Tiers::builder(("free", free.concurrency(5)), 1_000_000).tier(
+/// let tiers = Tiers::builder("free", free.concurrency(5), 1_000_000).tier(
 ///     "enterprise",
 ///     Allowance::new(Rate::per_second(1_000).burst(2_000))
 ///         .quota(Quota::per_day(10_000_000))
@@ -233,8 +233,8 @@ impl Tiers {
     ///
     /// The capacity is how many tenants may be active at once, and how many may be assigned to a tier or have
     /// limits of their own. Beyond it new tenants share one rate and one concurrency limit.
-    pub fn builder(default: (&str, Allowance), capacity: usize) -> Builder {
-        Builder::new(default, capacity)
+    pub fn builder(default: &str, allowance: Allowance, capacity: usize) -> Builder {
+        Builder::new(default, allowance, capacity)
     }
 }
 
@@ -268,7 +268,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// ```
     /// use tollgate::{Level, Limiter, Rate, Stack, Tiers, tiers::Allowance};
     ///
-    /// let tiers = Tiers::builder(("free", Allowance::new(Rate::per_second(10))), 1_000_000).build()?;
+    /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_second(10)), 1_000_000).build()?;
     /// let (global, stack) = (Limiter::new(Rate::per_second(1_000)), Stack::new());
     /// let pass = tiers.with_levels("acme", 1, |own| {
     ///     let mut levels = own.to_vec();
@@ -332,7 +332,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// ```
     /// use tollgate::{Rate, Tiers, tiers::Allowance};
     ///
-    /// let tiers = Tiers::builder(("free", Allowance::new(Rate::per_second(1))), 1_000_000).build()?;
+    /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_second(1)), 1_000_000).build()?;
     /// tiers.set_override("acme", Allowance::new(Rate::per_second(1_000)))?;
     /// assert!(tiers.check_n("acme", 1_000).refusal().is_none());
     /// assert!(tiers.check_n("other", 1_000).refusal().is_some());

@@ -16,16 +16,22 @@ const DESIGN: &str = include_str!("../../../DESIGN.md");
 const ROOT: &str = include_str!("lib.rs");
 
 /// Names that several modules have, each for the same part that it plays there.
-const ROLES: [&str; 9] = [
+const ROLES: [&str; 8] = [
     "Acquire",
     "Acquiring",
-    "ActiveKey",
     "Builder",
     "Key",
     "OwnedKey",
     "Receipt",
     "Settings",
     "Stats",
+];
+
+/// Types that have aliases in several modules: how such an alias is written, and the module and type with what is common to all.
+const GENERIC: [(&str, &str, &str); 3] = [
+    ("= Clocked<", "clock", "Clocked"),
+    ("= Clocked<TableSettings<", "table", "Clocked"),
+    ("= KeyHandle<", "key", "KeyHandle"),
 ];
 
 type Names = BTreeSet<String>;
@@ -96,7 +102,7 @@ fn functions() -> BTreeMap<(String, String), Names> {
     let mut files = Vec::new();
     sources(&folder, &mut files);
     let mut known: BTreeMap<_, Names> = BTreeMap::new();
-    let mut clocked = Vec::new();
+    let mut aliases = Vec::new();
     for file in files {
         let within = file.strip_prefix(&folder).expect("a source");
         let module = within.components().next().expect("a name");
@@ -109,10 +115,12 @@ fn functions() -> BTreeMap<(String, String), Names> {
                 owner = implemented(line);
             }
             let alias = line.strip_prefix("pub type ");
-            if let Some((name, _)) = alias.and_then(|alias| alias.split_once('<'))
-                && line.contains("= Clocked<")
-            {
-                clocked.push((module.clone(), name.to_owned()));
+            if let Some((name, _)) = alias.and_then(|alias| alias.split_once('<')) {
+                let alias = (module.clone(), name.to_owned());
+                let generic = GENERIC
+                    .iter()
+                    .filter(|(written, ..)| line.contains(written));
+                aliases.extend(generic.map(|(_, home, generic)| (alias.clone(), home, generic)));
             }
             let public = line.strip_prefix("    pub ").unwrap_or_default();
             let public = public.trim_start_matches("const ").strip_prefix("fn ");
@@ -126,10 +134,14 @@ fn functions() -> BTreeMap<(String, String), Names> {
             }
         }
     }
-    // Builders that keep their settings apart from their clock have what is common to all of those.
-    let common = known[&("clock".to_owned(), "Clocked".to_owned())].clone();
-    for builder in clocked {
-        known.entry(builder).or_default().extend(common.clone());
+    for ((module, name), home, generic) in aliases {
+        // What is common to all such types, and what this module adds to its own.
+        for home in [*home, &module] {
+            let common = known.get(&(home.to_owned(), (*generic).to_owned()));
+            let common = common.cloned().unwrap_or_default();
+            let own = known.entry((module.clone(), name.clone())).or_default();
+            own.extend(common);
+        }
     }
     known
 }

@@ -27,7 +27,8 @@ fn tiers() -> (Tiers<Manual, Manual>, Manual) {
         .build()
         .expect("what it can do");
     let tiers = Tiers::builder(
-        ("free", allowance("10/s burst 20, 1000/day, 5 at once")),
+        "free",
+        allowance("10/s burst 20, 1000/day, 5 at once"),
         1_000_000,
     )
     .tier(
@@ -225,9 +226,7 @@ fn what_can_not_be_is_said() {
         unknown.to_string(),
         "no tier \"gold\"; there are enterprise, free, standard"
     );
-    let few = Tiers::builder(("free", allowance("1/s")), 1)
-        .build()
-        .unwrap();
+    let few = Tiers::builder("free", allowance("1/s"), 1).build().unwrap();
     few.assign("a", "free").unwrap();
     few.assign("a", "free").unwrap();
     let many = few.assign("b", "free").unwrap_err();
@@ -429,7 +428,7 @@ fn no_limit_is_shown_as_a_word() {
     shown.push(format!("{quotas:?} {:?}", quotas.charge("a", 7)));
     let plain = Allowance::new(rate).quota(Quota::unlimited());
     shown.push(format!("{plain:?} {plain}"));
-    let tiers = Tiers::builder(("free", plain), 1_000_000)
+    let tiers = Tiers::builder("free", plain, 1_000_000)
         .clock(clock)
         .build()
         .unwrap();

@@ -1,9 +1,8 @@
 //! `tollgate simulate --adaptive`: laws that find a limit, in the queueing simulator, beside the best fixed limit.
 
 use std::fmt;
-use std::io::{self, Write};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tollgate_adaptive::simulation::{Judged, Limit, Run, Scenario};
 use tollgate_adaptive::{Bounds, LawError, NamedLaw};
 
@@ -124,15 +123,6 @@ impl AdaptiveReport {
         lines.collect()
     }
 
-    /// The lines as one JSON array on one line.
-    ///
-    /// # Errors
-    /// If it can't be written.
-    pub fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
-        serde_json::to_writer(&mut *out, &self.lines())?;
-        writeln!(out)
-    }
-
     /// Limit, calls in flight, latency and goodput over time, as a drawing of the first scenario.
     pub fn svg(&self) -> String {
         let Some(played) = self.scenarios.first() else {
@@ -149,6 +139,12 @@ impl AdaptiveReport {
             drawing.line(law.name(), &run.points);
         }
         drawing.finish()
+    }
+}
+
+impl Serialize for AdaptiveReport {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.lines().serialize(to)
     }
 }
 

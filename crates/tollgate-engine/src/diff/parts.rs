@@ -9,8 +9,8 @@ use tollgate_adaptive::shed::Criticality;
 use super::Kind;
 use crate::document::Value;
 use crate::envoy::path_name;
+use crate::native::fields::MODES;
 use crate::native::text::{algorithm, conditions, keys_of, plain, quoted};
-use crate::native::words::MODES;
 use crate::policy::{
     Adaptive, Charging, Cost, Counting, DescriptorRule, FailureModes, Limits, Match, Mode,
     OnStoreFailure, Over, Policy, Rule, Shed, Tier,

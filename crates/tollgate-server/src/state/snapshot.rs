@@ -47,8 +47,9 @@ impl From<SnapshotError> for Refused {
 }
 
 /// Writes all that is active now, and says how many keys that are. Decisions go on meanwhile.
-pub(super) fn save<C: Clock + 'static, W: Clock + 'static>(
-    (engine, cells): (&Engine<Memory<C, W>>, &Here<C>),
+pub(crate) fn save<C: Clock + 'static, W: Clock + 'static>(
+    engine: &Engine<Memory<C, W>>,
+    cells: &Here<C>,
     path: &Path,
     uptime: fn() -> Option<Uptime>,
 ) -> Result<u64, SnapshotError> {
@@ -127,8 +128,5 @@ fn unset_wall(
         since: Duration::from_nanos(since),
     };
     let earlier = (is_known == 1).then_some(earlier);
-    Ok(Uptime::wall_now(
-        now,
-        (earlier, Timestamp::from_nanos(wall)),
-    ))
+    Ok(Uptime::wall_now(now, earlier, Timestamp::from_nanos(wall)))
 }

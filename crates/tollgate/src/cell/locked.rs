@@ -228,7 +228,7 @@ impl<A: tollgate_core::Arithmetic> Slot<A> {
     fn set_back(&mut self, from: Timestamp, to: Timestamp) {
         // By what it is counted by, also while a limit is in force that counts nothing.
         let (limit, ledger) = self.book.counted_mut();
-        self.holds.shift(ledger, limit, (from, to));
+        self.holds.shift(ledger, limit, from, to);
         ledger.set_back(limit, from, to);
     }
 
@@ -262,7 +262,7 @@ impl<A: tollgate_core::Arithmetic> Slot<A> {
     fn settle(&mut self, now: Timestamp, id: HoldId, spent: u64) {
         self.at(now);
         let (limit, ledger) = self.book.parts_mut();
-        self.holds.settle(ledger, limit, (now, id, spent));
+        self.holds.settle(ledger, limit, now, id, spent);
     }
 
     fn check(&mut self, now: Timestamp, cost: u64) -> Decision {
@@ -285,7 +285,7 @@ impl<A: tollgate_core::Arithmetic> Slot<A> {
                 self.asked_at(now);
                 let (limit, ledger) = self.book.parts_mut();
                 let out = self.holds.out();
-                let booked = ledger.reserve_beside(limit, out, (now, cost, patience));
+                let booked = ledger.reserve_beside(limit, out, now, cost, patience);
                 booked.map(Ticket::Booked)
             }
         }

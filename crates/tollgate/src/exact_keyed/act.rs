@@ -17,23 +17,48 @@ pub(super) trait Act<A: Arithmetic> {
         &self,
         ledger: &mut Ledger<A>,
         limit: &A,
-        (now, _out): (Timestamp, u64),
+        now: Timestamp,
+        _out: u64,
     ) -> Self::Answer {
         self.on(ledger, limit, now)
     }
 
+    fn cost(&self) -> u64;
+
     /// Whether it only looks, and so changes nothing.
-    fn looks(&self) -> bool;
+    fn looks(&self) -> bool {
+        self.cost() == 0
+    }
+
+    fn outcome(answer: &Self::Answer) -> Outcome;
 
     /// What the answer means for a state that was kept under another limit.
-    fn came_to(&self, answer: &Self::Answer) -> Came;
+    fn came_to(&self, answer: &Self::Answer) -> Came {
+        match Self::outcome(answer) {
+            Outcome::Allowed if self.cost() > 0 => Came::Charged,
+            Outcome::Denied if self.cost() > 0 => Came::Refused,
+            _ => Came::Looked,
+        }
+    }
+
+    /// The decision in an answer, if a decision is part of it.
+    fn decision(_answer: &mut Self::Answer) -> Option<&mut Decision> {
+        None
+    }
 
     /// The same answer; if it is a refusal, with the decision that `tell` makes of the cost and the old one.
     fn retold(
         &self,
-        answer: Self::Answer,
+        mut answer: Self::Answer,
         tell: impl FnOnce(u64, Decision) -> Decision,
-    ) -> Self::Answer;
+    ) -> Self::Answer {
+        if let Some(decision) = Self::decision(&mut answer)
+            && decision.outcome == Outcome::Denied
+        {
+            *decision = tell(self.cost(), *decision);
+        }
+        answer
+    }
 
     /// The answer where no state is asked: the key is blocked, or new and refused at the cap.
     fn refused(&self, decision: Decision) -> Self::Answer;
@@ -50,17 +75,6 @@ pub(super) enum Came {
     Looked,
 }
 
-impl Came {
-    /// Of a request of this cost that passes or doesn't.
-    const fn of(cost: u64, outcome: Outcome) -> Self {
-        match outcome {
-            Outcome::Allowed if cost > 0 => Self::Charged,
-            Outcome::Denied if cost > 0 => Self::Refused,
-            _ => Self::Looked,
-        }
-    }
-}
-
 /// Decides a request of this cost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Check(pub(super) u64);
@@ -73,16 +87,16 @@ impl<A: Arithmetic> Act<A> for Check {
         ledger.decide(limit, now, self.0)
     }
 
-    fn looks(&self) -> bool {
-        self.0 == 0
+    fn cost(&self) -> u64 {
+        self.0
     }
 
-    fn came_to(&self, answer: &Decision) -> Came {
-        Came::of(self.0, answer.outcome)
+    fn outcome(answer: &Decision) -> Outcome {
+        answer.outcome
     }
 
-    fn retold(&self, answer: Decision, tell: impl FnOnce(u64, Decision) -> Decision) -> Decision {
-        retold(self.0, answer, tell)
+    fn decision(answer: &mut Decision) -> Option<&mut Decision> {
+        Some(answer)
     }
 
     fn refused(&self, decision: Decision) -> Decision {
@@ -110,19 +124,27 @@ impl<A: Arithmetic> Act<A> for Look {
         ledger.look(limit, now, self.0)
     }
 
+    fn cost(&self) -> u64 {
+        self.0
+    }
+
     fn looks(&self) -> bool {
         true
     }
 
+    fn outcome(answer: &Decision) -> Outcome {
+        answer.outcome
+    }
+
     fn came_to(&self, answer: &Decision) -> Came {
-        match Came::of(self.0, answer.outcome) {
-            Came::Refused if self.1 == Purpose::Ask => Came::Refused,
+        match answer.outcome {
+            Outcome::Denied if self.0 > 0 && self.1 == Purpose::Ask => Came::Refused,
             _ => Came::Looked,
         }
     }
 
-    fn retold(&self, answer: Decision, tell: impl FnOnce(u64, Decision) -> Decision) -> Decision {
-        retold(self.0, answer, tell)
+    fn decision(answer: &mut Decision) -> Option<&mut Decision> {
+        Some(answer)
     }
 
     fn refused(&self, decision: Decision) -> Decision {
@@ -142,21 +164,16 @@ impl<A: Arithmetic> Act<A> for Allow {
         ledger.allow(limit, now, self.0)
     }
 
-    fn looks(&self) -> bool {
-        self.0 == 0
+    fn cost(&self) -> u64 {
+        self.0
     }
 
-    fn came_to(&self, answer: &bool) -> Came {
-        let outcome = if *answer {
+    fn outcome(answer: &bool) -> Outcome {
+        if *answer {
             Outcome::Allowed
         } else {
             Outcome::Denied
-        };
-        Came::of(self.0, outcome)
-    }
-
-    fn retold(&self, answer: bool, _tell: impl FnOnce(u64, Decision) -> Decision) -> bool {
-        answer
+        }
     }
 
     fn refused(&self, _decision: Decision) -> bool {
@@ -178,35 +195,26 @@ impl<A: Arithmetic> Act<A> for Reserve {
         ledger.reserve(limit, now, self.cost, self.patience)
     }
 
-    fn on_held(
-        &self,
-        ledger: &mut Ledger<A>,
-        limit: &A,
-        (now, out): (Timestamp, u64),
-    ) -> Self::Answer {
-        ledger.reserve_beside(limit, out, (now, self.cost, self.patience))
+    fn on_held(&self, ledger: &mut Ledger<A>, limit: &A, now: Timestamp, out: u64) -> Self::Answer {
+        ledger.reserve_beside(limit, out, now, self.cost, self.patience)
     }
 
-    fn looks(&self) -> bool {
-        self.cost == 0
+    fn cost(&self) -> u64 {
+        self.cost
     }
 
-    fn came_to(&self, answer: &Self::Answer) -> Came {
+    fn outcome(answer: &Self::Answer) -> Outcome {
         match answer {
-            Ok(_) => Came::of(self.cost, Outcome::Allowed),
-            Err(unbooked) => Came::of(self.cost, unbooked.decision().outcome),
+            Ok(_) => Outcome::Allowed,
+            Err(unbooked) => unbooked.decision().outcome,
         }
     }
 
-    fn retold(
-        &self,
-        answer: Self::Answer,
-        tell: impl FnOnce(u64, Decision) -> Decision,
-    ) -> Self::Answer {
-        answer.map_err(|unbooked| match unbooked {
-            Unbooked::Refused(decision) => Unbooked::Refused(retold(self.cost, decision, tell)),
-            too_far => too_far,
-        })
+    fn decision(answer: &mut Self::Answer) -> Option<&mut Decision> {
+        match answer {
+            Err(Unbooked::Refused(decision)) => Some(decision),
+            Ok(_) | Err(Unbooked::TooFarAhead(_)) => None,
+        }
     }
 
     fn refused(&self, decision: Decision) -> Self::Answer {
@@ -225,22 +233,13 @@ impl<A: Arithmetic> Act<A> for Penalize {
         ledger.penalize(limit, now, self.0);
     }
 
-    fn looks(&self) -> bool {
-        self.0 == 0
+    fn cost(&self) -> u64 {
+        self.0
     }
 
-    fn came_to(&self, _answer: &()) -> Came {
-        Came::of(self.0, Outcome::Allowed)
+    fn outcome((): &()) -> Outcome {
+        Outcome::Allowed
     }
-
-    fn retold(&self, (): (), _tell: impl FnOnce(u64, Decision) -> Decision) {}
 
     fn refused(&self, _decision: Decision) {}
-}
-
-fn retold(cost: u64, decision: Decision, tell: impl FnOnce(u64, Decision) -> Decision) -> Decision {
-    match decision.outcome {
-        Outcome::Denied => tell(cost, decision),
-        Outcome::Allowed | Outcome::Never => decision,
-    }
 }

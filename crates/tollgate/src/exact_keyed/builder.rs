@@ -1,20 +1,19 @@
 //! What can be chosen about an exact-key limiter before it is built.
 
-use std::time::Duration;
-
 use tollgate_core::{LimitError, Rate};
 
 use super::ExactKeyedLimiter;
+use super::kept::RateOf;
 use super::table::Plan;
 use super::tables::Tables;
-use super::tier::RateOf;
-use crate::clock::DefaultClock;
-use crate::clock::{Clock, Clocked, Monotonic};
+use crate::clock::{Clock, Clocked, DefaultClock, Monotonic};
+use crate::line::of_keys::KeyLines;
 use crate::line::waiting::Waiting;
-use crate::table::counters::Counters;
+use crate::stripes::Counters;
+use crate::table::TableSettings;
 use crate::table::hasher::KeyHasher;
 use crate::tier::{Choice, all_for};
-use crate::{Algorithm, AtCap, Tier};
+use crate::{Algorithm, Tier};
 
 /// Builds an [`ExactKeyedLimiter`]; made by [`ExactKeyedLimiter::builder`].
 ///
@@ -28,31 +27,22 @@ use crate::{Algorithm, AtCap, Tier};
 /// assert!(limiter.allow("user:42"));
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
-pub type Builder<K, C = DefaultClock> = Clocked<Settings<K>, C>;
+pub type Builder<K, C = DefaultClock> = Clocked<TableSettings<StoredKeys<K>>, C>;
 
-/// What is chosen of an exact-key limiter before it is built, but for its clock.
+/// The settings that only a table of keys has.
 #[derive(Debug)]
-pub struct Settings<K> {
-    rate: Rate,
-    pub(super) capacity: usize,
+pub struct StoredKeys<K> {
     pub(super) algorithm: Algorithm,
-    at_cap: AtCap,
-    longest_wait: Duration,
-    max_waiters: usize,
     rate_of: RateOf<K>,
 }
 
 impl<K> Builder<K> {
     pub(super) fn new(rate: Rate, capacity: usize) -> Self {
-        Self::of(Settings {
-            rate,
-            capacity,
+        let table = StoredKeys {
             algorithm: Algorithm::default(),
-            at_cap: AtCap::default(),
-            longest_wait: Duration::from_secs(60),
-            max_waiters: Waiting::DEFAULT_MAX,
             rate_of: RateOf(None),
-        })
+        };
+        Self::of(TableSettings::new(rate, capacity, table))
     }
 
     /// Builds it on the default clock.
@@ -67,26 +57,7 @@ impl<K> Builder<K> {
 impl<K, C> Builder<K, C> {
     /// How it counts: [`Algorithm::Gcra`] unless said otherwise.
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
-        self.settings.algorithm = algorithm;
-        self
-    }
-
-    /// What happens to new keys at the cap: [`AtCap::ShareOne`] unless said otherwise.
-    pub fn at_cap(mut self, at_cap: AtCap) -> Self {
-        self.settings.at_cap = at_cap;
-        self
-    }
-
-    /// How far ahead a reservation may act: a minute unless said otherwise. A wait takes as long as it takes.
-    /// A key is active, and keeps its slot, until what it has booked is over.
-    pub fn longest_wait(mut self, longest: Duration) -> Self {
-        self.settings.longest_wait = longest;
-        self
-    }
-
-    /// How many may wait at once, on all keys together. The default is 65,536.
-    pub fn max_waiters(mut self, most: usize) -> Self {
-        self.settings.max_waiters = most;
+        self.settings.table.algorithm = algorithm;
         self
     }
 
@@ -115,7 +86,7 @@ impl<K, C> Builder<K, C> {
         S: AsRef<[Tier]> + Send + Sync + 'static,
         F: for<'a> Fn(&'a S, &K) -> Option<&'a Tier> + Send + Sync + 'static,
     {
-        self.settings.rate_of = RateOf(Some(Box::new(Choice { tiers, choose })));
+        self.settings.table.rate_of = RateOf(Some(Box::new(Choice { tiers, choose })));
         self
     }
 }
@@ -139,21 +110,21 @@ impl<K, C: Clock> Builder<K, C> {
         E: From<LimitError>,
     {
         let Self { settings, clock } = self;
-        if let Some(choice) = &settings.rate_of.0 {
-            all_for(&**choice, settings.algorithm)?;
+        if let Some(choice) = &settings.table.rate_of.0 {
+            all_for(&**choice, settings.table.algorithm)?;
         }
         let plan = Plan {
             capacity: settings.capacity,
             at_cap: settings.at_cap,
-            rate_of: settings.rate_of,
+            rate_of: settings.table.rate_of,
         };
         Ok(ExactKeyedLimiter {
-            tables: tables(settings.algorithm, settings.rate, plan)?,
+            tables: tables(settings.table.algorithm, settings.rate, plan)?,
             hasher: KeyHasher::random(),
             counters: Counters::new(),
             capacity: settings.capacity,
             longest_wait: settings.longest_wait,
-            lines: crate::line::of_keys::KeyLines::new(),
+            lines: KeyLines::new(),
             waiting: Waiting::new(settings.max_waiters),
             clock,
         })

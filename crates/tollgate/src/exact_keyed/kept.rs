@@ -1,5 +1,6 @@
 //! What the table needs of an algorithm beyond its arithmetic: tiers of it, and its states as words.
 
+use std::fmt;
 use std::sync::Arc;
 
 use tollgate_core::{
@@ -7,7 +8,7 @@ use tollgate_core::{
     Rate, SlidingCounter, SlidingLog, Tat, Timestamp, TokenBucket, Window,
 };
 
-use crate::tier::{Compiled, Tier};
+use crate::tier::{Chooses, Compiled, Tier};
 
 /// An algorithm whose states a table keeps.
 pub(super) trait Kept: Arithmetic + PartialEq {
@@ -209,5 +210,26 @@ impl Kept for SlidingCounter {
             words.next()?,
             words.next()?,
         ))
+    }
+}
+
+/// The function of the key that a limiter was built with, if any.
+pub(super) struct RateOf<K>(pub(super) Option<Box<dyn Chooses<K>>>);
+
+impl<K> RateOf<K> {
+    /// What it says of this key, compiled for the limiter's algorithm.
+    pub(super) fn tier<A: Kept>(&self, key: &K) -> Option<Arc<A>> {
+        let tier = self.0.as_ref()?.tier_of(key)?;
+        A::of(tier).map(Arc::clone)
+    }
+
+    pub(super) fn is_none(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+impl<K> fmt::Debug for RateOf<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_none() { "None" } else { "Some(fn)" })
     }
 }

@@ -13,23 +13,21 @@ use tollgate_core::{Decision, Ledger, Outcome, Timestamp};
 
 use super::act::Act;
 use super::entry::{Entry, HeapPlace, Origin};
-use super::kept::Kept;
-use super::tier::RateOf;
+use super::kept::{Kept, RateOf};
 use crate::holds::Holds;
 use crate::steps::Latest;
+use crate::table::Stats;
 use crate::table::heap::Heap;
 use crate::table::index::{Index, tag};
 use crate::table::slab::Slab;
 
+mod carry_over;
 mod expiry;
-mod follow;
 mod held;
 mod operator;
-mod other;
-mod place;
 mod set_back;
 
-use other::changed;
+use carry_over::{Change, changed};
 
 /// The birth of a charge without an entry: its key passed uncounted.
 pub(super) const NOBODY: u64 = 0;
@@ -63,17 +61,8 @@ pub(super) struct Shard<K, A: Kept> {
     births: u32,
     /// What is held of the keys in some slots: an estimate, until it is settled.
     held: BTreeMap<u32, Holds>,
-    work: Work,
-}
-
-/// What a shard has done, for statistics.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Work {
-    pub(super) evicted: u64,
-    pub(super) expired: u64,
-    pub(super) reset: u64,
-    pub(super) examined: u64,
-    pub(super) slots: u64,
+    /// What it has done; the decisions are counted elsewhere.
+    stats: Stats,
 }
 
 /// Which key is asked for, and when.
@@ -84,6 +73,24 @@ pub(super) struct Lookup<'a, Q: ?Sized> {
     pub(super) now: Timestamp,
     /// What the clock shows. That is later than `now` for a waiter that is charged as of its turn.
     pub(super) clock: Timestamp,
+}
+
+/// What keys of this type are looked up by: themselves, or what they borrow as.
+pub trait KeyQuery<K> {
+    fn is_key(&self, key: &K) -> bool;
+
+    fn to_key(&self) -> K;
+}
+
+impl<K: Borrow<Q>, Q: Eq + ToOwned<Owned = K> + ?Sized> KeyQuery<K> for Q {
+    #[inline]
+    fn is_key(&self, key: &K) -> bool {
+        key.borrow() == self
+    }
+
+    fn to_key(&self) -> K {
+        self.to_owned()
+    }
 }
 
 /// Which limit a key is asked under.
@@ -161,7 +168,7 @@ impl<K, A: Kept> Shard<K, A> {
             followed: 0,
             births: 0,
             held: BTreeMap::new(),
-            work: Work::default(),
+            stats: Stats::default(),
         }
     }
 
@@ -176,7 +183,7 @@ impl<K, A: Kept> Shard<K, A> {
         Slab::<Entry<K, A>>::bytes(slots)
             + Index::bytes(slots)
             + 2 * Heap::bytes(slots)
-            + follow::CHANGES_KEPT * size_of::<(Timestamp, A)>()
+            + carry_over::CHANGES_KEPT * size_of::<(Timestamp, A)>()
     }
 
     /// The most keys that a shard with this much room holds.
@@ -186,18 +193,13 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// Puts a question to the key's state, which is stored if it is new and was charged.
     #[inline]
-    pub(super) fn act<Q, T>(
+    pub(super) fn act<T: Act<A>>(
         &mut self,
-        ask: &Lookup<'_, Q>,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         under: &Under<'_, K, A>,
         act: &T,
         need: Need,
-    ) -> Answer<T::Answer>
-    where
-        K: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = K> + ?Sized,
-        T: Act<A>,
-    {
+    ) -> Answer<T::Answer> {
         self.follow_some();
         if !act.looks() {
             self.latest.pass(ask.now);
@@ -216,37 +218,33 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     #[inline]
-    fn act_on<Q, T>(
+    fn act_on<T: Act<A>>(
         &mut self,
         slot: u32,
-        ask: &Lookup<'_, Q>,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         under: &Under<'_, K, A>,
         act: &T,
         need: Need,
-    ) -> Answer<T::Answer>
-    where
-        Q: ToOwned<Owned = K> + ?Sized,
-        T: Act<A>,
-    {
+    ) -> Answer<T::Answer> {
         if let Some((blocked, birth)) = self.blocked(slot, ask.now, under, act.looks()) {
             let told = act.retold(act.refused(blocked), |cost, blocked| {
                 self.told_behind_a_block(slot, ask.now, cost, blocked)
             });
             return Answer::Given(told, birth);
         }
-        let at = (ask.now, self.out(slot));
+        let out = self.out(slot);
         let Some(entry) = self.entries.get_mut(slot) else {
             return self.act_on_new(ask, under, act, need);
         };
         match (changed(entry, &self.limit, under, ask.now), under) {
-            (Some(change), _) => self.act_at_other(slot, change, act, at),
+            (Some(change), _) => self.act_at_other(slot, change, act, ask.now, out),
             (None, Under::Own(_)) if self.uncounted.is_some() && entry.tier.is_none() => {
-                self.act_at_other(slot, (None, Origin::Own), act, at)
+                self.act_at_other(slot, Change::OWN, act, ask.now, out)
             }
             // A charge only makes the key idle later, so its place in the heap may stay.
             (None, _) => {
                 let limit = entry.tier.as_deref().unwrap_or(&self.limit);
-                let answer = act.on_held(&mut entry.ledger, limit, at);
+                let answer = act.on_held(&mut entry.ledger, limit, ask.now, out);
                 Answer::Given(answer, u64::from(entry.birth.get()))
             }
         }
@@ -259,17 +257,13 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// Asks a fresh state, and stores it if it was charged.
     #[cold]
-    fn act_on_new<Q, T>(
+    fn act_on_new<T: Act<A>>(
         &mut self,
-        ask: &Lookup<'_, Q>,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         under: &Under<'_, K, A>,
         act: &T,
         need: Need,
-    ) -> Answer<T::Answer>
-    where
-        Q: ToOwned<Owned = K> + ?Sized,
-        T: Act<A>,
-    {
+    ) -> Answer<T::Answer> {
         let now = ask.now.max(self.high_water);
         let (mut key, mut tier, mut origin) = (None, None, Origin::Own);
         match under {
@@ -278,7 +272,7 @@ impl<K, A: Kept> Shard<K, A> {
                 origin = Origin::Given;
             }
             Under::Own(rate_of) | Under::Present(rate_of) if !rate_of.is_none() => {
-                let owned = ask.key.to_owned();
+                let owned = ask.key.to_key();
                 tier = rate_of.tier(&owned);
                 key = Some(owned);
             }
@@ -295,7 +289,7 @@ impl<K, A: Kept> Shard<K, A> {
         }
         let birth = self.insert(New {
             // A call into the caller's code, before anything is half done.
-            key: key.unwrap_or_else(|| ask.key.to_owned()),
+            key: key.unwrap_or_else(|| ask.key.to_key()),
             hash: ask.hash,
             ledger,
             tier,
@@ -308,11 +302,7 @@ impl<K, A: Kept> Shard<K, A> {
     /// The key's slot, with its state carried over to the limit in force.
     // Always inlined: on the way of every check, whoever else calls it.
     #[inline(always)]
-    fn find<Q>(&mut self, ask: &Lookup<'_, Q>) -> Option<u32>
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+    fn find(&mut self, ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>) -> Option<u32> {
         let slot = self.find_as_it_is(ask)?;
         self.keep_out(slot, ask.now);
         Some(slot)
@@ -320,17 +310,13 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// The same, with what is out as it was kept so far.
     #[inline]
-    fn find_as_it_is<Q>(&mut self, ask: &Lookup<'_, Q>) -> Option<u32>
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+    fn find_as_it_is(&mut self, ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>) -> Option<u32> {
         self.keep_pace(ask.clock);
         let entries = &self.entries;
         let is = |slot| {
             entries
                 .get(slot)
-                .is_some_and(|entry| entry.key.borrow() == ask.key)
+                .is_some_and(|entry| ask.key.is_key(&entry.key))
         };
         let slot = self.index.find(tag(ask.hash), is)?;
         self.follow(slot);
@@ -413,7 +399,7 @@ impl<K, A: Kept> Shard<K, A> {
         let own = entry.tier.as_deref().unwrap_or(&self.limit);
         let (idle, wait) = (own.idle_at(entry.ledger.state()), until - now);
         let limit = match changed(entry, &self.limit, under, now) {
-            Some((tier, _)) => tier.as_deref().unwrap_or(self.in_force()).limit(),
+            Some(Change { tier, .. }) => tier.as_deref().unwrap_or(self.in_force()).limit(),
             None => own.limit(),
         };
         let reset_after = idle.max(until) - now;

@@ -122,7 +122,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     }
 }
 
-impl<K: Hash + Eq> Builder<K> {
+impl<K: Hash + Eq + Clone> Builder<K> {
     /// Builds it on the default clock with the keys of a file that [`ExactKeyedLimiter::snapshot`]
     /// wrote. The rest is as on a clock that was given.
     ///
@@ -137,7 +137,7 @@ impl<K: Hash + Eq> Builder<K> {
     }
 }
 
-impl<K: Hash + Eq, C: Clock> Builder<K, C> {
+impl<K: Hash + Eq + Clone, C: Clock> Builder<K, C> {
     /// Builds it with the keys of a file that [`ExactKeyedLimiter::snapshot`] wrote, as they are
     /// after the time that has passed since by the wall clock. A wall clock that went back counts as
     /// no time passed. `decode` makes a key of the bytes that it was encoded as.
@@ -184,7 +184,7 @@ impl<K: Hash + Eq, C: Clock> Builder<K, C> {
         let [algorithm, wall, time] = file.words()?;
         let elapsed = times.since(wall);
         let start = Timestamp::from_nanos(time).plus_nanos(elapsed);
-        let own = self.settings.algorithm;
+        let own = self.settings.table.algorithm;
         let aligned = matches!(own, Algorithm::FixedWindow(Align::Boundary(_)));
         let free = matches!(
             own,
@@ -246,7 +246,7 @@ fn save<K, A: Kept>(
             }
             bytes.clear();
             encode(&entry.key, &mut bytes);
-            push_key(&mut words, entry, (rate, until), &bytes);
+            push_key(&mut words, entry, rate, until, &bytes);
             keys += 1;
         });
         file.words(&words)?;
@@ -259,7 +259,8 @@ fn save<K, A: Kept>(
 fn push_key<K, A: Kept>(
     words: &mut Vec<u64>,
     entry: &Entry<K, A>,
-    (rate, until): (u64, Timestamp),
+    rate: u64,
+    until: Timestamp,
     bytes: &[u8],
 ) {
     let (state, floor) = entry.ledger.parts();
@@ -306,7 +307,7 @@ struct Section<'a> {
 
 impl Section<'_> {
     /// Stores what is still active of its keys.
-    fn load<K: Hash + Eq, A: Kept>(
+    fn load<K: Hash + Eq + Clone, A: Kept>(
         mut self,
         table: &Table<K, A>,
         file: &mut SnapshotReader,
@@ -352,7 +353,7 @@ impl Section<'_> {
     }
 
     /// The next key, if it is active still and of use.
-    fn key<K: Hash + Eq, A: Kept>(
+    fn key<K: Hash + Eq + Clone, A: Kept>(
         &self,
         table: &Table<K, A>,
         file: &mut SnapshotReader,

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use tollgate_core::{Arithmetic, Gcra, LimitError, Rate, Timestamp, units};
 
-use super::intervals::Intervals;
-use super::pace::PaceCell;
+use super::rates::{Intervals, PaceCell};
 use super::table::Table;
 use super::{ByKey, KeyedLimiter, OneRate};
-use crate::clock::DefaultClock;
-use crate::clock::{Clock, Clocked, Monotonic};
+use crate::Tier;
+use crate::clock::{Clock, Clocked, DefaultClock, Monotonic};
+use crate::line::of_keys::KeyLines;
 use crate::line::waiting::Waiting;
+use crate::stripes::Counters;
 use crate::sync::AtomicU64;
-use crate::table::counters::Counters;
+use crate::table::TableSettings;
 use crate::table::hasher::KeyHasher;
 use crate::tier::{Choice, Chooses, all_for};
-use crate::{AtCap, Tier};
 
 /// Builds a [`KeyedLimiter`]; made by [`KeyedLimiter::builder`].
 ///
@@ -29,16 +29,11 @@ use crate::{AtCap, Tier};
 /// assert!(limiter.allow("user:42"));
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
-pub type Builder<C = DefaultClock, T = OneRate> = Clocked<Settings<T>, C>;
+pub type Builder<C = DefaultClock, T = OneRate> = Clocked<TableSettings<Fingerprints<T>>, C>;
 
-/// What is chosen of a keyed limiter before it is built, but for its clock.
+/// The settings that only a table of fingerprints has.
 #[derive(Debug)]
-pub struct Settings<T = OneRate> {
-    rate: Rate,
-    capacity: usize,
-    at_cap: AtCap,
-    longest_wait: Duration,
-    max_waiters: usize,
+pub struct Fingerprints<T = OneRate> {
     hasher: KeyHasher,
     tier_of: T,
     /// A tier that isn't for this limiter.
@@ -47,16 +42,12 @@ pub struct Settings<T = OneRate> {
 
 impl Builder {
     pub(super) fn new(rate: Rate, capacity: usize) -> Self {
-        Self::of(Settings {
-            rate,
-            capacity,
-            at_cap: AtCap::default(),
-            longest_wait: Duration::from_secs(60),
-            max_waiters: Waiting::DEFAULT_MAX,
+        let table = Fingerprints {
             hasher: KeyHasher::random(),
             tier_of: OneRate::new(),
             misfit: None,
-        })
+        };
+        Self::of(TableSettings::new(rate, capacity, table))
     }
 }
 
@@ -71,25 +62,6 @@ impl<T> Builder<DefaultClock, T> {
 }
 
 impl<C, T> Builder<C, T> {
-    /// What happens to new keys at the cap: [`AtCap::ShareOne`] unless said otherwise.
-    pub fn at_cap(mut self, at_cap: AtCap) -> Self {
-        self.settings.at_cap = at_cap;
-        self
-    }
-
-    /// How far ahead a reservation may act: a minute unless said otherwise. A wait takes as long as it
-    /// takes.
-    pub fn longest_wait(mut self, longest: Duration) -> Self {
-        self.settings.longest_wait = longest;
-        self
-    }
-
-    /// How many may wait at once, on all keys together. The default is 65,536.
-    pub fn max_waiters(mut self, most: usize) -> Self {
-        self.settings.max_waiters = most;
-        self
-    }
-
     /// Each key's tier is the one of these that this function says, or none for the limiter's own rate.
     ///
     /// Keys are of one type then. The function is asked with every call, so it should be quick.
@@ -113,38 +85,21 @@ impl<C, T> Builder<C, T> {
         F: for<'a> Fn(&'a S, &K) -> Option<&'a Tier> + Send + Sync + 'static,
     {
         let choice: Box<dyn Chooses<K>> = Box::new(Choice { tiers, choose });
-        let Settings {
-            rate,
-            capacity,
-            at_cap,
-            longest_wait,
-            max_waiters,
-            hasher,
-            ..
-        } = self.settings;
+        let settings = self.settings.with_table(|table| Fingerprints {
+            hasher: table.hasher,
+            misfit: all_for(&*choice, crate::Algorithm::Gcra).err(),
+            tier_of: ByKey(choice),
+        });
         Clocked {
-            settings: Settings {
-                rate,
-                capacity,
-                at_cap,
-                longest_wait,
-                max_waiters,
-                hasher,
-                misfit: all_for(&*choice, crate::Algorithm::Gcra).err(),
-                tier_of: ByKey(choice),
-            },
+            settings,
             clock: self.clock,
         }
     }
 
     /// With the hash of this seed.
     pub(super) fn adopting(mut self, seed: u64) -> Self {
-        self.settings.hasher = KeyHasher::with_seed(seed);
+        self.settings.table.hasher = KeyHasher::with_seed(seed);
         self
-    }
-
-    pub(super) const fn capacity(&self) -> usize {
-        self.settings.capacity
     }
 }
 
@@ -167,22 +122,22 @@ impl<C: Clock, T> Builder<C, T> {
     pub(super) fn build_on(self, table: Table) -> Result<KeyedLimiter<C, T>, LimitError> {
         let Self { settings, clock } = self;
         let limit = Gcra::new(settings.rate)?;
-        settings.misfit.map_or(Ok(()), Err)?;
+        settings.table.misfit.map_or(Ok(()), Err)?;
         // A year at most, so that no wait comes near the end of a word's time.
         let longest_wait = settings.longest_wait.min(Duration::from_secs(31_536_000));
         Ok(KeyedLimiter {
             pace: PaceCell::new(limit, table.intervals()),
             table,
-            hasher: settings.hasher,
+            hasher: settings.table.hasher,
             counters: Counters::new(),
             at_cap: settings.at_cap,
             overflowed: AtomicU64::new(0),
             capacity: settings.capacity,
             longest_wait: units::of(Timestamp::ZERO + longest_wait),
-            lines: crate::line::of_keys::KeyLines::new(),
+            lines: KeyLines::new(),
             waiting: Waiting::new(settings.max_waiters),
             clock,
-            tier_of: settings.tier_of,
+            tier_of: settings.table.tier_of,
         })
     }
 }

@@ -7,10 +7,10 @@
 //! | 1 | the seed of the hash: the file is secret |
 //! | 4 | the fingerprints of four fixed keys: another hash is another build |
 //! | 1 | wall time, nanoseconds since 1970 |
-//! | 2 a key | its fingerprint with the tag of its interval; its word as in `word.rs`, with times from the one above |
+//! | 2 a key | its fingerprint with the tag of its interval; its word as in `slot.rs`, with times from the one above |
 //! | 1 | 0, which is no key's |
 //! | 1 | how many keys there were |
-//! | 1 · 2 an interval | how many intervals between tokens; the tag of each as in `intervals.rs`, and itself in 1/64 ns |
+//! | 1 · 2 an interval | how many intervals between tokens; the tag of each as in `rates.rs`, and itself in 1/64 ns |
 //! | 1 · 2 a bucket | how many buckets keys without a slot share; the tag of each, and its word |
 //!
 //! A file of its own holds one section. Intervals follow the keys, so that there is one for each tag, also of keys that
@@ -21,14 +21,12 @@ use std::path::Path;
 use tollgate_core::{Pace, units};
 
 use super::anchor::Moment;
-use super::intervals::Tag;
+use super::rates::Tag;
 use super::shard::Need;
-use super::slot::ChargeRequest;
+use super::slot::{ChargeRequest, KeyWord};
 use super::table::Table;
-use super::word::KeyWord;
 use super::{Builder, KeyedLimiter};
-use crate::clock::DefaultClock;
-use crate::clock::{Clock, Monotonic};
+use crate::clock::{Clock, DefaultClock, Monotonic};
 use crate::snapshot::{Loaded, SnapshotError, SnapshotReader, SnapshotWriter, Times};
 use crate::sync::Ordering;
 use crate::table::hasher::KeyHasher;
@@ -134,7 +132,7 @@ impl<C: Clock, T> Builder<C, T> {
     pub fn restore(self, path: impl AsRef<Path>) -> Result<KeyedLimiter<C, T>, SnapshotError> {
         let path = path.as_ref();
         let mut file = SnapshotReader::open(path, KIND, VERSION)?;
-        let (times, capacity) = (Times::of(self.clock.now()), self.capacity());
+        let (times, capacity) = (Times::of(self.clock.now()), self.settings.capacity);
         let (limiter, loaded) = self.load(&mut file, times)?;
         file.end()?;
         loaded.all(path, capacity)?;
@@ -162,7 +160,7 @@ impl<C: Clock, T> Builder<C, T> {
         let elapsed = units::from_nanos(times.since(wall));
         let table = self.table(times.now);
         let moment = table.since_anchor(times.now);
-        let loaded = load_keys(&table, file, (moment, elapsed))?;
+        let loaded = load_keys(&table, file, moment, elapsed)?;
         let intervals = table.intervals();
         for _ in 0..file.word()? {
             let [tag, interval] = file.words()?;
@@ -172,7 +170,7 @@ impl<C: Clock, T> Builder<C, T> {
         }
         for _ in 0..file.word()? {
             let [tag, word] = file.words()?;
-            let word = KeyWord(word).at_moment((moment, elapsed));
+            let word = KeyWord(word).at_moment(moment, elapsed);
             let shared = intervals.shared(Tag::from_bits(tag));
             shared.store(word.0, Ordering::Relaxed);
         }
@@ -186,7 +184,8 @@ impl<C: Clock, T> Builder<C, T> {
 fn load_keys(
     table: &Table,
     file: &mut SnapshotReader,
-    since: (Moment, u64),
+    moment: Moment,
+    elapsed: u64,
 ) -> Result<Loaded, SnapshotError> {
     let mut loaded = Loaded::default();
     let mut keys = 0;
@@ -202,8 +201,8 @@ fn load_keys(
         } else {
             Need::Idle
         };
-        let word = word.at_moment(since);
-        if word.idle_at() <= units::of(since.0.now) {
+        let word = word.at_moment(moment, elapsed);
+        if word.idle_at() <= units::of(moment.now) {
             continue;
         }
         // At no rate, whatever the key's interval: nobody else uses the table yet.
@@ -211,7 +210,7 @@ fn load_keys(
             fingerprint,
             tag: Tag::NONE,
             pace: Pace::UNLIMITED,
-            moment: since.0,
+            moment,
             anchor: table.anchor(),
             cost: 0,
             patience: 0,
@@ -230,7 +229,7 @@ fn load_keys(
 
 impl KeyWord {
     /// A word of a section as a table counts it at this moment, so many units after the section was written.
-    fn at_moment(self, (moment, elapsed): (Moment, u64)) -> Self {
+    fn at_moment(self, moment: Moment, elapsed: u64) -> Self {
         self.moved(elapsed).later(units::of(moment.now))
     }
 

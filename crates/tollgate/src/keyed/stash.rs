@@ -1,8 +1,8 @@
 //! Where keys go that find no place in their own lines.
 
-use super::cache_line::{CacheLine, CacheLines, SLOTS, Slot};
+use super::memory::CacheLines;
 use super::shard::Need;
-use super::slot::take;
+use super::slot::{CacheLine, SLOTS, Slot, take};
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::hasher::KEY_BITS;
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use tollgate_core::{Timestamp, units};
 
 use super::anchor::{Anchor, Moment};
-use super::cache_line::{CacheLine, CacheLines, SLOTS, Slot, fetch, select};
-use super::intervals::Intervals;
-use super::shape::{Shape, Turns};
-use super::shard::Shard;
+use super::memory::{CacheLines, fetch};
+use super::rates::Intervals;
+use super::shard::{Shape, Shard, Turns};
+use super::slot::{CacheLine, SLOTS, Slot, select};
 use crate::shards::Shards;
 use crate::sync::Padded;
 
@@ -130,7 +130,8 @@ impl Table {
     pub(crate) fn since_anchor_in_turn(
         &self,
         fingerprint: u64,
-        (turn, clock): (Timestamp, Timestamp),
+        turn: Timestamp,
+        clock: Timestamp,
     ) -> Moment {
         if turn >= clock {
             return self.since_anchor(turn);
@@ -177,7 +178,7 @@ impl Table {
         let locks: Vec<_> = self.shards().map(Shard::lock).collect();
         let high = self.shards().map(Shard::high_water).max().unwrap_or(0);
         let reach = self.intervals.reach();
-        self.anchor.go_back(clock, (high, reach), |back| {
+        self.anchor.go_back(clock, high, reach, |back| {
             self.shards().for_each(|shard| shard.go_back(back));
             self.intervals.move_shared(|word| back.word(word, high));
         });

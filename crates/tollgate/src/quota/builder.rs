@@ -14,7 +14,7 @@ use super::table::Table;
 use super::{FileError, Observer, Quota, QuotaLimiter, ThresholdEvent};
 use crate::AtCap;
 use crate::clock::{Clock, Clocked, Wall};
-use crate::table::counters::Counters;
+use crate::stripes::Counters;
 
 /// What requests get while as much is unsaved as may be, because the store fails or is slow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

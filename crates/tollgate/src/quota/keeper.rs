@@ -14,11 +14,9 @@ use std::sync::{Arc, Condvar};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::account::{Account, Lot};
-use super::entry::Entry;
-use super::maker::Maker;
+use super::entry::{Account, Entry, Lot};
 use super::record::Batch;
-use super::store::{End, FileError, Store};
+use super::store::{End, FileError, Maker, Store};
 use super::table::Table;
 use super::{Durability, OnFileFailure};
 use crate::sync::{AtomicU64, Ordering, PoisonError};

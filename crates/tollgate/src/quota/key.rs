@@ -1,6 +1,8 @@
 //! One key of a quota: its verbs by name.
 
+use std::borrow::Borrow;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use tollgate_core::{Decision, Timestamp};
@@ -22,22 +24,7 @@ use crate::clock::{Clock, Wall};
 /// assert_eq!(tenant.peek().remaining, 40);
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
-pub struct Key<'a, C: Clock = Wall> {
-    limiter: &'a QuotaLimiter<C>,
-    key: &'a [u8],
-    quota: Option<&'a Quota>,
-}
-
-impl<C: Clock> QuotaLimiter<C> {
-    /// One key, at the limiter's own quota or its override.
-    pub fn key<'a, K: AsRef<[u8]> + ?Sized>(&'a self, key: &'a K) -> Key<'a, C> {
-        Key {
-            limiter: self,
-            key: key.as_ref(),
-            quota: None,
-        }
-    }
-}
+pub type Key<'a, C = Wall> = QuotaKey<&'a QuotaLimiter<C>, &'a [u8], &'a Quota>;
 
 /// One key of a [`QuotaLimiter`] that is shared in an `Arc`, maybe under a quota of its own: what is held of it
 /// borrows nothing. Made by [`QuotaLimiter::key_owned`].
@@ -55,44 +42,33 @@ impl<C: Clock> QuotaLimiter<C> {
 /// assert_eq!(limiter.peek("acme").remaining, 80);
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
-pub struct OwnedKey<C: Clock = Wall> {
-    limiter: Arc<QuotaLimiter<C>>,
-    key: Box<[u8]>,
-    quota: Option<Quota>,
+pub type OwnedKey<C = Wall> = QuotaKey<Arc<QuotaLimiter<C>>, Box<[u8]>, Quota>;
+
+/// One key of a quota limiter `L`, which is borrowed or shared, as are the key's bytes `K` and a quota of its own `Q`.
+#[derive(Clone)]
+pub struct QuotaKey<L, K, Q> {
+    limiter: L,
+    key: K,
+    quota: Option<Q>,
 }
 
 impl<C: Clock> QuotaLimiter<C> {
+    /// One key, at the limiter's own quota or its override.
+    pub fn key<'a, K: AsRef<[u8]> + ?Sized>(&'a self, key: &'a K) -> Key<'a, C> {
+        QuotaKey {
+            limiter: self,
+            key: key.as_ref(),
+            quota: None,
+        }
+    }
+
     /// One key, at the limiter's own quota or its override, for a task of its own.
     pub fn key_owned<K: AsRef<[u8]> + ?Sized>(self: &Arc<Self>, key: &K) -> OwnedKey<C> {
-        OwnedKey {
+        QuotaKey {
             limiter: Arc::clone(self),
             key: key.as_ref().into(),
             quota: None,
         }
-    }
-}
-
-impl<C: Clock> OwnedKey<C> {
-    /// The key, borrowed, with all of its verbs.
-    pub fn key(&self) -> Key<'_, C> {
-        Key {
-            limiter: &self.limiter,
-            key: &self.key,
-            quota: self.quota.as_ref(),
-        }
-    }
-
-    /// The same key by another quota: that of its tier.
-    #[must_use]
-    pub fn at(mut self, quota: &Quota) -> Self {
-        self.quota = Some(quota.clone());
-        self
-    }
-}
-
-impl<C: Clock> fmt::Debug for OwnedKey<C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.key().fmt(f)
     }
 }
 
@@ -123,6 +99,27 @@ impl<'a, C: Clock> Key<'a, C> {
         self.quota = Some(quota);
         self
     }
+}
+
+impl<C: Clock> OwnedKey<C> {
+    /// The same key by another quota, as [`Key::at`].
+    #[must_use]
+    pub fn at(mut self, quota: &Quota) -> Self {
+        self.quota = Some(quota.clone());
+        self
+    }
+}
+
+impl<C, L, K, Q> QuotaKey<L, K, Q>
+where
+    C: Clock,
+    L: Deref<Target = QuotaLimiter<C>>,
+    K: Deref<Target = [u8]>,
+    Q: Borrow<Quota>,
+{
+    fn quota(&self) -> Option<&Quota> {
+        self.quota.as_ref().map(Q::borrow)
+    }
 
     /// Decides one unit.
     pub fn check(&self) -> Decision {
@@ -136,30 +133,30 @@ impl<'a, C: Clock> Key<'a, C> {
 
     /// Decides a cost at a time on the limiter's clock.
     pub fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
-        decision(self.limiter.charge_at(now, self.key, self.quota, cost))
+        decision(self.limiter.charge_at(now, &*self.key, self.quota(), cost))
     }
 
     /// What is left, without charging anything.
     pub fn peek(&self) -> Decision {
         let now = self.limiter.clock.now();
-        self.limiter.look_at(now, self.key, self.quota, 0)
+        self.limiter.look_at(now, &*self.key, self.quota(), 0)
     }
 
     /// Gives the key units back, as [`QuotaLimiter::refund`].
     pub fn refund(&self, units: u64) {
-        self.limiter.refund(self.key, units);
+        self.limiter.refund(&*self.key, units);
     }
 
     /// Forgets what the key has used.
     pub fn reset(&self) {
-        self.limiter.reset(self.key);
+        self.limiter.reset(&*self.key);
     }
 
     /// What the key has used of a quota, more than its count included, and when that counts no more: for one
     /// that has used nothing, when the calendar's period ends.
     pub(crate) fn used_of(&self, now: Timestamp, quota: &Quota) -> (u64, Option<Timestamp>) {
         let judged = self.limiter.table.look(&QuotaRequest {
-            key: self.key,
+            key: &self.key,
             quota: Some(quota),
             now,
             cost: 0,
@@ -177,7 +174,7 @@ impl<'a, C: Clock> Key<'a, C> {
 
     /// What is left now and whether this cost passes, without charging anything.
     pub(crate) fn look(&self, now: Timestamp, cost: u64) -> Decision {
-        let look = |cost| self.limiter.look_at(now, self.key, self.quota, cost);
+        let look = |cost| self.limiter.look_at(now, &*self.key, self.quota(), cost);
         match look(cost) {
             // `remaining` is what is left now, not what would be left after this.
             passes if passes.is_allowed() && cost > 0 => look(0),
@@ -189,7 +186,7 @@ impl<'a, C: Clock> Key<'a, C> {
     pub(crate) fn settle(&self, now: Timestamp, mut receipt: Receipt, spent: u64) {
         if spent < receipt.cost {
             receipt.cost -= spent;
-            self.limiter.give_back_at(now, self.key, receipt);
+            self.limiter.give_back_at(now, &*self.key, receipt);
         } else if spent > receipt.cost {
             // At most what is left: a quota has no debt.
             let left = self.look(now, 0).remaining;
@@ -198,12 +195,12 @@ impl<'a, C: Clock> Key<'a, C> {
     }
 
     pub(crate) fn charge(&self, now: Timestamp, cost: u64) -> Result<Receipt, Decision> {
-        let charged = self.limiter.charge_at(now, self.key, self.quota, cost);
+        let charged = self.limiter.charge_at(now, &*self.key, self.quota(), cost);
         charged.map_err(|refused| *refused.decision())
     }
 }
 
-impl<C: Clock> fmt::Debug for Key<'_, C> {
+impl<L, K: Deref<Target = [u8]>, Q: fmt::Debug> fmt::Debug for QuotaKey<L, K, Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Key")
             .field("key", &self.key.escape_ascii().to_string())

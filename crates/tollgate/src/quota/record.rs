@@ -17,8 +17,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use super::Quota;
-use super::account::{Account, Lot, MOST_LOTS};
-use super::entry::{Entry, MOST_PERIODS};
+use super::entry::{Account, Entry, Lot, MOST_LOTS, MOST_PERIODS};
 use super::period::Period;
 use super::refused::QuotaRefused;
 

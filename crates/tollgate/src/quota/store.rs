@@ -32,7 +32,6 @@ use std::sync::Arc;
 
 use super::crc::crc32c;
 use super::entry::Entry;
-use super::maker::Maker;
 use super::record::{self, Batch, Periods};
 use crate::snapshot::sync_folder;
 
@@ -421,6 +420,31 @@ fn write_new(path: &Path, bytes: &[u8]) -> io::Result<File> {
     file.write_all(bytes)?;
     file.sync_all()?;
     Ok(file)
+}
+
+/// The process that made it.
+#[derive(Debug)]
+pub(super) struct Maker(usize);
+
+impl Maker {
+    pub(super) fn new() -> Self {
+        Self(forks())
+    }
+
+    /// Whether this is a child of the process that made it.
+    #[inline]
+    pub(super) fn is_forked(&self) -> bool {
+        forks() != self.0
+    }
+}
+
+#[cfg(unix)]
+use crate::clock::fork::forks;
+
+/// Nothing forks here.
+#[cfg(not(unix))]
+const fn forks() -> usize {
+    0
 }
 
 #[cfg(test)]

@@ -13,11 +13,9 @@ use std::time::Duration;
 use tollgate_core::{Decision, Outcome, Timestamp};
 
 use super::Quota;
-use super::account::Account;
-use super::entry::{self, Entry, Judged};
+use super::entry::{self, Account, Entry, Judged, reach};
 use super::keeper::Unsaved;
 use super::period::Part;
-use super::set_back::reach;
 use crate::AtCap;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, Padded, PoisonError};
 use crate::table::hasher::KeyHasher;
@@ -220,7 +218,7 @@ impl Table {
         let charged = match unsaved.map(|unsaved| (unsaved, unsaved.block())) {
             Some((unsaved, Some(block))) => {
                 let left = entry.claimed(&judged, quota);
-                claim(entry, (left, block), ask.cost, &decision, unsaved)
+                claim(entry, left, block, ask.cost, &decision, unsaved)
             }
             Some((unsaved, None)) if !unsaved.take(ask.cost) => {
                 if is_new {
@@ -405,7 +403,8 @@ fn judge(
 /// blocks of this size, if it isn't, or soon won't be.
 fn claim(
     entry: &mut Entry,
-    (left, block): (u64, u64),
+    left: u64,
+    block: u64,
     cost: u64,
     decision: &Decision,
     unsaved: &Unsaved,
@@ -488,4 +487,45 @@ fn take(count: &AtomicUsize, most: usize) -> bool {
 
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keys of each shard that a full table lets follow the clock at once.
+const FOLLOWED_WHEN_FULL: usize = 64;
+
+impl Keys {
+    /// No key that isn't here is judged at an earlier time than this.
+    pub(super) fn floor_at(&self, now: u64) -> u64 {
+        if self.floor.saturating_sub(now) > self.reach {
+            now
+        } else {
+            self.floor
+        }
+    }
+
+    /// Lets a key follow a clock that was set back, and new keys too.
+    pub(super) fn keep_pace(&mut self, key: &[u8], now: u64) {
+        self.floor = self.floor_at(now);
+        if let Some(entry) = self.entries.get_mut(key)
+            && entry.is_ahead_of(now)
+        {
+            let indexed = entry.place();
+            entry.set_back(now);
+            changed(entry, indexed, &mut self.idle, &mut self.dirty);
+        }
+    }
+
+    /// Lets those keys follow that would be idle last, so that they make room within a period.
+    pub(super) fn keep_pace_of_last(&mut self, now: u64) {
+        for _ in 0..FOLLOWED_WHEN_FULL {
+            let last = self.idle.last_key_value();
+            let Some(key) = last.map(|(_, key)| key.clone()) else {
+                return;
+            };
+            let ahead = |entry: &Entry| entry.is_ahead_of(now);
+            if !self.entries.get(&key).is_some_and(ahead) {
+                return;
+            }
+            self.keep_pace(&key, now);
+        }
+    }
 }

@@ -9,7 +9,7 @@ use super::Kind;
 use super::pass::AnyPermit;
 use crate::cell::Ticket;
 use crate::clock::Clock;
-use crate::keyed::KeyParts;
+use crate::keyed::RatedKey;
 use crate::tree::Receipt;
 
 /// The time as a clock showed it to this request, so that limits on one clock read it once.
@@ -93,73 +93,18 @@ pub(crate) trait Limit: fmt::Debug + Sync {
     }
 }
 
-/// A key that shares its limiter; every call goes to the key that borrows it.
-pub(crate) trait Shares: fmt::Debug + Sync {
-    type Key<'a>: Limit
-    where
-        Self: 'a;
-
-    fn borrowed(&self) -> Self::Key<'_>;
-}
-
-impl<S: Shares> Limit for S {
-    fn kind(&self) -> Kind {
-        self.borrowed().kind()
-    }
-
-    fn breadth(&self) -> Breadth {
-        self.borrowed().breadth()
-    }
-
-    fn now(&self, seen: &mut Seen) -> Timestamp {
-        self.borrowed().now(seen)
-    }
-
-    fn look(&self, now: Timestamp, cost: u64) -> Decision {
-        self.borrowed().look(now, cost)
-    }
-
-    fn ask(&self, now: Timestamp, cost: u64) -> Decision {
-        self.borrowed().ask(now, cost)
-    }
-
-    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
-        self.borrowed().take(now, cost)
-    }
-
-    fn put_back(&self, now: Timestamp, taken: Taken) {
-        self.borrowed().put_back(now, taken);
-    }
-
-    fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken, Decision> {
-        self.borrowed().hold(now, cost, until)
-    }
-
-    fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
-        self.borrowed().settle(now, taken, spent);
-    }
-
-    fn prolong(&self, taken: &mut Taken, until: Timestamp) {
-        self.borrowed().prolong(taken, until);
-    }
-
-    fn charge_late(&self, now: Timestamp, cost: u64) {
-        self.borrowed().charge_late(now, cost);
-    }
-}
-
 /// A keyed limiter, whatever its clock, with the key given in each call.
 pub(crate) trait KeyedBook: Send + Sync {
     fn now(&self, seen: &mut Seen) -> Timestamp;
     /// Starts to bring the key's state into the cache.
-    fn prefetch(&self, key: &KeyParts);
-    fn fits(&self, key: &KeyParts, seen: &mut Seen, cost: u64) -> bool;
-    fn look(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Decision;
-    fn ask(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Decision;
-    fn take(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Result<Taken, Decision>;
-    fn charge(&self, key: &KeyParts, seen: &mut Seen, cost: u64) -> Option<Mark>;
-    fn put_back(&self, key: &KeyParts, now: Timestamp, taken: Taken);
-    fn settle(&self, key: &KeyParts, now: Timestamp, taken: Taken, spent: u64);
+    fn prefetch(&self, key: &RatedKey);
+    fn fits(&self, key: &RatedKey, seen: &mut Seen, cost: u64) -> bool;
+    fn look(&self, key: &RatedKey, now: Timestamp, cost: u64) -> Decision;
+    fn ask(&self, key: &RatedKey, now: Timestamp, cost: u64) -> Decision;
+    fn take(&self, key: &RatedKey, now: Timestamp, cost: u64) -> Result<Taken, Decision>;
+    fn charge(&self, key: &RatedKey, seen: &mut Seen, cost: u64) -> Option<Mark>;
+    fn put_back(&self, key: &RatedKey, now: Timestamp, taken: Taken);
+    fn settle(&self, key: &RatedKey, now: Timestamp, taken: Taken, spent: u64);
 }
 
 /// Who shares a limit. Limits are charged in this order.

@@ -153,7 +153,8 @@ pub struct Passed {
 }
 
 impl<'a> StackVerdict<'a> {
-    pub(super) fn new((decider, decision): (Option<usize>, Decision), pass: Pass) -> Self {
+    pub(super) fn new(met: &Worst<'_>, pass: Pass) -> Self {
+        let (decider, decision) = met.tightest();
         Self::Passed(Passed {
             pass,
             decision,
@@ -242,7 +243,7 @@ impl<'a> Worst<'a> {
     }
 
     /// Of a request that meets no limit: no limit.
-    pub(super) fn tightest(&self) -> (Option<usize>, Decision) {
+    fn tightest(&self) -> (Option<usize>, Decision) {
         match self.tightest {
             Some((_, index, decision)) => (Some(index), decision),
             None => (None, Decision::UNLIMITED),

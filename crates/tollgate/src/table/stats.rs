@@ -1,6 +1,8 @@
 //! What a table of keys has counted, and what it says if a key has no room.
 
 use std::fmt;
+use std::ops::AddAssign;
+use std::time::Duration;
 
 /// The key is new and the table has no slot for it, so nothing could be remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +29,19 @@ impl fmt::Display for NoSlot {
 
 impl std::error::Error for NoSlot {}
 
+/// A key that has something spent or is blocked; seen by `for_each_active` of a limiter by key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ActiveKey<K> {
+    /// The key itself; of a [`KeyedLimiter`](crate::KeyedLimiter), which doesn't keep it, its
+    /// [fingerprint](crate::KeyedLimiter::fingerprint).
+    pub key: K,
+    /// How long until it is like a key that was never seen.
+    pub idle_after: Duration,
+    /// Whether it is blocked now.
+    pub blocked: bool,
+}
+
 /// What a keyed limiter has counted. All but `slots` only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -52,4 +67,19 @@ pub struct Stats {
     pub stashed: u64,
     /// Slots in use or ready for use now, of those that are reserved.
     pub slots: u64,
+}
+
+impl AddAssign for Stats {
+    fn add_assign(&mut self, other: Self) {
+        self.allowed += other.allowed;
+        self.denied += other.denied;
+        self.overflowed += other.overflowed;
+        self.evicted += other.evicted;
+        self.expired += other.expired;
+        self.reset += other.reset;
+        self.examined += other.examined;
+        self.moved += other.moved;
+        self.stashed += other.stashed;
+        self.slots += other.slots;
+    }
 }

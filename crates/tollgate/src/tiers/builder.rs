@@ -16,7 +16,7 @@ use crate::{KeyedConcurrency, KeyedLimiter, Stack};
 /// ```
 /// use tollgate::{Rate, Tiers, tiers::Allowance};
 ///
-/// let tiers = Tiers::builder(("free", Allowance::new(Rate::per_second(10))), 1_000_000)
+/// let tiers = Tiers::builder("free", Allowance::new(Rate::per_second(10)), 1_000_000)
 ///     .tier("standard", Allowance::new(Rate::per_second(100)))
 ///     .build()?;
 /// assert_eq!(
@@ -37,7 +37,7 @@ pub struct Settings<W: Clock = Wall> {
 }
 
 impl Builder {
-    pub(super) fn new((default, allowance): (&str, Allowance), capacity: usize) -> Self {
+    pub(super) fn new(default: &str, allowance: Allowance, capacity: usize) -> Self {
         Self::of(Settings {
             default: default.to_owned(),
             tiers: vec![(default.to_owned(), allowance)],

@@ -29,7 +29,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// use tollgate::{Quota, Rate, Tiers, tiers::Allowance};
     ///
     /// let free = Allowance::new(Rate::per_hour(10)).quota(Quota::per_day(100));
-    /// let tiers = Tiers::builder(("free", free), 1_000_000).build()?;
+    /// let tiers = Tiers::builder("free", free, 1_000_000).build()?;
     /// let _ = tiers.check_n("acme", 8);
     /// tiers.refund("acme", 5);
     /// assert_eq!(tiers.usage("acme").rate.used, 3);
@@ -50,7 +50,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// ```
     /// use tollgate::{Rate, Tiers, tiers::Allowance};
     ///
-    /// let tiers = Tiers::builder(("free", Allowance::new(Rate::per_hour(10))), 1_000_000).build()?;
+    /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_hour(10)), 1_000_000).build()?;
     /// tiers.penalize("acme", 8)?;
     /// assert_eq!(tiers.usage("acme").rate.used, 8);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -72,7 +72,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// use std::time::Duration;
     /// use tollgate::{Rate, Tiers, tiers::Allowance};
     ///
-    /// let tiers = Tiers::builder(("free", Allowance::new(Rate::per_hour(10))), 1_000_000).build()?;
+    /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_hour(10)), 1_000_000).build()?;
     /// tiers.block_for("acme", Duration::from_secs(60))?;
     /// assert!(tiers.allow("acme").is_none());
     /// tiers.reset("acme");
@@ -105,7 +105,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// ```
     /// use tollgate::{Rate, Tiers, tiers::Allowance};
     ///
-    /// let tiers = Tiers::builder(("free", Allowance::new(Rate::per_hour(1))), 1_000_000).build()?;
+    /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_hour(1)), 1_000_000).build()?;
     /// assert!(tiers.allow("acme").is_some() && tiers.allow("acme").is_none());
     /// assert_eq!(tiers.stats().rates.allowed, 1);
     /// # Ok::<(), tollgate::tiers::TierError>(())

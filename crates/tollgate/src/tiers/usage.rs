@@ -46,7 +46,7 @@ impl Usage {
     /// ```
     /// use tollgate::{Rate, Tiers, tiers::Allowance};
     ///
-    /// let tiers = Tiers::builder(("free", Allowance::new(Rate::per_hour(10))), 1_000_000).build()?;
+    /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_hour(10)), 1_000_000).build()?;
     /// let _ = tiers.check_n("acme", 4);
     /// assert_eq!(tiers.usage("acme").rate.remaining(), Some(6));
     /// # Ok::<(), tollgate::tiers::TierError>(())
@@ -71,7 +71,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// let clock = Manual::starting_at(noon);
     /// let quotas = QuotaLimiter::builder(Quota::unlimited(), 1_000_000).clock(clock.clone()).build()?;
     /// let free = "10/s burst 20, 1000/day, 5 at once".parse().expect("an allowance");
-    /// let tiers = Tiers::builder(("free", free), 1_000_000).quotas(quotas).clock(clock).build()?;
+    /// let tiers = Tiers::builder("free", free, 1_000_000).quotas(quotas).clock(clock).build()?;
     ///
     /// let pass = tiers.check_n("acme", 4);
     /// let usage = tiers.usage("acme");

@@ -162,8 +162,8 @@ impl Way<'_> {
         // With all that can ever be promised, or the whole bucket.
         let surely = limit.earliest(state, at, keep.need(limit.limit(), cost))?;
         let beside = promised.and_then(|promised| {
-            let promised = (promised.limit(), promised.state());
-            limit.earliest_beside(state, at, cost.saturating_add(floor), promised)
+            let (tokens, other) = (cost.saturating_add(floor), promised.limit());
+            limit.earliest_beside(state, at, tokens, other, promised.state())
         });
         Some(beside.map_or(surely, |beside| beside.min(surely)))
     }

@@ -79,7 +79,7 @@ fn operators_change_what_a_key_owes_by_whichever_rate_it_counts() {
     assert!(at_gold.allow_n(100));
     assert_eq!(limiter.len(), 1);
     let mut seen = Vec::new();
-    limiter.for_each_active(|key| seen.push(key.fingerprint));
+    limiter.for_each_active(|key| seen.push(key.key));
     assert_eq!(seen, [limiter.fingerprint("key")]);
 }
 

@@ -53,7 +53,7 @@ fn without_time(path: &Path) {
 
 fn active(limiter: &KeyedLimiter<Manual>) -> Vec<(u64, Duration, bool)> {
     let mut keys = Vec::new();
-    limiter.for_each_active(|key| keys.push((key.fingerprint, key.idle_after, key.blocked)));
+    limiter.for_each_active(|key| keys.push((key.key, key.idle_after, key.blocked)));
     keys.sort_unstable();
     keys
 }

@@ -242,7 +242,7 @@ fn what_is_active_can_be_counted_and_visited() {
     assert_eq!(seen.len(), 251);
     let of = |key: u64| {
         let fingerprint = limiter.fingerprint(&key);
-        seen.iter().find(|active| active.fingerprint == fingerprint)
+        seen.iter().find(|active| active.key == fingerprint)
     };
     assert_eq!(of(3), None);
     let active = of(9).unwrap();

@@ -140,7 +140,7 @@ impl Entered {
     }
 
     /// The request never ran.
-    fn leave(self) {
+    pub(crate) fn leave(self) {
         for permit in self.permits {
             permit.cancel();
         }
@@ -241,10 +241,9 @@ impl<B: Backend> Engine<B> {
             if gathered.is_alone(gate)
                 && let Some(entered) = said.enter_or_note(gate)
             {
-                let mut answer = Answer::new(None, Decision::UNLIMITED);
-                entered.hold(Beside::Nothing, &mut answer);
-                self.count_in_shadow(rules, number, &answer);
-                said.overhear((rules, gathered), (number, &[]), answer);
+                let (run, held) = ((number, &[][..]), (entered, Beside::Nothing));
+                let answer = Answer::new(None, Decision::UNLIMITED);
+                self.hear_shadow(said, (rules, gathered), run, held, answer);
             }
         }
     }

@@ -145,7 +145,7 @@ impl Word {
         }
         if let Some(from) = settings.latest.set_back(now) {
             settings.holds.forget_over(from);
-            settings.holds.count_from((from, now));
+            settings.holds.count_from(from, now);
         }
         settings.latest.pass(now);
         let limit = settings.counted_by;

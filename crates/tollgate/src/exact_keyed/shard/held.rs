@@ -1,11 +1,9 @@
 //! What is held of a key until it is settled: kept beside its entry, because few keys have any.
 
-use std::borrow::Borrow;
-
 use tollgate_core::{Booked, Timestamp};
 
 use super::super::kept::Kept;
-use super::{Lookup, Shard};
+use super::{KeyQuery, Lookup, Shard};
 use crate::holds::{HoldId, Holds};
 
 impl<K, A: Kept> Shard<K, A> {
@@ -62,16 +60,13 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// Keeps track of a booking of this cost until then; nothing if the key has no entry, because it
     /// isn't limited.
-    pub(in super::super) fn keep_track<Q>(
+    pub(in super::super) fn keep_track(
         &mut self,
-        ask: &Lookup<'_, Q>,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         booked: Booked,
-        (cost, until): (u64, Timestamp),
-    ) -> Option<HoldId>
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+        cost: u64,
+        until: Timestamp,
+    ) -> Option<HoldId> {
         let slot = self.find(ask).filter(|_| cost > 0)?;
         let id = self.held.entry(slot).or_default().open(booked, cost, until);
         self.settle(slot);
@@ -79,15 +74,12 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// Prolongs a hold; nothing if it is over, or the key was dropped.
-    pub(in super::super) fn prolong_hold<Q>(
+    pub(in super::super) fn prolong_hold(
         &mut self,
-        ask: &Lookup<'_, Q>,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         id: &mut HoldId,
         until: Timestamp,
-    ) where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+    ) {
         let Some(slot) = self.find(ask) else {
             return;
         };
@@ -100,11 +92,12 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// Ends a hold of which so much was spent; nothing if it is over, or the key was dropped.
-    pub(in super::super) fn settle_hold<Q>(&mut self, ask: &Lookup<'_, Q>, id: HoldId, spent: u64)
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+    pub(in super::super) fn settle_hold(
+        &mut self,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
+        id: HoldId,
+        spent: u64,
+    ) {
         let Some(slot) = self.find(ask) else {
             return;
         };
@@ -112,7 +105,7 @@ impl<K, A: Kept> Shard<K, A> {
             && let Some(entry) = self.entries.get_mut(slot)
         {
             let limit = entry.tier.as_deref().unwrap_or(&self.limit);
-            holds.settle(&mut entry.ledger, limit, (ask.now, id, spent));
+            holds.settle(&mut entry.ledger, limit, ask.now, id, spent);
             if holds.is_empty() {
                 self.held.remove(&slot);
             }
@@ -128,7 +121,7 @@ mod tests {
     use tollgate_core::{Arithmetic, Rate, TokenBucket};
 
     use super::super::super::act::{Check, Reserve};
-    use super::super::super::tier::RateOf;
+    use super::super::super::kept::RateOf;
     use super::super::{Answer, Need, Under};
     use super::*;
 
@@ -160,9 +153,7 @@ mod tests {
             panic!("a full bucket");
         };
         let until = now + Duration::from_secs(1);
-        shard
-            .keep_track(&ask, booked, (1, until))
-            .expect("an entry")
+        shard.keep_track(&ask, booked, 1, until).expect("an entry")
     }
 
     #[test]

@@ -22,7 +22,7 @@ impl<K, A: Kept> Shard<K, A> {
         // Changes count from times of the clock as it was.
         self.follow_all();
         for slot in 0..self.entries.slots() {
-            self.set_back_slot(slot, (from, to));
+            self.set_back_slot(slot, from, to);
         }
         self.high_water = self.high_water.min(to);
     }
@@ -37,7 +37,7 @@ impl<K, A: Kept> Shard<K, A> {
             };
             let limit = entry.tier.as_deref().unwrap_or(&self.limit);
             if let Some(holds) = self.held.get_mut(&slot) {
-                holds.shift(&mut entry.ledger, limit, (from, to));
+                holds.shift(&mut entry.ledger, limit, from, to);
                 if holds.is_empty() {
                     self.held.remove(&slot);
                 }
@@ -67,13 +67,13 @@ impl<K, A: Kept> Shard<K, A> {
         }
     }
 
-    fn set_back_slot(&mut self, slot: u32, (from, to): (Timestamp, Timestamp)) {
+    fn set_back_slot(&mut self, slot: u32, from: Timestamp, to: Timestamp) {
         let Some(entry) = self.entries.get_mut(slot) else {
             return;
         };
         let limit = entry.tier.as_deref().unwrap_or(&self.limit);
         if let Some(holds) = self.held.get_mut(&slot) {
-            holds.shift(&mut entry.ledger, limit, (from, to));
+            holds.shift(&mut entry.ledger, limit, from, to);
             if holds.is_empty() {
                 self.held.remove(&slot);
             }

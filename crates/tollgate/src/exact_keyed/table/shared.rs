@@ -1,7 +1,5 @@
 //! The bucket that keys without a slot share, where the policy at the cap says so.
 
-use std::borrow::Borrow;
-
 use tollgate_core::{Ledger, Timestamp, Unbooked};
 
 use super::super::act::{Act, Reserve};
@@ -9,7 +7,7 @@ use super::super::kept::Kept;
 use super::super::shard::Lookup;
 use super::{Table, lock};
 use crate::cell::Ticket;
-use crate::holds::{HoldId, Holds};
+use crate::holds::Holds;
 use crate::steps::Latest;
 use crate::sync::Ordering;
 
@@ -40,7 +38,7 @@ impl<A: Kept> Shared<A> {
     pub(super) fn keep_pace(&mut self, now: Timestamp) {
         if let Some(from) = self.latest.set_back(now) {
             self.holds
-                .shift(&mut self.ledger, &self.counted_by, (from, now));
+                .shift(&mut self.ledger, &self.counted_by, from, now);
             self.ledger.set_back(&self.counted_by, from, now);
         }
         self.latest.pass(now);
@@ -50,13 +48,14 @@ impl<A: Kept> Shared<A> {
     pub(super) fn act<T: Act<A>>(
         &mut self,
         act: &T,
-        (now, clock): (Timestamp, Timestamp),
+        now: Timestamp,
+        clock: Timestamp,
     ) -> T::Answer {
         self.keep_pace(clock);
         self.holds
             .pass_time(&mut self.ledger, &self.counted_by, now);
-        let at = (now, self.holds.out());
-        act.on_held(&mut self.ledger, &self.limit, at)
+        let out = self.holds.out();
+        act.on_held(&mut self.ledger, &self.limit, now, out)
     }
 
     /// Puts another limit in force; one that counts takes over what was spent.
@@ -84,66 +83,10 @@ impl<K, A: Kept> Table<K, A> {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
         let shared = &mut *lock(&self.shared.0);
         let Lookup { now, clock, .. } = self.local(ask);
-        let booked = shared.act(act, (now, clock))?;
+        let booked = shared.act(act, now, clock)?;
         let until = self.local_time(until);
         Ok(Ticket::HeldShared(
             shared.holds.open(booked, act.cost, until),
         ))
-    }
-
-    /// Prolongs a hold of the bucket that keys without a slot share.
-    pub(in super::super) fn prolong_shared<Q: ?Sized>(
-        &self,
-        ask: &Lookup<'_, Q>,
-        id: &mut HoldId,
-        until: Timestamp,
-    ) {
-        let shared = &mut *lock(&self.shared.0);
-        let Lookup { now, clock, .. } = self.local(ask);
-        shared.keep_pace(clock);
-        let Shared {
-            counted_by,
-            ledger,
-            holds,
-            ..
-        } = shared;
-        holds.pass_time(ledger, counted_by, now);
-        if let Some(new) = holds.prolong(*id, self.local_time(until)) {
-            *id = new;
-        }
-    }
-
-    /// Ends a hold of the bucket that keys without a slot share.
-    pub(in super::super) fn settle_shared<Q: ?Sized>(
-        &self,
-        ask: &Lookup<'_, Q>,
-        id: HoldId,
-        spent: u64,
-    ) {
-        let shared = &mut *lock(&self.shared.0);
-        let Lookup { now, clock, .. } = self.local(ask);
-        shared.keep_pace(clock);
-        let Shared {
-            counted_by,
-            ledger,
-            holds,
-            ..
-        } = shared;
-        holds.settle(ledger, counted_by, (now, id, spent));
-    }
-
-    /// Prolongs a hold of a key.
-    pub(in super::super) fn prolong<Q>(
-        &self,
-        ask: &Lookup<'_, Q>,
-        id: &mut HoldId,
-        until: Timestamp,
-    ) where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        let until = self.local_time(until);
-        self.shard(ask.hash)
-            .prolong_hold(&self.local(ask), id, until);
     }
 }

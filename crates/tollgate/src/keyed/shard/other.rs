@@ -3,10 +3,10 @@
 
 use tollgate_core::{Timestamp, units};
 
-use super::super::cache_line::Slot;
-use super::super::intervals::Tag;
+use super::super::rates::Tag;
+use super::super::slot::Slot;
+use super::super::slot::{BUSY, Foreign, Judged, KeyWord};
 use super::super::slot::{ChargeRequest, is_free, passes, publish, swap};
-use super::super::word::{BUSY, Foreign, Judged, KeyWord};
 use super::{Shard, is_still, word_in};
 use crate::sync::Ordering;
 

@@ -1,10 +1,10 @@
 //! Room for a new key: a slot that is idle, one that another key leaves for its other line, or one of the
 //! stash; and lines that are split as keys become more. All of it under the shard's lock.
 
-use super::super::cache_line::{CacheLine, SLOTS, Slot};
-use super::super::shape::Shape;
+use super::super::shard::Shape;
+use super::super::slot::{BUSY, KeyWord};
+use super::super::slot::{CacheLine, SLOTS, Slot};
 use super::super::slot::{clear, publish, reusable, swap, take};
-use super::super::word::{BUSY, KeyWord};
 use super::{Need, Shard, Structure};
 use crate::sync::Ordering;
 
@@ -32,7 +32,7 @@ impl Shard {
             .or_else(|| self.displace(structure, shape, lines, high))
             .or_else(|| {
                 let slot = self.stash.claim(fingerprint, high, need)?;
-                structure.stashed += 1;
+                structure.stats.stashed += 1;
                 Some(slot)
             })
             .or_else(|| {
@@ -58,8 +58,8 @@ impl Shard {
                 };
                 let was_empty = to.fingerprint.load(Ordering::Relaxed) == 0;
                 structure.used += usize::from(was_empty);
-                structure.expired += u64::from(!was_empty);
-                structure.moved += 1;
+                structure.stats.expired += u64::from(!was_empty);
+                structure.stats.moved += 1;
                 let word = slot.word.swap(BUSY, Ordering::AcqRel);
                 publish(to, fingerprint, KeyWord(word));
                 return Some(slot);
@@ -94,11 +94,11 @@ impl Shard {
             if take(slot, high) {
                 clear(slot);
                 structure.used -= 1;
-                structure.expired += 1;
+                structure.stats.expired += 1;
             } else if !next.lines_of(fingerprint, self.turns).contains(&from)
                 && let Some(place) = free.next()
             {
-                structure.moved += 1;
+                structure.stats.moved += 1;
                 let word = slot.word.swap(BUSY, Ordering::AcqRel);
                 publish(place, fingerprint, KeyWord(word));
                 clear(slot);
@@ -111,7 +111,7 @@ impl Shard {
 /// Makes a reusable slot of the emptier line busy, or one of the other.
 fn reuse<'a>(structure: &mut Structure, lines: [&'a CacheLine; 2], high: u64) -> Option<&'a Slot> {
     let idle = |line: &CacheLine| line.0.iter().filter(|slot| reusable(slot, high)).count();
-    structure.examined += 2 * SLOTS as u64;
+    structure.stats.examined += 2 * SLOTS as u64;
     let emptier = usize::from(idle(lines[1]) > idle(lines[0]));
     let slots = [lines[emptier], lines[1 - emptier]];
     let slot = slots
@@ -121,7 +121,7 @@ fn reuse<'a>(structure: &mut Structure, lines: [&'a CacheLine; 2], high: u64) ->
     // An empty slot is used from now on; a used one only changes hands.
     let empty = slot.fingerprint.load(Ordering::Relaxed) == 0;
     structure.used += usize::from(empty);
-    structure.expired += u64::from(!empty);
+    structure.stats.expired += u64::from(!empty);
     Some(slot)
 }
 
@@ -136,7 +136,7 @@ fn evict<'a>(structure: &mut Structure, lines: [&'a CacheLine; 2], now: u64) -> 
             .min_by_key(|(_, word)| word.idle_at())?;
         // Fails if the key was charged, or blocked, at this moment.
         if swap(slot, word.0, BUSY) {
-            structure.evicted += 1;
+            structure.stats.evicted += 1;
             return Some(slot);
         }
     }

@@ -2,10 +2,8 @@
 
 use tollgate_core::{Timestamp, units};
 
-use super::super::anchor::{Anchor, Moment, move_word};
-use super::super::back::Back;
-use super::super::cache_line::Slot;
-use super::super::word::KeyWord;
+use super::super::anchor::{Anchor, Back, Moment, move_word};
+use super::super::slot::{KeyWord, Slot};
 use super::Shard;
 use crate::sync::Ordering;
 

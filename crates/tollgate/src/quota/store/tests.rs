@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::quota::Quota;
-use crate::quota::account::{Account, Lot};
+use crate::quota::entry::{Account, Lot};
 
 /// What a file says of each key, by the periods of its accounts.
 type State = Vec<(Vec<u8>, Vec<(String, Vec<Lot>)>)>;

@@ -45,7 +45,8 @@ fn decision(look: &Occupancy, cost: u64) -> Decision {
 /// A slot, or why not. A cost of 0 needs none, even if more is in use than there is room for.
 #[inline]
 fn taken(
-    (now, cost): (Timestamp, u64),
+    now: Timestamp,
+    cost: u64,
     enter: impl FnOnce(u32) -> Result<AnyPermit, NoPermit>,
 ) -> Result<Taken, Decision> {
     if cost == 0 {
@@ -92,7 +93,7 @@ impl<C: Clock + 'static> Limit for Arc<ConcurrencyLimiter<C>> {
     }
 
     fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
-        taken((now, cost), |weight| {
+        taken(now, cost, |weight| {
             let home = SharedHome(Arc::<ConcurrencyLimiter<C>>::clone(self));
             Permit::try_new(home, weight).map(AnyPermit::Shared)
         })
@@ -126,7 +127,7 @@ where
     }
 
     fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
-        taken((now, cost), |weight| {
+        taken(now, cost, |weight| {
             let permit = self.try_acquire_n(weight)?;
             Ok(AnyPermit::Keyed(Box::new(permit)))
         })

@@ -1,23 +1,17 @@
 //! Keys of an exact table as levels, and the estimates that they hold until those are settled.
 
-use std::borrow::Borrow;
-
 use tollgate_core::{Decision, Timestamp};
 
 use crate::clock::Clock;
-use crate::exact_keyed::{Key, OwnedKey};
+use crate::exact_keyed::{Key, KeyQuery, OwnedKey, StoredPointer};
 use crate::home::sealed::Home;
+use crate::key::KeyHandle;
 use crate::line::meter::Meter;
 use crate::stack::Kind;
 use crate::stack::level::{AnyLimit, Exactly};
-use crate::stack::limit::{Breadth, Limit, Seen, Shares, Taken};
+use crate::stack::limit::{Breadth, Limit, Seen, Taken};
 
-impl<K, Q, C> Limit for Key<'_, K, Q, C>
-where
-    K: Borrow<Q> + Send,
-    Q: Eq + ToOwned<Owned = K> + Sync + ?Sized,
-    C: Clock,
-{
+impl<P: StoredPointer + Sync> Limit for KeyHandle<P> {
     fn kind(&self) -> Kind {
         Kind::Rate
     }
@@ -27,62 +21,52 @@ where
     }
 
     fn now(&self, seen: &mut Seen) -> Timestamp {
-        seen.read(self.clock())
+        seen.read(self.0.stored().clock())
     }
 
     fn look(&self, now: Timestamp, cost: u64) -> Decision {
-        self.look_in_turn(now, cost)
+        self.0.stored().look_in_turn(now, cost)
     }
 
     fn ask(&self, now: Timestamp, cost: u64) -> Decision {
-        let behind = self.behind(now, cost);
-        behind.unwrap_or_else(|| Meter::look(self, &self.terms(), now, cost))
+        let key = self.0.stored();
+        let behind = key.behind(now, cost);
+        behind.unwrap_or_else(|| Meter::look(&key, &key.terms(), now, cost))
     }
 
     fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
-        Key::take(self, now, cost).map(Taken::Charge)
+        self.0.stored().take(now, cost).map(Taken::Charge)
     }
 
     fn put_back(&self, now: Timestamp, taken: Taken) {
-        Limit::settle(self, now, taken, 0);
+        self.settle(now, taken, 0);
     }
 
     fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken, Decision> {
-        Key::hold(self, now, cost, until).map(Taken::Charge)
+        self.0.stored().hold(now, cost, until).map(Taken::Charge)
     }
 
     fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
         if let Taken::Charge(ticket) = taken {
-            Key::settle(self, now, &ticket, spent);
+            self.0.stored().settle(now, &ticket, spent);
         }
     }
 
     fn prolong(&self, taken: &mut Taken, until: Timestamp) {
         if let Taken::Charge(ticket) = taken {
-            Key::prolong(self, ticket, until);
+            self.0.stored().prolong(ticket, until);
         }
     }
 
     fn charge_late(&self, now: Timestamp, cost: u64) {
-        Key::charge_late(self, now, cost);
-    }
-}
-
-impl<K: Eq + Clone + Send + Sync, C: Clock> Shares for OwnedKey<K, C> {
-    type Key<'a>
-        = Key<'a, K, K, C>
-    where
-        Self: 'a;
-
-    fn borrowed(&self) -> Key<'_, K, K, C> {
-        self.key()
+        self.0.stored().charge_late(now, cost);
     }
 }
 
 impl<'a, K, Q, C> From<&'a Key<'a, K, Q, C>> for AnyLimit<'a>
 where
-    K: Borrow<Q> + Send,
-    Q: Eq + ToOwned<Owned = K> + Sync + ?Sized,
+    K: Send,
+    Q: KeyQuery<K> + Sync + ?Sized,
     C: Clock,
 {
     fn from(key: &'a Key<'a, K, Q, C>) -> Self {

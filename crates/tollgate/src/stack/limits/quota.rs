@@ -1,14 +1,24 @@
 //! Keys of a quota as levels.
 
+use std::borrow::Borrow;
+use std::fmt;
+use std::ops::Deref;
+
 use tollgate_core::{Decision, Timestamp};
 
 use crate::clock::Clock;
-use crate::quota::{Key, OwnedKey};
+use crate::quota::{Key, OwnedKey, Quota, QuotaKey, QuotaLimiter};
 use crate::stack::Kind;
 use crate::stack::level::{AnyLimit, Exactly};
-use crate::stack::limit::{Breadth, Limit, Seen, Shares, Taken};
+use crate::stack::limit::{Breadth, Limit, Seen, Taken};
 
-impl<C: Clock> Limit for Key<'_, C> {
+impl<C, L, K, Q> Limit for QuotaKey<L, K, Q>
+where
+    C: Clock,
+    L: Deref<Target = QuotaLimiter<C>> + Sync,
+    K: Deref<Target = [u8]> + Sync,
+    Q: Borrow<Quota> + fmt::Debug + Sync,
+{
     fn kind(&self) -> Kind {
         Kind::Quota
     }
@@ -22,11 +32,11 @@ impl<C: Clock> Limit for Key<'_, C> {
     }
 
     fn look(&self, now: Timestamp, cost: u64) -> Decision {
-        Key::look(self, now, cost)
+        QuotaKey::look(self, now, cost)
     }
 
     fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
-        Key::charge(self, now, cost).map(Taken::Quota)
+        QuotaKey::charge(self, now, cost).map(Taken::Quota)
     }
 
     fn put_back(&self, now: Timestamp, taken: Taken) {
@@ -35,19 +45,8 @@ impl<C: Clock> Limit for Key<'_, C> {
 
     fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
         if let Taken::Quota(receipt) = taken {
-            Key::settle(self, now, receipt, spent);
+            QuotaKey::settle(self, now, receipt, spent);
         }
-    }
-}
-
-impl<C: Clock> Shares for OwnedKey<C> {
-    type Key<'a>
-        = Key<'a, C>
-    where
-        Self: 'a;
-
-    fn borrowed(&self) -> Key<'_, C> {
-        self.key()
     }
 }
 

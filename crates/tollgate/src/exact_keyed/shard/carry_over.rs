@@ -1,0 +1,259 @@
+//! Carrying keys over to another limit: to a changed rate, each as it is met and a few more with every call; and to the limit
+//! that a request asks at. What a key owes stays owed. Its state is moved to the limit of a request if that lets the request pass,
+//! or if that refuses it but is faster.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tollgate_core::{Decision, Ledger, Timestamp};
+
+use super::super::act::{Act, Came};
+use super::super::entry::{Entry, Origin};
+use super::super::kept::Kept;
+use super::{Answer, NOBODY, Shard, Under, next_birth};
+
+/// How many keys each call carries over to a new rate, besides its own.
+const FOLLOWERS_A_CALL: usize = 2;
+/// How many limits are kept for keys that are behind.
+pub(super) const CHANGES_KEPT: usize = 16;
+
+impl<K, A: Kept> Shard<K, A> {
+    /// Changes the limiter's own rate. Keys are carried over later, as of this time. A rate that counts nothing
+    /// leaves them as they are, for the next rate that counts.
+    pub(in super::super) fn change(&mut self, at: Timestamp, limit: A) {
+        if !limit.counts() {
+            self.uncounted = Some(limit);
+            return;
+        }
+        self.uncounted = None;
+        self.keep_pace(at);
+        self.latest.pass(at);
+        // If the clock is a little behind the latest time, what it went back isn't something that was spent.
+        let at = self.latest.at().max(at);
+        self.latest.keep(&limit);
+        if self.changes.len() == CHANGES_KEPT {
+            self.follow_all();
+        }
+        if self.changes.is_empty() {
+            self.changes.push_back((Timestamp::ZERO, self.limit));
+        }
+        self.changes.push_back((at, limit));
+        self.limit = limit;
+        self.version = self.version.wrapping_add(1);
+        self.followed = 0;
+    }
+
+    /// Carries a few keys over to the limit in force, so that none stays behind for ever.
+    #[inline]
+    pub(super) fn follow_some(&mut self) {
+        if !self.changes.is_empty() {
+            self.follow_next();
+        }
+    }
+
+    /// Carries all keys over to the limit in force.
+    pub(super) fn follow_all(&mut self) {
+        if self.changes.is_empty() {
+            return;
+        }
+        for slot in 0..self.entries.slots() {
+            self.follow(slot);
+        }
+        self.changes.clear();
+    }
+
+    #[cold]
+    fn follow_next(&mut self) {
+        for _ in 0..FOLLOWERS_A_CALL {
+            if self.followed >= self.entries.slots() {
+                self.changes = VecDeque::new();
+                return;
+            }
+            self.follow(self.followed);
+            self.followed += 1;
+        }
+    }
+
+    /// Carries one key over to the limit in force, as of the times of the changes.
+    #[inline]
+    pub(super) fn follow(&mut self, slot: u32) {
+        if let Some(entry) = self.entries.get(slot)
+            && entry.follows != self.version
+        {
+            self.catch_up(slot);
+        }
+    }
+
+    #[cold]
+    fn catch_up(&mut self, slot: u32) {
+        let Some(entry) = self.entries.get_mut(slot) else {
+            return;
+        };
+        let behind = self.version.wrapping_sub(entry.follows);
+        entry.follows = self.version;
+        if entry.tier.is_some() {
+            // Only keys at the limiter's own rate follow it.
+            return;
+        }
+        let behind = usize::try_from(behind).unwrap_or(usize::MAX);
+        let known = self.changes.len().saturating_sub(behind.saturating_add(1));
+        let from = self.changes.iter().skip(known);
+        for ((_, old), (at, new)) in from.clone().zip(from.skip(1)) {
+            // Holds that were over by then were spent at the old rate.
+            if let Some(holds) = self.held.get_mut(&slot) {
+                holds.pass_time(&mut entry.ledger, old, *at);
+            }
+            carry_over(&mut entry.ledger, old, new, *at);
+            if new.counts() {
+                entry.ledger.forget_late_bookings(new, *at);
+            }
+        }
+        // Bookings from before were promised at another rate, and others may have been told to act before them
+        // since.
+        entry.birth = next_birth(&mut self.births);
+        self.settle(slot);
+    }
+}
+
+impl<K, A: Kept> Shard<K, A> {
+    /// Puts a question to the state of the key in this slot, which is there, at another limit.
+    #[cold]
+    pub(super) fn act_at_other<T: Act<A>>(
+        &mut self,
+        slot: u32,
+        change: Change<A>,
+        act: &T,
+        now: Timestamp,
+        out: u64,
+    ) -> Answer<T::Answer> {
+        let Change { tier, origin } = change;
+        let (own, in_force) = (self.limit, *self.in_force());
+        let Some(entry) = self.entries.get_mut(slot) else {
+            // The caller has just found it.
+            let mut fresh = Ledger::default();
+            return Answer::Given(act.on(&mut fresh, &in_force, now), NOBODY);
+        };
+        let old = *entry.tier.as_deref().unwrap_or(&own);
+        let new = *tier.as_deref().unwrap_or(&in_force);
+        let mut ledger = entry.ledger.clone();
+        let mut birth = entry.birth;
+        if old != new {
+            if !new.counts() {
+                // A limit that counts nothing doesn't touch what another has counted.
+                return Answer::Given(act.on(&mut ledger, &new, now), NOBODY);
+            }
+            carry_over(&mut ledger, &old, &new, now);
+            ledger.forget_bookings(&new, now);
+            // What was booked before was booked at another price.
+            birth = next_birth(&mut self.births);
+            // What is out is owed at the new price too.
+            ledger.keep_out(&new, now, out);
+        }
+        let answer = act.on_held(&mut ledger, &new, now, out);
+        let stored = match act.came_to(&answer) {
+            Came::Charged => true,
+            // From now on the debt drains at the faster rate.
+            Came::Refused => new.rate().is_faster_than(old.rate()),
+            Came::Looked => false,
+        };
+        if !stored {
+            let stays = old != new && !new.rate().is_faster_than(old.rate());
+            let answer = if stays && !entry.ledger.is_idle(&old, now) {
+                act.retold(answer, |cost, decision| {
+                    told(&entry.ledger, &old, &new, now, cost, decision)
+                })
+            } else {
+                answer
+            };
+            return Answer::Given(answer, u64::from(entry.birth.get()));
+        }
+        entry.ledger = ledger;
+        entry.tier = tier;
+        self.latest.keep(&new);
+        entry.birth = birth;
+        entry.follows = self.version;
+        entry.place = entry.place.with_origin(origin);
+        self.settle(slot);
+        Answer::Given(answer, u64::from(birth.get()))
+    }
+}
+
+/// The limit that a key changes to by a call: its tier, or none for the limiter's own rate, and where that comes from.
+pub(super) struct Change<A> {
+    pub(super) tier: Option<Arc<A>>,
+    pub(super) origin: Origin,
+}
+
+impl<A> Change<A> {
+    /// To the limiter's own rate.
+    pub(super) const OWN: Self = Self::own(None);
+
+    const fn own(tier: Option<Arc<A>>) -> Self {
+        let origin = Origin::Own;
+        Self { tier, origin }
+    }
+}
+
+/// What a key changes to by a call; nothing if it stays. An idle key must
+/// answer as one never seen, whether it was dropped or not, so its tier is asked for again.
+#[inline]
+pub(super) fn changed<K, A: Kept>(
+    entry: &Entry<K, A>,
+    own: &A,
+    under: &Under<'_, K, A>,
+    now: Timestamp,
+) -> Option<Change<A>> {
+    let idle = || {
+        let limit = entry.tier.as_deref().unwrap_or(own);
+        entry.ledger.is_idle(limit, now)
+    };
+    match under {
+        Under::Own(rate_of) if rate_of.is_none() => entry.tier.is_some().then_some(Change::OWN),
+        Under::Present(rate_of) if rate_of.is_none() => {
+            (entry.tier.is_some() && idle()).then_some(Change::OWN)
+        }
+        Under::Own(rate_of) if entry.place.origin() == Origin::Given || idle() => {
+            Some(Change::own(rate_of.tier(&entry.key)))
+        }
+        Under::Present(rate_of) if idle() => Some(Change::own(rate_of.tier(&entry.key))),
+        Under::Own(_) | Under::Present(_) => None,
+        Under::Given(given) => {
+            let same = match &entry.tier {
+                Some(tier) => Arc::ptr_eq(tier, given) || tier == *given,
+                None => own == given.as_ref(),
+            };
+            (!same).then(|| Change {
+                tier: Some(Arc::clone(given)),
+                origin: Origin::Given,
+            })
+        }
+    }
+}
+
+/// What a refusal at a rate that isn't faster is told. Nothing is stored, so the debt goes on to drain at the rate that
+/// it is counted by.
+fn told<A: Kept>(
+    ledger: &Ledger<A>,
+    old: &A,
+    new: &A,
+    now: Timestamp,
+    cost: u64,
+    refused: Decision,
+) -> Decision {
+    let mut told = refused;
+    if let Some(at) = ledger.earliest_while(old, new, now, cost) {
+        told.set_wait(at - now);
+    }
+    told.reset_after = old.idle_at(ledger.state()) - now;
+    told
+}
+
+/// Carries a state over to another limit; one that is idle is as one never seen, whether it was
+/// dropped or not.
+pub(super) fn carry_over<A: Kept>(ledger: &mut Ledger<A>, old: &A, new: &A, at: Timestamp) {
+    if ledger.is_idle(old, at) {
+        ledger.reset();
+    } else {
+        ledger.keep_spent(old, new, at);
+    }
+}

@@ -1,0 +1,484 @@
+//! The rates of a limiter: its own, which may change while it runs; the tier of a key; and the interval that each key's word
+//! counts by, as a tag in its slot's fingerprint.
+//!
+//! # Intervals and tags
+//! A word is a time, so it tells how many tokens are owed only if their interval is known. Few limiters see many
+//! intervals, so each gets a number, its *tag*, and a slot holds the key's fingerprint with the tag in its top bits,
+//! exclusive-or. A request at the interval that the word counts by finds the slot as if there were no tags. Others find
+//! it by the lower bits, and the difference in the upper bits says by which interval it counts. With n intervals in use
+//! two keys are taken for one n times as likely.
+
+use std::fmt;
+use std::sync::atomic::AtomicU64 as RateWord;
+use std::time::Duration;
+
+use tollgate_core::{Arithmetic, Gcra, LimitError, Pace, Rate};
+
+use super::anchor::{SLACK, move_word};
+use super::slot::KeyWord;
+use crate::Tier;
+use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, PoisonError, fence};
+use crate::table::hasher::{KEY_BITS, TAG_SHIFT};
+use crate::tier::Chooses;
+
+/// A rate in force, as the words that decide, behind a sequence number that is odd while they
+/// change. The ordering is that of `cell/word.rs`, without a TAT to rescale.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct PaceCell {
+    interval: AtomicU64,
+    capacity: AtomicU64,
+    burst: AtomicU64,
+    /// Of the interval, among those of the limiter.
+    tag: AtomicU64,
+    sequence: AtomicU64,
+    rate: RateWords,
+    limit: Mutex<Gcra>,
+}
+
+/// A rate as it was asked for, which answers tell and nothing is decided by. So these aren't a model checker's.
+#[derive(Debug)]
+struct RateWords {
+    count: RateWord,
+    /// Of the period, or [`NO_PERIOD`].
+    secs: RateWord,
+    nanos: RateWord,
+    burst: RateWord,
+}
+
+/// Of rates of all or nothing.
+const NO_PERIOD: u64 = u64::MAX;
+
+/// A rate as a check needs it.
+#[derive(Clone, Copy, Debug)]
+pub struct InForce {
+    pub(crate) pace: Pace,
+    pub(crate) burst: u64,
+    pub(crate) tag: Tag,
+}
+
+impl InForce {
+    #[inline(always)]
+    pub(crate) fn of(limit: &Gcra, intervals: &Intervals) -> Self {
+        Self {
+            pace: limit.pace(),
+            burst: limit.limit(),
+            tag: intervals.tag(limit.interval_units()),
+        }
+    }
+}
+
+impl PaceCell {
+    pub(crate) fn new(limit: Gcra, intervals: &Intervals) -> Self {
+        let InForce { pace, burst, tag } = InForce::of(&limit, intervals);
+        Self {
+            interval: AtomicU64::new(pace.interval),
+            capacity: AtomicU64::new(pace.capacity),
+            burst: AtomicU64::new(burst),
+            tag: AtomicU64::new(tag.to_bits()),
+            sequence: AtomicU64::new(0),
+            rate: RateWords::new(limit.rate()),
+            limit: Mutex::new(limit),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn read(&self) -> InForce {
+        self.read_by(|cell| InForce {
+            pace: cell.pace_now(),
+            burst: cell.burst.load(Ordering::Relaxed),
+            tag: cell.tag_now(),
+        })
+    }
+
+    /// What decides, without what only a report needs.
+    #[inline(always)]
+    pub(crate) fn read_pace(&self) -> (Pace, Tag) {
+        self.read_by(|cell| (cell.pace_now(), cell.tag_now()))
+    }
+
+    #[inline(always)]
+    fn tag_now(&self) -> Tag {
+        Tag::from_bits(self.tag.load(Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    fn pace_now(&self) -> Pace {
+        Pace {
+            interval: self.interval.load(Ordering::Relaxed),
+            capacity: self.capacity.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Reads until nothing changed meanwhile.
+    #[inline(always)]
+    fn read_by<T>(&self, read: impl Fn(&Self) -> T) -> T {
+        let mut losses = 0;
+        loop {
+            let before = self.sequence.load(Ordering::Acquire);
+            let in_force = read(self);
+            fence(Ordering::Acquire);
+            let after = self.sequence.load(Ordering::Relaxed);
+            if before == after && before & 1 == 0 {
+                return in_force;
+            }
+            losses = Self::wait(losses);
+        }
+    }
+
+    /// Waits for a change to end, longer each time. By number, so that a check that doesn't wait
+    /// has nothing in memory.
+    #[cold]
+    #[inline(never)]
+    fn wait(losses: u32) -> u32 {
+        let mut backoff = Backoff::default();
+        for _ in 0..=losses {
+            backoff.lost();
+        }
+        losses.saturating_add(1).min(8)
+    }
+
+    /// The rate, without a lock: many answers tell it.
+    #[inline]
+    pub(crate) fn rate(&self) -> Rate {
+        let rate = self.read_by(|cell| cell.rate.read());
+        rate.unwrap_or_else(|| self.lock().rate())
+    }
+
+    pub(crate) fn set(&self, rate: Rate, intervals: &Intervals) -> Result<(), LimitError> {
+        let limit = Gcra::new(rate)?;
+        let mut current = self.lock();
+        *current = limit;
+        let InForce { pace, burst, tag } = InForce::of(&limit, intervals);
+        let before = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(before + 1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.interval.store(pace.interval, Ordering::Relaxed);
+        self.capacity.store(pace.capacity, Ordering::Relaxed);
+        self.burst.store(burst, Ordering::Relaxed);
+        self.tag.store(tag.to_bits(), Ordering::Relaxed);
+        self.rate.write(rate);
+        self.sequence.store(before + 2, Ordering::Release);
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Gcra> {
+        self.limit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RateWords {
+    fn new(rate: Rate) -> Self {
+        let words = Self {
+            count: RateWord::new(0),
+            secs: RateWord::new(NO_PERIOD),
+            nanos: RateWord::new(0),
+            burst: RateWord::new(0),
+        };
+        words.write(rate);
+        words
+    }
+
+    fn write(&self, rate: Rate) {
+        let period = rate.period();
+        let secs = period.map_or(NO_PERIOD, |period| period.as_secs());
+        let nanos = period.map_or(0, |period| period.subsec_nanos());
+        self.count.store(rate.count(), Ordering::Relaxed);
+        self.secs.store(secs, Ordering::Relaxed);
+        self.nanos.store(nanos.into(), Ordering::Relaxed);
+        self.burst.store(rate.burst_size(), Ordering::Relaxed);
+    }
+
+    /// None if it has no period, or if it changes at this moment.
+    #[inline]
+    fn read(&self) -> Option<Rate> {
+        let secs = self.secs.load(Ordering::Relaxed);
+        let nanos = u32::try_from(self.nanos.load(Ordering::Relaxed)).ok()?;
+        if secs == NO_PERIOD {
+            return None;
+        }
+        let period = Duration::new(secs, nanos);
+        let rate = Rate::new(self.count.load(Ordering::Relaxed), period);
+        Some(rate.burst(self.burst.load(Ordering::Relaxed)))
+    }
+}
+
+/// No function of the key: keys are at the limiter's own rate, unless their handles are put
+/// [at](super::Key::at) a tier.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OneRate(());
+
+/// A function of keys of this type, given to [`tier_of`](super::Builder::tier_of): which tier a key is in.
+pub struct ByKey<K: ?Sized>(pub(super) Box<dyn Chooses<K>>);
+
+/// What says which tier a key of this type is in: [`OneRate`] of any, [`ByKey`] of its own.
+///
+/// The trait is sealed: it is there to be named, not to be implemented.
+pub trait TierOf<K: ?Sized>: sealed::TierOf<K> {}
+
+impl<K: ?Sized, T: sealed::TierOf<K>> TierOf<K> for T {}
+
+pub(super) mod sealed {
+    use crate::Tier;
+
+    /// Says which tier a key is in.
+    pub trait TierOf<K: ?Sized> {
+        fn tier_of(&self, key: &K) -> Option<&Tier>;
+    }
+}
+
+impl OneRate {
+    pub(super) const fn new() -> Self {
+        Self(())
+    }
+}
+
+impl<K: ?Sized> sealed::TierOf<K> for OneRate {
+    #[inline(always)]
+    fn tier_of(&self, _key: &K) -> Option<&Tier> {
+        None
+    }
+}
+
+impl<K: ?Sized> sealed::TierOf<K> for ByKey<K> {
+    #[inline]
+    fn tier_of(&self, key: &K) -> Option<&Tier> {
+        self.0.tier_of(key)
+    }
+}
+
+/// A reference to a key is hashed as the key is.
+impl<K: ?Sized> sealed::TierOf<&K> for ByKey<K> {
+    #[inline]
+    fn tier_of(&self, key: &&K) -> Option<&Tier> {
+        self.0.tier_of(key)
+    }
+}
+
+impl<K: ?Sized> fmt::Debug for ByKey<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ByKey").field(&self.0.tiers()).finish()
+    }
+}
+
+/// How many intervals are told apart, with the one that means none. A model has no time for many.
+const INTERVALS: usize = if cfg!(any(loom, shuttle)) { 8 } else { 1 << 10 };
+/// Which interval, as it lies in a fingerprint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tag(u64);
+
+/// The intervals of a limiter, each in the place that its tag says; they stay for good.
+///
+/// A place is taken by compare-and-swap (release), after it was counted, and never changes then. Whoever
+/// gives a slot its tag has seen it there (acquire), and publishes the slot with release: so whoever
+/// finds the slot, or holds the lock after that, also finds the interval and how many there are.
+#[derive(Debug)]
+pub(crate) struct Intervals {
+    places: [AtomicU64; INTERVALS],
+    /// The words of the buckets that keys without a slot share, one an interval.
+    shared: [AtomicU64; INTERVALS],
+    /// At least as many as there are.
+    taken: AtomicU64,
+    /// The longest that a full bucket of a new key took so far, in word units.
+    longest: AtomicU64,
+}
+
+impl Tag {
+    /// Of what counts no tokens, and of intervals beyond those that are told apart.
+    pub(crate) const NONE: Self = Self(0);
+
+    const fn new(place: usize) -> Self {
+        Self((place as u64) << TAG_SHIFT)
+    }
+
+    /// What tells two fingerprints of one key apart, if anything.
+    pub(crate) const fn between(one: u64, other: u64) -> Option<Self> {
+        let difference = one ^ other;
+        if difference & KEY_BITS == 0 {
+            Some(Self(difference))
+        } else {
+            None
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// From what [`to_bits`](Self::to_bits) gave.
+    #[inline(always)]
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// A fingerprint with this tag, or without it.
+    #[inline(always)]
+    pub(crate) const fn on(self, fingerprint: u64) -> u64 {
+        fingerprint ^ self.0
+    }
+
+    const fn place(self) -> usize {
+        (self.0 >> TAG_SHIFT) as usize
+    }
+}
+
+impl Intervals {
+    pub(crate) fn new() -> Self {
+        Self {
+            places: std::array::from_fn(|_| AtomicU64::new(0)),
+            shared: std::array::from_fn(|_| AtomicU64::new(0)),
+            taken: AtomicU64::new(0),
+            longest: AtomicU64::new(0),
+        }
+    }
+
+    /// The tag of an interval; it gets one if it is new.
+    #[inline(always)]
+    pub(crate) fn tag(&self, interval: u64) -> Tag {
+        let place = Self::first_place(interval);
+        // No interval is zero but that of an unlimited rate, whose place is the first, which has none.
+        if self.places[place].load(Ordering::Acquire) == interval {
+            return Tag::new(place);
+        }
+        self.tag_elsewhere(interval, place)
+    }
+
+    #[inline(always)]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "below the number of places"
+    )]
+    const fn first_place(interval: u64) -> usize {
+        let mixed = interval.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        (mixed >> (u64::BITS - INTERVALS.trailing_zeros())) as usize
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tag_elsewhere(&self, interval: u64, first: usize) -> Tag {
+        if interval == 0 || interval == u64::MAX {
+            return Tag::NONE;
+        }
+        let places = (0..INTERVALS).map(|step| (first + step) % INTERVALS);
+        for place in places.filter(|place| *place > 0) {
+            let mut there = self.places[place].load(Ordering::Acquire);
+            if there == 0 {
+                // Counted before it can be seen. If another comes first, one too many does no harm.
+                self.taken.fetch_add(1, Ordering::Relaxed);
+                let taken = self.places[place].compare_exchange(
+                    0,
+                    interval,
+                    Ordering::AcqRel,
+                    Ordering::Acquire,
+                );
+                there = taken.map_or_else(|there| there, |_| interval);
+            }
+            if there == interval {
+                return Tag::new(place);
+            }
+        }
+        Tag::NONE
+    }
+
+    /// The interval of a tag: zero if it is none, or of none that is known.
+    pub(crate) fn interval(&self, tag: Tag) -> u64 {
+        let place = self.places.get(tag.place());
+        place.map_or(0, |place| place.load(Ordering::Relaxed))
+    }
+
+    /// Whether a slot may have this tag.
+    pub(crate) fn knows(&self, tag: Tag) -> bool {
+        tag == Tag::NONE || self.interval(tag) != 0
+    }
+
+    /// Whether a slot may have another tag than this one.
+    #[inline]
+    pub(crate) fn are_others(&self, tag: Tag) -> bool {
+        self.taken.load(Ordering::Relaxed) > 1 || tag == Tag::NONE
+    }
+
+    /// A slot is about to get this tag. `NONE` differs from every interval, so from now on there are two tags
+    /// at least.
+    pub(crate) fn note(&self, tag: Tag) {
+        if tag == Tag::NONE {
+            self.taken.fetch_max(2, Ordering::Relaxed);
+        }
+    }
+
+    /// The bucket that keys without a slot share at this interval.
+    pub(crate) fn shared(&self, tag: Tag) -> &AtomicU64 {
+        &self.shared[tag.place() % INTERVALS]
+    }
+
+    /// Counts the words of all such buckets from another anchor.
+    pub(crate) fn move_shared(&self, moved: impl Fn(KeyWord) -> KeyWord) {
+        self.shared.iter().for_each(|word| move_word(word, &moved));
+    }
+
+    /// A new key is charged at this pace.
+    pub(crate) fn keep(&self, pace: Pace) {
+        if pace.counts() && pace.capacity > self.longest.load(Ordering::Relaxed) {
+            self.longest.fetch_max(pace.capacity, Ordering::Relaxed);
+        }
+    }
+
+    /// How far behind the latest time another may be and still be out of order, in word units.
+    pub(crate) fn reach(&self) -> u64 {
+        self.longest.load(Ordering::Relaxed).saturating_add(SLACK)
+    }
+
+    /// All of them, each as its tag's bits and itself.
+    pub(crate) fn known(&self) -> impl Iterator<Item = (u64, u64)> {
+        let places = (0..INTERVALS).map(Tag::new);
+        let known = places.map(|tag| (tag.to_bits(), self.interval(tag)));
+        known.filter(|(_, interval)| *interval > 0)
+    }
+
+    /// Gives an interval the tag that it had elsewhere; no if there is no such tag, or it is taken. Nobody else uses
+    /// the table yet.
+    pub(crate) fn restore(&self, tag: Tag, interval: u64) -> bool {
+        let place = self.places.get(tag.place());
+        let Some(place) = place.filter(|_| tag != Tag::NONE && tag.0 & KEY_BITS == 0) else {
+            return false;
+        };
+        if interval == 0 || place.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
+        place.store(interval, Ordering::Relaxed);
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// The words of the buckets that keys without a slot share, each with the bits of its tag.
+    pub(crate) fn shared_words(&self) -> impl Iterator<Item = (u64, KeyWord)> {
+        let tags = (0..INTERVALS).map(Tag::new);
+        tags.map(|tag| {
+            let word = self.shared(tag).load(Ordering::Acquire);
+            (tag.to_bits(), KeyWord(word))
+        })
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_keeps_its_tag_and_those_beyond_have_none() {
+        let intervals = Intervals::new();
+        assert_eq!(intervals.tag(0), Tag::NONE);
+        assert_eq!(intervals.tag(u64::MAX), Tag::NONE);
+        let tags: Vec<_> = (1..2_000).map(|interval| intervals.tag(interval)).collect();
+        let told_apart = tags.iter().filter(|tag| **tag != Tag::NONE).count();
+        assert_eq!(told_apart, INTERVALS - 1);
+        for (interval, tag) in (1..).zip(tags) {
+            assert_eq!(intervals.tag(interval), tag);
+            let known = if tag == Tag::NONE { 0 } else { interval };
+            assert_eq!(intervals.interval(tag), known);
+            let fingerprint = 0x0123_4567_89AB_CDEF;
+            assert_eq!(Tag::between(fingerprint, tag.on(fingerprint)), Some(tag));
+        }
+        assert_eq!(Tag::between(1, 2), None);
+    }
+}
