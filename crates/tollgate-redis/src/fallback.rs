@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::Either;
 use tollgate::breaker::{Admission, BreakerEvent, Circuit, Entry, Trip};
 use tollgate::clock::{Monotonic, Wall};
 use tollgate::{Clock, Decision, Timestamp};
@@ -324,13 +325,12 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         answer
     }
 
-    /// Asks the store, and no other if it fails. What fails is counted.
-    pub(crate) async fn try_ask<'a>(
-        &'a self,
-        checks: &'a [Check<'a>],
-        each: Option<&'a mut Vec<CheckResult>>,
+    /// What came of asking the store, after a failure is counted, or the end of one.
+    pub(crate) fn note_answer(
+        &self,
+        asked: Result<Answer, B::Error>,
     ) -> Result<Answer, (RemoteFailure, B::Error)> {
-        let answer = self.note_failure(self.store.ask(checks, each).await)?;
+        let answer = self.note_failure(asked)?;
         if answer.source != Source::Known {
             self.failures.works();
         }
@@ -342,19 +342,19 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         &self,
         checks: &[Check<'_>],
         mut each: Option<&mut Vec<CheckResult>>,
-    ) -> Answer {
+    ) -> Result<Answer, Infallible> {
         let gate = self.gate(checks);
         let mut probe = Probe::new(&self.circuit, gate);
         let kind = if gate == Gate::Shut {
             self.failures.latest()
         } else {
-            match self.try_ask(checks, each.as_deref_mut()).await {
+            match self.note_answer(self.store.ask(checks, each.as_deref_mut()).await) {
                 Ok(answer) => {
                     if answer.source != Source::Known {
                         probe.is_over();
                         self.works(checks, answer.source);
                     }
-                    return answer;
+                    return Ok(answer);
                 }
                 Err(failed) => {
                     probe.is_over();
@@ -368,7 +368,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
             *each = vec![Ok(Decision::UNLIMITED); checks.len()];
             put_decider(each, &answer);
         }
-        answer
+        Ok(answer)
     }
 
     /// What a check would say by itself while the store fails so.
@@ -407,19 +407,17 @@ fn is_remote(check: &Check<'_>) -> bool {
 impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Backend for Fallback<B, C, W> {
     type Error = Infallible;
 
-    async fn ask<'a>(
+    fn ask<'a>(
         &'a self,
         checks: &'a [Check<'a>],
         each: Option<&'a mut Vec<CheckResult>>,
-    ) -> Result<Answer, Infallible> {
-        Ok(if !checks.iter().any(is_local) {
-            self.ask_store(checks, each).await
-        } else if each.is_none() && checks.iter().all(is_local) {
-            self.local.memory().answer(checks)
-        } else {
+    ) -> impl Future<Output = Result<Answer, Infallible>> + Send + 'a {
+        if checks.iter().any(is_local) {
             // On the heap, so that the future of other requests stays small.
-            Box::pin(self.ask_local_first(checks, each)).await
-        })
+            Either::Left(Box::pin(self.ask_local_first(checks, each)))
+        } else {
+            Either::Right(self.ask_store(checks, each))
+        }
     }
 
     /// A peek neither opens nor closes a circuit.
