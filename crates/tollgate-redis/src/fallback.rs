@@ -253,7 +253,8 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         &self,
         checks: &[Check<'_>],
         gate: Gate,
-        (failure, error): (RemoteFailure, B::Error),
+        failure: RemoteFailure,
+        error: &B::Error,
     ) -> FailureKind {
         let now = self.now();
         self.counts.errors.fetch_add(1, Ordering::Relaxed);
@@ -356,9 +357,9 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
                     }
                     return Ok(answer);
                 }
-                Err(failed) => {
+                Err((failure, error)) => {
                     probe.is_over();
-                    self.fails(checks, gate, failed)
+                    self.fails(checks, gate, failure, &error)
                 }
             }
         };
@@ -456,8 +457,8 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Backend for Fallb
         }
         let there = Part::of(checks, is_remote).checks;
         let given = self.note_failure(self.store.refund(&there, refund).await);
-        Ok(given.unwrap_or_else(|failed| {
-            self.fails(&there, Gate::Open, failed);
+        Ok(given.unwrap_or_else(|(failure, error)| {
+            self.fails(&there, Gate::Open, failure, &error);
             Gift::Lost
         }))
     }

@@ -422,7 +422,7 @@ impl RedisLimiter {
         let fallback = match &self.redis.home {
             Home::Store(fallback) => fallback,
             Home::Memory(fallback) => {
-                let done = fallback.store().act((&self.limit, key), &check, op, at);
+                let done = fallback.store().act(&self.limit, key, &check, op, at);
                 if !matches!(done, Err(StoreError::Limit(_))) {
                     fallback.failures.hear(&done);
                 }

@@ -8,9 +8,9 @@ use tollgate::{Clock, Timestamp};
 use tollgate_engine::backend::Check;
 use tollgate_engine::policy::Counting;
 
-use super::asks::{Asker, Asks, Wants};
+use super::asks::{Asks, Wants};
 use super::estimate::Spoken;
-use super::said::Lent;
+use super::said::{Lent, Lessee};
 use super::{Forgiven, Inner, Lease};
 use crate::error::StoreError;
 
@@ -96,18 +96,18 @@ impl Inner {
         };
         // First of what the store doesn't know of.
         let forgiven = lease.book.forgive(forgiven.tokens());
-        let asks = Asks::new((&lease.book, wants), before, (part, numbers));
+        let asks = Asks::new(&lease.book, wants, before, part, numbers);
         let (holder, number) = match wants {
             // Several may be under way, in any order.
             Wants::Just(_) => (self.holder(&self.passing), 0),
             _ => (self.holder(&lease.holder), lease.book.plans()),
         };
-        let question = asks.question(Asker {
+        let question = asks.question(Lessee {
             holder,
             number,
-            life: self.terms.life,
             spent: owed.as_ref().map_or(0, |owed| numbers.owed(owed)),
             forgiven,
+            ..Lessee::of_nobody(self.terms.life)
         });
         let record = question.record(&numbers);
         let reply = self.store.lease(lease.key.clone(), record, None).await?;
@@ -117,7 +117,7 @@ impl Inner {
         }
         let (least, granted) = (asks.least, asks.granted(&reply, before + self.terms.life));
         lease.resets.store(resets, Ordering::Relaxed);
-        let spent = lease.book.take(self.clock.now(), &granted, (least, hold));
+        let spent = lease.book.take(self.clock.now(), &granted, least, hold);
         let stamp = lease.book.stamp(before);
         Ok(match spent {
             Some((left, estimate)) => Came::Enough(Spoken {
