@@ -274,6 +274,16 @@ impl Passed<'_> {
     }
 }
 
+impl Passed<'_> {
+    /// Holds these permits as well, as shadows are held: beside its own.
+    pub(crate) fn hold(&mut self, permits: Permits) {
+        let Permits { own, shadows } = permits;
+        let all = std::iter::once(own).chain(shadows);
+        let held = all.filter(|pass| !pass.is_empty());
+        self.0.said.permits.shadows.extend(held);
+    }
+}
+
 impl<'f> Deref for Verdict<'f> {
     type Target = Findings<'f>;
 

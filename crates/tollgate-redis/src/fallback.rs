@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::Either;
-use tollgate::breaker::{Admission, BreakerEvent, Circuit, Entry, Trip};
 use tollgate::clock::{Monotonic, Wall};
 use tollgate::{Clock, Decision, Timestamp};
+use tollgate_adaptive::breaker::{Admission, BreakerEvent, Circuit, Entry, Trip};
 use tollgate_engine::backend::{
     Answer, Backend, Check, CheckResult, Clocks, FailureKind, Gift, Limit, Memory, Refund, Source,
     Unavailable,
@@ -27,7 +27,7 @@ mod remote;
 pub use breaker::Breaker;
 pub use event::{FallbackStats, StoreEvent};
 pub use remote::{Extent, RemoteBackend, RemoteFailure};
-pub use tollgate::breaker::State as BreakerState;
+pub use tollgate_adaptive::breaker::State as BreakerState;
 
 use breaker::{Gate, Probe};
 use event::{Counts, Telling};

@@ -6,8 +6,7 @@ use std::task::{Context, Poll, Waker};
 use tollgate::Clock;
 
 use super::Engine;
-use super::gather::{Gathered, Group};
-use super::orders::Held;
+use super::gather::Group;
 use super::turns::Spot;
 use crate::backend::{Backend, Gift, Memory, Refund};
 use crate::facts::Facts;
@@ -49,9 +48,7 @@ impl<B: Backend> Engine<B> {
     /// If the backend couldn't be asked.
     pub async fn forget_async(&self, facts: &Facts<'_>) -> Result<Gift, B::Error> {
         let rules = self.rules.load_full();
-        let mut gathered = Gathered::new();
-        let bounds = (&self.hashers, &self.bounds);
-        gathered.fill((&rules, None), facts, bounds, &self.backend);
+        let gathered = self.gather(self.match_input(&rules, None, facts));
         let mut gift = Gift::Given;
         for group in [&gathered.enforced, &gathered.shadow] {
             gift = gift.max(
@@ -161,10 +158,7 @@ impl<B: Backend> Engine<B> {
     ) -> Result<Gift, B::Error> {
         let rules = self.rules.load_full();
         let orders = self.ordered(&rules);
-        let orders = orders.as_ref().map(Held::in_force);
-        let mut gathered = Gathered::new();
-        let bounds = (&self.hashers, &self.bounds);
-        gathered.fill((&rules, orders), facts, bounds, &self.backend);
+        let gathered = self.gather(self.match_input(&rules, orders.as_ref(), facts));
         let mut gift = Gift::Given;
         for group in [&gathered.enforced, &gathered.shadow] {
             let checks = group.checks.as_slice().iter().copied();

@@ -6,8 +6,6 @@ use std::task::{Context, Poll, Waker};
 use arc_swap::Guard;
 use tollgate::{Clock, Decision};
 
-use super::gather::Gathered;
-use super::orders::Held;
 use super::overload::Entered;
 use super::warm::is_gate;
 use super::{Engine, runs};
@@ -35,10 +33,7 @@ impl<B: Backend> Engine<B> {
     pub fn would_hold(&self, facts: &Facts<'_>) -> bool {
         let rules = self.rules.load_full();
         let orders = self.ordered(&rules);
-        let orders = orders.as_ref().map(Held::in_force);
-        let mut gathered = Gathered::new();
-        let bounds = (&self.hashers, &self.bounds);
-        gathered.fill((&rules, orders), facts, bounds, &self.backend);
+        let gathered = self.gather(self.match_input(&rules, orders.as_ref(), facts));
         if Said::default().settle(&gathered) {
             return false;
         }
@@ -76,10 +71,7 @@ impl<B: Backend> Engine<B> {
         let mut said = Said::default();
         {
             let orders = self.ordered(&rules);
-            let orders = orders.as_ref().map(Held::in_force);
-            let mut gathered = Gathered::new();
-            let bounds = (&self.hashers, &self.bounds);
-            gathered.fill((&rules, orders), facts, bounds, &self.backend);
+            let gathered = self.gather(self.match_input(&rules, orders.as_ref(), facts));
             if !said.settle(&gathered) {
                 let in_line = rules.waits && self.turns.is_any();
                 if !in_line || !self.stands_behind(&mut said, &rules, &gathered) {
@@ -115,10 +107,7 @@ impl<B: Backend> Engine<B> {
     pub async fn left_async(&self, facts: &Facts<'_>) -> Result<Vec<Left>, B::Error> {
         let rules = self.rules.load_full();
         let orders = self.ordered(&rules);
-        let orders = orders.as_ref().map(Held::in_force);
-        let mut gathered = Gathered::new();
-        let bounds = (&self.hashers, &self.bounds);
-        gathered.fill((&rules, orders), facts, bounds, &self.backend);
+        let gathered = self.gather(self.match_input(&rules, orders.as_ref(), facts));
         let mut left = Vec::new();
         let groups = [
             (&gathered.enforced, Mode::Enforce),

@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod counted;
 mod dropped;
 mod ip_keys;
 mod keys_shown;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tollgate::breaker::{Circuit, Entry, Span, Thresholds};
+use tollgate_adaptive::breaker::{Circuit, Entry, Span, Thresholds};
 
 /// When rules that circuit-break stop asking a store, and for how long.
 ///

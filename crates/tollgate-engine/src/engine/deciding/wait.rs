@@ -8,13 +8,12 @@ use std::time::Duration;
 use tollgate::clock::{Clock, Wakeup, sleep_until};
 use tollgate::{Decision, Outcome, Timestamp};
 
-use super::Attempt;
+use super::{Attempt, CombinedRequest};
 use crate::backend::Backend;
 use crate::engine::gather::Gathered;
 use crate::engine::rules::Rules;
 use crate::engine::turns::{Coming, Demand, SOON, Spot, Stand, Standing};
 use crate::engine::{Conditions, Engine};
-use crate::facts::Facts;
 use crate::limits::Answer;
 use crate::policy::Mode;
 use crate::verdict::Said;
@@ -129,7 +128,7 @@ impl<B: Backend> Engine<B> {
     /// Waits and asks, until the request passes, or can't in time.
     pub(super) async fn wait_and_ask(
         &self,
-        facts: &Facts<'_>,
+        request: CombinedRequest<'_>,
         on: Conditions<'_>,
         mut attempt: Attempt,
     ) -> Result<Attempt, B::Error> {
@@ -138,14 +137,14 @@ impl<B: Backend> Engine<B> {
             since: told_at,
             standing: None,
         };
-        while let Some((demand, longest)) = attempt.over {
+        while let Some((demand, longest)) = attempt.tried.over {
             let deadline = waited.since + longest;
-            let told = (attempt.said.decision, attempt.pokes);
+            let told = (attempt.tried.said.decision, attempt.pokes);
             match self.stand(&mut waited, demand, told, deadline) {
                 Stood::InLine => {}
                 Stood::TooLate => break,
                 Stood::QueueFull => {
-                    attempt.said.is_queue_full = true;
+                    attempt.tried.said.is_queue_full = true;
                     break;
                 }
             }
@@ -156,7 +155,7 @@ impl<B: Backend> Engine<B> {
             if !is_its_turn || self.backend.now() > deadline + LATE {
                 break;
             }
-            attempt = self.attempt(facts, on, Some(standing)).await?;
+            attempt = self.attempt(request, on, Some(standing)).await?;
             if attempt.is_outdated {
                 return Ok(attempt);
             }
@@ -167,9 +166,9 @@ impl<B: Backend> Engine<B> {
             tallies.waits.add(now - waited.since);
         }
         match standing {
-            Some(standing) if attempt.said.allowed => {
+            Some(standing) if attempt.tried.said.allowed => {
                 // What another limit has left says nothing of this one.
-                let said = &attempt.said;
+                let said = &attempt.tried.said;
                 let left = if Spot::new(said.limit, said.fingerprint) == standing.spot() {
                     said.decision.remaining
                 } else {
@@ -189,9 +188,10 @@ impl<B: Backend> Engine<B> {
     fn set_wait_of_denied(&self, attempt: &mut Attempt, waited: WaitedInVain) {
         let WaitedInVain { turn, told_at, now } = waited;
         let line = attempt
+            .tried
             .over
             .and_then(|(demand, _)| self.turns.behind(&demand, now));
-        let decision = &mut attempt.said.decision;
+        let decision = &mut attempt.tried.said.decision;
         let rest = decision.wait().saturating_sub(now - told_at);
         let least = match decision.wait() {
             Duration::ZERO => Duration::ZERO,

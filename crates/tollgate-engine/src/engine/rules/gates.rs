@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::shed::Criticality;
+use tollgate_adaptive::shed::Criticality;
 
 use super::{Applied, Draft, PolicyError, Rules, of};
 use crate::backend::Clocks;
