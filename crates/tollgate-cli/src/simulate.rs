@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, FromArgMatches};
-use tollgate::adaptive::NamedLaw;
-use tollgate::adaptive::simulation::Scenario;
+use tollgate_adaptive::NamedLaw;
+use tollgate_adaptive::simulation::Scenario;
 use tollgate_core::{LimitError, Rate};
 
 mod adaptive;

@@ -60,7 +60,6 @@ pub(crate) use decode::names;
 pub use decode::{Decoded, decode};
 pub(crate) use key::path_name;
 pub use key::{asked_key, counter_key, metric_name};
-pub(crate) use verdict::unit_of;
 pub use verdict::{
     Charge, CurrentLimit, Status, StatusCode, charge, drop_replaced, overall, status, tightest,
 };

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::time::Duration;
 
 use crate::address::ClientBits;
 
@@ -494,6 +495,20 @@ impl Unit {
         Self::Month,
         Self::Year,
     ];
+
+    /// The unit of this length.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate_engine::facts::Unit;
+    ///
+    /// assert_eq!(Unit::of(Duration::from_secs(60)), Some(Unit::Minute));
+    /// assert_eq!(Unit::of(Duration::from_secs(61)), None);
+    /// ```
+    pub fn of(length: Duration) -> Option<Self> {
+        let is_as_long = |unit: &Self| Duration::from_secs(unit.seconds()) == length;
+        Self::ALL.into_iter().find(is_as_long)
+    }
 
     /// As envoyproxy/ratelimit's files say it.
     ///

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use tollgate::adaptive::NamedLaw;
 use tollgate::quota::Quota;
-use tollgate::shed::Shares;
 use tollgate::{Algorithm, Rate};
+use tollgate_adaptive::NamedLaw;
+use tollgate_adaptive::shed::Shares;
 
 use crate::document::Span;
 
@@ -560,7 +560,7 @@ pub enum Over {
 /// itself, whatever the key and whether there is a store.
 ///
 /// ```
-/// use tollgate::adaptive::NamedLaw;
+/// use tollgate_adaptive::NamedLaw;
 /// use tollgate_engine::Policy;
 /// use tollgate_engine::document::Format;
 /// use tollgate_engine::policy::Adaptive;
@@ -593,7 +593,7 @@ impl fmt::Display for Adaptive {
 /// Who is shed first when too many run at once: requests whose class may use a smaller part of the limit.
 ///
 /// ```
-/// use tollgate::shed::{Criticality, Shares};
+/// use tollgate_adaptive::shed::{Criticality, Shares};
 /// use tollgate_engine::Policy;
 /// use tollgate_engine::document::Format;
 ///

@@ -6,36 +6,35 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
-use tollgate::Clock;
+use http::header::CONTENT_TYPE;
+use http::{Method, Request, Response, StatusCode, Version};
 use tollgate::concurrency::{Ending, PermitHome};
-use tollgate::shed::{Criticality, Partitions, Shedder};
-use tollgate_http::guard::ending_of;
-use tollgate_http::{DenyReason, Refusal, grpc};
+use tollgate::{Clock, Decision, Outcome};
+use tollgate_adaptive::shed::{Criticality, Partitions, Shedder};
+use tollgate_http::guard::{Denial, Refused, ending_of};
+use tollgate_http::{DenyReason, grpc};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::BoxError;
+use crate::body::ShedBody;
 use crate::layered::{Layered, failed};
 
 mod admits;
-mod body;
 mod future;
 
 pub use admits::{Admits, By};
-pub use body::ShedBody;
 pub use future::ShedFuture;
 
 use future::Means;
 
-/// When it is worth another try, in seconds: nobody knows when there is room, so it is the least that can be said.
-const SOON: u64 = 1;
+/// When it is worth another try: nobody knows when there is room, so it is the least that can be said.
+const SOON: Duration = Duration::from_secs(1);
 
 /// Admits as many requests at once as a [`ConcurrencyLimiter`](tollgate::ConcurrencyLimiter) has room for. Others are answered 503 at
 /// once, with a body of `application/problem+json`; calls of gRPC are `UNAVAILABLE`.
 ///
-/// The limit learns from each request, if it is one that [adapts](tollgate::adaptive): how long the head of its answer took from
+/// The limit learns from each request, if it is one that [adapts](tollgate_adaptive): how long the head of its answer took from
 /// its admission on, and how it went.
 ///
 /// | what came of it | is to the limit | because |
@@ -52,7 +51,7 @@ const SOON: u64 = 1;
 /// ```
 /// use std::sync::Arc;
 /// use axum::{Router, routing::get};
-/// use tollgate::adaptive::{Bounds, Controller, Little};
+/// use tollgate_adaptive::{Bounds, Controller, Little};
 /// use tollgate_tower::ShedLayer;
 ///
 /// let controller = Controller::new(Little::new(Bounds::new(10.0, 200.0)?));
@@ -61,7 +60,7 @@ const SOON: u64 = 1;
 ///     .route("/", get(|| async { "hello" }))
 ///     .layer(ShedLayer::by(limiter));
 /// # let _ = app;
-/// # Ok::<(), tollgate::adaptive::LawError>(())
+/// # Ok::<(), tollgate_adaptive::LawError>(())
 /// ```
 ///
 /// For a client, where what isn't admitted is a [`NoPermit`](tollgate::concurrency::NoPermit), and nothing is sent:
@@ -91,6 +90,7 @@ const SOON: u64 = 1;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct ShedLayer<A> {
     admits: A,
     /// The usual of a service, or of a client, unless it was said.
@@ -117,14 +117,12 @@ impl<A> ShedLayer<A> {
     }
 
     /// What an answer of a status means.
-    #[must_use]
     pub fn by_status(mut self, means: fn(StatusCode) -> Ending) -> Self {
         self.means = Some(means);
         self
     }
 
     /// What those who are refused are told that the limit is called.
-    #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         self.name = name.into();
         self
@@ -139,7 +137,8 @@ impl<A> ShedLayer<A> {
     /// Asks, and calls the service if there is room; or else does what `refuse` says.
     fn ask<S, I, O, E>(
         &self,
-        (service, request): (&S, Request<I>),
+        service: &S,
+        request: Request<I>,
         mut means: Means<E>,
         refuse: impl FnOnce(&Self, &Request<I>, BoxError) -> future::Answer<O, E, A::Home>,
     ) -> ShedFuture<S, I, O, E, A::Home>
@@ -168,7 +167,7 @@ impl<F, C: Clock> ShedLayer<By<Arc<Shedder<C>>, F>> {
     /// use axum::{Router, body::Body, routing::{get, post}};
     /// use http::Request;
     /// use tollgate::ConcurrencyLimiter;
-    /// use tollgate::shed::{Criticality, Shedder};
+    /// use tollgate_adaptive::shed::{Criticality, Shedder};
     /// use tollgate_tower::ShedLayer;
     ///
     /// let shedder = Arc::new(Shedder::new(Arc::new(ConcurrencyLimiter::new(100))));
@@ -202,7 +201,7 @@ impl<F, C: Clock> ShedLayer<By<Arc<Partitions<C>>, F>> {
     /// use axum::body::Body;
     /// use http::Request;
     /// use tollgate::ConcurrencyLimiter;
-    /// use tollgate::shed::Partitions;
+    /// use tollgate_adaptive::shed::Partitions;
     /// use tollgate_tower::ShedLayer;
     ///
     /// let limiter = Arc::new(ConcurrencyLimiter::new(100));
@@ -240,8 +239,7 @@ impl<S, A: Clone> Layer<S> for ShedLayer<A> {
     type Service = Layered<S, Self>;
 
     fn layer(&self, inner: S) -> Layered<S, Self> {
-        let layer = self.clone();
-        Layered { inner, layer }
+        Layered::new(inner, self.clone())
     }
 }
 
@@ -249,8 +247,7 @@ impl<S, A: Clone> Layer<S> for ShedClientLayer<A> {
     type Service = Layered<S, Self>;
 
     fn layer(&self, inner: S) -> Layered<S, Self> {
-        let layer = self.clone();
-        Layered { inner, layer }
+        Layered::new(inner, self.clone())
     }
 }
 
@@ -275,7 +272,7 @@ where
             error: |_| Ending::Dropped,
         };
         let refuse = |layer: &ShedLayer<A>, request: &_, _| Ok(refusal(request, &layer.name));
-        self.layer.ask((&self.inner, request), means, refuse)
+        self.layer.ask(&self.inner, request, means, refuse)
     }
 }
 
@@ -300,32 +297,22 @@ where
             answer: called,
             error: failed,
         };
-        let asked = (&self.inner, request);
-        self.layer.0.ask(asked, means, |_, _, error| Err(error))
+        let (layer, client) = (&self.layer.0, &self.inner);
+        layer.ask(client, request, means, |_, _, error| Err(error))
     }
 }
 
 /// The answer to a request that isn't admitted.
 #[cold]
 fn refusal<I, O, H: PermitHome>(request: &Request<I>, limit: &str) -> Response<ShedBody<O, H>> {
-    let refusal = Refusal {
-        reason: DenyReason::Shed,
-        limit,
-        retry_after: Some(SOON),
+    let decision = Decision::new(Outcome::Denied, 0, 0, SOON, SOON);
+    let denial = Denial::new(DenyReason::Shed, limit, decision);
+    let refused = if is_grpc(request) {
+        Refused::grpc(&denial)
+    } else {
+        Refused::http(&denial)
     };
-    if is_grpc(request) {
-        return grpc_refusal(&refusal);
-    }
-    let mut body = Vec::with_capacity(256);
-    refusal.problem_json(&mut body);
-    let mut response = Response::new(ShedBody::of_refusal(body));
-    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-    let problem = HeaderValue::from_static(Refusal::PROBLEM_TYPE);
-    let fields = response.headers_mut();
-    fields.insert(CONTENT_TYPE, problem);
-    fields.insert(RETRY_AFTER, SOON.into());
-    fields.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
+    crate::future::refusal(refused, ShedBody::of_refusal)
 }
 
 /// Whether it is a call of gRPC: POST over HTTP/2. Anything else that says so reads a status.
@@ -334,20 +321,6 @@ fn is_grpc<I>(request: &Request<I>) -> bool {
     request.method() == Method::POST
         && request.version() >= Version::HTTP_2
         && asked.is_some_and(|asked| grpc::is_call(asked.as_bytes()))
-}
-
-/// By fields alone, as gRPC does.
-fn grpc_refusal<O, H: PermitHome>(refusal: &Refusal<'_>) -> Response<ShedBody<O, H>> {
-    let mut response = Response::new(ShedBody::of_refusal(Vec::new()));
-    let fields = response.headers_mut();
-    fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    grpc::write(refusal, Some(Duration::from_secs(SOON)), |name, value| {
-        // All of them are printable signs.
-        if let Ok(value) = HeaderValue::from_str(value) {
-            fields.insert(name, value);
-        }
-    });
-    response
 }
 
 impl<A: fmt::Debug> fmt::Debug for ShedLayer<A> {

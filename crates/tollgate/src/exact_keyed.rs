@@ -17,11 +17,9 @@ use crate::table::hasher::KeyHasher;
 mod act;
 mod builder;
 mod entry;
-mod held;
 mod kept;
 mod key;
 mod operator;
-mod owned;
 mod shard;
 mod snapshot;
 mod table;
@@ -29,19 +27,19 @@ mod tables;
 mod tier;
 
 pub use builder::{Builder, Settings};
-pub use key::Key;
+pub use key::{Key, OwnedKey, OwnedStoredKey, StoredKey};
 pub use operator::ActiveKey;
-pub use owned::OwnedKey;
 
 pub use crate::snapshot::SnapshotError;
 pub use crate::table::{NoSlot, Stats};
 pub use snapshot::Decoded;
 
-pub(crate) use held::Held;
+pub(crate) use key::Held;
 
-use held::Asks;
+use key::Asks;
+pub(crate) use shard::KeyQuery;
 use shard::Lookup;
-use tables::Tables;
+use tables::{Tables, each};
 
 /// A limit for each key, by any [`Algorithm`], in a table that stores the keys.
 ///
@@ -148,22 +146,6 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
         self.key(key).check_n(cost)
     }
 
-    /// One key, with all verbs. [`Key::at`] puts it under another limit.
-    #[inline]
-    pub fn key<'a, Q>(&'a self, key: &'a Q) -> Key<'a, K, Q, C>
-    where
-        K: Borrow<Q>,
-        Q: Hash + ?Sized,
-    {
-        Key {
-            limiter: self,
-            key,
-            hash: self.hasher.fingerprint(key),
-            tier: None,
-            held: None,
-        }
-    }
-
     /// Decides many requests at once, all at the time of the call, and locks a shard once for those of
     /// it in a row. The decisions replace what `decisions` held, in the same order.
     ///
@@ -204,12 +186,13 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
                 cost,
             )
         });
-        self.tables.check_many(asks, |decision, cost| {
+        let count = |decision: Decision, cost| {
             if cost > 0 {
                 self.counters.count(decision.is_allowed());
             }
             decisions.push(decision);
-        });
+        };
+        each!(&self.tables, table => table.check_many(asks, count));
     }
 
     /// How it counts.
@@ -258,28 +241,16 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     where
         K: Eq + Clone,
     {
-        fn at<'a, K, C: Clock>(
-            limiter: &'a ExactKeyedLimiter<K, C>,
-            (key, hash): (&'a K, u64),
-        ) -> Key<'a, K, K, C> {
-            Key {
-                limiter,
-                key,
-                hash,
-                tier: None,
-                held: None,
-            }
-        }
         // Before anything that was booked is taken back for it.
         self.algorithm().takes(rate)?;
         // Those who are due by now pass as before, and the others by what it is then.
         self.lines.visit_all(|hash, own: &K, state| {
-            state.waits.advance(&at(self, (own, hash)), now);
-            state.waits.unbook_all(&at(self, (own, hash)), now);
+            state.waits.advance(&self.stored(own, hash), now);
+            state.waits.unbook_all(&self.stored(own, hash), now);
         });
         self.tables.set_rate(now, rate)?;
         self.lines
-            .visit_all(|hash, own: &K, state| state.waits.changed(&at(self, (own, hash)), now));
+            .visit_all(|hash, own: &K, state| state.waits.changed(&self.stored(own, hash), now));
         Ok(())
     }
 

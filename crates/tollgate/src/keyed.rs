@@ -18,13 +18,10 @@ mod anchor;
 mod back;
 mod builder;
 mod cache_line;
-mod glance;
 mod intervals;
 mod key;
 mod operator;
-mod owned;
 mod pace;
-mod parts;
 mod rated;
 mod shape;
 mod shard;
@@ -37,11 +34,10 @@ mod together;
 mod word;
 
 pub use builder::{Builder, Settings};
-pub use glance::Glance;
-pub use key::Key;
+pub use key::{FingerprintKey, Key, OwnedKey};
 pub use operator::ActiveKey;
-pub use owned::OwnedKey;
-pub(crate) use parts::KeyParts;
+pub use rated::Glance;
+pub(crate) use rated::RatedKey;
 pub use tiered::{ByKey, OneRate, TierOf};
 pub use together::Together;
 
@@ -49,7 +45,6 @@ pub use crate::snapshot::SnapshotError;
 pub use crate::table::{NoSlot, Stats};
 
 use anchor::Moment;
-use intervals::Tag;
 use pace::{InForce, PaceCell};
 use rated::Rated;
 use slot::ChargeRequest;
@@ -133,7 +128,8 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     where
         T: TierOf<K>,
     {
-        let allowed = self.key(key).admit(1);
+        let fingerprint = self.hasher.fingerprint(key);
+        let allowed = self.admit(fingerprint, self.tier(key), 1);
         self.counters.count(allowed);
         allowed
     }
@@ -154,20 +150,6 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         T: TierOf<K>,
     {
         self.key(key).check_n(cost)
-    }
-
-    /// One key, with all verbs: at the limiter's own rate, or at the tier that the function says which the
-    /// limiter was [built with](Builder::tier_of). [`Key::at`] puts it under another limit.
-    #[inline(always)]
-    pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<'_, C, T>
-    where
-        T: TierOf<K>,
-    {
-        Key {
-            limiter: self,
-            fingerprint: self.hasher.fingerprint(key),
-            tier: self.tier(key),
-        }
     }
 
     /// The tier that the function of the key says, if there is one.
@@ -213,12 +195,11 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
             let found = found.iter().zip(batch);
             decisions.extend(found.map(|(&(fingerprint, place), &(ref key, cost))| {
                 let tier = self.tier(key);
-                let key = Rated {
-                    limiter: self,
+                let key = self.rated(RatedKey {
                     fingerprint,
                     in_force: tier.unwrap_or(own),
                     is_own: tier.is_none(),
-                };
+                });
                 match key.told_to_wait(time, cost) {
                     Some(told) => told,
                     None => key.check_in(place, now, cost),
@@ -240,11 +221,12 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         // Before anything that was booked is taken back for it.
         Algorithm::Gcra.takes(rate)?;
         let now = self.clock.now();
-        let key = |fingerprint| Rated {
-            limiter: self,
-            fingerprint,
-            in_force: self.pace.read(),
-            is_own: true,
+        let key = |fingerprint| {
+            self.rated(RatedKey {
+                fingerprint,
+                in_force: self.pace.read(),
+                is_own: true,
+            })
         };
         // Those who are due by now pass as before, and the others by what it is then.
         self.lines.visit_all(|fingerprint, (), state| {
@@ -275,11 +257,14 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     /// Whether a request passes now. Few instructions matter here, and that what is known stays in
     /// registers: then the processor gets to the next key's lines while it waits for this one's.
     #[inline(always)]
-    fn admit(&self, key: u64, rate: impl FnOnce() -> (Pace, Tag), cost: u64) -> bool {
+    fn admit(&self, key: u64, tier: Option<InForce>, cost: u64) -> bool {
         // Where the lines are doesn't depend on the rate: that and the clock are read while they are on
         // their way.
         let place = self.table.place(key);
-        let (pace, tag) = rate();
+        let (pace, tag) = match tier {
+            Some(InForce { pace, tag, .. }) => (pace, tag),
+            None => self.pace.read_pace(),
+        };
         if self.lines.is_marked(key)
             && let Some(passes) = self.passes_in_turn(key, pace, cost)
         {
@@ -327,12 +312,16 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
             burst: 0,
             tag: self.table.intervals().tag(pace.interval),
         };
-        Rated {
-            limiter: self,
+        self.rated(RatedKey {
             fingerprint,
             in_force,
             is_own: false,
-        }
+        })
+    }
+
+    #[inline]
+    pub(crate) fn rated(&self, key: RatedKey) -> Rated<'_, C, T> {
+        Rated { limiter: self, key }
     }
 
     /// What the policy says about a new key for which there is no slot.

@@ -28,6 +28,9 @@ const ROLES: [&str; 9] = [
     "Stats",
 ];
 
+/// Types that have aliases in several modules, each with the module that it is in.
+const GENERIC: [(&str, &str); 2] = [("clock", "Clocked"), ("key", "KeyHandle")];
+
 type Names = BTreeSet<String>;
 
 /// The words that a type has by the tables: of each column, in each row.
@@ -96,7 +99,7 @@ fn functions() -> BTreeMap<(String, String), Names> {
     let mut files = Vec::new();
     sources(&folder, &mut files);
     let mut known: BTreeMap<_, Names> = BTreeMap::new();
-    let mut clocked = Vec::new();
+    let mut aliases = Vec::new();
     for file in files {
         let within = file.strip_prefix(&folder).expect("a source");
         let module = within.components().next().expect("a name");
@@ -109,10 +112,10 @@ fn functions() -> BTreeMap<(String, String), Names> {
                 owner = implemented(line);
             }
             let alias = line.strip_prefix("pub type ");
-            if let Some((name, _)) = alias.and_then(|alias| alias.split_once('<'))
-                && line.contains("= Clocked<")
-            {
-                clocked.push((module.clone(), name.to_owned()));
+            if let Some((name, _)) = alias.and_then(|alias| alias.split_once('<')) {
+                let is_alias = |generic: &str| line.contains(&format!("= {generic}<"));
+                let generic = GENERIC.iter().find(|(_, generic)| is_alias(generic));
+                aliases.extend(generic.map(|generic| ((module.clone(), name.to_owned()), generic)));
             }
             let public = line.strip_prefix("    pub ").unwrap_or_default();
             let public = public.trim_start_matches("const ").strip_prefix("fn ");
@@ -126,10 +129,14 @@ fn functions() -> BTreeMap<(String, String), Names> {
             }
         }
     }
-    // Builders that keep their settings apart from their clock have what is common to all of those.
-    let common = known[&("clock".to_owned(), "Clocked".to_owned())].clone();
-    for builder in clocked {
-        known.entry(builder).or_default().extend(common.clone());
+    for ((module, name), (home, generic)) in aliases {
+        // What is common to all such types, and what this module adds to its own.
+        for home in [*home, &module] {
+            let common = known.get(&(home.to_owned(), (*generic).to_owned()));
+            let common = common.cloned().unwrap_or_default();
+            let own = known.entry((module.clone(), name.clone())).or_default();
+            own.extend(common);
+        }
     }
     known
 }

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use serde::{Serialize, Serializer};
-use tollgate::adaptive::simulation::{Judged, Limit, Run, Scenario};
-use tollgate::adaptive::{Bounds, LawError, NamedLaw};
+use tollgate_adaptive::simulation::{Judged, Limit, Run, Scenario};
+use tollgate_adaptive::{Bounds, LawError, NamedLaw};
 
 use super::Options;
 use super::plot::Drawing;
@@ -59,7 +59,7 @@ pub struct AdaptiveLine {
 /// let options = Options { scenario: Some("fixed".into()), ..Options::default() };
 /// let report = simulate_adaptive(&options)?;
 /// assert!(report.lines()[0].is_good);
-/// # Ok::<(), tollgate::adaptive::LawError>(())
+/// # Ok::<(), tollgate_adaptive::LawError>(())
 /// ```
 pub fn simulate_adaptive(options: &Options) -> Result<AdaptiveReport, LawError> {
     let is_asked = |name: &str| {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use tollgate::adaptive::simulation::Point;
+use tollgate_adaptive::simulation::Point;
 use tollgate_core::Timestamp;
 
 use super::tally;

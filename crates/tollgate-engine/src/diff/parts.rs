@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use tollgate::Algorithm;
-use tollgate::shed::Criticality;
+use tollgate_adaptive::shed::Criticality;
 
 use super::Kind;
 use crate::envoy::path_name;

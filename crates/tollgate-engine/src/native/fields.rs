@@ -1,7 +1,7 @@
 //! Every field and every word of the native form, once: the decoder knows no others, and the schema is made of these.
 
-use tollgate::adaptive::NamedLaw;
 use tollgate::{Algorithm, OnMissingKey, Timestamp, core::Align};
+use tollgate_adaptive::NamedLaw;
 
 use crate::policy::{Counting, Mode, OnStoreFailure, Unsettled};
 

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use tollgate::quota::{Quota, QuotaError};
-use tollgate::shed::{Criticality, Shares};
 use tollgate::{Algorithm, ConcurrencyLimiter, Rate};
+use tollgate_adaptive::shed::{Criticality, Shares};
 
 use super::LimitPlaces;
 use super::codes;

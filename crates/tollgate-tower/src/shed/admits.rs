@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use http::Request;
 use tollgate::concurrency::{NoPermit, Permit, PermitHome};
-use tollgate::shed::{Criticality, Partitions, Share, Shedder};
 use tollgate::{Clock, ConcurrencyLimiter};
+use tollgate_adaptive::shed::{Criticality, Partitions, Share, Shedder};
 
 /// Gives requests with bodies `I` a permit, or not: a [`ConcurrencyLimiter`], or what divides one ([`By`]).
 ///

@@ -9,7 +9,7 @@ use pin_project_lite::pin_project;
 use tollgate::concurrency::{Ending, Permit, PermitHome};
 use tower_service::Service;
 
-use super::ShedBody;
+use crate::body::ShedBody;
 use crate::layered::{Call, status_of};
 
 pub(super) type Answer<O, E, H> = Result<Response<ShedBody<O, H>>, E>;
@@ -110,7 +110,11 @@ fn answered<O: http_body::Body, H: PermitHome>(
     means: fn(StatusCode) -> Ending,
 ) -> Response<ShedBody<O, H>> {
     permit.tell(means(status_of(&answer)));
-    answer.map(|body| ShedBody::of_service(body, permit))
+    answer.map(|body| {
+        // A body that has nothing to send keeps no place.
+        let permit = (!body.is_end_stream()).then_some(permit);
+        ShedBody::of_service(body, permit)
+    })
 }
 
 impl<S: Service<Request<I>>, I, O, E, H: PermitHome> fmt::Debug for ShedFuture<S, I, O, E, H> {

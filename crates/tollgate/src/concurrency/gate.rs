@@ -365,7 +365,7 @@ impl Gate {
 
 /// So many percent of a limit, rounded down, and one at least if there is any.
 #[inline]
-pub(crate) fn part(limit: u32, percent: u8) -> u32 {
+pub fn part(limit: u32, percent: u8) -> u32 {
     let part = u64::from(limit) * u64::from(percent.min(100)) / 100;
     // No part is more than the whole, so it fits.
     u32::try_from(part)

@@ -1,35 +1,35 @@
-//! One key of an exact-key limiter: the handle, with the verbs.
+//! One key of an exact-key limiter: what its handle holds, what the table does to it, and how it is waited for.
 
 use std::borrow::Borrow;
 use std::fmt;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate_core::{Decision, LimitError, Timestamp, Unbooked};
 
 use super::ExactKeyedLimiter;
-use super::act::{Look, Purpose, Reserve};
-use super::held::{Asks, Held};
-use super::shard::Lookup;
-use crate::acquire::Acquire;
+use super::act::{Allow, Check, Look, Purpose, Reserve};
+use super::shard::{KeyQuery, Lookup};
+use super::tables::{Tables, each};
+use crate::Refused;
+use crate::Tier;
 use crate::cell::Ticket;
 use crate::cell::locked::takes;
 use crate::clock::{Clock, Monotonic};
-use crate::home::sealed::{Home, Lends};
+use crate::home::sealed::Home;
+use crate::key::KeyHandle;
+use crate::key::sealed::{KeyPointer, KeyVerbs};
 use crate::line::meter::Meter;
 use crate::line::places::Id;
 use crate::line::single::Single;
 use crate::line::waiting::Waiting;
 use crate::line::{Post, State};
+use crate::sync::{Mutex, PoisonError};
 use crate::table::NoSlot;
-use crate::{Refused, Reservation, Tier};
 
-mod tickets;
-mod waits;
-
-/// One key of an [`ExactKeyedLimiter`], borrowed and hashed once, with the verbs of a
-/// [`Limiter`](crate::Limiter). Made by [`ExactKeyedLimiter::key`]; [`at`](Self::at) puts it under another
-/// limit.
+/// One key of an [`ExactKeyedLimiter`], which it borrows. Made by [`ExactKeyedLimiter::key`]; [`KeyHandle`] has the
+/// verbs.
 ///
 /// ```
 /// use std::time::Duration;
@@ -44,7 +44,14 @@ mod waits;
 /// assert_eq!(user.reserve(2)?.delay(), Duration::from_secs(12));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Key<'a, K, Q: ?Sized, C: Clock = Monotonic> {
+pub type Key<'a, K, Q, C = Monotonic> = KeyHandle<StoredKey<'a, K, Q, C>>;
+
+/// One key of an [`ExactKeyedLimiter`], which it shares: what it reserves, waits for and holds borrows nothing. Made by
+/// [`ExactKeyedLimiter::key_owned`]; [`KeyHandle`] has the verbs.
+pub type OwnedKey<K, C = Monotonic> = KeyHandle<OwnedStoredKey<K, C>>;
+
+/// A key of a table of keys, which borrows its limiter: what handles of such keys hold.
+pub struct StoredKey<'a, K, Q: ?Sized, C: Clock = Monotonic> {
     pub(super) limiter: &'a ExactKeyedLimiter<K, C>,
     pub(super) key: &'a Q,
     pub(super) hash: u64,
@@ -54,212 +61,51 @@ pub struct Key<'a, K, Q: ?Sized, C: Clock = Monotonic> {
     pub(super) held: Option<&'a Arc<Held>>,
 }
 
-impl<'a, K, Q, C> Key<'a, K, Q, C>
-where
-    K: Borrow<Q>,
-    Q: Eq + ToOwned<Owned = K> + ?Sized,
-    C: Clock,
-{
-    /// Whether one request passes now; it is charged if so.
-    #[must_use = "a request that isn't allowed mustn't pass"]
+/// The same with its limiter shared.
+pub struct OwnedStoredKey<K, C: Clock = Monotonic> {
+    limiter: Arc<ExactKeyedLimiter<K, C>>,
+    key: K,
+    hash: u64,
+    tier: Option<Tier>,
+    pub(crate) held: Option<Arc<Held>>,
+}
+
+impl<K, C: Clock> ExactKeyedLimiter<K, C> {
+    /// One key, with all verbs. [`at`](Key::at) puts it under another limit.
     #[inline]
-    pub fn allow(&self) -> bool {
-        self.allow_n(1)
+    pub fn key<'a, Q>(&'a self, key: &'a Q) -> Key<'a, K, Q, C>
+    where
+        K: Borrow<Q>,
+        Q: Hash + ?Sized,
+    {
+        KeyHandle(self.stored(key, self.hasher.fingerprint(key)))
     }
 
-    /// Whether a request of this cost passes now; it is charged if so.
-    #[must_use = "a request that isn't allowed mustn't pass"]
+    /// One key, as [`key`](Self::key) gives it, for a task of its own.
+    pub fn key_owned<Q>(self: &Arc<Self>, key: &Q) -> OwnedKey<K, C>
+    where
+        K: Borrow<Q>,
+        Q: Hash + ToOwned<Owned = K> + ?Sized,
+    {
+        KeyHandle(OwnedStoredKey {
+            hash: self.hasher.fingerprint(key),
+            limiter: Arc::clone(self),
+            key: key.to_owned(),
+            tier: None,
+            held: None,
+        })
+    }
+
+    /// A key of this hash, under its own limit.
     #[inline]
-    pub fn allow_n(&self, cost: u64) -> bool {
-        let now = self.limiter.clock.now();
-        if let Some(told) = self.told_to_wait(now, cost) {
-            return told.is_allowed();
+    pub(super) fn stored<'a, Q: ?Sized>(&'a self, key: &'a Q, hash: u64) -> StoredKey<'a, K, Q, C> {
+        StoredKey {
+            limiter: self,
+            key,
+            hash,
+            tier: None,
+            held: None,
         }
-        let ask = self.ask(now);
-        let allowed = self.limiter.tables.allow(&ask, self.tier, cost);
-        if cost > 0 {
-            self.limiter.counters.count(allowed);
-        }
-        allowed
-    }
-
-    /// Decides one request, and says how much is left and when to come back.
-    #[inline]
-    pub fn check(&self) -> Decision {
-        self.check_n(1)
-    }
-
-    /// Decides a request of this cost. A cost of 0 peeks.
-    #[inline]
-    pub fn check_n(&self, cost: u64) -> Decision {
-        self.check_at(self.limiter.clock.now(), cost)
-    }
-
-    /// Decides a request of this cost at a time on the limiter's clock.
-    #[inline]
-    pub fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
-        if let Some(told) = self.told_to_wait(now, cost) {
-            return told;
-        }
-        let decision = self.limiter.tables.check(&self.ask(now), self.tier, cost);
-        if cost > 0 {
-            self.limiter.counters.count(decision.is_allowed());
-        }
-        decision
-    }
-
-    /// What is left, without charging anything.
-    pub fn peek(&self) -> Decision {
-        self.check_n(0)
-    }
-
-    /// What is left at a time on the limiter's clock.
-    pub fn peek_at(&self, now: Timestamp) -> Decision {
-        self.check_at(now, 0)
-    }
-
-    /// What a request is told that comes now, if others wait for the key already.
-    #[inline(always)]
-    pub(super) fn told_to_wait(&self, now: Timestamp, cost: u64) -> Option<Decision> {
-        if self.limiter.lines.is_marked(self.hash) {
-            self.told_behind(now, cost)
-        } else {
-            None
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn told_behind(&self, now: Timestamp, cost: u64) -> Option<Decision> {
-        let told = self.behind(now, cost)?;
-        if cost > 0 {
-            self.limiter.counters.count(told.is_allowed());
-        }
-        Some(told)
-    }
-
-    /// Takes `cost` tokens, to be used after the reservation's delay.
-    ///
-    /// # Errors
-    /// [`Refused::Never`] if the cost is above the burst; [`Refused::TooFarAhead`] if it would act
-    /// further ahead than the limiter's longest wait, or than the algorithm can book (a sliding log: one
-    /// window); [`Refused::Blocked`] if the key is blocked; [`Refused::QueueFull`] if it is new and has no room.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tollgate::{Algorithm, ExactKeyedLimiter, Rate, clock::Manual};
-    ///
-    /// let limiter = ExactKeyedLimiter::builder(Rate::per_second(10).burst(1), 100)
-    ///     .algorithm(Algorithm::TokenBucket)
-    ///     .clock(Manual::new())
-    ///     .build()?;
-    /// assert!(limiter.allow("user"));
-    /// let slot = limiter.key("user").reserve(1)?;
-    /// assert_eq!(slot.delay(), Duration::from_millis(100));
-    /// slot.cancel();
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn reserve(&self, cost: u64) -> Result<Reservation<Self>, Refused> {
-        self.reserve_at(self.limiter.clock.now(), cost)
-    }
-
-    /// Takes `cost` tokens at a time on the limiter's clock.
-    ///
-    /// # Errors
-    /// As [`reserve`](Self::reserve).
-    pub fn reserve_at(&self, now: Timestamp, cost: u64) -> Result<Reservation<Self>, Refused> {
-        let ticket = self.reserve_in_turn(now, cost)?;
-        Ok(Reservation::new(*self, ticket))
-    }
-
-    /// Waits for one token, first come first served. Await it, or call
-    /// [`wait_blocking`](Acquire::wait_blocking).
-    pub fn acquire(self) -> Acquire<Self> {
-        self.acquire_n(1)
-    }
-
-    /// Waits for `cost` tokens, first come first served.
-    pub fn acquire_n(self, cost: u64) -> Acquire<Self> {
-        Acquire::new(self, cost)
-    }
-
-    /// Gives the key `tokens` back: a gift, whatever it was charged for, and at most what it has
-    /// spent. A block stays. [`peek`](Self::peek) tells what is left then.
-    ///
-    /// A window uncounts them in the window that is open, a sliding log strikes out the newest hits,
-    /// and a sliding counter takes them off its current window first.
-    ///
-    /// ```
-    /// use tollgate::{Algorithm, ExactKeyedLimiter, Rate, clock::Manual};
-    ///
-    /// let limiter = ExactKeyedLimiter::builder(Rate::per_hour(10), 100)
-    ///     .algorithm(Algorithm::SlidingLog)
-    ///     .clock(Manual::new())
-    ///     .build()?;
-    /// let user = limiter.key("user");
-    /// assert!(user.allow_n(8));
-    /// user.refund(5);
-    /// assert_eq!(user.peek().remaining, 7);
-    /// # Ok::<(), tollgate::LimitError>(())
-    /// ```
-    pub fn refund(&self, tokens: u64) {
-        let limiter = self.limiter;
-        let now = limiter.clock.now();
-        self.refund_in_turn(now, || limiter.tables.gift(&self.ask(now), tokens));
-    }
-
-    /// Takes `tokens` from the key though no request asked for them, at most until it is empty, by the rate
-    /// that it is at. A blocked key is left as it is.
-    ///
-    /// # Errors
-    /// [`NoSlot`] if the key is new and the table is full.
-    ///
-    /// ```
-    /// use tollgate::{Algorithm, ExactKeyedLimiter, Rate, Tier, clock::Manual};
-    ///
-    /// let builder = ExactKeyedLimiter::builder(Rate::per_second(10), 1_000).clock(Manual::new());
-    /// let limiter = builder.build()?;
-    /// let small = Tier::new(Algorithm::Gcra, Rate::per_second(3))?;
-    /// let acme = limiter.key("acme").at(&small)?;
-    /// acme.penalize(100)?;
-    /// assert_eq!(acme.peek().remaining, 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn penalize(&self, tokens: u64) -> Result<(), NoSlot> {
-        let ask = self.ask(self.limiter.clock.now());
-        let done = self.limiter.tables.penalize(&ask, self.tier, tokens);
-        self.limiter.unless_full(done)
-    }
-
-    /// Forgets what the key has spent, and any block.
-    pub fn reset(&self) {
-        let limiter = self.limiter;
-        let now = limiter.clock.now();
-        self.reset_in_turn(now, || limiter.tables.reset(&self.ask(now)));
-    }
-
-    /// Refuses the key everything for this long, whatever its rate: checks, reservations and waits.
-    /// A block is never shortened, and no flood of other keys can push it out. What the key had
-    /// spent before runs on meanwhile.
-    ///
-    /// # Errors
-    /// [`NoSlot`] if the key is new and the table is full, with the part that is kept for blocks.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tollgate::{ExactKeyedLimiter, Rate};
-    ///
-    /// let limiter = ExactKeyedLimiter::new(Rate::per_second(1_000), 100);
-    /// limiter.key("203.0.113.7").block_for(Duration::from_secs(3600))?;
-    /// assert!(!limiter.allow("203.0.113.7"));
-    /// # Ok::<(), tollgate::exact_keyed::NoSlot>(())
-    /// ```
-    pub fn block_for(&self, duration: Duration) -> Result<(), NoSlot> {
-        let now = self.limiter.clock.now();
-        let done = self.limiter.tables.block(&self.ask(now), duration);
-        // Those who wait are refused too.
-        self.improve(now, || ());
-        self.limiter.unless_full(done)
     }
 }
 
@@ -296,16 +142,147 @@ impl<'a, K, Q: ?Sized, C: Clock> Key<'a, K, Q, C> {
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     #[inline]
-    pub fn at(self, tier: &'a Tier) -> Result<Self, LimitError> {
-        self.limiter.tables.expect(tier)?;
-        Ok(Self {
-            tier: Some(tier),
-            ..self
-        })
+    pub fn at(&self, tier: &'a Tier) -> Result<Self, LimitError> {
+        self.0.limiter.tables.expect(tier)?;
+        let tier = Some(tier);
+        Ok(Self(StoredKey { tier, ..self.0 }))
+    }
+}
+
+impl<K: Eq + Clone, C: Clock> OwnedKey<K, C> {
+    /// The same key under another limit, as [`Key::at`].
+    ///
+    /// # Errors
+    /// [`LimitError::OtherAlgorithm`] if the tier was made for another algorithm than this limiter's.
+    pub fn at(&self, tier: &Tier) -> Result<Self, LimitError> {
+        self.0.limiter.tables.expect(tier)?;
+        Ok(Self(OwnedStoredKey {
+            tier: Some(tier.clone()),
+            ..self.0.clone()
+        }))
+    }
+}
+
+impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> KeyPointer for StoredKey<'_, K, Q, C> {
+    type Key<'a>
+        = Self
+    where
+        Self: 'a;
+
+    fn key(&self) -> Self {
+        *self
+    }
+
+    #[inline]
+    fn allow(&self, cost: u64) -> bool {
+        let now = self.limiter.clock.now();
+        if let Some(told) = self.told_to_wait(now, cost) {
+            return told.is_allowed();
+        }
+        let ask = self.ask(now);
+        let allowed =
+            each!(&self.limiter.tables, table => table.act(&ask, self.tier, &Allow(cost)));
+        if cost > 0 {
+            self.limiter.counters.count(allowed);
+        }
+        allowed
+    }
+
+    fn nap_until(&self, at: Timestamp) {
+        self.limiter.clock.nap_until(at);
+    }
+}
+
+impl<K: Eq + Clone, C: Clock> KeyPointer for OwnedStoredKey<K, C> {
+    type Key<'a>
+        = StoredKey<'a, K, K, C>
+    where
+        Self: 'a;
+
+    fn key(&self) -> StoredKey<'_, K, K, C> {
+        StoredKey {
+            tier: self.tier.as_ref(),
+            held: self.held.as_ref(),
+            ..self.limiter.stored(&self.key, self.hash)
+        }
+    }
+
+    fn allow(&self, cost: u64) -> bool {
+        self.key().allow(cost)
+    }
+
+    fn nap_until(&self, at: Timestamp) {
+        self.limiter.clock.nap_until(at);
+    }
+}
+
+impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> KeyVerbs for StoredKey<'_, K, Q, C> {
+    #[inline]
+    fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
+        if let Some(told) = self.told_to_wait(now, cost) {
+            return told;
+        }
+        let decision = each!(&self.limiter.tables, table => table.act(&self.ask(now), self.tier, &Check(cost)));
+        if cost > 0 {
+            self.limiter.counters.count(decision.is_allowed());
+        }
+        decision
+    }
+
+    fn refund(&self, tokens: u64) {
+        let now = self.shows();
+        self.refund_in_turn(
+            now,
+            || each!(&self.limiter.tables, table => table.gift(&self.ask(now), tokens)),
+        );
+    }
+
+    fn penalize(&self, tokens: u64) -> Result<(), NoSlot> {
+        let ask = self.ask(self.shows());
+        let done = each!(&self.limiter.tables, table => table.penalize(&ask, self.tier, tokens));
+        self.limiter.unless_full(done)
+    }
+
+    fn reset(&self) {
+        let now = self.shows();
+        self.reset_in_turn(
+            now,
+            || each!(&self.limiter.tables, table => table.reset(&self.ask(now))),
+        );
+    }
+
+    fn block_for(&self, duration: Duration) -> Result<(), NoSlot> {
+        let now = self.shows();
+        let done = each!(&self.limiter.tables, table => table.block(&self.ask(now), duration));
+        // Those who wait are refused too.
+        self.improve(now, || ());
+        self.limiter.unless_full(done)
+    }
+}
+
+impl<'a, K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'a, K, Q, C> {
+    /// What a request is told that comes now, if others wait for the key already.
+    #[inline(always)]
+    fn told_to_wait(&self, now: Timestamp, cost: u64) -> Option<Decision> {
+        if self.limiter.lines.is_marked(self.hash) {
+            self.told_behind(now, cost)
+        } else {
+            None
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn told_behind(&self, now: Timestamp, cost: u64) -> Option<Decision> {
+        let told = self.behind(now, cost)?;
+        if cost > 0 {
+            self.limiter.counters.count(told.is_allowed());
+        }
+        Some(told)
     }
 
     /// What the table is asked for, to find the key.
-    pub(super) fn ask(&self, now: Timestamp) -> Lookup<'a, Q> {
+    fn ask(&self, now: Timestamp) -> Lookup<'a, Q> {
         Lookup {
             key: self.key,
             hash: self.hash,
@@ -321,30 +298,278 @@ impl<'a, K, Q: ?Sized, C: Clock> Key<'a, K, Q, C> {
             ..self.ask(now)
         }
     }
+
+    fn is_same(&self) -> impl Fn(&K) -> bool + use<'a, K, Q, C> {
+        let key = self.key;
+        move |known: &K| key.is_key(known)
+    }
 }
 
-impl<K, Q: ?Sized, C: Clock> Clone for Key<'_, K, Q, C> {
+/// Charges that can be given back: taken now, or held as estimates until they are settled.
+impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'_, K, Q, C> {
+    pub(crate) fn clock(&self) -> &C {
+        &self.limiter.clock
+    }
+
+    /// Charges the cost now, or says why not.
+    pub(crate) fn take(&self, now: Timestamp, cost: u64) -> Result<Ticket, Decision> {
+        let booked = self.book_in_turn(now, cost, Duration::ZERO);
+        self.limiter.counters.count(booked.is_ok());
+        booked.map_err(|refused| *refused.decision())
+    }
+
+    /// Charges an estimate, which is out until it is settled or its time is over.
+    pub(crate) fn hold(
+        &self,
+        now: Timestamp,
+        cost: u64,
+        until: Timestamp,
+    ) -> Result<Ticket, Decision> {
+        if let Some(told) = self.told_to_wait(now, cost)
+            && !told.is_allowed()
+        {
+            return Err(told);
+        }
+        let act = Reserve {
+            cost,
+            patience: Duration::ZERO,
+        };
+        let ask = self.ask(now);
+        let held = each!(&self.limiter.tables, table => table.hold(&ask, self.tier, &act, until));
+        self.limiter.counters.count(held.is_ok());
+        held.map_err(Unbooked::decision)
+    }
+
+    /// Ends a charge or an estimate, of which `spent` was spent.
+    pub(crate) fn settle(&self, now: Timestamp, ticket: &Ticket, spent: u64) {
+        match ticket {
+            Ticket::HeldEntry(_) | Ticket::HeldShared(_) => {
+                self.improve(now, || self.settle_hold(now, ticket, spent));
+            }
+            // Nothing to keep track of: the key isn't limited, or the request came to nothing.
+            _ if spent == 0 => self.give_back_in_turn(now, ticket),
+            _ => {}
+        }
+    }
+
+    fn settle_hold(&self, now: Timestamp, ticket: &Ticket, spent: u64) {
+        let ask = self.ask(now);
+        each!(&self.limiter.tables, table => table.settle(&ask, ticket, spent));
+    }
+
+    /// Lets an estimate be out for longer.
+    pub(crate) fn prolong(&self, ticket: &mut Ticket, until: Timestamp) {
+        let ask = self.ask(self.shows());
+        each!(&self.limiter.tables, table => table.prolong(&ask, ticket, until));
+    }
+
+    /// Charges a cost that is known late, as a debt.
+    pub(crate) fn charge_late(&self, now: Timestamp, cost: u64) {
+        let ask = self.ask(now);
+        each!(&self.limiter.tables, table => table.penalize(&ask, self.tier, cost));
+    }
+}
+
+impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> Post for StoredKey<'_, K, Q, C> {
+    type Waits = Single<Asks>;
+
+    fn clock(&self) -> &dyn Clock {
+        &self.limiter.clock
+    }
+
+    fn visit<T>(
+        &self,
+        present: Option<Id>,
+        change: impl FnOnce(&mut State<Self::Waits>) -> T,
+    ) -> T {
+        let (key, own) = ((self.hash, self.is_same()), || self.key.to_key());
+        self.limiter.lines.visit(key, own, present, change)
+    }
+
+    fn advance(&self, waits: &mut Self::Waits, now: Timestamp) {
+        waits.advance(self, now);
+    }
+
+    fn leave(&self, waits: &mut Self::Waits, now: Timestamp, id: Id) {
+        waits.leave(self, now, id);
+    }
+
+    fn gone(&self) {
+        self.waiting().leave();
+    }
+}
+
+impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> Meter for StoredKey<'_, K, Q, C> {
+    type Terms = Asks;
+
+    fn look(&self, asks: &Asks, now: Timestamp, cost: u64) -> Decision {
+        let (ask, look) = (self.ask_in_turn(now), Look(cost, Purpose::Ask));
+        each!(&self.limiter.tables, table => table.act(&ask, asks.tier.as_ref(), &look))
+    }
+
+    fn book(
+        &self,
+        asks: &Asks,
+        now: Timestamp,
+        cost: u64,
+        patience: Duration,
+    ) -> Result<Ticket, Refused> {
+        let (ask, tier) = (self.ask_in_turn(now), asks.tier.as_ref());
+        let booked = match &asks.held {
+            None => {
+                let patience = patience.min(self.longest_booking());
+                let act = Reserve { cost, patience };
+                each!(&self.limiter.tables, table => table.reserve(&ask, tier, &act))
+            }
+            // An estimate is held from when it may be used: nobody knows how long before that others hold theirs.
+            Some(held) => {
+                let (patience, until) = (Duration::ZERO, held.until(now));
+                let act = Reserve { cost, patience };
+                let taken =
+                    each!(&self.limiter.tables, table => table.hold(&ask, tier, &act, until));
+                taken.inspect(|ticket| held.put(*ticket, until))
+            }
+        };
+        booked.map_err(|unbooked| match unbooked {
+            Unbooked::TooFarAhead(decision) => Refused::TooFarAhead(decision),
+            Unbooked::Refused(decision) => Refused::from_decision(decision),
+        })
+    }
+
+    fn longest_booking(&self) -> Duration {
+        self.limiter.longest_wait
+    }
+
+    fn give_back(&self, _asks: &Asks, now: Timestamp, ticket: &Ticket) {
+        let ask = self.ask(now);
+        match ticket {
+            Ticket::HeldEntry(_) | Ticket::HeldShared(_) => self.settle_hold(now, ticket, 0),
+            ticket => each!(&self.limiter.tables, table => table.give_back(&ask, ticket)),
+        }
+    }
+
+    fn unbook(&self, _asks: &Asks, now: Timestamp, ticket: &Ticket) -> bool {
+        let ask = self.ask(now);
+        each!(&self.limiter.tables, table => table.unbook(&ask, ticket))
+    }
+
+    fn books_ahead(&self, asks: &Asks) -> bool {
+        // An estimate is held from when it may be used.
+        asks.held.is_none()
+    }
+
+    fn shows(&self) -> Timestamp {
+        self.limiter.clock.now()
+    }
+
+    fn is_blocked(&self, now: Timestamp) -> bool {
+        each!(&self.limiter.tables, table => table.is_blocked(&self.ask(now)))
+    }
+
+    fn takes(&self, asks: &Asks, tokens: u128) -> Duration {
+        let tables = &self.limiter.tables;
+        match &asks.tier {
+            Some(tier) => takes(tables.algorithm(), tier.rate(), tokens),
+            None => tables.own_rate().map_or(Duration::ZERO, |rate| {
+                takes(tables.algorithm(), rate, tokens)
+            }),
+        }
+    }
+}
+
+impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> Home for StoredKey<'_, K, Q, C> {
+    fn terms(&self) -> Asks {
+        Asks {
+            tier: self.tier.cloned(),
+            held: self.held.cloned(),
+        }
+    }
+
+    fn waiting(&self) -> &Waiting {
+        &self.limiter.waiting
+    }
+
+    fn see(&self, now: Timestamp, cost: u64) -> Decision {
+        let (ask, look) = (self.ask(now), Look(cost, Purpose::See));
+        each!(&self.limiter.tables, table => table.act(&ask, self.tier, &look))
+    }
+
+    fn visit_if_any<T>(&self, change: impl FnOnce(&mut State<Self::Waits>) -> T) -> Option<T> {
+        let key = (self.hash, self.is_same());
+        self.limiter.lines.visit_if_any(key, change)
+    }
+}
+
+/// On which terms a key is asked, kept of each that waits.
+#[derive(Clone, Debug, Default)]
+pub struct Asks {
+    /// None stands for the limiter's own rate, or what its function says of the key.
+    pub(super) tier: Option<Tier>,
+    /// Where to put what is held; none if it is charged.
+    pub(super) held: Option<Arc<Held>>,
+}
+
+/// What one waiter holds since its turn came.
+#[derive(Debug)]
+pub(crate) struct Held {
+    longest: Duration,
+    /// Locked under the lock of a line, or under none, and nothing is locked under it.
+    taken: Mutex<Option<(Ticket, Timestamp)>>,
+}
+
+impl Held {
+    /// Nothing so far; what is taken may be out for so long.
+    pub(crate) fn new(longest: Duration) -> Self {
+        Self {
+            longest,
+            taken: Mutex::new(None),
+        }
+    }
+
+    /// How long what is taken at this time may be out.
+    fn until(&self, now: Timestamp) -> Timestamp {
+        now + self.longest
+    }
+
+    fn put(&self, ticket: Ticket, until: Timestamp) {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        *taken = Some((ticket, until));
+    }
+
+    pub(crate) fn take(&self) -> Option<(Ticket, Timestamp)> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.take()
+    }
+}
+
+impl<K, Q: ?Sized, C: Clock> Clone for StoredKey<'_, K, Q, C> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<K, Q: ?Sized, C: Clock> Copy for Key<'_, K, Q, C> {}
+impl<K, Q: ?Sized, C: Clock> Copy for StoredKey<'_, K, Q, C> {}
 
-impl<K, Q: ?Sized, C: Clock> fmt::Debug for Key<'_, K, Q, C> {
+impl<K: Clone, C: Clock> Clone for OwnedStoredKey<K, C> {
+    fn clone(&self) -> Self {
+        Self {
+            limiter: Arc::clone(&self.limiter),
+            key: self.key.clone(),
+            hash: self.hash,
+            tier: self.tier.clone(),
+            held: self.held.clone(),
+        }
+    }
+}
+
+impl<K, Q: ?Sized, C: Clock> fmt::Debug for StoredKey<'_, K, Q, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Key").finish_non_exhaustive()
     }
 }
 
-impl<'a, K, Q, C> Key<'a, K, Q, C>
-where
-    K: Borrow<Q>,
-    Q: Eq + ?Sized,
-    C: Clock,
-{
-    fn is_same(&self) -> impl Fn(&K) -> bool + use<'a, K, Q, C> {
-        let key = self.key;
-        move |known: &K| known.borrow() == key
+impl<K, C: Clock> fmt::Debug for OwnedStoredKey<K, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnedKey").finish_non_exhaustive()
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::ExactKeyedLimiter;
+use super::tables::{Tables, each};
 use crate::clock::Clock;
 use crate::table::{NoSlot, Stats};
 
@@ -80,13 +81,13 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     pub fn memory_bound(&self) -> usize {
-        self.tables.memory_bound()
+        each!(&self.tables, table => table.memory_bound())
     }
 
     /// What was counted so far. Keys never move, so `moved` and `stashed` stay 0.
     pub fn stats(&self) -> Stats {
         let (allowed, denied) = self.counters.sums();
-        let (work, overflowed) = self.tables.work();
+        let (work, overflowed) = each!(&self.tables, table => table.work());
         Stats {
             allowed,
             denied,

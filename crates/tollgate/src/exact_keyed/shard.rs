@@ -86,6 +86,24 @@ pub(super) struct Lookup<'a, Q: ?Sized> {
     pub(super) clock: Timestamp,
 }
 
+/// What keys of this type are looked up by: themselves, or what they borrow as.
+pub trait KeyQuery<K> {
+    fn is_key(&self, key: &K) -> bool;
+
+    fn to_key(&self) -> K;
+}
+
+impl<K: Borrow<Q>, Q: Eq + ToOwned<Owned = K> + ?Sized> KeyQuery<K> for Q {
+    #[inline]
+    fn is_key(&self, key: &K) -> bool {
+        key.borrow() == self
+    }
+
+    fn to_key(&self) -> K {
+        self.to_owned()
+    }
+}
+
 /// Which limit a key is asked under.
 #[derive(Debug)]
 pub(super) enum Under<'a, K, A> {
@@ -186,18 +204,13 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// Puts a question to the key's state, which is stored if it is new and was charged.
     #[inline]
-    pub(super) fn act<Q, T>(
+    pub(super) fn act<T: Act<A>>(
         &mut self,
-        ask: &Lookup<'_, Q>,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         under: &Under<'_, K, A>,
         act: &T,
         need: Need,
-    ) -> Answer<T::Answer>
-    where
-        K: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = K> + ?Sized,
-        T: Act<A>,
-    {
+    ) -> Answer<T::Answer> {
         self.follow_some();
         if !act.looks() {
             self.latest.pass(ask.now);
@@ -216,18 +229,14 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     #[inline]
-    fn act_on<Q, T>(
+    fn act_on<T: Act<A>>(
         &mut self,
         slot: u32,
-        ask: &Lookup<'_, Q>,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         under: &Under<'_, K, A>,
         act: &T,
         need: Need,
-    ) -> Answer<T::Answer>
-    where
-        Q: ToOwned<Owned = K> + ?Sized,
-        T: Act<A>,
-    {
+    ) -> Answer<T::Answer> {
         if let Some((blocked, birth)) = self.blocked(slot, ask.now, under, act.looks()) {
             let told = act.retold(act.refused(blocked), |cost, blocked| {
                 self.told_behind_a_block(slot, ask.now, cost, blocked)
@@ -259,17 +268,13 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// Asks a fresh state, and stores it if it was charged.
     #[cold]
-    fn act_on_new<Q, T>(
+    fn act_on_new<T: Act<A>>(
         &mut self,
-        ask: &Lookup<'_, Q>,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         under: &Under<'_, K, A>,
         act: &T,
         need: Need,
-    ) -> Answer<T::Answer>
-    where
-        Q: ToOwned<Owned = K> + ?Sized,
-        T: Act<A>,
-    {
+    ) -> Answer<T::Answer> {
         let now = ask.now.max(self.high_water);
         let (mut key, mut tier, mut origin) = (None, None, Origin::Own);
         match under {
@@ -278,7 +283,7 @@ impl<K, A: Kept> Shard<K, A> {
                 origin = Origin::Given;
             }
             Under::Own(rate_of) | Under::Present(rate_of) if !rate_of.is_none() => {
-                let owned = ask.key.to_owned();
+                let owned = ask.key.to_key();
                 tier = rate_of.tier(&owned);
                 key = Some(owned);
             }
@@ -295,7 +300,7 @@ impl<K, A: Kept> Shard<K, A> {
         }
         let birth = self.insert(New {
             // A call into the caller's code, before anything is half done.
-            key: key.unwrap_or_else(|| ask.key.to_owned()),
+            key: key.unwrap_or_else(|| ask.key.to_key()),
             hash: ask.hash,
             ledger,
             tier,
@@ -308,11 +313,7 @@ impl<K, A: Kept> Shard<K, A> {
     /// The key's slot, with its state carried over to the limit in force.
     // Always inlined: on the way of every check, whoever else calls it.
     #[inline(always)]
-    fn find<Q>(&mut self, ask: &Lookup<'_, Q>) -> Option<u32>
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+    fn find(&mut self, ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>) -> Option<u32> {
         let slot = self.find_as_it_is(ask)?;
         self.keep_out(slot, ask.now);
         Some(slot)
@@ -320,17 +321,13 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// The same, with what is out as it was kept so far.
     #[inline]
-    fn find_as_it_is<Q>(&mut self, ask: &Lookup<'_, Q>) -> Option<u32>
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+    fn find_as_it_is(&mut self, ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>) -> Option<u32> {
         self.keep_pace(ask.clock);
         let entries = &self.entries;
         let is = |slot| {
             entries
                 .get(slot)
-                .is_some_and(|entry| entry.key.borrow() == ask.key)
+                .is_some_and(|entry| ask.key.is_key(&entry.key))
         };
         let slot = self.index.find(tag(ask.hash), is)?;
         self.follow(slot);

@@ -122,7 +122,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     }
 }
 
-impl<K: Hash + Eq> Builder<K> {
+impl<K: Hash + Eq + Clone> Builder<K> {
     /// Builds it on the default clock with the keys of a file that [`ExactKeyedLimiter::snapshot`]
     /// wrote. The rest is as on a clock that was given.
     ///
@@ -137,7 +137,7 @@ impl<K: Hash + Eq> Builder<K> {
     }
 }
 
-impl<K: Hash + Eq, C: Clock> Builder<K, C> {
+impl<K: Hash + Eq + Clone, C: Clock> Builder<K, C> {
     /// Builds it with the keys of a file that [`ExactKeyedLimiter::snapshot`] wrote, as they are
     /// after the time that has passed since by the wall clock. A wall clock that went back counts as
     /// no time passed. `decode` makes a key of the bytes that it was encoded as.
@@ -306,7 +306,7 @@ struct Section<'a> {
 
 impl Section<'_> {
     /// Stores what is still active of its keys.
-    fn load<K: Hash + Eq, A: Kept>(
+    fn load<K: Hash + Eq + Clone, A: Kept>(
         mut self,
         table: &Table<K, A>,
         file: &mut SnapshotReader,
@@ -352,7 +352,7 @@ impl Section<'_> {
     }
 
     /// The next key, if it is active still and of use.
-    fn key<K: Hash + Eq, A: Kept>(
+    fn key<K: Hash + Eq + Clone, A: Kept>(
         &self,
         table: &Table<K, A>,
         file: &mut SnapshotReader,

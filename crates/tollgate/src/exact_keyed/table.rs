@@ -1,6 +1,5 @@
 //! All shards of one limiter and one algorithm, with the policy at the cap.
 
-use std::borrow::Borrow;
 use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Timestamp, Unbooked};
@@ -8,10 +7,9 @@ use tollgate_core::{Decision, Outcome, Timestamp, Unbooked};
 use super::act::{Act, Check, Penalize, Reserve};
 use super::entry::Entry;
 use super::kept::Kept;
-use super::shard::{Answer, Lookup, NOBODY, Need, New, NotRestored, Shard, Under, Work};
+use super::shard::{Answer, KeyQuery, Lookup, NOBODY, Need, New, NotRestored, Shard, Under, Work};
 use super::tier::RateOf;
 use crate::cell::Ticket;
-use crate::holds::HoldId;
 use crate::shards::Shards;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, PoisonError};
 use crate::{AtCap, Tier};
@@ -80,11 +78,7 @@ impl<K, A: Kept> Table<K, A> {
     }
 
     /// Whether a key is blocked.
-    pub(super) fn is_blocked<Q>(&self, ask: &Lookup<'_, Q>) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+    pub(super) fn is_blocked(&self, ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>) -> bool {
         self.shard(ask.hash).is_blocked(&self.local(ask))
     }
 
@@ -104,24 +98,21 @@ impl<K, A: Kept> Table<K, A> {
 
     /// Puts a question to a key's state, or to what stands for it at the cap.
     #[inline]
-    pub(super) fn act<Q, T>(&self, ask: &Lookup<'_, Q>, tier: Option<&Tier>, act: &T) -> T::Answer
-    where
-        K: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = K> + ?Sized,
-        T: Act<A>,
-    {
+    pub(super) fn act<T: Act<A>>(
+        &self,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
+        tier: Option<&Tier>,
+        act: &T,
+    ) -> T::Answer {
         self.act_on(ask, tier, act).0
     }
 
     /// Decides requests in their order, and locks a shard once for those of it in a row.
-    pub(super) fn check_many<'q, Q>(
+    pub(super) fn check_many<'q, Q: KeyQuery<K> + ?Sized + 'q>(
         &self,
         requests: impl Iterator<Item = (Lookup<'q, Q>, u64)>,
         mut each: impl FnMut(Decision, u64),
-    ) where
-        K: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = K> + ?Sized + 'q,
-    {
+    ) {
         let (under, need) = (Under::Own(&self.rate_of), self.need());
         let mut held: Option<(usize, MutexGuard<'_, Shard<K, A>>)> = None;
         for (ask, cost) in requests {
@@ -151,16 +142,12 @@ impl<K, A: Kept> Table<K, A> {
         }
     }
 
-    pub(super) fn reserve<Q>(
+    pub(super) fn reserve(
         &self,
-        ask: &Lookup<'_, Q>,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         tier: Option<&Tier>,
         act: &Reserve,
-    ) -> Result<Ticket, Unbooked>
-    where
-        K: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    ) -> Result<Ticket, Unbooked> {
         let (booked, birth, now) = self.act_on(ask, tier, act);
         booked.map(|booked| Ticket::Entry {
             at: ask.now + (booked.at() - now),
@@ -170,17 +157,13 @@ impl<K, A: Kept> Table<K, A> {
     }
 
     /// Takes an estimate now, which is kept track of until it is settled, or over.
-    pub(super) fn hold<Q>(
+    pub(super) fn hold(
         &self,
-        ask: &Lookup<'_, Q>,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         tier: Option<&Tier>,
         act: &Reserve,
         until: Timestamp,
-    ) -> Result<Ticket, Unbooked>
-    where
-        K: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    ) -> Result<Ticket, Unbooked> {
         let under = self.under(tier);
         let (mut shard, local) = self.enter(ask);
         let (booked, birth) = match shard.act(&local, &under, act, self.need()) {
@@ -213,20 +196,60 @@ impl<K, A: Kept> Table<K, A> {
     }
 
     /// Ends a hold of which so much was spent.
-    pub(super) fn settle<Q>(&self, ask: &Lookup<'_, Q>, id: HoldId, spent: u64)
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        self.shard(ask.hash)
-            .settle_hold(&self.local(ask), id, spent);
+    pub(super) fn settle(
+        &self,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
+        ticket: &Ticket,
+        spent: u64,
+    ) {
+        match *ticket {
+            Ticket::HeldEntry(id) => {
+                let mut shard = self.shard(ask.hash);
+                shard.settle_hold(&self.local(ask), id, spent);
+            }
+            Ticket::HeldShared(id) => {
+                let shared = &mut *lock(&self.shared.0);
+                let local = self.local(ask);
+                shared.keep_pace(local.clock);
+                let held = (local.now, id, spent);
+                shared
+                    .holds
+                    .settle(&mut shared.ledger, &shared.counted_by, held);
+            }
+            _ => {}
+        }
     }
 
-    pub(super) fn give_back<Q>(&self, ask: &Lookup<'_, Q>, ticket: &Ticket)
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+    /// Prolongs a hold.
+    pub(super) fn prolong(
+        &self,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
+        ticket: &mut Ticket,
+        until: Timestamp,
+    ) {
+        match ticket {
+            Ticket::HeldEntry(id) => {
+                let until = self.local_time(until);
+                let mut shard = self.shard(ask.hash);
+                shard.prolong_hold(&self.local(ask), id, until);
+            }
+            Ticket::HeldShared(id) => {
+                let shared = &mut *lock(&self.shared.0);
+                let local = self.local(ask);
+                shared.keep_pace(local.clock);
+                let ledger = &mut shared.ledger;
+                shared
+                    .holds
+                    .pass_time(ledger, &shared.counted_by, local.now);
+                if let Some(new) = shared.holds.prolong(*id, self.local_time(until)) {
+                    *id = new;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn give_back(&self, ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>, ticket: &Ticket) {
         let Ticket::Entry { booked, birth, .. } = ticket else {
             return;
         };
@@ -246,11 +269,11 @@ impl<K, A: Kept> Table<K, A> {
     }
 
     /// Takes back the latest charge of a key as if it had never been made; false if it isn't the latest.
-    pub(super) fn unbook<Q>(&self, ask: &Lookup<'_, Q>, ticket: &Ticket) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+    pub(super) fn unbook(
+        &self,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
+        ticket: &Ticket,
+    ) -> bool {
         let (booked, birth) = match ticket {
             Ticket::Entry { booked, birth, .. } => (booked, *birth),
             Ticket::Free(_) => return true,
@@ -264,29 +287,22 @@ impl<K, A: Kept> Table<K, A> {
         }
     }
 
-    pub(super) fn reset<Q>(&self, ask: &Lookup<'_, Q>)
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+    pub(super) fn reset(&self, ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>) {
         self.shard(ask.hash).reset(&self.local(ask));
     }
 
-    pub(super) fn gift<Q>(&self, ask: &Lookup<'_, Q>, tokens: u64)
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+    pub(super) fn gift(&self, ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>, tokens: u64) {
         self.shard(ask.hash).gift(&self.local(ask), tokens);
     }
 
     /// Takes tokens from a key, by the limit that it is under if none is said; no if it is new and there
     /// is no slot for it.
-    pub(super) fn penalize<Q>(&self, ask: &Lookup<'_, Q>, tier: Option<&Tier>, tokens: u64) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub(super) fn penalize(
+        &self,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
+        tier: Option<&Tier>,
+        tokens: u64,
+    ) -> bool {
         let need = Need {
             evict: false,
             block: false,
@@ -301,11 +317,11 @@ impl<K, A: Kept> Table<K, A> {
     }
 
     /// Blocks a key; no if it is new and there is no slot for it.
-    pub(super) fn block<Q>(&self, ask: &Lookup<'_, Q>, duration: Duration) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub(super) fn block(
+        &self,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
+        duration: Duration,
+    ) -> bool {
         let need = Need {
             block: true,
             ..self.need()
@@ -360,7 +376,7 @@ impl<K, A: Kept> Table<K, A> {
     /// Stores a key that a snapshot held.
     pub(super) fn restore(&self, new: New<K, A>, now: Timestamp) -> Result<(), NotRestored>
     where
-        K: Eq,
+        K: Eq + Clone,
     {
         self.shard(new.hash).restore(new, self.local_time(now))
     }
@@ -380,17 +396,12 @@ impl<K, A: Kept> Table<K, A> {
     }
 
     #[inline]
-    fn act_on<Q, T>(
+    fn act_on<T: Act<A>>(
         &self,
-        ask: &Lookup<'_, Q>,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         tier: Option<&Tier>,
         act: &T,
-    ) -> (T::Answer, u64, Timestamp)
-    where
-        K: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = K> + ?Sized,
-        T: Act<A>,
-    {
+    ) -> (T::Answer, u64, Timestamp) {
         let under = self.under(tier);
         // The shard's lock is given up before the shared bucket's is taken.
         let (answer, local) = {

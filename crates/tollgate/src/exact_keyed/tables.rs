@@ -1,19 +1,14 @@
 //! Which algorithm a limiter's table is of: chosen once, so that entries hold one kind of state.
 
-use std::borrow::Borrow;
 use std::time::Duration;
 
 use tollgate_core::{
-    Arithmetic as _, Decision, FixedWindow, Gcra, LeakyBucket, LimitError, Rate, SlidingCounter,
-    SlidingLog, Timestamp, TokenBucket, Unbooked, units,
+    Arithmetic as _, FixedWindow, Gcra, LeakyBucket, LimitError, Rate, SlidingCounter, SlidingLog,
+    Timestamp, TokenBucket, units,
 };
 
-use super::act::{Allow, Check, Look, Reserve};
 use super::kept::Kept;
-use super::shard::{Lookup, Work};
 use super::table::{Plan, Table, Timeline};
-use crate::cell::Ticket;
-use crate::holds::HoldId;
 use crate::{Algorithm, Tier};
 
 /// The last time that GCRA's word can tell from the next, nine years after the anchor. A state
@@ -122,15 +117,6 @@ impl<K> Tables<K> {
         }
     }
 
-    /// Whether a key is blocked.
-    pub(super) fn is_blocked<Q>(&self, ask: &Lookup<'_, Q>) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        each!(self, table => table.is_blocked(ask))
-    }
-
     /// The rate of all keys that are asked without one, if there is one.
     pub(super) fn own_rate(&self) -> Option<Rate> {
         each!(self, table => table.has_one_rate()).then(|| self.rate())
@@ -143,21 +129,6 @@ impl<K> Tables<K> {
     pub(super) fn set_rate(&self, now: Timestamp, rate: Rate) -> Result<(), LimitError> {
         each!(self, table => table.change(now, table.limit().at_rate(rate)?));
         Ok(())
-    }
-
-    pub(super) fn memory_bound(&self) -> usize {
-        each!(self, table => table.memory_bound())
-    }
-
-    pub(super) fn check_many<'q, Q>(
-        &self,
-        requests: impl Iterator<Item = (Lookup<'q, Q>, u64)>,
-        each: impl FnMut(Decision, u64),
-    ) where
-        K: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = K> + ?Sized + 'q,
-    {
-        each!(self, table => table.check_many(requests, each));
     }
 
     /// Visits every key that is active at `now`, outside of all locks: how long until it is idle, whether
@@ -184,137 +155,5 @@ impl<K> Tables<K> {
         let mut count = 0;
         each!(self, table => table.for_each(now, |_, _, _, _| count += 1));
         count
-    }
-
-    pub(super) fn work(&self) -> (Work, u64) {
-        each!(self, table => table.work())
-    }
-
-    pub(super) fn allow<Q>(&self, ask: &Lookup<'_, Q>, tier: Option<&Tier>, cost: u64) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        each!(self, table => table.act(ask, tier, &Allow(cost)))
-    }
-
-    pub(super) fn check<Q>(&self, ask: &Lookup<'_, Q>, tier: Option<&Tier>, cost: u64) -> Decision
-    where
-        K: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        each!(self, table => table.act(ask, tier, &Check(cost)))
-    }
-
-    pub(super) fn reserve<Q>(
-        &self,
-        ask: &Lookup<'_, Q>,
-        tier: Option<&Tier>,
-        act: &Reserve,
-    ) -> Result<Ticket, Unbooked>
-    where
-        K: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        each!(self, table => table.reserve(ask, tier, act))
-    }
-
-    pub(super) fn look<Q>(&self, ask: &Lookup<'_, Q>, tier: Option<&Tier>, look: Look) -> Decision
-    where
-        K: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        each!(self, table => table.act(ask, tier, &look))
-    }
-
-    pub(super) fn hold<Q>(
-        &self,
-        ask: &Lookup<'_, Q>,
-        tier: Option<&Tier>,
-        act: &Reserve,
-        until: Timestamp,
-    ) -> Result<Ticket, Unbooked>
-    where
-        K: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        each!(self, table => table.hold(ask, tier, act, until))
-    }
-
-    pub(super) fn settle<Q>(&self, ask: &Lookup<'_, Q>, id: HoldId, spent: u64)
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        each!(self, table => table.settle(ask, id, spent));
-    }
-
-    pub(super) fn prolong<Q>(&self, ask: &Lookup<'_, Q>, id: &mut HoldId, until: Timestamp)
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        each!(self, table => table.prolong(ask, id, until));
-    }
-
-    pub(super) fn prolong_shared<Q: ?Sized>(
-        &self,
-        ask: &Lookup<'_, Q>,
-        id: &mut HoldId,
-        until: Timestamp,
-    ) {
-        each!(self, table => table.prolong_shared(ask, id, until));
-    }
-
-    pub(super) fn settle_shared<Q: ?Sized>(&self, ask: &Lookup<'_, Q>, id: HoldId, spent: u64) {
-        each!(self, table => table.settle_shared(ask, id, spent));
-    }
-
-    pub(super) fn give_back<Q>(&self, ask: &Lookup<'_, Q>, ticket: &Ticket)
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        each!(self, table => table.give_back(ask, ticket));
-    }
-
-    pub(super) fn unbook<Q>(&self, ask: &Lookup<'_, Q>, ticket: &Ticket) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        each!(self, table => table.unbook(ask, ticket))
-    }
-
-    pub(super) fn reset<Q>(&self, ask: &Lookup<'_, Q>)
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        each!(self, table => table.reset(ask));
-    }
-
-    pub(super) fn gift<Q>(&self, ask: &Lookup<'_, Q>, tokens: u64)
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        each!(self, table => table.gift(ask, tokens));
-    }
-
-    pub(super) fn penalize<Q>(&self, ask: &Lookup<'_, Q>, tier: Option<&Tier>, tokens: u64) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        each!(self, table => table.penalize(ask, tier, tokens))
-    }
-
-    pub(super) fn block<Q>(&self, ask: &Lookup<'_, Q>, duration: Duration) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        each!(self, table => table.block(ask, duration))
     }
 }

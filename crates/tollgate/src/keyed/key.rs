@@ -1,48 +1,120 @@
-//! One key of a keyed limiter: the handle, with the verbs.
+//! One key of a keyed limiter: what its handle holds, and what only this table's keys can do.
 
-use std::fmt;
-use std::time::Duration;
+use std::hash::Hash;
+use std::sync::Arc;
 
-use tollgate_core::{Decision, Gcra, LimitError, Pace, Timestamp};
+use tollgate_core::{Gcra, LimitError, Timestamp};
 
-use super::glance::Glance;
-use super::intervals::Tag;
 use super::pace::InForce;
-use super::rated::Rated;
-use super::{KeyedLimiter, NoSlot, OneRate};
-use crate::acquire::Acquire;
+use super::rated::{Glance, Rated, RatedKey};
+use super::{KeyedLimiter, OneRate, TierOf};
 use crate::clock::{Clock, Monotonic};
-use crate::home::sealed::{Home, Lends};
+use crate::key::KeyHandle;
+use crate::key::sealed::KeyPointer;
 use crate::table::hasher::KEY_BITS;
-use crate::{Algorithm, Refused, Reservation, Tier};
+use crate::{Algorithm, Tier};
+use sealed::LimiterPointer;
 
-/// One key of a [`KeyedLimiter`], hashed once, with the verbs of a [`Limiter`](crate::Limiter). Made by
-/// [`KeyedLimiter::key`]; [`at`](Self::at) puts it under another limit.
+/// One key of a [`KeyedLimiter`], which it borrows. Made by [`KeyedLimiter::key`]; [`KeyHandle`] has the verbs.
+pub type Key<'a, C = Monotonic, T = OneRate> = KeyHandle<FingerprintKey<&'a KeyedLimiter<C, T>>>;
+
+/// One key of a [`KeyedLimiter`], which it shares: what it reserves and waits for borrows nothing. Made by
+/// [`KeyedLimiter::key_owned`]; [`KeyHandle`] has the verbs.
 ///
 /// ```
-/// use std::time::Duration;
-/// use tollgate::{KeyedLimiter, Rate, clock::Manual};
+/// use std::sync::Arc;
+/// use tollgate::{KeyedLimiter, Rate};
 ///
-/// let limiter = KeyedLimiter::builder(Rate::per_second(10), 1_000).clock(Manual::new()).build()?;
-/// let user = limiter.key("user:42");
-/// assert!(user.allow_n(8));
-/// assert_eq!(user.peek().remaining, 2);
-/// assert_eq!(user.reserve(3)?.delay(), Duration::from_millis(100));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// let limiter = Arc::new(KeyedLimiter::new(Rate::per_second(10), 1_000));
+/// let key = limiter.key_owned("user:42");
+/// assert!(key.allow());
+/// let slot = key.reserve(2)?;
+/// let wait = key.acquire();
+/// std::thread::spawn(move || {
+///     slot.wait_blocking();
+///     wait.wait_blocking()
+/// }).join().unwrap()?;
+/// # Ok::<(), tollgate::Refused>(())
 /// ```
-pub struct Key<'a, C: Clock = Monotonic, T = OneRate> {
-    pub(super) limiter: &'a KeyedLimiter<C, T>,
+pub type OwnedKey<C = Monotonic, T = OneRate> = KeyHandle<FingerprintKey<Arc<KeyedLimiter<C, T>>>>;
+
+/// A key of a table of fingerprints, with a pointer to its limiter: what handles of such keys hold.
+#[derive(Clone, Copy, Debug)]
+pub struct FingerprintKey<L> {
+    pub(crate) limiter: L,
     /// Without the tag of the rate's interval.
     pub(super) fingerprint: u64,
     /// The tier that it is at; none for the rate that the limiter has when it is asked.
     pub(super) tier: Option<InForce>,
 }
 
-impl<'a, C: Clock, T> Key<'a, C, T> {
+impl<C: Clock, T> KeyedLimiter<C, T> {
+    /// One key, with all verbs: at the limiter's own rate, or at the tier that the function chooses which the limiter was
+    /// [built with](super::Builder::tier_of). [`at`](Key::at) puts it under another limit.
+    #[inline(always)]
+    pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<'_, C, T>
+    where
+        T: TierOf<K>,
+    {
+        KeyHandle(FingerprintKey {
+            limiter: self,
+            fingerprint: self.hasher.fingerprint(key),
+            tier: self.tier(key),
+        })
+    }
+
+    /// One key, as [`key`](Self::key) gives it, for a task of its own.
+    pub fn key_owned<K: Hash + ?Sized>(self: &Arc<Self>, key: &K) -> OwnedKey<C, T>
+    where
+        T: TierOf<K>,
+    {
+        let FingerprintKey {
+            fingerprint, tier, ..
+        } = self.key(key).0;
+        KeyHandle(FingerprintKey {
+            limiter: Arc::clone(self),
+            fingerprint,
+            tier,
+        })
+    }
+}
+
+mod sealed {
+    use super::{Arc, Clock, KeyedLimiter};
+
+    /// A reference to a limiter, or an `Arc` of one.
+    pub trait LimiterPointer: Clone {
+        type Clock: Clock;
+        type Tiers;
+
+        fn limiter(&self) -> &KeyedLimiter<Self::Clock, Self::Tiers>;
+    }
+
+    impl<C: Clock, T> LimiterPointer for &KeyedLimiter<C, T> {
+        type Clock = C;
+        type Tiers = T;
+
+        #[inline(always)]
+        fn limiter(&self) -> &KeyedLimiter<C, T> {
+            self
+        }
+    }
+
+    impl<C: Clock, T> LimiterPointer for Arc<KeyedLimiter<C, T>> {
+        type Clock = C;
+        type Tiers = T;
+
+        fn limiter(&self) -> &KeyedLimiter<C, T> {
+            self
+        }
+    }
+}
+
+impl<L: LimiterPointer> KeyHandle<FingerprintKey<L>> {
     /// What tells this key from others, as [`KeyedLimiter::fingerprint`].
     #[inline]
     pub const fn fingerprint(&self) -> u64 {
-        self.fingerprint & KEY_BITS
+        self.0.fingerprint & KEY_BITS
     }
 
     /// The same key under another limit: a plan, or an override.
@@ -73,7 +145,7 @@ impl<'a, C: Clock, T> Key<'a, C, T> {
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     #[inline]
-    pub fn at(self, tier: &Tier) -> Result<Self, LimitError> {
+    pub fn at(&self, tier: &Tier) -> Result<Self, LimitError> {
         match tier.gcra() {
             Some(limit) => Ok(self.counted_by(limit)),
             None => Err(tier.not_for(Algorithm::Gcra)),
@@ -82,57 +154,13 @@ impl<'a, C: Clock, T> Key<'a, C, T> {
 
     /// The same key by this limit.
     #[inline]
-    pub(crate) fn counted_by(self, limit: &Gcra) -> Self {
-        Self {
-            tier: Some(InForce::of(limit, self.limiter.table.intervals())),
-            ..self
-        }
-    }
-
-    /// Whether one request passes now; it is charged if so.
-    #[must_use = "a request that isn't allowed mustn't pass"]
-    #[inline]
-    pub fn allow(&self) -> bool {
-        self.allow_n(1)
-    }
-
-    /// Whether a request of this cost passes now; it is charged if so.
-    #[must_use = "a request that isn't allowed mustn't pass"]
-    #[inline]
-    pub fn allow_n(&self, cost: u64) -> bool {
-        let allowed = self.admit(cost);
-        if cost > 0 {
-            self.limiter.counters.count(allowed);
-        }
-        allowed
-    }
-
-    /// The same, but not counted.
-    #[inline(always)]
-    pub(super) fn admit(&self, cost: u64) -> bool {
-        let limiter = self.limiter;
-        limiter.admit(self.fingerprint, || self.pace(), cost)
-    }
-
-    /// What decides at the rate that is in force for the key.
-    #[inline(always)]
-    fn pace(&self) -> (Pace, Tag) {
-        match self.tier {
-            Some(InForce { pace, tag, .. }) => (pace, tag),
-            None => self.limiter.pace.read_pace(),
-        }
-    }
-
-    /// Decides one request, and says how much is left and when to come back.
-    #[inline]
-    pub fn check(&self) -> Decision {
-        self.check_n(1)
-    }
-
-    /// Decides a request of this cost. A cost of 0 peeks.
-    #[inline]
-    pub fn check_n(&self, cost: u64) -> Decision {
-        self.check_at(self.limiter.clock.now(), cost)
+    pub(crate) fn counted_by(&self, limit: &Gcra) -> Self {
+        let intervals = self.0.limiter.limiter().table.intervals();
+        let tier = Some(InForce::of(limit, intervals));
+        Self(FingerprintKey {
+            tier,
+            ..self.0.clone()
+        })
     }
 
     /// Decides a request of this cost at a time on the limiter's clock, if it is known at one look what becomes of it. If not,
@@ -156,122 +184,12 @@ impl<'a, C: Clock, T> Key<'a, C, T> {
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     #[inline(always)]
-    pub fn check_at_a_glance(&self, now: Timestamp, cost: u64) -> Option<Glance<'a, C, T>> {
-        let (limiter, rated) = (self.limiter, self.rated());
-        let moment = limiter.table.since_anchor(now);
-        if limiter.lines.is_marked(self.fingerprint) {
-            return None;
-        }
-        rated.decide(limiter.table.place(self.fingerprint), moment, cost)
-    }
-
-    /// Decides a request of this cost at a time on the limiter's clock.
-    #[inline]
-    pub fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
-        self.rated().check_at(now, cost)
-    }
-
-    /// What is left, without charging anything.
-    pub fn peek(&self) -> Decision {
-        self.check_n(0)
-    }
-
-    /// What is left at a time on the limiter's clock.
-    pub fn peek_at(&self, now: Timestamp) -> Decision {
-        self.check_at(now, 0)
-    }
-
-    /// Takes `cost` tokens, to be used after the reservation's delay.
-    ///
-    /// # Errors
-    /// [`Refused::Never`] if the cost is above the burst, [`Refused::TooFarAhead`] if it would act
-    /// further ahead than the limiter's longest wait, [`Refused::Blocked`] if the key is blocked,
-    /// [`Refused::QueueFull`] if it is new and has no room.
-    pub fn reserve(&self, cost: u64) -> Result<Reservation<Self>, Refused> {
-        self.reserve_at(self.limiter.clock.now(), cost)
-    }
-
-    /// Takes `cost` tokens at a time on the limiter's clock.
-    ///
-    /// # Errors
-    /// As [`reserve`](Self::reserve).
-    pub fn reserve_at(&self, now: Timestamp, cost: u64) -> Result<Reservation<Self>, Refused> {
-        let ticket = self.rated().reserve_in_turn(now, cost)?;
-        Ok(Reservation::new(*self, ticket))
-    }
-
-    /// Waits for one token, first come first served. Await it, or call
-    /// [`wait_blocking`](Acquire::wait_blocking).
-    pub fn acquire(self) -> Acquire<Self> {
-        self.acquire_n(1)
-    }
-
-    /// Waits for `cost` tokens, first come first served.
-    pub fn acquire_n(self, cost: u64) -> Acquire<Self> {
-        Acquire::new(self, cost)
-    }
-
-    /// Gives the key `tokens` back: a gift, whatever it was charged for, and at most what it has spent. A
-    /// block stays. [`peek`](Self::peek) tells what is left then.
-    ///
-    /// ```
-    /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
-    ///
-    /// let limiter = KeyedLimiter::builder(Rate::per_hour(10), 100).clock(Manual::new()).build()?;
-    /// let user = limiter.key("user");
-    /// assert!(user.allow_n(8));
-    /// user.refund(5);
-    /// assert_eq!(user.peek().remaining, 7);
-    /// # Ok::<(), tollgate::LimitError>(())
-    /// ```
-    pub fn refund(&self, tokens: u64) {
-        self.rated().give(tokens);
-    }
-
-    /// Takes `tokens` from the key though no request asked for them, at most until it is empty, by the rate
-    /// that it is at. A blocked key is left as it is.
-    ///
-    /// # Errors
-    /// [`NoSlot`] if the key is new and the table is full.
-    ///
-    /// ```
-    /// use tollgate::{Algorithm, KeyedLimiter, Rate, Tier, clock::Manual};
-    ///
-    /// let limiter = KeyedLimiter::builder(Rate::per_second(10), 1_000).clock(Manual::new()).build()?;
-    /// let small = Tier::new(Algorithm::Gcra, Rate::per_second(3))?;
-    /// let acme = limiter.key("acme").at(&small)?;
-    /// acme.penalize(100)?;
-    /// assert_eq!(acme.peek().remaining, 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn penalize(&self, tokens: u64) -> Result<(), NoSlot> {
-        self.rated().take(tokens)
-    }
-
-    /// Forgets what the key has spent, and any block.
-    pub fn reset(&self) {
-        self.rated().forget();
-    }
-
-    /// Refuses the key everything for this long, whatever its rate. A block is never shortened, and
-    /// no flood of other keys can push it out. What the key had spent before comes back meanwhile; if
-    /// that takes longer than the block, the rest is owed after it, at most doubled, because a word
-    /// has few bits for it.
-    ///
-    /// # Errors
-    /// [`NoSlot`] if the key is new and the table is full, with the part that is kept for blocks.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tollgate::{KeyedLimiter, Rate};
-    ///
-    /// let limiter = KeyedLimiter::new(Rate::per_second(1_000), 100);
-    /// limiter.key("203.0.113.7").block_for(Duration::from_secs(3600))?;
-    /// assert!(!limiter.allow("203.0.113.7"));
-    /// # Ok::<(), tollgate::keyed::NoSlot>(())
-    /// ```
-    pub fn block_for(&self, duration: Duration) -> Result<(), NoSlot> {
-        self.rated().block(duration)
+    pub fn check_at_a_glance(
+        &self,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<Glance<'_, L::Clock, L::Tiers>> {
+        self.0.key().check_at_a_glance(now, cost)
     }
 
     /// Starts to bring the key's lines into the cache, for a check that is to come, and doesn't wait for
@@ -288,49 +206,49 @@ impl<'a, C: Clock, T> Key<'a, C, T> {
     /// ```
     #[inline]
     pub fn prefetch(&self) {
-        self.limiter.table.place(self.fingerprint).prefetch();
-    }
-
-    /// The key at the rate that is in force for it now.
-    #[inline(always)]
-    pub(super) fn rated(&self) -> Rated<'a, C, T> {
-        Rated {
-            limiter: self.limiter,
-            fingerprint: self.fingerprint,
-            in_force: match self.tier {
-                Some(tier) => tier,
-                None => self.limiter.pace.read(),
-            },
-            is_own: self.tier.is_none(),
-        }
+        self.0
+            .limiter
+            .limiter()
+            .table
+            .place(self.0.fingerprint)
+            .prefetch();
     }
 }
 
-impl<C: Clock, T> Clone for Key<'_, C, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<C: Clock, T> Copy for Key<'_, C, T> {}
-
-impl<C: Clock, T> fmt::Debug for Key<'_, C, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Key").finish_non_exhaustive()
-    }
-}
-
-impl<'k, C: Clock, T> Lends for Key<'k, C, T> {
-    type Limit<'a>
-        = Rated<'k, C, T>
+impl<L: LimiterPointer> KeyPointer for FingerprintKey<L> {
+    type Key<'a>
+        = Rated<'a, L::Clock, L::Tiers>
     where
         Self: 'a;
 
-    fn limit(&self) -> Rated<'k, C, T> {
-        self.rated()
+    #[inline(always)]
+    fn key(&self) -> Rated<'_, L::Clock, L::Tiers> {
+        let limiter = self.limiter.limiter();
+        let (in_force, is_own) = match self.tier {
+            Some(tier) => (tier, false),
+            None => (limiter.pace.read(), true),
+        };
+        Rated {
+            limiter,
+            key: RatedKey {
+                fingerprint: self.fingerprint,
+                in_force,
+                is_own,
+            },
+        }
+    }
+
+    #[inline]
+    fn allow(&self, cost: u64) -> bool {
+        let limiter = self.limiter.limiter();
+        let allowed = limiter.admit(self.fingerprint, self.tier, cost);
+        if cost > 0 {
+            limiter.counters.count(allowed);
+        }
+        allowed
     }
 
     fn nap_until(&self, at: Timestamp) {
-        self.limiter.clock.nap_until(at);
+        self.limiter.limiter().clock.nap_until(at);
     }
 }

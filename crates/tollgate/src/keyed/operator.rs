@@ -6,16 +6,10 @@ use std::time::Duration;
 use tollgate_core::{Timestamp, units};
 
 use super::KeyedLimiter;
-use super::anchor::Moment;
-use super::pace::InForce;
-use super::rated::Rated;
-use super::shard::Need;
-use super::word::{Foreign, KeyWord};
 use crate::clock::Clock;
-use crate::home::sealed::Home;
 use crate::sync::Ordering;
+use crate::table::Stats;
 use crate::table::hasher::KEY_BITS;
-use crate::table::{NoSlot, Stats};
 
 /// A key that has something spent or is blocked. The table knows it only by its fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,89 +110,5 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
             stats.slots += work.lines * 4;
         }
         stats
-    }
-
-    fn set(
-        &self,
-        key: &Rated<'_, C, T>,
-        now: Moment,
-        need: Need,
-        change: impl Fn(Foreign, Timestamp) -> KeyWord,
-    ) -> Result<(), NoSlot> {
-        let shard = self.table.shard(key.fingerprint);
-        if shard.set(&key.ask(now, 0, 0), need, change) {
-            Ok(())
-        } else {
-            Err(NoSlot::new(self.capacity))
-        }
-    }
-}
-
-impl<C: Clock, T> Rated<'_, C, T> {
-    /// Forgets what the key has spent, and any block.
-    pub(super) fn forget(&self) {
-        let limiter = self.limiter;
-        let time = limiter.clock.now();
-        let now = limiter.table.since_anchor(time);
-        let shard = limiter.table.shard(self.fingerprint);
-        self.reset_in_turn(time, || shard.reset(&self.ask(now, 0, 0)));
-    }
-
-    /// Refuses the key everything for this long.
-    pub(super) fn block(&self, duration: Duration) -> Result<(), NoSlot> {
-        let limiter = self.limiter;
-        let time = limiter.clock.now();
-        let now = limiter.table.since_anchor(time);
-        if duration.is_zero() {
-            return Ok(());
-        }
-        let longer = |found: Foreign, now: Timestamp| {
-            let until = units::of(now + duration);
-            match found.word {
-                word if word.is_blocked() && word.until() > until => word,
-                word => KeyWord::blocked(until, word.idle_at()),
-            }
-        };
-        let set = limiter.set(self, now, Need::Block, longer);
-        // Those who wait are refused too.
-        self.improve(time, || ());
-        set
-    }
-
-    /// Gives the key `tokens` back.
-    pub(super) fn give(&self, tokens: u64) {
-        if tokens == 0 {
-            return;
-        }
-        let limiter = self.limiter;
-        let time = limiter.clock.now();
-        let now = limiter.table.since_anchor(time);
-        let shard = limiter.table.shard(self.fingerprint);
-        let give = |found: Foreign, now: Timestamp| {
-            let pace = found.pace_with(self.in_force.pace, self.in_force.burst);
-            let word = found.word.at(units::of(now));
-            (!word.is_blocked())
-                .then(|| word.changed(|tat| pace.refunded_for_good(tat, now, tokens)))
-        };
-        self.refund_in_turn(time, || {
-            shard.update_any(&self.ask(now, 0, 0), give);
-        });
-    }
-
-    /// Takes `tokens` from the key, by the rate in force.
-    pub(super) fn take(&self, tokens: u64) -> Result<(), NoSlot> {
-        let limiter = self.limiter;
-        let now = limiter.table.since_anchor(limiter.clock.now());
-        let InForce { pace, burst, .. } = self.in_force;
-        if pace.interval == 0 || tokens == 0 {
-            return Ok(());
-        }
-        limiter.set(self, now, Need::Idle, |found, now| {
-            let pace = found.pace_with(pace, burst);
-            match found.word.at(units::of(now)) {
-                word if word.is_blocked() => word,
-                word => word.changed(|tat| pace.penalized(tat, now, tokens)),
-            }
-        })
     }
 }

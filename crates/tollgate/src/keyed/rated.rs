@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Pace, Tat, Timestamp, units};
 
-use super::KeyedLimiter;
 use super::anchor::Moment;
 use super::back::SLACK;
-use super::glance::Glance;
 use super::pace::InForce;
-use super::shard::{Answer, Need};
+use super::shard::{Answer, Need, Shard};
 use super::slot::ChargeRequest;
 use super::table::Candidates;
-use super::word::{Judged, KeyWord};
+use super::word::{Foreign, Judged, KeyWord};
+use super::{KeyedLimiter, NoSlot, OneRate};
 use crate::cell::Ticket;
-use crate::clock::Clock;
-use crate::home::sealed::{Home, Lends};
+use crate::clock::{Clock, Monotonic};
+use crate::home::sealed::Home;
+use crate::key::sealed::KeyVerbs;
 use crate::line::meter::Meter;
 use crate::line::places::Id;
 use crate::line::single::Single;
@@ -27,6 +27,12 @@ use crate::{AtCap, Refused};
 /// A key at the rate that is in force for it now: what its handle, reservations and waits ask.
 pub struct Rated<'a, C: Clock, T> {
     pub(super) limiter: &'a KeyedLimiter<C, T>,
+    pub(crate) key: RatedKey,
+}
+
+/// The same without its limiter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RatedKey {
     /// Without the tag of the rate's interval.
     pub(super) fingerprint: u64,
     pub(super) in_force: InForce,
@@ -34,22 +40,34 @@ pub struct Rated<'a, C: Clock, T> {
     pub(super) is_own: bool,
 }
 
+/// The result of the [fast path](super::Key::check_at_a_glance): whether a request passed, and its decision for callers that
+/// need it.
+#[must_use = "a request that isn't allowed mustn't pass"]
+pub struct Glance<'a, C: Clock = Monotonic, T = OneRate> {
+    rated: Rated<'a, C, T>,
+    allowed: bool,
+    /// The key's, after the charge if there was one.
+    word: KeyWord,
+    moment: Moment,
+    cost: u64,
+}
+
 impl<'a, C: Clock, T> Rated<'a, C, T> {
-    /// Decides a request at a time on the limiter's clock.
-    #[inline]
-    pub(super) fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
-        if let Some(told) = self.told_to_wait(now, cost) {
-            return told;
+    /// Decides a request if the fast path tells its result.
+    #[inline(always)]
+    pub(super) fn check_at_a_glance(self, now: Timestamp, cost: u64) -> Option<Glance<'a, C, T>> {
+        let moment = self.limiter.table.since_anchor(now);
+        if self.limiter.lines.is_marked(self.key.fingerprint) {
+            return None;
         }
-        let place = self.limiter.table.place(self.fingerprint);
-        let now = self.limiter.table.since_anchor(now);
-        self.check_in(place, now, cost)
+        let place = self.limiter.table.place(self.key.fingerprint);
+        self.decide(place, moment, cost)
     }
 
     /// What is said to one who comes now, if somebody waits for the key.
     #[inline(always)]
     pub(super) fn told_to_wait(&self, now: Timestamp, cost: u64) -> Option<Decision> {
-        if !self.limiter.lines.is_marked(self.fingerprint) {
+        if !self.limiter.lines.is_marked(self.key.fingerprint) {
             return None;
         }
         let told = self.behind(now, cost)?;
@@ -90,15 +108,6 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
         })
     }
 
-    /// Charges a cost that passes now, if that takes no closer look: the key's word then.
-    #[inline(always)]
-    pub(super) fn pass(&self, now: Moment, cost: u64) -> Option<KeyWord> {
-        let place = self.limiter.table.place(self.fingerprint);
-        let ask = self.ask(now, cost, 0);
-        let passed = place.shard.try_pass(place.guess(ask.fingerprint), &ask);
-        passed.and_then(|(passed, word)| passed.then_some(word))
-    }
-
     #[cold]
     #[inline(never)]
     fn check_slowly(&self, now: Moment, cost: u64) -> Decision {
@@ -118,15 +127,15 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     /// What its slot holds while its word counts by this rate's interval.
     #[inline(always)]
     pub(super) fn tagged(&self) -> u64 {
-        self.in_force.tag.on(self.fingerprint)
+        self.key.in_force.tag.on(self.key.fingerprint)
     }
 
     #[inline(always)]
     pub(super) fn ask(&self, moment: Moment, cost: u64, patience: u64) -> ChargeRequest<'a> {
         ChargeRequest {
             fingerprint: self.tagged(),
-            tag: self.in_force.tag,
-            pace: self.in_force.pace,
+            tag: self.key.in_force.tag,
+            pace: self.key.in_force.pace,
             moment,
             anchor: self.limiter.table.anchor(),
             cost,
@@ -134,16 +143,41 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
         }
     }
 
+    /// What an operator asks of the table now, and the time of the clock.
+    fn ask_now(&self) -> (Timestamp, ChargeRequest<'a>) {
+        let clock = self.limiter.clock.now();
+        (
+            clock,
+            self.ask(self.limiter.table.since_anchor(clock), 0, 0),
+        )
+    }
+
+    fn shard(&self) -> &'a Shard {
+        self.limiter.table.shard(self.key.fingerprint)
+    }
+
+    fn set(
+        &self,
+        ask: &ChargeRequest<'_>,
+        need: Need,
+        change: impl Fn(Foreign, Timestamp) -> KeyWord,
+    ) -> Result<(), NoSlot> {
+        let is_set = self.shard().set(ask, need, change);
+        is_set
+            .then_some(())
+            .ok_or(NoSlot::new(self.limiter.capacity))
+    }
+
     /// Charges the key, or what stands for it at the cap.
     pub(super) fn charge(&self, now: Moment, cost: u64) -> Judged {
-        let shard = self.limiter.table.shard(self.fingerprint);
+        let shard = self.shard();
         let ask = self.ask(self.limiter.table.kept_pace(shard, now), cost, 0);
         self.or_at_the_cap(shard.charge(&ask, self.need()), &ask)
     }
 
     /// The same, exactly once, for somebody who may give the charge back.
     pub(super) fn charge_once(&self, now: Moment, cost: u64, patience: u64) -> Judged {
-        let shard = self.limiter.table.shard(self.fingerprint);
+        let shard = self.shard();
         let ask = self.ask(self.limiter.table.kept_pace(shard, now), cost, patience);
         self.or_at_the_cap(shard.charge_once(&ask, self.need()), &ask)
     }
@@ -165,7 +199,7 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     /// What would come of a charge, as far as a glance tells.
     #[inline(always)]
     pub(super) fn glance(&self, now: Moment, cost: u64) -> Judged {
-        let place = self.limiter.table.place(self.fingerprint);
+        let place = self.limiter.table.place(self.key.fingerprint);
         let ask = self.ask(now, cost, 0);
         let judged = place.shard.look(place.guess(ask.fingerprint), &ask);
         if judged.wait > SLACK {
@@ -178,7 +212,7 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     #[cold]
     #[inline(never)]
     fn glance_again(&self, now: Moment, cost: u64) -> Judged {
-        let place = self.limiter.table.place(self.fingerprint);
+        let place = self.limiter.table.place(self.key.fingerprint);
         let now = self.limiter.table.kept_pace(place.shard, now);
         let ask = self.ask(now, cost, 0);
         place.shard.look(place.guess(ask.fingerprint), &ask)
@@ -198,13 +232,13 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     #[cold]
     #[inline(never)]
     fn take_over(&self, now: Moment, cost: u64) {
-        let shard = self.limiter.table.shard(self.fingerprint);
+        let shard = self.shard();
         shard.take_over(&self.ask(now, cost, 0));
     }
 
     pub(super) fn report(&self, judged: &Judged, cost: u64) -> Decision {
         let now = judged.now;
-        let InForce { pace, burst, .. } = self.in_force;
+        let InForce { pace, burst, .. } = self.key.in_force;
         let wait = Duration::from_nanos(Pace::wait_nanos(judged.wait));
         let charged = judged.outcome == Outcome::Allowed && cost > 0 && pace.interval > 0;
         let word = if charged { judged.after } else { judged.before };
@@ -231,7 +265,7 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
         word: KeyWord,
         now: Timestamp,
     ) -> Decision {
-        let InForce { pace, burst, .. } = self.in_force;
+        let InForce { pace, burst, .. } = self.key.in_force;
         let tat = Tat::from_word(word.0);
         let reset_after = if pace.interval == 0 {
             Duration::ZERO
@@ -240,6 +274,68 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
         };
         let remaining = pace.remaining(tat, now);
         Decision::new(outcome, burst, remaining, retry_after, reset_after)
+    }
+}
+
+impl<C: Clock, T> KeyVerbs for Rated<'_, C, T> {
+    #[inline]
+    fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
+        if let Some(told) = self.told_to_wait(now, cost) {
+            return told;
+        }
+        let place = self.limiter.table.place(self.key.fingerprint);
+        let now = self.limiter.table.since_anchor(now);
+        self.check_in(place, now, cost)
+    }
+
+    fn refund(&self, tokens: u64) {
+        if tokens == 0 {
+            return;
+        }
+        let (clock, ask) = self.ask_now();
+        let refund = |found: Foreign, now: Timestamp| {
+            let pace = found.pace_with(self.key.in_force.pace, self.key.in_force.burst);
+            let word = found.word.at(units::of(now));
+            (!word.is_blocked())
+                .then(|| word.changed(|tat| pace.refunded_for_good(tat, now, tokens)))
+        };
+        self.refund_in_turn(clock, || self.shard().update_any(&ask, refund));
+    }
+
+    fn penalize(&self, tokens: u64) -> Result<(), NoSlot> {
+        let InForce { pace, burst, .. } = self.key.in_force;
+        if pace.interval == 0 || tokens == 0 {
+            return Ok(());
+        }
+        self.set(&self.ask_now().1, Need::Idle, |found, now| {
+            let pace = found.pace_with(pace, burst);
+            match found.word.at(units::of(now)) {
+                word if word.is_blocked() => word,
+                word => word.changed(|tat| pace.penalized(tat, now, tokens)),
+            }
+        })
+    }
+
+    fn reset(&self) {
+        let (clock, ask) = self.ask_now();
+        self.reset_in_turn(clock, || self.shard().reset(&ask));
+    }
+
+    fn block_for(&self, duration: Duration) -> Result<(), NoSlot> {
+        if duration.is_zero() {
+            return Ok(());
+        }
+        let (clock, ask) = self.ask_now();
+        let set = self.set(&ask, Need::Block, |found, now| {
+            let until = units::of(now + duration);
+            match found.word {
+                word if word.is_blocked() && word.until() > until => word,
+                word => KeyWord::blocked(until, word.idle_at()),
+            }
+        });
+        // Those who wait are refused too.
+        self.improve(clock, || ());
+        set
     }
 }
 
@@ -269,7 +365,7 @@ impl<C: Clock, T> Post for Rated<'_, C, T> {
         present: Option<Id>,
         change: impl FnOnce(&mut State<Self::Waits>) -> R,
     ) -> R {
-        let key = (self.fingerprint, |(): &()| true);
+        let key = (self.key.fingerprint, |(): &()| true);
         self.limiter.lines.visit(key, || (), present, change)
     }
 
@@ -311,7 +407,7 @@ impl<C: Clock, T> Meter for Rated<'_, C, T> {
         }
         let wait = Pace::wait_nanos(judged.wait);
         let after = Tat::from_word(judged.after.0);
-        let pace = key.in_force.pace;
+        let pace = key.key.in_force.pace;
         let charge = pace.receipt(after, now.plus_nanos(wait), cost);
         Ok(Ticket::Charged(charge))
     }
@@ -325,7 +421,7 @@ impl<C: Clock, T> Meter for Rated<'_, C, T> {
             return;
         };
         let now = self.limiter.table.since_anchor(now);
-        let shard = self.limiter.table.shard(self.fingerprint);
+        let shard = self.shard();
         shard.update(&self.on(terms).ask(now, 0, 0), |word, now| {
             let tat = Tat::from_word(word.0);
             Pace::returned(tat, now, charge).map(|tat| KeyWord(tat.to_word()))
@@ -337,7 +433,7 @@ impl<C: Clock, T> Meter for Rated<'_, C, T> {
             return matches!(ticket, Ticket::Free(_));
         };
         let now = self.limiter.table.since_anchor(now);
-        let shard = self.limiter.table.shard(self.fingerprint);
+        let shard = self.shard();
         let is_undone = std::cell::Cell::new(false);
         shard.update(&self.on(terms).ask(now, 0, 0), |word, now| {
             let undone = Pace::undone(Tat::from_word(word.0), now, charge);
@@ -358,13 +454,13 @@ impl<C: Clock, T> Meter for Rated<'_, C, T> {
     }
 
     fn takes(&self, terms: &Self::Terms, tokens: u128) -> Duration {
-        self.on(terms).in_force.pace.time_for(tokens)
+        self.on(terms).key.in_force.pace.time_for(tokens)
     }
 }
 
 impl<C: Clock, T> Home for Rated<'_, C, T> {
     fn terms(&self) -> Self::Terms {
-        (!self.is_own).then_some(self.in_force)
+        (!self.key.is_own).then_some(self.key.in_force)
     }
 
     fn waiting(&self) -> &Waiting {
@@ -377,19 +473,8 @@ impl<C: Clock, T> Home for Rated<'_, C, T> {
     }
 
     fn visit_if_any<R>(&self, change: impl FnOnce(&mut State<Self::Waits>) -> R) -> Option<R> {
-        let key = (self.fingerprint, |(): &()| true);
+        let key = (self.key.fingerprint, |(): &()| true);
         self.limiter.lines.visit_if_any(key, change)
-    }
-}
-
-impl<'k, C: Clock, T> Lends for Rated<'k, C, T> {
-    type Limit<'a>
-        = Self
-    where
-        Self: 'a;
-
-    fn limit(&self) -> Self {
-        *self
     }
 }
 
@@ -398,14 +483,113 @@ impl<C: Clock, T> Rated<'_, C, T> {
     fn in_turn(&self, turn: Timestamp) -> Moment {
         let times = (turn, self.limiter.clock.now());
         let table = &self.limiter.table;
-        table.since_anchor_in_turn(self.fingerprint, times)
+        table.since_anchor_in_turn(self.key.fingerprint, times)
     }
 
     /// The same key on these terms.
     fn on(&self, terms: &Option<InForce>) -> Self {
+        let in_force = terms.unwrap_or_else(|| self.limiter.pace.read());
         Self {
-            in_force: terms.unwrap_or_else(|| self.limiter.pace.read()),
+            key: RatedKey {
+                in_force,
+                ..self.key
+            },
             ..*self
         }
+    }
+}
+
+/// What a stack asks of a key.
+impl<C: Clock, T> Rated<'_, C, T> {
+    /// Starts to bring the key's state into the cache.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        self.limiter.table.place(self.key.fingerprint).prefetch();
+    }
+
+    /// Whether the cost would pass, for a real request.
+    #[inline]
+    pub(crate) fn fits(&self, now: Timestamp, cost: u64) -> bool {
+        if self.limiter.lines.is_marked(self.key.fingerprint)
+            && let Some(behind) = self.behind(now, cost)
+        {
+            return behind.is_allowed();
+        }
+        let local = self.limiter.table.since_anchor(now);
+        self.ask_for(local, cost).outcome == Outcome::Allowed
+    }
+
+    /// Charges the cost, or says why not.
+    pub(crate) fn take(&self, now: Timestamp, cost: u64) -> Result<Ticket, Decision> {
+        let booked = self.book_in_turn(now, cost, Duration::ZERO);
+        self.limiter.counters.count(booked.is_ok());
+        booked.map_err(|refused| *refused.decision())
+    }
+
+    /// Charges the cost if nobody waits for the key and the fast path suffices: what that left in the key's word, and the
+    /// pace. `None` decides nothing. Callers read the clock only if nobody waits.
+    #[inline]
+    pub(crate) fn charge_fast(
+        &self,
+        now: impl FnOnce() -> Timestamp,
+        cost: u64,
+    ) -> Option<(Tat, Pace)> {
+        let limiter = self.limiter;
+        if limiter.lines.is_marked(self.key.fingerprint) {
+            return None;
+        }
+        let ask = self.ask(limiter.table.since_anchor(now()), cost, 0);
+        let place = limiter.table.place(self.key.fingerprint);
+        let (passed, after) = place.shard.try_pass(place.guess(ask.fingerprint), &ask)?;
+        if !passed {
+            return None;
+        }
+        limiter.counters.count(true);
+        Some((Tat::from_word(after.0), ask.pace))
+    }
+}
+
+impl<C: Clock, T> Glance<'_, C, T> {
+    /// Whether the request passed.
+    #[inline(always)]
+    pub const fn is_allowed(self) -> bool {
+        self.allowed
+    }
+
+    /// How much is left, and when to come back.
+    #[inline(always)]
+    pub fn decision(self) -> Decision {
+        let now = self.moment.now;
+        if self.allowed {
+            let none = Duration::ZERO;
+            self.rated.left(Outcome::Allowed, none, self.word, now)
+        } else {
+            refusal(self.rated, self.word, now, self.cost)
+        }
+    }
+}
+
+/// What is said of a refusal by a key with this word. Apart, so that those who pass needn't have all this in memory.
+#[inline(never)]
+fn refusal<C: Clock, T>(
+    rated: Rated<'_, C, T>,
+    word: KeyWord,
+    now: Timestamp,
+    cost: u64,
+) -> Decision {
+    rated.report(&word.judge(rated.key.in_force.pace, now, cost), cost)
+}
+
+impl<C: Clock, T> Clone for Glance<'_, C, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C: Clock, T> Copy for Glance<'_, C, T> {}
+
+impl<C: Clock, T> fmt::Debug for Glance<'_, C, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Glance").field(&self.decision()).finish()
     }
 }

@@ -14,6 +14,7 @@ use super::{Key, KeyedLimiter};
 use crate::cell::Ticket;
 use crate::clock::Clock;
 use crate::home::sealed::Home;
+use crate::key::sealed::KeyPointer as _;
 
 /// Keys that are fetched ahead.
 const FETCHED: usize = 8;
@@ -82,14 +83,14 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         // All at once, so that the waits for memory overlap.
         let mut places: [Option<Candidates<'_>>; FETCHED] = [None; FETCHED];
         for (fetched, (key, _)) in places.iter_mut().zip(keys) {
-            let place = self.table.place(key.fingerprint);
+            let place = self.table.place(key.0.fingerprint);
             place.prefetch();
             *fetched = Some(place);
         }
         let now = self.clock.now();
         if keys
             .iter()
-            .any(|(key, _)| self.lines.is_marked(key.fingerprint))
+            .any(|(key, _)| self.lines.is_marked(key.0.fingerprint))
             && let Some(refused) = self.refused_in_turn(keys, now)
         {
             return refused;
@@ -98,8 +99,8 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         let mut slots: [Option<(&Shard, &Slot)>; FETCHED] = [None; FETCHED];
         for (number, (key, cost)) in keys.iter().enumerate() {
             let place = places.get(number).copied().flatten();
-            let place = place.unwrap_or_else(|| self.table.place(key.fingerprint));
-            let key = key.rated();
+            let place = place.unwrap_or_else(|| self.table.place(key.0.fingerprint));
+            let key = key.0.key();
             let slot = place.guess(key.tagged());
             if let Some(found) = slots.get_mut(number) {
                 *found = Some((place.shard, slot));
@@ -117,7 +118,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     #[inline(never)]
     fn refused_in_turn(&self, keys: &[(Key<'_, C, T>, u64)], now: Timestamp) -> Option<Together> {
         let behind = keys.iter().enumerate().filter_map(|(number, (key, cost))| {
-            let told = key.rated().behind(now, *cost)?;
+            let told = key.0.key().behind(now, *cost)?;
             (!told.is_allowed()).then_some((number, told))
         });
         let (number, decision) = behind.max_by_key(|(_, told)| told.wait())?;
@@ -136,7 +137,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         self.counters.count(false);
         let mut worst: Option<(usize, Decision)> = None;
         for (number, (key, cost)) in keys.iter().enumerate() {
-            let key = key.rated();
+            let key = key.0.key();
             let decision = key.report(&key.ask_for(local, *cost), 0);
             let graver = |other: &(usize, Decision)| decision.wait() > other.1.wait();
             if !decision.is_allowed() && worst.as_ref().is_none_or(graver) {
@@ -148,7 +149,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
             let wait = Duration::ZERO;
             let limit = keys
                 .first()
-                .map_or(0, |(key, _)| key.rated().in_force.burst);
+                .map_or(0, |(key, _)| key.0.key().key.in_force.burst);
             return Together {
                 decider: Some(0),
                 decision: Decision::new(Outcome::Denied, limit, 0, wait, wait),
@@ -174,7 +175,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         let mut after = After::NOTHING;
         let mut charged = 0;
         for (number, (key, cost)) in keys.iter().enumerate() {
-            let key = key.rated();
+            let key = key.0.key();
             let ask = key.ask(local, *cost, 0);
             // The slot that was looked at: if it changed hands since, that is seen.
             let found = slots.get(number).copied().flatten();
@@ -211,7 +212,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         // Only now: a key that was given back hasn't passed.
         self.counters.count_allowed(charged);
         let decided = tightest.map(|(_, number, (word, asked))| {
-            let left = keys[number].0.rated().left_of(word, asked);
+            let left = keys[number].0.0.key().left_of(word, asked);
             (number, left)
         });
         Together {
@@ -235,9 +236,9 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
             if let Some(word) = after.of(number)
                 && *cost > 0
             {
-                let key = key.rated();
+                let key = key.0.key();
                 let after = Tat::from_word(word.0);
-                let charge = key.in_force.pace.receipt(after, now, *cost);
+                let charge = key.key.in_force.pace.receipt(after, now, *cost);
                 key.give_back_in_turn(now, &Ticket::Charged(charge));
             }
         }
@@ -252,7 +253,10 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
 impl<C: Clock, T> Rated<'_, C, T> {
     #[inline]
     fn remaining(&self, word: KeyWord, local: Timestamp) -> u64 {
-        self.in_force.pace.remaining(Tat::from_word(word.0), local)
+        self.key
+            .in_force
+            .pace
+            .remaining(Tat::from_word(word.0), local)
     }
 
     fn left_of(&self, word: KeyWord, local: Timestamp) -> Decision {

@@ -9,7 +9,7 @@ use super::Kind;
 pub(super) use super::limit::Breadth;
 use super::limit::{KeyedBook, Limit, Mark, Seen, Taken};
 use super::terms::Terms;
-use crate::keyed::KeyParts;
+use crate::keyed::RatedKey;
 
 /// One limit that a request meets, by name, and what the request costs it.
 ///
@@ -184,12 +184,12 @@ pub(super) enum Inner<'a> {
     /// By value, because a key is made for one call.
     KeyParts {
         limiter: &'a (dyn KeyedBook + 'a),
-        key: KeyParts,
+        key: RatedKey,
     },
     /// The same, shared.
     OwnedKeyParts {
         limiter: Arc<dyn KeyedBook + 'a>,
-        key: KeyParts,
+        key: RatedKey,
     },
     /// Any other, shared.
     Owned(Arc<dyn Limit + Send + 'a>),

@@ -9,7 +9,7 @@ use super::Kind;
 use super::pass::AnyPermit;
 use crate::cell::Ticket;
 use crate::clock::Clock;
-use crate::keyed::KeyParts;
+use crate::keyed::RatedKey;
 use crate::tree::Receipt;
 
 /// The time as a clock showed it to this request, so that limits on one clock read it once.
@@ -152,14 +152,14 @@ impl<S: Shares> Limit for S {
 pub(crate) trait KeyedBook: Send + Sync {
     fn now(&self, seen: &mut Seen) -> Timestamp;
     /// Starts to bring the key's state into the cache.
-    fn prefetch(&self, key: &KeyParts);
-    fn fits(&self, key: &KeyParts, seen: &mut Seen, cost: u64) -> bool;
-    fn look(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Decision;
-    fn ask(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Decision;
-    fn take(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Result<Taken, Decision>;
-    fn charge(&self, key: &KeyParts, seen: &mut Seen, cost: u64) -> Option<Mark>;
-    fn put_back(&self, key: &KeyParts, now: Timestamp, taken: Taken);
-    fn settle(&self, key: &KeyParts, now: Timestamp, taken: Taken, spent: u64);
+    fn prefetch(&self, key: &RatedKey);
+    fn fits(&self, key: &RatedKey, seen: &mut Seen, cost: u64) -> bool;
+    fn look(&self, key: &RatedKey, now: Timestamp, cost: u64) -> Decision;
+    fn ask(&self, key: &RatedKey, now: Timestamp, cost: u64) -> Decision;
+    fn take(&self, key: &RatedKey, now: Timestamp, cost: u64) -> Result<Taken, Decision>;
+    fn charge(&self, key: &RatedKey, seen: &mut Seen, cost: u64) -> Option<Mark>;
+    fn put_back(&self, key: &RatedKey, now: Timestamp, taken: Taken);
+    fn settle(&self, key: &RatedKey, now: Timestamp, taken: Taken, spent: u64);
 }
 
 /// Who shares a limit. Limits are charged in this order.

@@ -386,7 +386,7 @@ mod on_paused_time {
         let exact = ExactKeyedLimiter::<String>::builder(rate, 100).clock(Tokio::new());
         let exact = Arc::new(exact.build().unwrap());
         let (key, exact_key) = (keyed.key_owned("ada"), exact.key_owned("ada"));
-        assert!(limiter.allow() && key.key().allow() && exact_key.key().allow());
+        assert!(limiter.allow() && key.allow() && exact_key.allow());
         let gone = [
             tokio::spawn(limiter.acquire_owned().into_future()),
             tokio::spawn(key.acquire_n(1).into_future()),

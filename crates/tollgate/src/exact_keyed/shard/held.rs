@@ -1,11 +1,9 @@
 //! What is held of a key until it is settled: kept beside its entry, because few keys have any.
 
-use std::borrow::Borrow;
-
 use tollgate_core::{Booked, Timestamp};
 
 use super::super::kept::Kept;
-use super::{Lookup, Shard};
+use super::{KeyQuery, Lookup, Shard};
 use crate::holds::{HoldId, Holds};
 
 impl<K, A: Kept> Shard<K, A> {
@@ -62,16 +60,12 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// Keeps track of a booking of this cost until then; nothing if the key has no entry, because it
     /// isn't limited.
-    pub(in super::super) fn keep_track<Q>(
+    pub(in super::super) fn keep_track(
         &mut self,
-        ask: &Lookup<'_, Q>,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         booked: Booked,
         (cost, until): (u64, Timestamp),
-    ) -> Option<HoldId>
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+    ) -> Option<HoldId> {
         let slot = self.find(ask).filter(|_| cost > 0)?;
         let id = self.held.entry(slot).or_default().open(booked, cost, until);
         self.settle(slot);
@@ -79,15 +73,12 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// Prolongs a hold; nothing if it is over, or the key was dropped.
-    pub(in super::super) fn prolong_hold<Q>(
+    pub(in super::super) fn prolong_hold(
         &mut self,
-        ask: &Lookup<'_, Q>,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         id: &mut HoldId,
         until: Timestamp,
-    ) where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+    ) {
         let Some(slot) = self.find(ask) else {
             return;
         };
@@ -100,11 +91,12 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// Ends a hold of which so much was spent; nothing if it is over, or the key was dropped.
-    pub(in super::super) fn settle_hold<Q>(&mut self, ask: &Lookup<'_, Q>, id: HoldId, spent: u64)
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+    pub(in super::super) fn settle_hold(
+        &mut self,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
+        id: HoldId,
+        spent: u64,
+    ) {
         let Some(slot) = self.find(ask) else {
             return;
         };

@@ -1,35 +1,28 @@
 //! What is done to the keys of a shard besides asking: blocks, gifts, resets, what a snapshot reads and restores.
 
-use std::borrow::Borrow;
-
 use tollgate_core::{Booked, Ledger, Timestamp};
 
 use super::super::entry::{Entry, Origin};
 use super::super::kept::Kept;
-use super::{Lookup, Need, New, NotRestored, Shard, Work};
+use super::{KeyQuery, Lookup, Need, New, NotRestored, Shard, Work};
 
 impl<K, A: Kept> Shard<K, A> {
     /// Whether a key is blocked.
-    pub(in super::super) fn is_blocked<Q>(&mut self, ask: &Lookup<'_, Q>) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+    pub(in super::super) fn is_blocked(
+        &mut self,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
+    ) -> bool {
         let entry = self.find(ask).and_then(|slot| self.entries.get(slot));
         entry.is_some_and(|entry| entry.place.is_guarded() && ask.now < self.until(entry))
     }
 
     /// Blocks the key; no if it is new and there is no slot for it.
-    pub(in super::super) fn block<Q>(
+    pub(in super::super) fn block(
         &mut self,
-        ask: &Lookup<'_, Q>,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         until: Timestamp,
         need: Need,
-    ) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    ) -> bool {
         if until <= ask.now {
             return true;
         }
@@ -42,7 +35,7 @@ impl<K, A: Kept> Shard<K, A> {
             return false;
         }
         self.insert(New {
-            key: ask.key.to_owned(),
+            key: ask.key.to_key(),
             hash: ask.hash,
             ledger: Ledger::default(),
             tier: None,
@@ -54,24 +47,21 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// Gives the key tokens, if it has spent any.
-    pub(in super::super) fn gift<Q>(&mut self, ask: &Lookup<'_, Q>, tokens: u64)
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+    pub(in super::super) fn gift(
+        &mut self,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
+        tokens: u64,
+    ) {
         self.update(ask, |ledger, limit, _| ledger.gift(limit, ask.now, tokens));
     }
 
     /// Gives a booking back, if it was made in the entry that is there now.
-    pub(in super::super) fn give_back<Q>(
+    pub(in super::super) fn give_back(
         &mut self,
-        ask: &Lookup<'_, Q>,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         booked: &Booked,
         birth: u64,
-    ) where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+    ) {
         self.update(ask, |ledger, limit, own| {
             if own == birth {
                 ledger.give_back(limit, ask.now, booked);
@@ -80,16 +70,12 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// Takes a booking back as if it had never been made, if it is the latest of the entry that is there now.
-    pub(in super::super) fn unbook<Q>(
+    pub(in super::super) fn unbook(
         &mut self,
-        ask: &Lookup<'_, Q>,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         booked: &Booked,
         birth: u64,
-    ) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+    ) -> bool {
         let mut is_undone = false;
         self.update(ask, |ledger, limit, own| {
             is_undone = own == birth && ledger.unbook(limit, ask.now, booked);
@@ -98,11 +84,7 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// Forgets the key.
-    pub(in super::super) fn reset<Q>(&mut self, ask: &Lookup<'_, Q>)
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+    pub(in super::super) fn reset(&mut self, ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>) {
         if let Some(slot) = self.find(ask) {
             self.work.reset += 1;
             self.remove(slot);
@@ -116,7 +98,7 @@ impl<K, A: Kept> Shard<K, A> {
         now: Timestamp,
     ) -> Result<(), NotRestored>
     where
-        K: Eq,
+        K: Eq + Clone,
     {
         let need = Need {
             evict: false,
@@ -168,11 +150,11 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// Changes the state of a key that is there, and puts it where it belongs.
-    fn update<Q>(&mut self, ask: &Lookup<'_, Q>, change: impl FnOnce(&mut Ledger<A>, &A, u64))
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
+    fn update(
+        &mut self,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
+        change: impl FnOnce(&mut Ledger<A>, &A, u64),
+    ) {
         if let Some(slot) = self.find(ask)
             && let Some(entry) = self.entries.get_mut(slot)
         {

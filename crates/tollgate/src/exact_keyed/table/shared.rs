@@ -1,7 +1,5 @@
 //! The bucket that keys without a slot share, where the policy at the cap says so.
 
-use std::borrow::Borrow;
-
 use tollgate_core::{Ledger, Timestamp, Unbooked};
 
 use super::super::act::{Act, Reserve};
@@ -9,7 +7,7 @@ use super::super::kept::Kept;
 use super::super::shard::Lookup;
 use super::{Table, lock};
 use crate::cell::Ticket;
-use crate::holds::{HoldId, Holds};
+use crate::holds::Holds;
 use crate::steps::Latest;
 use crate::sync::Ordering;
 
@@ -89,61 +87,5 @@ impl<K, A: Kept> Table<K, A> {
         Ok(Ticket::HeldShared(
             shared.holds.open(booked, act.cost, until),
         ))
-    }
-
-    /// Prolongs a hold of the bucket that keys without a slot share.
-    pub(in super::super) fn prolong_shared<Q: ?Sized>(
-        &self,
-        ask: &Lookup<'_, Q>,
-        id: &mut HoldId,
-        until: Timestamp,
-    ) {
-        let shared = &mut *lock(&self.shared.0);
-        let Lookup { now, clock, .. } = self.local(ask);
-        shared.keep_pace(clock);
-        let Shared {
-            counted_by,
-            ledger,
-            holds,
-            ..
-        } = shared;
-        holds.pass_time(ledger, counted_by, now);
-        if let Some(new) = holds.prolong(*id, self.local_time(until)) {
-            *id = new;
-        }
-    }
-
-    /// Ends a hold of the bucket that keys without a slot share.
-    pub(in super::super) fn settle_shared<Q: ?Sized>(
-        &self,
-        ask: &Lookup<'_, Q>,
-        id: HoldId,
-        spent: u64,
-    ) {
-        let shared = &mut *lock(&self.shared.0);
-        let Lookup { now, clock, .. } = self.local(ask);
-        shared.keep_pace(clock);
-        let Shared {
-            counted_by,
-            ledger,
-            holds,
-            ..
-        } = shared;
-        holds.settle(ledger, counted_by, (now, id, spent));
-    }
-
-    /// Prolongs a hold of a key.
-    pub(in super::super) fn prolong<Q>(
-        &self,
-        ask: &Lookup<'_, Q>,
-        id: &mut HoldId,
-        until: Timestamp,
-    ) where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        let until = self.local_time(until);
-        self.shard(ask.hash)
-            .prolong_hold(&self.local(ask), id, until);
     }
 }

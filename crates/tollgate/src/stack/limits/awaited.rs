@@ -89,7 +89,7 @@ assert_eq!(acme.peek().remaining, 2_500);
             held: Arc::clone(&held),
         };
         let acquire = self.with_home(|mut key| {
-            key.held = Some(held);
+            key.0.held = Some(held);
             key
         });
         (acquire, awaited)

@@ -1,23 +1,17 @@
 //! Keys of an exact table as levels, and the estimates that they hold until those are settled.
 
-use std::borrow::Borrow;
-
 use tollgate_core::{Decision, Timestamp};
 
 use crate::clock::Clock;
-use crate::exact_keyed::{Key, OwnedKey};
+use crate::exact_keyed::{Key, KeyQuery, OwnedKey, OwnedStoredKey, StoredKey};
 use crate::home::sealed::Home;
+use crate::key::sealed::KeyPointer as _;
 use crate::line::meter::Meter;
 use crate::stack::Kind;
 use crate::stack::level::{AnyLimit, Exactly};
 use crate::stack::limit::{Breadth, Limit, Seen, Shares, Taken};
 
-impl<K, Q, C> Limit for Key<'_, K, Q, C>
-where
-    K: Borrow<Q> + Send,
-    Q: Eq + ToOwned<Owned = K> + Sync + ?Sized,
-    C: Clock,
-{
+impl<K: Send, Q: KeyQuery<K> + Sync + ?Sized, C: Clock> Limit for StoredKey<'_, K, Q, C> {
     fn kind(&self) -> Kind {
         Kind::Rate
     }
@@ -40,7 +34,7 @@ where
     }
 
     fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
-        Key::take(self, now, cost).map(Taken::Charge)
+        StoredKey::take(self, now, cost).map(Taken::Charge)
     }
 
     fn put_back(&self, now: Timestamp, taken: Taken) {
@@ -48,45 +42,45 @@ where
     }
 
     fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken, Decision> {
-        Key::hold(self, now, cost, until).map(Taken::Charge)
+        StoredKey::hold(self, now, cost, until).map(Taken::Charge)
     }
 
     fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
         if let Taken::Charge(ticket) = taken {
-            Key::settle(self, now, &ticket, spent);
+            StoredKey::settle(self, now, &ticket, spent);
         }
     }
 
     fn prolong(&self, taken: &mut Taken, until: Timestamp) {
         if let Taken::Charge(ticket) = taken {
-            Key::prolong(self, ticket, until);
+            StoredKey::prolong(self, ticket, until);
         }
     }
 
     fn charge_late(&self, now: Timestamp, cost: u64) {
-        Key::charge_late(self, now, cost);
+        StoredKey::charge_late(self, now, cost);
     }
 }
 
-impl<K: Eq + Clone + Send + Sync, C: Clock> Shares for OwnedKey<K, C> {
+impl<K: Eq + Clone + Send + Sync, C: Clock> Shares for OwnedStoredKey<K, C> {
     type Key<'a>
-        = Key<'a, K, K, C>
+        = StoredKey<'a, K, K, C>
     where
         Self: 'a;
 
-    fn borrowed(&self) -> Key<'_, K, K, C> {
+    fn borrowed(&self) -> StoredKey<'_, K, K, C> {
         self.key()
     }
 }
 
 impl<'a, K, Q, C> From<&'a Key<'a, K, Q, C>> for AnyLimit<'a>
 where
-    K: Borrow<Q> + Send,
-    Q: Eq + ToOwned<Owned = K> + Sync + ?Sized,
+    K: Send,
+    Q: KeyQuery<K> + Sync + ?Sized,
     C: Clock,
 {
     fn from(key: &'a Key<'a, K, Q, C>) -> Self {
-        Self::new(key)
+        Self::new(&key.0)
     }
 }
 
@@ -96,7 +90,7 @@ where
     C: Clock,
 {
     fn from(key: &'a OwnedKey<K, C>) -> Self {
-        Self::new(key)
+        Self::new(&key.0)
     }
 }
 
@@ -106,7 +100,7 @@ where
     C: Clock + 'a,
 {
     fn from(key: OwnedKey<K, C>) -> Self {
-        Self::owned(key)
+        Self::owned(key.0)
     }
 }
 

@@ -3,8 +3,8 @@
 use tollgate_core::{Decision, Timestamp};
 
 use crate::clock::Clock;
-use crate::home::sealed::Home;
-use crate::keyed::{Key, KeyParts, KeyedLimiter, OwnedKey};
+use crate::home::sealed::{Home, Lends as _};
+use crate::keyed::{Key, KeyedLimiter, OwnedKey, RatedKey};
 use crate::line::meter::Meter;
 use crate::stack::level::{AnyLimit, Inner};
 use crate::stack::limit::{KeyedBook, Mark, Seen, Taken};
@@ -15,44 +15,42 @@ impl<C: Clock, T: Send + Sync> KeyedBook for KeyedLimiter<C, T> {
     }
 
     #[inline]
-    fn prefetch(&self, key: &KeyParts) {
-        self.prefetch_parts(key);
+    fn prefetch(&self, key: &RatedKey) {
+        self.rated(*key).prefetch();
     }
 
-    fn fits(&self, key: &KeyParts, seen: &mut Seen, cost: u64) -> bool {
-        self.fits_parts(key, seen.read(self.clock()), cost)
+    fn fits(&self, key: &RatedKey, seen: &mut Seen, cost: u64) -> bool {
+        self.rated(*key).fits(seen.read(self.clock()), cost)
     }
 
-    fn look(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Decision {
-        self.key_of(key).look_in_turn(now, cost)
+    fn look(&self, key: &RatedKey, now: Timestamp, cost: u64) -> Decision {
+        self.rated(*key).look_in_turn(now, cost)
     }
 
-    fn ask(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Decision {
-        let key = self.key_of(key);
+    fn ask(&self, key: &RatedKey, now: Timestamp, cost: u64) -> Decision {
+        let key = self.rated(*key);
         let behind = key.behind(now, cost);
         behind.unwrap_or_else(|| key.look(&key.terms(), now, cost))
     }
 
-    fn take(&self, key: &KeyParts, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
-        self.take_parts(key, now, cost).map(Taken::Charge)
+    fn take(&self, key: &RatedKey, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
+        self.rated(*key).take(now, cost).map(Taken::Charge)
     }
 
-    fn charge(&self, key: &KeyParts, seen: &mut Seen, cost: u64) -> Option<Mark> {
-        if self.is_marked_parts(key) {
-            return None;
-        }
-        let (after, pace) = self.charge_parts(key, seen.read(self.clock()), cost)?;
+    fn charge(&self, key: &RatedKey, seen: &mut Seen, cost: u64) -> Option<Mark> {
+        let now = || seen.read(self.clock());
+        let (after, pace) = self.rated(*key).charge_fast(now, cost)?;
         Mark::new(after, pace, cost)
     }
 
-    fn put_back(&self, key: &KeyParts, now: Timestamp, taken: Taken) {
+    fn put_back(&self, key: &RatedKey, now: Timestamp, taken: Taken) {
         if let Taken::Charge(ticket) = taken {
-            self.key_of(key).give_back_in_turn(now, &ticket);
+            self.rated(*key).give_back_in_turn(now, &ticket);
         }
     }
 
     /// A word has no room to track what is out, so either all of it was spent or none.
-    fn settle(&self, key: &KeyParts, now: Timestamp, taken: Taken, spent: u64) {
+    fn settle(&self, key: &RatedKey, now: Timestamp, taken: Taken, spent: u64) {
         if spent == 0 {
             self.put_back(key, now, taken);
         }
@@ -63,20 +61,24 @@ impl<C: Clock, T: Send + Sync> KeyedBook for KeyedLimiter<C, T> {
 impl<'a, C: Clock, T: Send + Sync> From<&Key<'a, C, T>> for AnyLimit<'a> {
     #[inline]
     fn from(key: &Key<'a, C, T>) -> Self {
-        let (limiter, key) = key.parts();
+        let (limiter, key) = (key.0.limiter, key.limit().key);
         Self(Inner::KeyParts { limiter, key })
     }
 }
 
 impl<'a, C: Clock, T: Send + Sync> From<&'a OwnedKey<C, T>> for AnyLimit<'a> {
     fn from(key: &'a OwnedKey<C, T>) -> Self {
-        (&key.key()).into()
+        let (limiter, key) = (&*key.0.limiter, key.limit().key);
+        Self(Inner::KeyParts { limiter, key })
     }
 }
 
 impl<'a, C: Clock + 'a, T: Send + Sync + 'a> From<OwnedKey<C, T>> for AnyLimit<'a> {
     fn from(key: OwnedKey<C, T>) -> Self {
-        let (limiter, key) = key.into_parts();
-        Self(Inner::OwnedKeyParts { limiter, key })
+        let rated = key.limit().key;
+        Self(Inner::OwnedKeyParts {
+            limiter: key.0.limiter,
+            key: rated,
+        })
     }
 }

@@ -1,0 +1,266 @@
+//! One key of a keyed limiter, whichever table it is in: the handle, with the verbs.
+
+use std::fmt;
+use std::time::Duration;
+
+use tollgate_core::{Decision, Timestamp};
+
+use crate::acquire::Acquire;
+use crate::home::sealed::{Home as _, Lends};
+use crate::line::meter::Meter as _;
+use crate::table::NoSlot;
+use crate::{Refused, Reservation};
+use sealed::{KeyPointer, KeyVerbs as _};
+
+/// One key of a [`KeyedLimiter`](crate::KeyedLimiter) or an [`ExactKeyedLimiter`](crate::ExactKeyedLimiter), hashed
+/// once, with the verbs of a [`Limiter`](crate::Limiter).
+///
+/// A limiter's `key` makes one that borrows the limiter ([`keyed::Key`](crate::keyed::Key),
+/// [`exact_keyed::Key`](crate::exact_keyed::Key)). `key_owned` makes one that shares the limiter's `Arc`
+/// ([`keyed::OwnedKey`](crate::keyed::OwnedKey), [`exact_keyed::OwnedKey`](crate::exact_keyed::OwnedKey)):
+/// its reservations and waits borrow nothing, so they can live in a task. `at` puts either under another limit.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{KeyedLimiter, Rate, clock::Manual};
+///
+/// let limiter = KeyedLimiter::builder(Rate::per_second(10), 1_000).clock(Manual::new()).build()?;
+/// let user = limiter.key("user:42");
+/// assert!(user.allow_n(8));
+/// assert_eq!(user.peek().remaining, 2);
+/// assert_eq!(user.reserve(3)?.delay(), Duration::from_millis(100));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate::{ExactKeyedLimiter, Rate};
+///
+/// let limiter = Arc::new(ExactKeyedLimiter::<String>::new(Rate::per_second(10), 1_000));
+/// let key = limiter.key_owned("user:42");
+/// assert!(key.allow());
+/// let wait = key.acquire_n(2);
+/// std::thread::spawn(move || wait.wait_blocking()).join().unwrap()?;
+/// # Ok::<(), tollgate::Refused>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct KeyHandle<P>(pub(crate) P);
+
+pub(crate) mod sealed {
+    use std::time::Duration;
+
+    use tollgate_core::{Decision, Timestamp};
+
+    use crate::home::sealed::Home;
+    use crate::table::NoSlot;
+
+    /// Which key of which limiter a handle is for; the limiter is borrowed or shared.
+    pub trait KeyPointer: Clone {
+        type Key<'a>: KeyVerbs
+        where
+            Self: 'a;
+
+        /// The key at the limit that is in force for it now.
+        fn key(&self) -> Self::Key<'_>;
+
+        /// Charges and counts a request of this cost if it passes now.
+        fn allow(&self, cost: u64) -> bool;
+
+        /// Sleeps by the limiter's clock.
+        fn nap_until(&self, at: Timestamp);
+    }
+
+    /// What a table does to a key, beyond waiting for it.
+    pub trait KeyVerbs: Home {
+        /// Decides and counts a request of this cost.
+        fn check_at(&self, now: Timestamp, cost: u64) -> Decision;
+
+        fn refund(&self, tokens: u64);
+
+        fn penalize(&self, tokens: u64) -> Result<(), NoSlot>;
+
+        fn reset(&self);
+
+        fn block_for(&self, duration: Duration) -> Result<(), NoSlot>;
+    }
+}
+
+impl<P: KeyPointer> KeyHandle<P> {
+    /// Whether one request passes now; it is charged if so.
+    #[must_use = "a request that isn't allowed mustn't pass"]
+    #[inline]
+    pub fn allow(&self) -> bool {
+        self.allow_n(1)
+    }
+
+    /// Whether a request of this cost passes now; it is charged if so.
+    #[must_use = "a request that isn't allowed mustn't pass"]
+    #[inline]
+    pub fn allow_n(&self, cost: u64) -> bool {
+        self.0.allow(cost)
+    }
+
+    /// Decides one request, and says how much is left and when to come back.
+    #[inline]
+    pub fn check(&self) -> Decision {
+        self.check_n(1)
+    }
+
+    /// Decides a request of this cost. A cost of 0 peeks.
+    #[inline]
+    pub fn check_n(&self, cost: u64) -> Decision {
+        let key = self.0.key();
+        key.check_at(key.shows(), cost)
+    }
+
+    /// Decides a request of this cost at a time on the limiter's clock.
+    #[inline]
+    pub fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
+        self.0.key().check_at(now, cost)
+    }
+
+    /// What is left, without charging anything.
+    pub fn peek(&self) -> Decision {
+        self.check_n(0)
+    }
+
+    /// What is left at a time on the limiter's clock.
+    pub fn peek_at(&self, now: Timestamp) -> Decision {
+        self.check_at(now, 0)
+    }
+
+    /// Takes `cost` tokens, to be used after the reservation's delay.
+    ///
+    /// # Errors
+    /// [`Refused::Never`] if the cost is above the burst; [`Refused::TooFarAhead`] if it would act further ahead than the
+    /// limiter's longest wait, or than the algorithm can book (a sliding log: one window); [`Refused::Blocked`] if the key
+    /// is blocked; [`Refused::QueueFull`] if it is new and has no room.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Algorithm, ExactKeyedLimiter, Rate, clock::Manual};
+    ///
+    /// let limiter = ExactKeyedLimiter::builder(Rate::per_second(10).burst(1), 100)
+    ///     .algorithm(Algorithm::TokenBucket)
+    ///     .clock(Manual::new())
+    ///     .build()?;
+    /// assert!(limiter.allow("user"));
+    /// let slot = limiter.key("user").reserve(1)?;
+    /// assert_eq!(slot.delay(), Duration::from_millis(100));
+    /// slot.cancel();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reserve(&self, cost: u64) -> Result<Reservation<Self>, Refused> {
+        self.reserve_at(self.0.key().shows(), cost)
+    }
+
+    /// Takes `cost` tokens at a time on the limiter's clock.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve).
+    pub fn reserve_at(&self, now: Timestamp, cost: u64) -> Result<Reservation<Self>, Refused> {
+        let ticket = self.0.key().reserve_in_turn(now, cost)?;
+        Ok(Reservation::new(self.clone(), ticket))
+    }
+
+    /// Waits for one token, first come first served. Await it, or call
+    /// [`wait_blocking`](Acquire::wait_blocking).
+    pub fn acquire(&self) -> Acquire<Self> {
+        self.acquire_n(1)
+    }
+
+    /// Waits for `cost` tokens, first come first served.
+    pub fn acquire_n(&self, cost: u64) -> Acquire<Self> {
+        Acquire::new(self.clone(), cost)
+    }
+
+    /// Refunds `tokens` to the key, whatever it was charged for, and at most what it has spent. A block stays.
+    /// [`peek`](Self::peek) tells what is left then.
+    ///
+    /// A fixed window uncounts them in the window that is open, a sliding log strikes out the newest hits, and a sliding
+    /// counter takes them off its current window first.
+    ///
+    /// ```
+    /// use tollgate::{Algorithm, ExactKeyedLimiter, Rate, clock::Manual};
+    ///
+    /// let limiter = ExactKeyedLimiter::builder(Rate::per_hour(10), 100)
+    ///     .algorithm(Algorithm::SlidingLog)
+    ///     .clock(Manual::new())
+    ///     .build()?;
+    /// let user = limiter.key("user");
+    /// assert!(user.allow_n(8));
+    /// user.refund(5);
+    /// assert_eq!(user.peek().remaining, 7);
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn refund(&self, tokens: u64) {
+        self.0.key().refund(tokens);
+    }
+
+    /// Takes `tokens` from the key though no request asked for them, at most until it is empty, by the rate
+    /// that it is at. A blocked key is left as it is.
+    ///
+    /// # Errors
+    /// [`NoSlot`] if the key is new and the table is full.
+    ///
+    /// ```
+    /// use tollgate::{Algorithm, KeyedLimiter, Rate, Tier, clock::Manual};
+    ///
+    /// let limiter = KeyedLimiter::builder(Rate::per_second(10), 1_000).clock(Manual::new()).build()?;
+    /// let small = Tier::new(Algorithm::Gcra, Rate::per_second(3))?;
+    /// let acme = limiter.key("acme").at(&small)?;
+    /// acme.penalize(100)?;
+    /// assert_eq!(acme.peek().remaining, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn penalize(&self, tokens: u64) -> Result<(), NoSlot> {
+        self.0.key().penalize(tokens)
+    }
+
+    /// Forgets what the key has spent, and any block.
+    pub fn reset(&self) {
+        self.0.key().reset();
+    }
+
+    /// Denies the key everything for this long, whatever its rate: checks, reservations and waits. A block is never
+    /// shortened, and no flood of other keys can push it out. What the key had spent before comes back meanwhile. A
+    /// [`KeyedLimiter`](crate::KeyedLimiter) has few bits for what remains after the block: it rounds that up, to at most
+    /// twice as much.
+    ///
+    /// # Errors
+    /// [`NoSlot`] if the key is new and the table is full, with the part that is kept for blocks.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{KeyedLimiter, Rate};
+    ///
+    /// let limiter = KeyedLimiter::new(Rate::per_second(1_000), 100);
+    /// limiter.key("203.0.113.7").block_for(Duration::from_secs(3600))?;
+    /// assert!(!limiter.allow("203.0.113.7"));
+    /// # Ok::<(), tollgate::keyed::NoSlot>(())
+    /// ```
+    pub fn block_for(&self, duration: Duration) -> Result<(), NoSlot> {
+        self.0.key().block_for(duration)
+    }
+}
+
+impl<P: KeyPointer> Lends for KeyHandle<P> {
+    type Limit<'a>
+        = P::Key<'a>
+    where
+        Self: 'a;
+
+    fn limit(&self) -> P::Key<'_> {
+        self.0.key()
+    }
+
+    fn nap_until(&self, at: Timestamp) {
+        self.0.nap_until(at);
+    }
+}
+
+impl<P> fmt::Debug for KeyHandle<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Key").finish_non_exhaustive()
+    }
+}
