@@ -1,7 +1,10 @@
 //! The engine: facts in, a verdict out, by a policy that can be changed at any time.
 
+use std::convert::Infallible;
 use std::fmt;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use arc_swap::ArcSwap;
 use tollgate::Clock;
@@ -471,6 +474,14 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
             self.tell_of_what_comes_back(rules, gathered, &mut answer);
         }
         said.hear(gathered, answer);
+    }
+}
+
+/// The output of a future that asks a backend in memory, which never waits.
+fn ready<T>(asking: impl Future<Output = Result<T, Infallible>>) -> T {
+    match pin!(asking).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(output)) => output,
+        Poll::Pending => unreachable!("memory never waits"),
     }
 }
 

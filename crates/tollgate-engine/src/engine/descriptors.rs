@@ -1,15 +1,13 @@
 //! Requests that come as lists of descriptors, Envoy's form, decided by a tree of them.
 
 use std::ops::Deref;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tollgate::{Clock, Decision, Timestamp};
 
-use super::Engine;
 use super::orders::{Held, InForce};
 use super::rules::Rules;
+use super::{Engine, ready};
 use crate::backend::{Backend, Memory, Refund};
 use crate::bounds::{Bounds, TooMuch};
 use crate::envoy::{self, Charge, StatusCode};
@@ -333,12 +331,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
         descriptors: &[Descriptor<'_>],
         hits_addend: u32,
     ) -> DescriptorVerdict {
-        let deciding = pin!(self.decide_descriptors_async(domain, descriptors, hits_addend));
-        match deciding.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(verdict)) => verdict,
-            Poll::Ready(Err(never)) => match never {},
-            Poll::Pending => unreachable!("memory answers at once"),
-        }
+        ready(self.decide_descriptors_async(domain, descriptors, hits_addend))
     }
 }
 
