@@ -202,6 +202,16 @@ struct Question {
 
 type Body = Map<String, Value>;
 
+impl Question {
+    fn new(method: &'static str, path: &str, body: Option<Body>) -> Self {
+        Self {
+            method,
+            path: path.to_owned(),
+            body: body.map_or_else(String::new, |body| Value::Object(body).to_string()),
+        }
+    }
+}
+
 /// An object with those fields of another that have a value.
 fn object(fields: Value) -> Body {
     let fields = fields.as_object().into_iter().flatten();
@@ -249,18 +259,8 @@ impl Order {
 impl Ask {
     /// What is sent to the service.
     fn question(&self) -> Result<Question, CliError> {
-        let change = |method, path: String, body: Body| {
-            let body = Value::Object(body).to_string();
-            Ok(Question { method, path, body })
-        };
-        let post = |path: &str, body| change("POST", path.to_owned(), body);
-        let get = |path: &str| {
-            Ok(Question {
-                method: "GET",
-                path: path.to_owned(),
-                body: String::new(),
-            })
-        };
+        let post = |path: &str, body| Ok(Question::new("POST", path, Some(body)));
+        let get = |path: &str| Ok(Question::new("GET", path, None));
         match self {
             Self::Rules => get("/admin/rules"),
             Self::Top => get("/admin/top"),
@@ -302,14 +302,15 @@ impl Ask {
             }
             Self::Orders(Orders { end: None }) => get("/admin/orders"),
             Self::Orders(Orders { end: Some(id) }) => {
-                change("DELETE", format!("/admin/orders/{id}"), Body::new())
+                let path = format!("/admin/orders/{id}");
+                Ok(Question::new("DELETE", &path, Some(Body::new())))
             }
             Self::Reload(Reload { dry_run: true }) => get("/admin/reload"),
             Self::Reload(Reload { dry_run: false }) => post("/admin/reload", Body::new()),
             Self::Log(Log { level: None }) => get("/admin/log"),
             Self::Log(Log { level: Some(level) }) => {
                 let body = object(json!({"level": level.to_string()}));
-                change("PUT", "/admin/log".to_owned(), body)
+                Ok(Question::new("PUT", "/admin/log", Some(body)))
             }
         }
     }
