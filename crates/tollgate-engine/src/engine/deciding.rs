@@ -57,7 +57,6 @@ impl<'r> CombinedRequest<'r> {
 }
 
 /// One attempt to decide a request: the policy and the overrides that are in force, and where the request waits.
-#[derive(Clone, Copy)]
 struct Trial<'t> {
     rules: &'t Rules,
     orders: Option<&'t Held>,
@@ -144,7 +143,7 @@ impl<B: Backend> Engine<B> {
     pub async fn decide_async<'f>(&self, facts: &'f Facts<'f>) -> Result<Verdict<'f>, B::Error> {
         let started = self.recorder.started(&self.backend);
         let attempt = self
-            .attempts(CombinedRequest::of_facts(facts), Conditions::new())
+            .attempts(&CombinedRequest::of_facts(facts), Conditions::new())
             .await?;
         Ok(self.concluded(facts, attempt, started))
     }
@@ -188,7 +187,7 @@ impl<B: Backend> Engine<B> {
         facts: &'f Facts<'f>,
     ) -> Result<Option<Verdict<'f>>, B::Error> {
         let started = self.recorder.started(&self.backend);
-        let attempt = self.attempts(CombinedRequest::of_facts(facts), on).await?;
+        let attempt = self.attempts(&CombinedRequest::of_facts(facts), on).await?;
         if attempt.is_outdated {
             return Ok(None);
         }
@@ -198,7 +197,7 @@ impl<B: Backend> Engine<B> {
     /// Asks until the request passes, or doesn't.
     pub(super) async fn attempts(
         &self,
-        request: CombinedRequest<'_>,
+        request: &CombinedRequest<'_>,
         on: Conditions<'_>,
     ) -> Result<Attempt, B::Error> {
         let attempt = self.attempt(request, on, None).await?;
@@ -228,7 +227,7 @@ impl<B: Backend> Engine<B> {
     /// Asks once, by the policy that is in force now.
     async fn attempt(
         &self,
-        request: CombinedRequest<'_>,
+        request: &CombinedRequest<'_>,
         on: Conditions<'_>,
         standing: Option<&Standing<'_>>,
     ) -> Result<Attempt, B::Error> {
@@ -257,10 +256,10 @@ impl<B: Backend> Engine<B> {
         };
         let (tried, trees) = (&mut attempt.tried, &mut attempt.trees);
         if request.descriptors.is_none() {
-            self.try_once(trial, tried, None).await?;
+            self.try_once(&trial, tried, None).await?;
         } else {
             // In a box: few requests have both, and every connection has room for the largest step.
-            let trying: Boxed<'_, _> = Box::pin(self.try_with_trees(trial, &request, tried, trees));
+            let trying: Boxed<'_, _> = Box::pin(self.try_with_trees(&trial, request, tried, trees));
             trying.await?;
         }
         Ok(attempt)
@@ -269,7 +268,7 @@ impl<B: Backend> Engine<B> {
     /// Asks the limits of all rules that match, and those of the trees with them.
     async fn try_once(
         &self,
-        trial: Trial<'_>,
+        trial: &Trial<'_>,
         tried: &mut Tried,
         mut trees: Option<&mut TreeCharge<'_, '_>>,
     ) -> Result<(), B::Error> {

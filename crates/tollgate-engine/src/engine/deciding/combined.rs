@@ -110,7 +110,7 @@ impl<B: Backend> Engine<B> {
                 request.trees = TreeMatch::Some;
             }
         }
-        let mut attempt: Attempt = self.attempts(request, on).await?;
+        let mut attempt: Attempt = self.attempts(&request, on).await?;
         if attempt.is_outdated {
             return Ok(None);
         }
@@ -155,7 +155,7 @@ impl<B: Backend> Engine<B> {
     /// Tries a request by its rules and its trees, with the statuses of its descriptors if it passes or the trees deny it.
     pub(super) async fn try_with_trees(
         &self,
-        trial: Trial<'_>,
+        trial: &Trial<'_>,
         request: &CombinedRequest<'_>,
         tried: &mut Tried,
         trees: &mut Option<Box<(StatusCode, DescriptorFindings)>>,

@@ -128,7 +128,7 @@ impl<B: Backend> Engine<B> {
     /// Waits and asks, until the request passes, or can't in time.
     pub(super) async fn wait_and_ask(
         &self,
-        request: CombinedRequest<'_>,
+        request: &CombinedRequest<'_>,
         on: Conditions<'_>,
         mut attempt: Attempt,
     ) -> Result<Attempt, B::Error> {
