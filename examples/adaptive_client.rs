@@ -12,8 +12,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
-use tollgate::adaptive::{Bounds, Controller, Little};
 use tollgate::clock::Tokio;
+use tollgate_adaptive::{Bounds, Controller, Little};
 
 type Failed = Box<dyn std::error::Error>;
 

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use tollgate::breaker::{Breaker, State, Thresholds};
 use tollgate::clock::Manual;
+use tollgate_adaptive::breaker::{Breaker, State, Thresholds};
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Facts, Policy};
 use tollgate_redis::Redis;

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use tollgate::adaptive::{Bounds, Controller, CpuPressure, CpuUse, Gauge, GaugeError, Target};
 use tollgate::clock::{Clock, Monotonic};
 use tollgate::{Limiter, Rate, Timestamp};
+use tollgate_adaptive::{Bounds, Controller, CpuPressure, CpuUse, Gauge, GaugeError, Target};
 
 type Failed = Box<dyn std::error::Error>;
 

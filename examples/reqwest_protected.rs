@@ -9,10 +9,10 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
 use tokio::net::TcpListener;
-use tollgate::adaptive::{Bounds, Controller, Little};
-use tollgate::breaker::{Breaker, Thresholds};
 use tollgate::concurrency::Ending;
-use tollgate::protect::{Advice, Backoff, Budget, CallError, NotCalled, Protected, Retry};
+use tollgate_adaptive::breaker::{Breaker, Thresholds};
+use tollgate_adaptive::protect::{Advice, Backoff, Budget, CallError, NotCalled, Protected, Retry};
+use tollgate_adaptive::{Bounds, Controller, Little};
 
 type Failed = Box<dyn std::error::Error>;
 

@@ -4,10 +4,10 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use tollgate::adaptive::{Bounds, Controller, Law, Little, NamedLaw, Sample};
-use tollgate::breaker::{Breaker, Thresholds};
 use tollgate::clock::Monotonic;
 use tollgate::{Clock, Timestamp};
+use tollgate_adaptive::breaker::{Breaker, Thresholds};
+use tollgate_adaptive::{Bounds, Controller, Law, Little, NamedLaw, Sample};
 
 use crate::alloc;
 use crate::report::{Line, Report};

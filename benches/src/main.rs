@@ -8,6 +8,7 @@ mod adaptive;
 mod alloc;
 mod composition;
 mod handmade;
+mod instructions;
 mod keyed;
 mod limiter;
 mod machine;
@@ -31,7 +32,7 @@ use report::Report;
 type Group = (&'static str, fn(&mut Report));
 
 /// Every group, in the order in which they run.
-const GROUPS: [Group; 10] = [
+const GROUPS: [Group; 11] = [
     ("limiter", limiter::run),
     ("waiting", waiting::run),
     ("keyed", keyed::run),
@@ -42,10 +43,13 @@ const GROUPS: [Group; 10] = [
     ("server", server::run),
     ("middleware", middleware::run),
     ("shaping", shaping::run),
+    ("instructions", instructions::run),
 ];
 
 fn main() -> ExitCode {
-    if let Some(code) = keyed::child(std::env::args().skip(1)) {
+    let child = keyed::child(std::env::args().skip(1));
+    let child = child.or_else(|| instructions::child(std::env::args().skip(1)));
+    if let Some(code) = child {
         return code;
     }
     let chosen = match parse(std::env::args().skip(1)) {
@@ -129,7 +133,7 @@ mod tests {
         check(
             &["fast"],
             Err(
-                "unknown group \"fast\"; the groups are limiter, waiting, keyed, composition, adaptive, policy, redis, server, middleware, shaping",
+                "unknown group \"fast\"; the groups are limiter, waiting, keyed, composition, adaptive, policy, redis, server, middleware, shaping, instructions",
             ),
         );
         check(

@@ -32,6 +32,8 @@ const ROUNDS: usize = 5;
 const CALLS: u64 = 80_000;
 const PIPELINED_CALLS: u64 = 800_000;
 const SECONDS: u64 = 1;
+/// Connections of h2load, and streams on each.
+const CONNECTIONS: u64 = 10;
 
 /// Every request passes.
 const POLICY: &str = "limits: [{name: per-user, key: user, rate: 1000000/s burst 1000000}]";
@@ -55,6 +57,7 @@ fn cases(report: &mut Report) -> Result<(), Failure> {
     let all = All {
         ours: Server::tollgate(&built, POLICY)?,
         tonic: Server::tonic_ok(&built)?,
+        hyper: Server::hyper_ok(&built)?,
         crab: Server::throttlecrab(&built)?,
         redis: Server::redis()?,
         files: Files::new()?,
@@ -80,10 +83,20 @@ fn cases(report: &mut Report) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Sends so many requests of Envoy's protocol over one connection, one after the other.
+pub(crate) fn send_rls_requests(address: SocketAddr, requests: u64) -> Result<(), Failure> {
+    let files = Files::new()?;
+    let load = tools::h2load(address, &files.path("rls"), requests, 1)?;
+    let is_whole = load.decisions >= as_f64(requests);
+    let all = is_whole.then_some(());
+    all.ok_or_else(|| format!("{} of {requests} were answered", load.decisions).into())
+}
+
 /// The servers, and what tools read.
 struct All {
     ours: Server,
     tonic: Server,
+    hyper: Server,
     crab: Server,
     redis: Server,
     files: Files,
@@ -163,7 +176,7 @@ fn rls(report: &mut Report, all: &All) -> Result<(), Failure> {
     let body = all.files.path("rls");
     let load = |server: &Server| {
         let (address, body) = (server.grpc, &body);
-        move || tools::h2load(here(address)?, body, CALLS)
+        move || tools::h2load(here(address)?, body, CALLS, CONNECTIONS)
     };
     let mut sides = [
         Side::new("tollgate", None, &all.ours, load(&all.ours)),
@@ -178,8 +191,10 @@ fn http(report: &mut Report, all: &All) -> Result<(), Failure> {
         move || tools::wrk(here(address)?, &script, SECONDS, Answers::Pass)
     };
     let crab = load(&all.crab, "throttle.lua");
+    let hyper = load(&all.hyper, "check.lua");
     let mut sides = [
         Side::new("tollgate", None, &all.ours, load(&all.ours, "check.lua")),
+        Side::new("hyper-ok", None, &all.hyper, hyper),
         Side::new("throttlecrab-http", Some(0.75), &all.crab, crab),
     ];
     compare(report, "http-check", &mut sides)
@@ -247,7 +262,7 @@ fn refusals(report: &mut Report, all: &All, built: &Built) -> Result<(), Failure
     let body = all.files.path("rls");
     let load = |server: &Server| {
         let (address, body) = (server.grpc, &body);
-        move || tools::h2load(here(address)?, body, CALLS)
+        move || tools::h2load(here(address)?, body, CALLS, CONNECTIONS)
     };
     let target = Some(1.0);
     let mut sides = [

@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 mod frame;
 #[path = "../../crates/tollgate-server/tests/common/resp_reading.rs"]
 mod reading;
-#[path = "../../crates/tollgate-server/src/resp/throttle.rs"]
+#[path = "../../crates/tollgate-server/src/throttle.rs"]
 mod throttle;
 
 fuzz_target!(|input: &[u8]| {

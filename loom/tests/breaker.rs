@@ -11,7 +11,7 @@ use std::time::Duration;
 use loom::sync::Arc;
 use loom::thread;
 use tollgate::Timestamp;
-use tollgate::breaker::{Admission, BreakerEvent, Circuit, Entry, State, Thresholds};
+use tollgate_adaptive::breaker::{Admission, BreakerEvent, Circuit, Entry, State, Thresholds};
 
 fn at(seconds: u64) -> Timestamp {
     Timestamp::from_secs(100 + seconds)

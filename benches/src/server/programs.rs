@@ -62,10 +62,11 @@ pub(super) fn ask_from_here() -> Result<(), Failure> {
         .ok_or_else(|| format!("taskset: {status}").into())
 }
 
-/// What is built from source: this project's service, and two peers.
+/// What is built from source: this project's service, and three peers.
 pub(super) struct Built {
     tollgate: PathBuf,
     tonic_ok: PathBuf,
+    hyper_ok: PathBuf,
     throttlecrab: PathBuf,
 }
 
@@ -99,6 +100,7 @@ impl Built {
         Ok(Self {
             tollgate,
             tonic_ok: folder.join("release/tonic-ok"),
+            hyper_ok: folder.join("release/hyper-ok"),
             throttlecrab,
         })
     }
@@ -177,16 +179,24 @@ impl Server {
     }
 
     pub(super) fn tonic_ok(built: &Built) -> Result<Self, Failure> {
-        let mut child = started(&built.tonic_ok).stdout(Stdio::piped()).spawn()?;
-        let out = child
-            .stdout
-            .take()
-            .ok_or("tonic-ok has no standard output")?;
-        let mut server = Self::of(child);
+        let (mut server, address) = Self::that_prints_its_address(&built.tonic_ok)?;
+        server.grpc = Some(address);
+        Ok(server)
+    }
+
+    pub(super) fn hyper_ok(built: &Built) -> Result<Self, Failure> {
+        let (mut server, address) = Self::that_prints_its_address(&built.hyper_ok)?;
+        server.http = Some(address);
+        Ok(server)
+    }
+
+    fn that_prints_its_address(program: &Path) -> Result<(Self, SocketAddr), Failure> {
+        let mut child = started(program).stdout(Stdio::piped()).spawn()?;
+        let out = child.stdout.take().ok_or("no standard output")?;
+        let server = Self::of(child);
         let mut line = String::new();
         BufReader::new(out).read_line(&mut line)?;
-        server.grpc = Some(line.trim().parse()?);
-        Ok(server)
+        Ok((server, line.trim().parse()?))
     }
 
     pub(super) fn throttlecrab(built: &Built) -> Result<Self, Failure> {

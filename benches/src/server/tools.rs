@@ -60,11 +60,17 @@ fn script(path: &str, body: &str) -> String {
     )
 }
 
-/// Ten connections of ten streams each.
-pub(super) fn h2load(address: SocketAddr, body: &Path, calls: u64) -> Result<Load, Failure> {
+/// So many connections, and as many streams on each.
+pub(super) fn h2load(
+    address: SocketAddr,
+    body: &Path,
+    calls: u64,
+    connections: u64,
+) -> Result<Load, Failure> {
+    let width = connections.to_string();
     let out = output(
         asker("h2load")
-            .args(["-n", &calls.to_string(), "-c", "10", "-m", "10", "-d"])
+            .args(["-n", &calls.to_string(), "-c", &width, "-m", &width, "-d"])
             .arg(body)
             .args(["-H", "content-type: application/grpc", "-H", "te: trailers"])
             .arg(format!("http://{address}{}", speak::SHOULD_RATE_LIMIT)),

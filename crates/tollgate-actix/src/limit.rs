@@ -32,6 +32,7 @@ use crate::service::Limited;
 /// # let _ = limit;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[must_use]
 pub struct RateLimit<L> {
     guard: Arc<Guard<Head, L>>,
 }
@@ -52,10 +53,7 @@ impl<K: KeyOf<Head>> RateLimit<PerKey<K>> {
     /// # Panics
     /// As [`per_client`](RateLimit::per_client).
     pub fn per_key(rate: Rate, key: K) -> Self {
-        match PerKey::new(rate, key) {
-            Ok(limits) => Self::new(limits),
-            Err(error) => panic!("{error}"),
-        }
+        Self::new(PerKey::new(rate, key).unwrap_or_else(|error| panic!("{error}")))
     }
 }
 
@@ -89,12 +87,8 @@ impl<K: KeyOf<Head>> RateLimit<ExactPerKey<K>> {
     /// # Panics
     /// As [`per_client`](RateLimit::per_client).
     pub fn failures(rate: Rate, key: K) -> Self {
-        match ExactPerKey::new(rate, key) {
-            Ok(limits) => {
-                Self::new(limits.named("failures")).with(|guard| guard.count(Counts::Failures))
-            }
-            Err(error) => panic!("{error}"),
-        }
+        let limits = ExactPerKey::new(rate, key).unwrap_or_else(|error| panic!("{error}"));
+        Self::of(Guard::new(limits.named("failures")).count(Counts::Failures))
     }
 }
 
@@ -119,24 +113,22 @@ impl<L: Limits<Head>> RateLimit<L> {
     }
 
     /// How clients are told.
-    #[must_use]
     pub fn answers(self, answers: Answers) -> Self {
         self.with(|guard| guard.answers(answers))
     }
 
     /// No limit is for requests like this.
-    #[must_use]
     pub fn exempt(self, is_exempt: impl Fn(&Head) -> bool + Send + Sync + 'static) -> Self {
         self.with(|guard| guard.exempt(is_exempt))
     }
 
     /// No limit is for GET and HEAD of exactly `/healthz`, `/readyz`, `/livez` and `/metrics`.
-    #[must_use]
     pub fn exempt_probes(self) -> Self {
         self.with(Guard::exempt_probes)
     }
 
-    /// All else that can be chosen of a [`Guard`].
+    /// All else that can be chosen of a [`Guard`]. Clones that were made before, and apps, stay as they are, and count together with
+    /// the new one.
     ///
     /// ```
     /// use tollgate::Rate;
@@ -146,14 +138,9 @@ impl<L: Limits<Head>> RateLimit<L> {
     ///     .with(|guard| guard.cost(|head| if head.path() == "/search" { 5 } else { 1 }));
     /// # let _ = limit;
     /// ```
-    ///
-    /// # Panics
-    /// If it was cloned before, or put around an app: what is said of it is said before that.
-    #[must_use]
     pub fn with(self, change: impl FnOnce(Guard<Head, L>) -> Guard<Head, L>) -> Self {
-        match Arc::try_unwrap(self.guard) {
-            Ok(guard) => Self::of(change(guard)),
-            Err(_) => panic!("limits are set up before they are cloned or put around an app"),
+        Self {
+            guard: Guard::with(self.guard, change),
         }
     }
 }

@@ -10,11 +10,8 @@ use actix_web::body::MessageBody;
 use actix_web::dev::{Service, ServiceRequest, ServiceResponse};
 use actix_web::http::StatusCode;
 use actix_web::http::header::{ACCESS_CONTROL_EXPOSE_HEADERS, HeaderMap, HeaderName, HeaderValue};
-use actix_web::web::Bytes;
 use actix_web::{Error, HttpMessage, HttpResponse, ResponseError};
-use tollgate_http::guard::{
-    Admission, Failed, Fields, Guard, Held, Limits, Refused, Reply, Ticket, Usage, Used,
-};
+use tollgate_http::guard::{Fields, Guard, Held, Limits, Refused, Reply, Ticket, Usage, Used};
 
 use crate::body::Body;
 use crate::head::Head;
@@ -53,16 +50,10 @@ where
         let asked = self.guard.ask(&head);
         let (inner, guard) = (Rc::clone(&self.inner), Arc::clone(&self.guard));
         Box::pin(async move {
-            let mut ticket = match guard.admission_of(&head, asked).await {
-                Admission::Passed(ticket) => ticket,
-                Admission::Refused(denial) => {
-                    let refused = guard.tell(&head, &denial);
-                    return Ok(refusal(head, refused));
-                }
-                Admission::Failed(_) => {
-                    let failed = guard.tell_failed(&head);
-                    return Ok(failure(head, failed));
-                }
+            let admission = guard.admission_of(&head, asked).await;
+            let mut ticket = match guard.admit(&head, admission) {
+                Ok(ticket) => ticket,
+                Err(refused) => return Ok(refusal(head, refused)),
             };
             let request = head.into_request();
             tell_usage(&mut ticket, &request);
@@ -119,15 +110,6 @@ fn refusal<B: MessageBody, H: Held>(head: Head, refused: Refused) -> ServiceResp
     let status = StatusCode::from_u16(refused.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
     let mut response = HttpResponse::with_body(status, Body::of_refusal(refused.body));
     write(refused.fields, response.headers_mut(), replace);
-    head.into_request().into_response(response)
-}
-
-/// The answer to a request of which nothing can be said.
-#[cold]
-fn failure<B: MessageBody, H: Held>(head: Head, failed: Failed) -> ServiceResponse<Body<B, H>> {
-    let status = StatusCode::from_u16(failed.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = HttpResponse::with_body(status, Body::of_refusal(Bytes::new()));
-    write(failed.fields, response.headers_mut(), replace);
     head.into_request().into_response(response)
 }
 

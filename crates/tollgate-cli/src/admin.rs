@@ -1,25 +1,23 @@
 //! `tollgate admin`: asks a service that runs, and changes what it does, by its admin listener.
 
-use std::fmt;
-use std::io::{self, Write};
+use std::io::Write;
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use tollgate_engine::orders::LONGEST_ORDER;
 use tollgate_server::Level;
 
+use crate::ended::CliError;
+use crate::output::written;
 use crate::policy::{Entries, duration};
 
-mod client;
 mod connect;
 mod key_arg;
-mod table;
 mod text;
 
-pub use connect::{Connect, Place};
+pub use crate::client::Place;
+pub use connect::Connect;
 pub use key_arg::KeyArg;
-
-use client::Question;
 
 /// How a service is reached, and what it is asked.
 #[derive(Args, Clone, Debug)]
@@ -177,18 +175,6 @@ pub struct Log {
     pub level: Option<Level>,
 }
 
-/// Why a service wasn't asked, or didn't do it.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum AdminFailure {
-    /// What was asked for makes no sense.
-    Usage(String),
-    /// It couldn't be reached.
-    Unreachable(String),
-    /// It said no.
-    Refused(String),
-}
-
 /// Whole seconds of a length of time, and one more for what is left over.
 fn seconds(text: &str) -> Result<u64, String> {
     let lasts = duration(text)?;
@@ -205,54 +191,76 @@ fn quota(text: &str) -> Result<u64, String> {
     })
 }
 
+/// A request of the admin API.
+#[derive(Debug)]
+struct Question {
+    method: &'static str,
+    path: String,
+    /// JSON, or nothing.
+    body: String,
+}
+
+type Body = Map<String, Value>;
+
+/// An object with those fields of another that have a value.
+fn object(fields: Value) -> Body {
+    let fields = fields.as_object().into_iter().flatten();
+    let given = fields.filter(|(_, value)| !value.is_null());
+    given
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
+}
+
 impl Whose {
-    fn body(&self) -> Result<Map<String, Value>, AdminFailure> {
-        let mut body = Map::new();
-        if let Some(rule) = &self.rule {
-            body.insert("rule".to_owned(), json!(rule));
-        }
-        key_arg::add_to(&mut body, &self.facts).map_err(AdminFailure::Usage)?;
-        if let (Some(domain), Some(entries)) = (&self.domain, &self.descriptor) {
-            let entries = entries.pairs().into_iter();
-            let entries: Vec<_> = entries
-                .map(|(key, value)| json!({"key": key, "value": value}))
-                .collect();
-            body.insert("domain".to_owned(), json!(domain));
-            body.insert("descriptor".to_owned(), entries.into());
-        }
+    fn body(&self) -> Result<Body, CliError> {
+        let entries = self.descriptor.iter().flat_map(Entries::pairs);
+        let entries = entries.map(|(key, value)| json!({"key": key, "value": value}));
+        let entries: Vec<_> = entries.collect();
+        let descriptor = self.descriptor.is_some().then_some(entries);
+        let mut body = object(json!({
+            "rule": self.rule,
+            "domain": self.domain,
+            "descriptor": descriptor,
+        }));
+        key_arg::add_to(&mut body, &self.facts).map_err(CliError::usage)?;
         Ok(body)
     }
 
-    /// The same where somebody has to be named.
-    fn someone(&self) -> Result<Map<String, Value>, AdminFailure> {
-        let body = self.body()?;
-        if body.is_empty() {
-            return Err(AdminFailure::Usage(
-                "say whose limits are meant: --rule NAME, facts as user=ada, or both".to_owned(),
-            ));
-        }
-        Ok(body)
+    /// The same, which must name someone.
+    fn someone(&self) -> Result<Body, CliError> {
+        let why = "say whose limits are meant: --rule NAME, facts as user=ada, or both";
+        let body = Some(self.body()?).filter(|body| !body.is_empty());
+        body.ok_or_else(|| CliError::usage(why))
     }
 }
 
 impl Order {
-    fn add_to(&self, mut body: Map<String, Value>) -> Map<String, Value> {
-        body.insert("for".to_owned(), json!(format!("{}s", self.lasts)));
-        if let Some(why) = &self.why {
-            body.insert("why".to_owned(), json!(why));
-        }
-        if self.any_fact {
-            body.insert("any_fact".to_owned(), json!(true));
-        }
+    /// The fields of an order, beside those of whose it is.
+    fn with(&self, mut body: Body) -> Body {
+        body.extend(object(json!({
+            "for": format!("{}s", self.lasts),
+            "why": self.why,
+            "any_fact": self.any_fact.then_some(true),
+        })));
         body
     }
 }
 
 impl Ask {
     /// What is sent to the service.
-    fn question(&self) -> Result<Question, AdminFailure> {
-        let post = |path: &str, body| Ok(Question::change("POST", path, &body));
-        let get = |path: &str| Ok(Question::read(path));
+    fn question(&self) -> Result<Question, CliError> {
+        let change = |method, path: String, body: Body| {
+            let body = Value::Object(body).to_string();
+            Ok(Question { method, path, body })
+        };
+        let post = |path: &str, body| change("POST", path.to_owned(), body);
+        let get = |path: &str| {
+            Ok(Question {
+                method: "GET",
+                path: path.to_owned(),
+                body: String::new(),
+            })
+        };
         match self {
             Self::Rules => get("/admin/rules"),
             Self::Top => get("/admin/top"),
@@ -261,54 +269,47 @@ impl Ask {
             Self::Unblock(whose) => post("/admin/unblock", whose.someone()?),
             Self::Reset(Reset { whose, quotas }) => {
                 let mut body = whose.someone()?;
-                if *quotas {
-                    body.insert("quotas".to_owned(), json!(true));
-                }
+                body.extend(object(json!({"quotas": quotas.then_some(true)})));
                 post("/admin/reset", body)
             }
-            Self::Block(order) => post("/admin/block", order.add_to(order.whose.someone()?)),
+            Self::Block(order) => post("/admin/block", order.with(order.whose.someone()?)),
             Self::Override(asked) => {
-                let mut body = asked.order.add_to(asked.order.whose.someone()?);
                 let rate = match asked.rate.as_slice() {
-                    [] => None,
-                    [rate] => Some(json!(rate)),
-                    rates => Some(json!(rates)),
+                    [] => Value::Null,
+                    [rate] => json!(rate),
+                    rates => json!(rates),
                 };
-                let limits = [
-                    ("rate", rate),
-                    ("quota", asked.quota.map(|quota| json!(quota))),
-                    ("concurrency", asked.concurrency.map(|slots| json!(slots))),
-                ];
-                for (name, value) in limits {
-                    body.extend(value.map(|value| (name.to_owned(), value)));
-                }
+                let Override {
+                    quota, concurrency, ..
+                } = asked;
+                let mut body = asked.order.with(asked.order.whose.someone()?);
+                body.extend(object(
+                    json!({"rate": rate, "quota": quota, "concurrency": concurrency}),
+                ));
                 post("/admin/override", body)
             }
             Self::Bypass(Bypass { order, all: true }) => {
-                let mut body = order.add_to(Map::new());
-                body.insert("all".to_owned(), json!(true));
-                post("/admin/bypass", body)
+                post("/admin/bypass", order.with(object(json!({"all": true}))))
             }
             Self::Bypass(Bypass { order, .. }) => {
-                if order.whose.body()?.is_empty() {
+                let body = order.whose.body()?;
+                if body.is_empty() {
                     let why =
                         "say which rule doesn't count: --rule NAME, facts as user=ada, or --all";
-                    return Err(AdminFailure::Usage(why.to_owned()));
+                    return Err(CliError::usage(why));
                 }
-                post("/admin/bypass", order.add_to(order.whose.body()?))
+                post("/admin/bypass", order.with(body))
             }
             Self::Orders(Orders { end: None }) => get("/admin/orders"),
             Self::Orders(Orders { end: Some(id) }) => {
-                let path = format!("/admin/orders/{id}");
-                Ok(Question::change("DELETE", &path, &Map::new()))
+                change("DELETE", format!("/admin/orders/{id}"), Body::new())
             }
             Self::Reload(Reload { dry_run: true }) => get("/admin/reload"),
-            Self::Reload(Reload { dry_run: false }) => post("/admin/reload", Map::new()),
+            Self::Reload(Reload { dry_run: false }) => post("/admin/reload", Body::new()),
             Self::Log(Log { level: None }) => get("/admin/log"),
             Self::Log(Log { level: Some(level) }) => {
-                let mut body = Map::new();
-                body.insert("level".to_owned(), json!(level.to_string()));
-                Ok(Question::change("PUT", "/admin/log", &body))
+                let body = object(json!({"level": level.to_string()}));
+                change("PUT", "/admin/log".to_owned(), body)
             }
         }
     }
@@ -322,29 +323,13 @@ pub fn admin(
     options: &Admin,
     out: &mut impl Write,
     notes: &mut impl Write,
-) -> Result<io::Result<()>, AdminFailure> {
-    let question = options.ask.question()?;
-    let answer = options.connect.ask(&question, notes)?;
+) -> Result<(), CliError> {
+    let answer = options.connect.ask(&options.ask.question()?, notes)?;
     if options.json {
-        return Ok(writeln!(out, "{answer}"));
+        return written(writeln!(out, "{answer}"));
     }
     let answer: Value = serde_json::from_str(&answer).map_err(|error| {
-        AdminFailure::Refused(format!("what was answered can't be read: {error}"))
+        CliError::failed(format_args!("what was answered can't be read: {error}"))
     })?;
-    Ok(out.write_all(text::of(&options.ask, &answer).as_bytes()))
-}
-
-impl AdminFailure {
-    /// Whether the arguments are at fault.
-    pub const fn is_usage(&self) -> bool {
-        matches!(self, Self::Usage(_))
-    }
-}
-
-impl fmt::Display for AdminFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Usage(why) | Self::Unreachable(why) | Self::Refused(why) => f.write_str(why),
-        }
-    }
+    written(out.write_all(text::of(&options.ask, &answer).as_bytes()))
 }

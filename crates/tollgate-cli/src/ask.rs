@@ -3,21 +3,17 @@
 use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use crate::admin::Place;
+use crate::client::{Place, Reply, Request, connect, first_line, garbled};
+use crate::ended::{CliError, Ended};
+use crate::output::written;
 use crate::policy::{Fact, one_value_each};
 
 mod grpc;
-mod http;
 mod resp;
-mod stream;
-
-/// How long the service may take, to connect and for each part of its answer.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The request, and how the service is asked.
 #[derive(Args, Clone, Debug)]
@@ -85,25 +81,6 @@ impl Via {
     }
 }
 
-/// What the service decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
-    /// The request may pass.
-    Allowed,
-    /// The request is denied.
-    Denied,
-}
-
-/// Why there is no decision.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum AskFailure {
-    /// The arguments are at fault.
-    Usage(String),
-    /// The service wasn't reached, or had no answer.
-    NoAnswer(String),
-}
-
 /// What is known of a decision: names and values as the service told them.
 type Told = Map<String, Value>;
 
@@ -116,89 +93,104 @@ impl Ask {
         })
     }
 
-    /// The first line of the file with the secret.
-    fn secret(&self) -> Result<Option<String>, AskFailure> {
+    /// The token or the password, if there is a file with one.
+    fn secret(&self) -> Result<Option<String>, CliError> {
         let Some(file) = &self.token_file else {
             return Ok(None);
         };
-        let text = std::fs::read_to_string(file)
-            .map_err(|error| AskFailure::Usage(format!("{}: {error}", file.display())))?;
-        let line = text.lines().map(str::trim).find(|line| !line.is_empty());
-        match line {
-            Some(line) => Ok(Some(line.to_owned())),
-            None => Err(AskFailure::Usage(format!("{} is empty", file.display()))),
-        }
+        let shown = file.display();
+        let line = first_line(file);
+        let line = line.map_err(|error| CliError::usage(format_args!("{shown}: {error}")))?;
+        let line = line.ok_or_else(|| CliError::usage(format_args!("{shown} is empty")))?;
+        Ok(Some(line))
     }
 
-    fn answer(&self) -> Result<Told, AskFailure> {
+    fn answer(&self) -> Result<Told, CliError> {
         let place = self.place();
-        let unanswered = |error: &io::Error| {
-            AskFailure::NoAnswer(format!(
-                "no answer by {} from {}: {error}; is tollgate serve running there?",
-                self.via,
-                stream::shown(&place)
-            ))
-        };
         if let Place::Tcp { is_https: true, .. } = place {
-            return Err(AskFailure::Usage(
-                "ask speaks no TLS: ask a listener without, or by curl".to_owned(),
-            ));
+            let why = "ask speaks no TLS: ask a listener without, or by curl";
+            return Err(CliError::usage(why));
         }
         let secret = self.secret()?;
         let answer = match self.via {
             Via::Http => {
                 let facts = one_value_each(self.facts.iter().map(Fact::pair));
-                let facts = facts.map_err(AskFailure::Usage)?;
-                http::ask(self, (&place, facts), secret.as_deref())
+                let body = json!({"facts": facts.map_err(CliError::usage)?, "cost": self.cost});
+                self.ask_http(&place, &body.to_string(), secret.as_deref())
             }
             Via::Resp => resp::ask(self, &place, secret.as_deref()),
             Via::Grpc if self.peek => {
-                return Err(AskFailure::Usage(
-                    "gRPC has no call that only looks: --peek is for HTTP and RESP".to_owned(),
-                ));
+                let why = "gRPC has no call that only looks: --peek is for HTTP and RESP";
+                return Err(CliError::usage(why));
             }
             Via::Grpc => grpc::ask(self, &place),
         };
         answer.map_err(|error| match error.kind() {
-            io::ErrorKind::Other => AskFailure::NoAnswer(error.to_string()),
-            _ => unanswered(&error),
+            io::ErrorKind::Other => CliError::failed(error),
+            _ => CliError::failed(format_args!(
+                "no answer by {} from {place}: {error}; is tollgate serve running there?",
+                self.via,
+            )),
         })
+    }
+
+    fn ask_http(&self, place: &Place, body: &str, token: Option<&str>) -> io::Result<Told> {
+        let request = Request {
+            method: "POST",
+            path: if self.peek { "/v1/peek" } else { "/v1/check" },
+            token,
+            body,
+        };
+        decision(request.send(place, connect(place)?)?)
     }
 }
 
-/// Asks a service, and writes what it decided.
+/// The decision that was answered by HTTP, whatever its status.
+fn decision(Reply { status, body }: Reply) -> io::Result<Told> {
+    let body: Value = serde_json::from_str(&body)
+        .map_err(|error| garbled(&format!("its answer can't be read: {error}")))?;
+    match body {
+        Value::Object(told) if told.contains_key("allowed") => Ok(told),
+        body => {
+            let detail = body["detail"].as_str();
+            let why = detail.map_or_else(|| format!("status {status}"), str::to_owned);
+            Err(told_by_service(&why))
+        }
+    }
+}
+
+/// Asks a service for one decision, and writes what it says.
 ///
 /// # Errors
-/// Arguments that make no sense, a service that can't be reached, or one that couldn't decide.
-pub fn ask(options: &Ask, out: &mut impl Write) -> Result<(Asked, io::Result<()>), AskFailure> {
+/// The arguments make no sense, the service can't be reached, or it couldn't decide.
+pub fn ask(options: &Ask, out: &mut impl Write) -> Result<Ended, CliError> {
     let told = options.answer()?;
-    let asked = match told.get("allowed") {
-        Some(Value::Bool(true)) => Asked::Allowed,
-        Some(Value::Bool(false)) => Asked::Denied,
+    let ended = match told.get("allowed") {
+        Some(Value::Bool(true)) => Ended::Well,
+        Some(Value::Bool(false)) => Ended::Denied,
         _ => {
-            return Err(AskFailure::NoAnswer(
-                "what was answered doesn't say whether it is allowed".to_owned(),
-            ));
+            let why = "what was answered doesn't say whether it is allowed";
+            return Err(CliError::failed(why));
         }
     };
-    let written = if options.json {
+    written(if options.json {
         writeln!(out, "{}", Value::Object(told))
     } else {
-        out.write_all(shown(asked, &told).as_bytes())
-    };
-    Ok((asked, written))
+        out.write_all(shown(ended, &told).as_bytes())
+    })?;
+    Ok(ended)
 }
 
 /// One line for the decision, and one for each thing that is known of it.
-fn shown(asked: Asked, told: &Told) -> String {
-    let mut text = match asked {
-        Asked::Allowed => "allowed".to_owned(),
-        Asked::Denied => "denied".to_owned(),
+fn shown(ended: Ended, told: &Told) -> String {
+    let mut text = match ended {
+        Ended::Denied => "denied".to_owned(),
+        _ => "allowed".to_owned(),
     };
     let known = |name: &str| told.get(name).filter(|value| !value.is_null());
     match known("rule").and_then(Value::as_str) {
         Some(rule) => text.push_str(&format!(" by {rule}")),
-        None if asked == Asked::Allowed => {
+        None if ended == Ended::Well => {
             text.push_str(": no limit is for these facts, or they are exempt or bypassed")
         }
         None => {}
@@ -234,21 +226,6 @@ fn told_by_service(why: &str) -> io::Error {
     io::Error::other(format!("the service couldn't decide: {why}"))
 }
 
-impl AskFailure {
-    /// Whether the arguments are at fault.
-    pub const fn is_usage(&self) -> bool {
-        matches!(self, Self::Usage(_))
-    }
-}
-
-impl fmt::Display for AskFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Usage(why) | Self::NoAnswer(why) => f.write_str(why),
-        }
-    }
-}
-
 impl fmt::Display for Via {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -256,5 +233,26 @@ impl fmt::Display for Via {
             Self::Resp => "RESP",
             Self::Grpc => "gRPC",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decision_is_read_whatever_its_status_and_all_else_is_a_failure() {
+        let read = |status, body: &str| {
+            let body = body.to_owned();
+            decision(Reply { status, body })
+        };
+        let denied = read(429, "{\"allowed\":false,\"rule\":\"a\"}").unwrap();
+        assert_eq!(denied["allowed"], false);
+        let told = read(400, "{\"detail\":\"no facts\"}")
+            .unwrap_err()
+            .to_string();
+        assert_eq!(told, "the service couldn't decide: no facts");
+        let kind = read(200, "OK").unwrap_err().kind();
+        assert_eq!(kind, io::ErrorKind::InvalidData);
     }
 }

@@ -1,20 +1,21 @@
-//! The command line: which commands there are, and what becomes of their errors.
+//! The command line: which commands there are.
 
 use std::ffi::OsString;
-use std::fmt;
-use std::io::{self, Write};
+use std::io::Write;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::admin::{self, Admin, AdminFailure};
-use crate::ask::{self, Ask, AskFailure, Asked};
+use crate::admin::{self, Admin};
+use crate::ask::{self, Ask};
 use crate::color::Color;
-use crate::load::{self, Load, LoadFailure};
+use crate::ended::{CliError, Ended};
+use crate::load::{self, Load};
+use crate::output::{show, written};
 use crate::pages::{self, Completions, Man};
-use crate::pipe::{self, Pipe, PipeFailure};
-use crate::policy::{self, Check, Convert, Diff, Explain, HAS_ERRORS, PolicyFailure};
+use crate::pipe::{self, Pipe};
+use crate::policy::{self, Check, Convert, Diff, Explain};
 use crate::serve::{self, Serve, ServeFailure};
-use crate::simulate::{self, Options, PatternError};
+use crate::simulate::{self, Options};
 
 /// Exact rate limits: tools to choose one and to see what it does.
 #[derive(Clone, Debug, Parser)]
@@ -74,43 +75,6 @@ pub enum Command {
     Man(Man),
 }
 
-/// How a command that ran ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// All is well.
-    Well,
-    /// A file that was to be checked has errors.
-    Invalid,
-    /// Two that were compared aren't the same.
-    Different,
-    /// A service that was asked denies the request.
-    Denied,
-}
-
-/// Why a command failed after its arguments were parsed.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum CliError {
-    /// The pattern can't be played at the rate that was asked for.
-    Pattern(PatternError),
-    /// The policy can't be used.
-    Policy(PolicyFailure),
-    /// Policies can't be compared.
-    Diff(PolicyFailure),
-    /// The limit can't be driven.
-    Load(LoadFailure),
-    /// Lines can't be limited.
-    Pipe(PipeFailure),
-    /// The service can't run.
-    Serve(ServeFailure),
-    /// The service wasn't asked, or said no.
-    Admin(AdminFailure),
-    /// The service didn't decide.
-    Ask(AskFailure),
-    /// The output could not be written.
-    Write(io::Error),
-}
-
 impl Cli {
     /// Runs the command and writes what it has to say to `out`, and what is said beside it to `notes`. There are
     /// colours if they are always wanted: who knows that `out` is a terminal [says so](Color::on).
@@ -119,217 +83,44 @@ impl Cli {
     /// Arguments that make no sense together, or output that can't be written. A reader that
     /// closed its end early, as `head` does, got what it wanted and is no error.
     pub fn run(&self, out: &mut impl Write, notes: &mut impl Write) -> Result<Ended, CliError> {
-        let mut ended = Ended::Well;
-        let mut failed = None;
-        let written = match &self.command {
-            Command::Simulate(options) => simulated(options, out)?,
-            Command::Check(options) => policy::check(options, self.color, out)
-                .map_err(CliError::Policy)?
-                .map(|valid| {
-                    if !valid {
-                        ended = Ended::Invalid;
-                    }
-                }),
-            Command::Explain(options) => {
-                policy::explain(options, self.color, out).map_err(CliError::Policy)?
+        let ended = self.carry_out(out, notes);
+        written(out.flush())?;
+        ended
+    }
+
+    fn carry_out(&self, out: &mut impl Write, notes: &mut impl Write) -> Result<Ended, CliError> {
+        match &self.command {
+            Command::Simulate(options) => simulate::run(options, out)?,
+            Command::Check(options) => return policy::check(options, self.color, out),
+            Command::Explain(options) => policy::explain(options, self.color, out)?,
+            Command::Diff(options) => return policy::diff(options, out),
+            Command::Convert(options) => policy::write_converted(options, out, notes)?,
+            Command::Serve(options) => serve::serve(options, out).map_err(serve_error)?,
+            Command::Ask(options) => return ask::ask(options, out),
+            Command::Admin(options) => admin::admin(options, out, notes)?,
+            Command::Pipe(options) => pipe::pipe_standard_input(options, out, notes)?,
+            Command::Completions(options) => {
+                written(pages::completions(options, &mut Self::command(), out))?;
             }
-            Command::Diff(options) => {
-                policy::diff(options, out)
-                    .map_err(CliError::Diff)?
-                    .map(|same| {
-                        if !same {
-                            ended = Ended::Different;
-                        }
-                    })
-            }
-            Command::Convert(options) => {
-                let converted = policy::convert(options).map_err(CliError::Policy)?;
-                failed = converted.failure().map(CliError::Policy);
-                if options.json {
-                    converted.write_json(out)
-                } else if let Some(text) = &converted.text {
-                    let noted = notes.write_all(converted.lost().as_bytes());
-                    noted.and_then(|()| out.write_all(text.as_bytes()))
-                } else {
-                    Ok(())
-                }
-            }
-            Command::Serve(options) => {
-                serve::serve(options, out).map_err(CliError::Serve)?;
-                Ok(())
-            }
-            Command::Ask(options) => asked(options, out, &mut ended)?,
-            Command::Admin(options) => {
-                admin::admin(options, out, notes).map_err(CliError::Admin)?
-            }
-            Command::Pipe(options) => piped(options, out, notes)?,
-            Command::Completions(options) => pages::completions(options, &mut Self::command(), out),
-            Command::Man(options) => pages::man(options, Self::command(), out),
+            Command::Man(options) => written(pages::man(options, Self::command(), out))?,
             Command::Load(options) => {
-                let report = load::load(options).map_err(CliError::Load)?;
-                failed = report.undecided(options).map(CliError::Load);
-                if options.json {
-                    report.write_json(out)
-                } else {
-                    write!(out, "{report}")
+                let report = load::load(options)?;
+                show(&report, options.json, out)?;
+                if let Some(failure) = report.undecided(options) {
+                    return Err(failure);
                 }
             }
-        };
-        match written.and_then(|()| out.flush()) {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CliError::Write(error)),
-            _ => failed.map_or(Ok(ended), Err),
         }
+        Ok(Ended::Well)
     }
 }
 
-/// Asks a service about a request. A denial isn't an error, and has an end of its own.
-fn asked(
-    options: &Ask,
-    out: &mut impl Write,
-    ended: &mut Ended,
-) -> Result<io::Result<()>, CliError> {
-    let (asked, written) = ask::ask(options, out).map_err(CliError::Ask)?;
-    if asked == Asked::Denied {
-        *ended = Ended::Denied;
-    }
-    Ok(written)
-}
-
-/// Limits the lines of standard input. What can't be written is among its own failures.
-fn piped(
-    options: &Pipe,
-    out: &mut impl Write,
-    notes: &mut impl Write,
-) -> Result<io::Result<()>, CliError> {
-    let ended = pipe::pipe_standard_input(options, out, notes);
-    ended.map(Ok).map_err(CliError::Pipe)
-}
-
-/// Plays traffic, and writes what came of it.
-fn simulated(options: &Options, out: &mut impl Write) -> Result<io::Result<()>, CliError> {
-    if options.file.is_some() {
-        let report = simulate::simulate_policy(options).map_err(CliError::Policy)?;
-        return Ok(if options.json {
-            report.write_json(out)
-        } else {
-            write!(out, "{report}")
-        });
-    }
-    if options.adaptive {
-        return simulated_laws(options, out);
-    }
-    let report = simulate::simulate(options).map_err(CliError::Pattern)?;
-    Ok(if options.json {
-        report.write_json(out)
-    } else {
-        write!(out, "{report}")
-    })
-}
-
-/// Plays laws that find a limit, and writes what came of it.
-fn simulated_laws(options: &Options, out: &mut impl Write) -> Result<io::Result<()>, CliError> {
-    let wrong = |error: &dyn fmt::Display| CliError::Write(io::Error::other(error.to_string()));
-    let report = simulate::simulate_adaptive(options).map_err(|error| wrong(&error))?;
-    if let Some(file) = &options.svg {
-        let written = std::fs::write(file, report.svg());
-        written.map_err(|error| wrong(&format!("{}: {error}", file.display())))?;
-    }
-    Ok(if options.json {
-        report.write_json(out)
-    } else {
-        write!(out, "{report}")
-    })
-}
-
-impl CliError {
-    /// The exit code of the process: 2 when the arguments are at fault, 3 when something would be lost that
-    /// nobody said may be, otherwise 1.
-    pub const fn exit_code(&self) -> u8 {
-        match self {
-            Self::Policy(PolicyFailure::Lossy(_)) => 3,
-            // 1 is that they differ, as for diff(1).
-            Self::Pattern(_) | Self::Policy(PolicyFailure::Usage(_)) | Self::Diff(_) => 2,
-            Self::Load(failure) if failure.is_usage() => 2,
-            Self::Serve(failure) if failure.is_usage() => 2,
-            Self::Serve(ServeFailure::Cut(signal)) => signal.exit_code(),
-            Self::Serve(ServeFailure::Preflight(failure)) => failure.exit_code(),
-            Self::Admin(failure) if failure.is_usage() => 2,
-            Self::Ask(failure) if failure.is_usage() => 2,
-            Self::Pipe(failure) => failure.exit_code(),
-            Self::Policy(_)
-            | Self::Load(_)
-            | Self::Serve(_)
-            | Self::Admin(_)
-            | Self::Ask(_)
-            | Self::Write(_) => 1,
-        }
-    }
-}
-
-impl CliError {
-    /// What people are told of it.
-    pub fn shown(&self, color: Color) -> String {
-        let error = color.error();
-        match self {
-            Self::Policy(PolicyFailure::Rejected(rejected))
-            | Self::Diff(PolicyFailure::Rejected(rejected)) => {
-                let shown = color.diagnostics(&rejected.errors, &rejected.sources);
-                format!("{error} {HAS_ERRORS}\n{shown}")
-            }
-            other => format!("{error} {other}"),
-        }
-    }
-}
-
-impl fmt::Display for CliError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Pattern(error) => error.fmt(f),
-            Self::Policy(error) | Self::Diff(error) => error.fmt(f),
-            Self::Load(failure) => failure.fmt(f),
-            Self::Pipe(failure) => failure.fmt(f),
-            Self::Serve(failure) => failure.fmt(f),
-            Self::Admin(failure) => failure.fmt(f),
-            Self::Ask(failure) => failure.fmt(f),
-            Self::Write(error) => write!(f, "can't write the output: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for CliError {}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A writer that fails in one way.
-    struct Broken(io::ErrorKind);
-
-    impl Write for Broken {
-        fn write(&mut self, _bytes: &[u8]) -> io::Result<usize> {
-            Err(self.0.into())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn a_closed_pipe_is_no_error_and_a_full_disk_is_one() {
-        for arguments in [
-            &["tollgate", "simulate"][..],
-            &["tollgate", "simulate", "--json"],
-        ] {
-            let cli = Cli::try_parse_from(arguments).unwrap();
-            let run = |kind| cli.run(&mut Broken(kind), &mut io::sink());
-            assert!(run(io::ErrorKind::BrokenPipe).is_ok());
-            let error = run(io::ErrorKind::StorageFull).unwrap_err();
-            assert_eq!(error.exit_code(), 1);
-            assert_eq!(
-                error.to_string(),
-                "can't write the output: no storage space"
-            );
-        }
-    }
+fn serve_error(failure: ServeFailure) -> CliError {
+    let exit_code = match &failure {
+        ServeFailure::Cut(signal) => signal.exit_code(),
+        ServeFailure::Preflight(failure) => failure.exit_code(),
+        failure if failure.is_usage() => 2,
+        _ => 1,
+    };
+    CliError::new(exit_code, failure)
 }

@@ -8,17 +8,16 @@ mod report;
 mod target;
 mod text;
 
-use std::fmt;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use tollgate::{Algorithm, Rate, core::Align};
 use tollgate_engine::policy::OnStoreFailure;
-use tollgate_redis::{AddressError, ConnectError, FailureKind, StoreError, StoreLimitError};
 
 pub use report::{Failed, Latency, LoadReport};
 pub use target::LimitHome;
 
+use crate::ended::CliError;
 use target::Target;
 use text::length;
 
@@ -34,7 +33,7 @@ use text::length;
 /// let report = load(&options)?;
 /// assert_eq!(report.admitted, 100);
 /// assert!(report.elapsed >= Duration::from_millis(10));
-/// # Ok::<(), tollgate_cli::load::LoadFailure>(())
+/// # Ok::<(), tollgate_cli::CliError>(())
 /// ```
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
@@ -162,71 +161,7 @@ pub enum OnFailure {
     CircuitBreak,
 }
 
-/// Why there is no report.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum LoadFailure {
-    /// The place is none.
-    Address(AddressError),
-    /// What the store is to be reached by can't be used.
-    Connect(ConnectError),
-    /// The limit can't be kept there.
-    Limit(StoreLimitError),
-    /// The algorithm counts windows, and those have no tokens to take ahead.
-    NotLeased(Counted),
-    /// The cost is above the burst, so no decision could ever pass.
-    Cost {
-        /// Of each decision.
-        cost: u64,
-        /// The limit.
-        rate: Rate,
-        /// One that it passes, if there is any.
-        instead: Option<Rate>,
-    },
-    /// The rate lets nothing pass.
-    Nothing {
-        /// The limit.
-        rate: Rate,
-    },
-    /// The store was asked all the time, and decided nothing.
-    Undecided {
-        /// The store.
-        place: String,
-        /// How most of it failed.
-        failed: Box<Failed>,
-    },
-    /// The store couldn't be asked, and nothing was said about that.
-    Unreachable {
-        /// The store.
-        place: String,
-        /// Why, as far as is known.
-        error: StoreError,
-    },
-    /// This process got no threads to run on, or one of its tasks broke.
-    Runtime(std::io::Error),
-}
-
-impl FleetCounting {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Exact => "exact",
-            Self::Leased => "leased",
-        }
-    }
-}
-
 impl Counted {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Gcra => "gcra",
-            Self::TokenBucket => "token-bucket",
-            Self::Leaky => "leaky",
-            Self::FixedWindow => "fixed-window",
-            Self::SlidingWindow => "sliding-window",
-            Self::SlidingLog => "sliding-log",
-        }
-    }
-
     fn algorithm(self) -> Algorithm {
         match self {
             Self::Gcra => Algorithm::Gcra,
@@ -240,15 +175,6 @@ impl Counted {
 }
 
 impl OnFailure {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Open => "open",
-            Self::Closed => "closed",
-            Self::Local => "local",
-            Self::CircuitBreak => "circuit-break",
-        }
-    }
-
     const fn policy(self) -> OnStoreFailure {
         match self {
             Self::Open => OnStoreFailure::Open,
@@ -258,79 +184,6 @@ impl OnFailure {
         }
     }
 }
-
-impl LoadFailure {
-    /// Whether the arguments are at fault.
-    pub const fn is_usage(&self) -> bool {
-        match self {
-            Self::Address(_)
-            | Self::Limit(_)
-            | Self::NotLeased(_)
-            | Self::Cost { .. }
-            | Self::Nothing { .. } => true,
-            Self::Connect(_)
-            | Self::Unreachable { .. }
-            | Self::Undecided { .. }
-            | Self::Runtime(_) => false,
-        }
-    }
-}
-
-impl fmt::Display for LoadFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Address(error) => write!(f, "--backend: {error}; or write memory"),
-            Self::Connect(error) => error.fmt(f),
-            Self::Limit(error) => error.fmt(f),
-            Self::NotLeased(algorithm) => write!(
-                f,
-                "{} has no tokens to lease; use gcra, token-bucket or leaky, or --mode exact",
-                algorithm.name()
-            ),
-            Self::Cost {
-                cost,
-                rate,
-                instead,
-            } => {
-                let burst = rate.burst_size();
-                write!(
-                    f,
-                    "a decision that costs {cost} never passes \"{rate}\", whose burst is {burst}; "
-                )?;
-                // Nothing costs less than 1.
-                match (instead, burst) {
-                    (Some(instead), 0) => write!(f, "write \"{instead}\""),
-                    (Some(instead), _) => write!(f, "lower --cost, or write \"{instead}\""),
-                    (None, _) => write!(f, "lower --cost, or choose another --rate"),
-                }
-            }
-            Self::Nothing { rate } => write!(
-                f,
-                "the rate \"{rate}\" lets nothing pass; choose another --rate"
-            ),
-            Self::Undecided { place, failed } => write!(
-                f,
-                "{place}: the store decided nothing: {}, {} times; first: {}",
-                failed.kind,
-                text::thousands(failed.count),
-                failed.first
-            ),
-            Self::Unreachable { place, error } => {
-                write!(f, "{place}: {error}")?;
-                let instead = "say with --on-failure what decisions are to get without it";
-                match error.kind() {
-                    kind if kind.is_lasting() => Ok(()),
-                    FailureKind::Refused => write!(f, "; start it, or {instead}"),
-                    FailureKind::NotFound => write!(f, "; correct --backend, or {instead}"),
-                    _ => write!(f, "; {instead}"),
-                }
-            }
-            Self::Runtime(error) => write!(f, "can't run tasks: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for LoadFailure {}
 
 /// Threads that the tasks run on: a node of a fleet is rarely larger, and the store needs some too.
 const WORKERS: usize = 2;
@@ -342,14 +195,14 @@ const TURNS: u32 = 7;
 ///
 /// # Errors
 /// If the place, the limit or the cost can't be used, or the store can't be asked at the start.
-pub fn load(options: &Load) -> Result<LoadReport, LoadFailure> {
+pub fn load(options: &Load) -> Result<LoadReport, CliError> {
     let threads = |workers| {
         tokio::runtime::Builder::new_multi_thread()
             .worker_threads(workers)
             .event_interval(TURNS)
             .enable_all()
             .build()
-            .map_err(LoadFailure::Runtime)
+            .map_err(cant_run)
     };
     // Tasks that never wait would keep a connection on their own threads waiting.
     let (runtime, connection) = (threads(WORKERS)?, threads(1)?);
@@ -365,6 +218,16 @@ pub fn load(options: &Load) -> Result<LoadReport, LoadFailure> {
         target.close().await;
         driven
             .map(|driven| LoadReport::new(options, &driven, counts))
-            .map_err(LoadFailure::Runtime)
+            .map_err(cant_run)
     })
+}
+
+fn cant_run(error: std::io::Error) -> CliError {
+    CliError::failed(format_args!("can't run tasks: {error}"))
+}
+
+/// The word of the command line for a choice.
+fn name(choice: impl ValueEnum) -> String {
+    let value = choice.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
 }

@@ -12,14 +12,15 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use tollgate::clock::Monotonic;
-use tollgate::{Clock, LimitError, Rate};
+use tollgate::{Clock, Rate};
+
+use crate::ended::CliError;
 
 mod gate;
 mod lines;
 mod signals;
 
 use gate::Gate;
-pub use gate::KeyError;
 use lines::Lines;
 
 /// How much is read at once.
@@ -41,7 +42,7 @@ const LONGEST: usize = 1 << 20;
 /// let report = pipe(&options, input, &mut out, Manual::new(), &Interrupt::never())?;
 /// assert_eq!(out, b"one\ntwo\n");
 /// assert_eq!(report.to_string(), "2 of 3 lines passed, 1 dropped");
-/// # Ok::<(), tollgate_cli::pipe::PipeFailure>(())
+/// # Ok::<(), tollgate_cli::CliError>(())
 /// ```
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
@@ -128,60 +129,17 @@ impl fmt::Display for PipeReport {
     }
 }
 
-/// Why lines can't be limited.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum PipeFailure {
-    /// The rate can't be counted by.
-    Rate(LimitError),
-    /// The regular expression can't be used.
-    Key(KeyError),
-    /// Signals can't be heard.
-    Signals(io::Error),
-    /// Standard input can't be read.
-    Read(io::Error),
-    /// Standard output can't be written.
-    Write(io::Error),
-    /// A signal ended it, after all that it had read was decided.
-    Interrupted(i32),
-}
-
-impl PipeFailure {
-    /// The exit code of the process.
-    pub const fn exit_code(&self) -> u8 {
-        match self {
-            Self::Rate(_) | Self::Key(_) => 2,
-            Self::Signals(_) | Self::Read(_) | Self::Write(_) => 1,
-            Self::Interrupted(signal) => 128u8.wrapping_add(signal.to_le_bytes()[0]),
-        }
-    }
-}
-
-impl fmt::Display for PipeFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Rate(error) => error.fmt(f),
-            Self::Key(error) => error.fmt(f),
-            Self::Signals(error) => write!(f, "can't listen for signals: {error}"),
-            Self::Read(error) => write!(f, "can't read standard input: {error}"),
-            Self::Write(error) => write!(f, "can't write the lines: {error}"),
-            Self::Interrupted(signal) => write!(f, "ended by signal {signal}"),
-        }
-    }
-}
-
-impl std::error::Error for PipeFailure {}
-
 /// Limits the lines of standard input by real time, until a signal ends it. The summary goes to `notes`.
 ///
 /// # Errors
-/// As [`pipe`], and [`PipeFailure::Interrupted`] when a signal ended it.
+/// As [`pipe`], and when a signal ended it.
 pub fn pipe_standard_input(
     options: &Pipe,
     out: &mut impl Write,
     notes: &mut impl Write,
-) -> Result<(), PipeFailure> {
-    let signals = signals::listen().map_err(PipeFailure::Signals)?;
+) -> Result<(), CliError> {
+    let signals = signals::listen()
+        .map_err(|error| CliError::failed(format_args!("can't listen for signals: {error}")))?;
     let interrupt = Interrupt::by(signals);
     let report = pipe(options, io::stdin(), out, Monotonic::new(), &interrupt)?;
     if report.is_told(options.summary) {
@@ -189,7 +147,10 @@ pub fn pipe_standard_input(
         let _ = writeln!(notes, "tollgate pipe: {report}");
     }
     match report.interrupted {
-        Some(signal) => Err(PipeFailure::Interrupted(signal)),
+        Some(signal) => Err(CliError::new(
+            128u8.wrapping_add(signal.to_le_bytes()[0]),
+            format_args!("ended by signal {signal}"),
+        )),
         None => Ok(()),
     }
 }
@@ -242,7 +203,7 @@ impl Interrupt {
 /// Limits the lines of `input` into `out`, on this clock.
 ///
 /// # Errors
-/// [`PipeFailure`], for arguments that can't be used, and for what can't be read or written. A reader of `out` that
+/// [`CliError`], for arguments that can't be used, and for what can't be read or written. A reader of `out` that
 /// went away is none.
 pub fn pipe<C: Clock + Clone>(
     options: &Pipe,
@@ -250,23 +211,22 @@ pub fn pipe<C: Clock + Clone>(
     out: &mut impl Write,
     clock: C,
     interrupt: &Interrupt,
-) -> Result<PipeReport, PipeFailure> {
+) -> Result<PipeReport, CliError> {
     let gate = Gate::new(options, clock)?;
     let (sender, inputs) = mpsc::sync_channel(AHEAD);
     let (back, empty) = mpsc::channel();
     // It may be blocked in a read for ever, so nobody waits for it.
     thread::spawn(move || read(input, &sender, &empty));
     let mut lines = Lines::new(gate, LONGEST);
-    let written = run(&inputs, &back, &mut lines, out, interrupt);
-    match written {
-        Ok(signal) => Ok(PipeReport {
-            interrupted: signal,
+    let failed = |what: &str, error| CliError::failed(format_args!("can't {what}: {error}"));
+    match run(&inputs, &back, &mut lines, out, interrupt) {
+        Ok(Ok(interrupted)) => Ok(PipeReport {
+            interrupted,
             ..lines.report()
         }),
-        Err(PipeFailure::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-            Ok(lines.report())
-        }
-        Err(failure) => Err(failure),
+        Ok(Err(error)) => Err(failed("read standard input", error)),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(lines.report()),
+        Err(error) => Err(failed("write the lines", error)),
     }
 }
 
@@ -276,42 +236,30 @@ fn run<C: Clock>(
     lines: &mut Lines<C>,
     out: &mut impl Write,
     interrupt: &Interrupt,
-) -> Result<Option<i32>, PipeFailure> {
-    loop {
-        let (bytes, signal) = match next(inputs, interrupt) {
-            Input::Bytes(bytes) => (bytes, None),
-            Input::End => {
-                let ended = lines.end(out, interrupt).and_then(|()| out.flush());
-                return ended.map(|()| lines.signal()).map_err(PipeFailure::Write);
+) -> io::Result<io::Result<Option<i32>>> {
+    let ended = loop {
+        match next(inputs, interrupt) {
+            Input::Bytes(bytes) => {
+                lines.push(&bytes, out, interrupt)?;
+                out.flush()?;
+                // A reader that has ended needs no more buffers.
+                let _ = back.send(bytes);
             }
-            Input::Failed(error) => {
-                lines.end(out, interrupt).map_err(PipeFailure::Write)?;
-                out.flush().map_err(PipeFailure::Write)?;
-                return Err(PipeFailure::Read(error));
-            }
-            Input::Signal(signal) => (Vec::new(), Some(signal)),
-        };
-        if let Some(signal) = signal {
-            lines.hurry(signal);
-        } else {
-            let pushed = lines.push(&bytes, out, interrupt);
-            pushed
-                .and_then(|()| out.flush())
-                .map_err(PipeFailure::Write)?;
-            // A reader that has ended needs no more buffers.
-            let _ = back.send(bytes);
+            Input::End => break Ok(()),
+            Input::Failed(error) => break Err(error),
+            Input::Signal(signal) => lines.hurry(signal),
         }
-        if let Some(signal) = lines.signal() {
+        if lines.signal().is_some() {
             // What was read by now is the last.
             while let Ok(Input::Bytes(bytes)) = inputs.try_recv() {
-                let pushed = lines.push(&bytes, out, interrupt);
-                pushed.map_err(PipeFailure::Write)?;
+                lines.push(&bytes, out, interrupt)?;
             }
-            lines.end(out, interrupt).map_err(PipeFailure::Write)?;
-            out.flush().map_err(PipeFailure::Write)?;
-            return Ok(Some(signal));
+            break Ok(());
         }
-    }
+    };
+    lines.end(out, interrupt)?;
+    out.flush()?;
+    Ok(ended.map(|()| lines.signal()))
 }
 
 /// How long a signal may take to be noticed while nothing comes.

@@ -14,6 +14,7 @@ mod request;
 mod stage;
 
 pub use check::{Check, check};
+pub(crate) use convert::write_converted;
 pub use convert::{Conversion, Convert, convert};
 pub use date::Date;
 pub use diff::{Diff, diff};
@@ -32,8 +33,7 @@ use std::fmt;
 
 use tollgate_engine::{PolicyError, Rejected};
 
-/// What is said before the errors themselves.
-pub(crate) const HAS_ERRORS: &str = "the policy has errors";
+use crate::ended::CliError;
 
 /// Why a command on a policy came to nothing.
 #[derive(Debug)]
@@ -45,21 +45,29 @@ pub enum PolicyFailure {
     Policy(PolicyError),
     /// The arguments make no sense for this file.
     Usage(String),
-    /// Something that decides would be lost, and nobody said that it may.
-    Lossy(String),
 }
 
 impl fmt::Display for PolicyFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Rejected(rejected) => write!(f, "{HAS_ERRORS}\n{rejected}"),
+            Self::Rejected(rejected) => write!(f, "the policy has errors\n{rejected}"),
             Self::Policy(error) => error.fmt(f),
-            Self::Usage(message) | Self::Lossy(message) => f.write_str(message),
+            Self::Usage(message) => f.write_str(message),
         }
     }
 }
 
 impl std::error::Error for PolicyFailure {}
+
+impl From<PolicyFailure> for CliError {
+    fn from(failure: PolicyFailure) -> Self {
+        match failure {
+            PolicyFailure::Rejected(rejected) => Self::rejected(rejected),
+            PolicyFailure::Policy(error) => Self::failed(error),
+            PolicyFailure::Usage(message) => Self::usage(message),
+        }
+    }
+}
 
 impl From<Rejected> for PolicyFailure {
     fn from(rejected: Rejected) -> Self {

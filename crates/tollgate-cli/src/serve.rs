@@ -153,13 +153,10 @@ impl Serve {
         let policy = checked.policy;
         let (server, redis) = if self.is_in_memory() {
             let server = match self.keep.options() {
-                Some(keep) => {
-                    let memory = (Memory::builder(), keep);
-                    Server::with_state(policy, memory, settings).await
-                }
+                Some(keep) => Server::with_state(policy, Memory::builder(), keep, settings).await,
                 None => {
-                    let memory = (Memory::new(), Monotonic::default());
-                    Server::in_memory(policy, memory, settings).await
+                    let clock = Monotonic::default();
+                    Server::in_memory(policy, Memory::new(), clock, settings).await
                 }
             };
             (server, None)

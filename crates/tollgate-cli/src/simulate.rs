@@ -2,12 +2,13 @@
 //!
 //! The flow is [`pattern`] → [`runner`] → [`Report`]; nothing here reads a clock.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
-use tollgate::adaptive::NamedLaw;
-use tollgate::adaptive::simulation::Scenario;
+use clap::{Args, FromArgMatches};
+use tollgate_adaptive::NamedLaw;
+use tollgate_adaptive::simulation::Scenario;
 use tollgate_core::{LimitError, Rate};
 
 mod adaptive;
@@ -28,6 +29,8 @@ pub use report::{Line, Report};
 
 pub(crate) use report::spelled_out;
 
+use crate::ended::CliError;
+use crate::output::{show, unwritten};
 use crate::policy::{Entries, Fact, duration};
 use runner::{Form, Run};
 
@@ -103,22 +106,10 @@ pub struct Options {
 }
 
 impl Default for Options {
+    /// What they are where the command line says nothing.
     fn default() -> Self {
-        Self {
-            file: None,
-            facts: Vec::new(),
-            domain: None,
-            descriptors: Vec::new(),
-            rate: Rate::per_second(100),
-            pattern: Pattern::default(),
-            seed: DEFAULT_SEED,
-            hold: Duration::ZERO,
-            adaptive: false,
-            laws: Vec::new(),
-            scenario: None,
-            svg: None,
-            json: false,
-        }
+        let matches = Self::augment_args(clap::Command::new("simulate")).get_matches_from([""]);
+        Self::from_arg_matches(&matches).expect("no option is required")
     }
 }
 
@@ -139,6 +130,23 @@ struct Trial {
     form: Form,
     run: Option<Run>,
     note: Option<String>,
+}
+
+/// Plays what the options say, and writes the report.
+pub(crate) fn run(options: &Options, out: &mut impl Write) -> Result<(), CliError> {
+    if options.file.is_some() {
+        return show(&simulate_policy(options)?, options.json, out);
+    }
+    if !options.adaptive {
+        let report = simulate(options).map_err(CliError::usage)?;
+        return show(&report, options.json, out);
+    }
+    let report = simulate_adaptive(options).map_err(unwritten)?;
+    if let Some(file) = &options.svg {
+        let drawn = std::fs::write(file, report.svg());
+        drawn.map_err(|error| unwritten(format_args!("{}: {error}", file.display())))?;
+    }
+    show(&report, options.json, out)
 }
 
 /// Plays the traffic through every algorithm.

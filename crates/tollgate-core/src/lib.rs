@@ -67,7 +67,7 @@ pub use fixed_window::{Align, FixedWindow};
 pub use gcra::{Gcra, Pace, Tat};
 pub use leaky_bucket::LeakyBucket;
 pub use ledger::{Booked, Ledger, Unbooked};
-pub use rate::{Rate, RateParseError};
+pub use rate::{Rate, RateParseError, TIME_UNITS};
 pub use reason::DenyReason;
 pub use sliding_counter::SlidingCounter;
 pub use sliding_log::{Log, SlidingLog};

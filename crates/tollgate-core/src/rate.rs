@@ -240,8 +240,13 @@ impl fmt::Debug for Rate {
     }
 }
 
-/// Units from long to short, as they are printed and parsed.
-const UNITS: [(&str, u128); 7] = [
+/// Units of time from long to short, as rates and periods are printed and parsed, and their nanoseconds.
+///
+/// ```
+/// let hour = tollgate_core::TIME_UNITS.into_iter().find(|(name, _)| *name == "h");
+/// assert_eq!(hour, Some(("h", 3_600_000_000_000)));
+/// ```
+pub const TIME_UNITS: [(&str, u64); 7] = [
     ("d", 86_400_000_000_000),
     ("h", 3_600_000_000_000),
     ("m", 60_000_000_000),
@@ -255,7 +260,8 @@ fn write_period(f: &mut fmt::Formatter<'_>, nanos: u128) -> fmt::Result {
     if nanos == 0 {
         return f.write_str(" per 0s");
     }
-    for (unit, length) in UNITS {
+    for (unit, length) in TIME_UNITS {
+        let length = u128::from(length);
         if nanos == length {
             return write!(f, "/{unit}");
         }

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use crate::diagnostic::{Code, Diagnostic};
-pub use crate::place::{LineColumn, Span};
+pub use crate::diagnostic::{LineColumn, Span};
 
 mod blame;
 pub(crate) mod columns;

@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use tollgate::Clock;
+use tollgate::{Clock, Timestamp};
 
-use crate::backend::{Backend, Memory};
+use crate::backend::{Backend, Clocks, Memory};
 use crate::facts::Facts;
 use crate::limits::{Answer, Check, DenyCache, KeyHashers};
 use crate::observer::{Observer, Wants};
@@ -37,14 +37,18 @@ mod saved;
 pub(crate) mod seen;
 mod telling;
 mod turns;
+mod unanswered;
 pub(crate) mod warm;
 mod warned;
 
 pub use asked::FactsAsked;
 pub use bounds::{Bounds, TooMuch};
 pub use conditions::Conditions;
+pub use counting::ThrottleDecision;
+pub use deciding::CombinedVerdict;
 pub use descriptors::{
-    CurrentLimit, DescriptorFindings, DescriptorStatus, DescriptorVerdict, DescriptorsPassed,
+    CurrentLimit, DescriptorFindings, DescriptorRequest, DescriptorStatus, DescriptorVerdict,
+    DescriptorsPassed,
 };
 pub use limiters::{LimiterSort, LimiterState};
 pub use orders::{Found, FoundLimit, Reset, ResetRule, ResetScope};
@@ -54,7 +58,7 @@ pub use rules::PolicyError;
 pub use saved::{RestoreError, Restored, Resume};
 
 use conditions::Listing;
-use gather::{Gathered, Group};
+use gather::{Gathered, Group, MatchInput};
 use orders::{Book, Held};
 use overload::{Beside, Entered};
 use remembered::Remembered;
@@ -105,6 +109,7 @@ use warned::Warnings;
 pub struct Engine<B: Backend = Memory> {
     rules: ArcSwap<Rules>,
     backend: B,
+    clocks: Clocks,
     hashers: KeyHashers,
     bounds: Bounds,
     turns: Arc<Turns>,
@@ -131,12 +136,14 @@ impl<B: Backend> Engine<B> {
     }
 
     fn by(mut rules: Rules, backend: B, hashers: KeyHashers) -> Result<Self, PolicyError> {
+        let clocks = backend.clocks();
         rules.suit(&backend)?;
-        rules.open_gates(None, &backend);
-        rules.since = backend.wall();
+        rules.open_gates(None, &clocks);
+        rules.since = clocks.wall.now();
         Ok(Self {
             rules: ArcSwap::from_pointee(rules),
             backend,
+            clocks,
             hashers,
             bounds: Bounds::default(),
             turns: Arc::new(Turns::new()),
@@ -207,7 +214,7 @@ impl<B: Backend> Engine<B> {
     /// ```
     #[must_use]
     pub fn with_deny_cache(mut self, entries: usize) -> Self {
-        let is_wanted = !self.backend.repeats_refusals();
+        let is_wanted = self.backend.deny_epoch().is_some();
         self.deny = is_wanted.then(|| DenyCache::new(entries));
         self
     }
@@ -294,8 +301,8 @@ impl<B: Backend> Engine<B> {
         if let Some(tallies) = &self.tallies {
             rules.count_in(tallies);
         }
-        rules.open_gates(Some(&before), &self.backend);
-        rules.since = self.backend.wall();
+        rules.open_gates(Some(&before), &self.clocks);
+        rules.since = self.clocks.wall.now();
         let mut book = self.book();
         self.put_over(&rules, &mut book);
         self.rules.store(Arc::new(rules));
@@ -328,6 +335,83 @@ impl<B: Backend> Engine<B> {
     }
 }
 
+/// The steps that every request of facts takes, whether its backend answers at once or not.
+impl<B: Backend> Engine<B> {
+    /// A request of facts, and what it is matched with.
+    #[inline(always)]
+    fn match_input<'a>(
+        &'a self,
+        rules: &'a Rules,
+        orders: Option<&'a Held>,
+        facts: &'a Facts<'a>,
+    ) -> MatchInput<'a, 'a> {
+        MatchInput {
+            rules,
+            orders: orders.map(Held::in_force),
+            facts,
+            hashers: &self.hashers,
+            bounds: &self.bounds,
+        }
+    }
+
+    /// What is to be asked about a request, for those who only look at it.
+    fn gather<'a>(&self, input: MatchInput<'a, '_>) -> Gathered<'a> {
+        let mut gathered = Gathered::new();
+        gathered.fill(input, &self.backend);
+        gathered
+    }
+
+    /// Matches a request that is to be decided, and notes what it lacks; whether nothing is to be asked about it.
+    #[inline(always)]
+    fn prepare<'a>(
+        &self,
+        input: MatchInput<'a, '_>,
+        gathered: &mut Gathered<'a>,
+        said: &mut Said,
+    ) -> bool {
+        gathered.fill(input, &self.backend);
+        if let Some(ordered) = &gathered.ordered {
+            ordered.count();
+        }
+        self.note_lacks(input.rules, gathered, input.facts);
+        said.settle(gathered)
+    }
+
+    /// Notes the answer to a rule in shadow.
+    #[inline]
+    fn hear_shadow(
+        &self,
+        said: &mut Said,
+        (rules, gathered): (&Rules, &Gathered<'_>),
+        (number, checks): (u32, &[Check<'_>]),
+        (entered, beside): (Entered, Beside),
+        mut answer: Answer,
+    ) {
+        entered.hold(beside, &mut answer);
+        self.count_in_shadow(rules, number, &answer);
+        said.overhear((rules, gathered), (number, checks), answer);
+    }
+
+    /// Counts a request that passed.
+    #[inline(always)]
+    fn record_passed(&self, rules: &Rules, gathered: &Gathered<'_>, said: &Said) {
+        if let Some(tallies) = &self.tallies {
+            tallies.passed(rules, gathered, said);
+        }
+    }
+
+    /// Counts a request that was denied, and tells of any that was decided.
+    #[inline(always)]
+    fn report(&self, findings: &Findings<'_>, started: Option<Timestamp>) {
+        if !findings.said.allowed
+            && let Some(tallies) = &self.tallies
+        {
+            tallies.refused(&findings.rules, &findings.said);
+        }
+        self.tell(findings, started);
+    }
+}
+
 impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// Decides a request. It never waits: if a rule says `over: wait`, a request that is over it is refused here, and so is
     /// one that would pass others that wait in [`decide_async`](Self::decide_async). It allocates nothing unless the
@@ -357,50 +441,50 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
         let (said, rules) = (&mut findings.said, &**findings.rules);
         let orders = self.ordered(rules);
         let mut gathered = Gathered::new();
-        let orders = orders.as_ref().map(Held::in_force);
-        let bounds = (&self.hashers, &self.bounds);
-        gathered.fill((rules, orders), facts, bounds, &self.backend);
-        if let Some(ordered) = &gathered.ordered {
-            ordered.count();
+        let input = self.match_input(rules, orders.as_ref(), facts);
+        if !self.prepare(input, &mut gathered, said) {
+            self.ask_now(said, rules, &gathered, listing);
         }
-        self.note_lacks(rules, &gathered, facts);
-        if !said.settle(&gathered) {
-            let in_line = rules.waits && self.turns.is_any();
-            match &self.deny {
-                _ if in_line && self.stands_behind(said, rules, &gathered) => {}
-                None if !rules.is_more => {
-                    let checks = gathered.enforced.checks.as_slice();
-                    said.hear(&gathered, self.backend.answer(checks));
-                }
-                _ => self.hear_aside(said, rules, &gathered),
-            }
-            if listing == Listing::All && gathered.enforced.checks.as_slice().len() > 1 {
-                self.list_limits(said, &gathered);
-            }
-            if said.allowed {
-                for (number, checks) in runs(&gathered.shadow) {
-                    let Some(entered) = said.enter_in_shadow(&gathered, number) else {
-                        continue;
-                    };
-                    let mut answer = self.backend.answer(checks);
-                    entered.hold(Beside::Nothing, &mut answer);
-                    self.count_in_shadow(rules, number, &answer);
-                    said.overhear((rules, &gathered), (number, checks), answer);
-                }
-                if gathered.gates.is_some() {
-                    self.enter_alone(said, rules, &gathered);
-                }
-            }
+        if said.allowed {
+            self.record_passed(rules, &gathered, said);
         }
-        if let Some(tallies) = &self.tallies {
-            if said.allowed {
-                tallies.passed(rules, &gathered, said);
-            } else {
-                tallies.refused(rules, said);
-            }
-        }
-        self.tell(&verdict, started);
+        self.report(&verdict, started);
         verdict.settled()
+    }
+
+    /// Asks what is answered without waiting: the rules in force, and those in shadow if the request passes.
+    #[inline(always)]
+    fn ask_now(&self, said: &mut Said, rules: &Rules, gathered: &Gathered<'_>, listing: Listing) {
+        let in_line = rules.waits && self.turns.is_any();
+        match &self.deny {
+            _ if in_line && self.stands_behind(said, rules, gathered) => {}
+            None if !rules.is_more => {
+                let checks = gathered.enforced.checks.as_slice();
+                said.hear(gathered, self.backend.answer(checks));
+            }
+            _ => self.hear_aside(said, rules, gathered),
+        }
+        if listing == Listing::All && gathered.enforced.checks.as_slice().len() > 1 {
+            self.list_limits(said, gathered);
+        }
+        if said.allowed {
+            for (number, checks) in runs(&gathered.shadow) {
+                if let Some(entered) = said.enter_in_shadow(gathered, number) {
+                    let run = (number, checks);
+                    let answer = self.backend.answer(checks);
+                    self.hear_shadow(
+                        said,
+                        (rules, gathered),
+                        run,
+                        (entered, Beside::Nothing),
+                        answer,
+                    );
+                }
+            }
+            if gathered.gates.is_some() {
+                self.enter_alone(said, rules, gathered);
+            }
+        }
     }
 
     /// Looks at each limit in force, after the request was charged or denied.

@@ -43,10 +43,9 @@ mod compiled;
 mod convert;
 mod decode;
 mod fields;
-mod hidden;
 mod key;
 pub mod matching;
-mod scalar;
+mod reader;
 mod verdict;
 
 use std::collections::BTreeMap;
@@ -55,14 +54,12 @@ use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Node, Value};
 use crate::policy::Domain;
 
-pub use compiled::{Compiled, Leaf, Lookup, PathEntry};
+pub use compiled::{Compiled, Hidden, Leaf, Lookup, PathEntry};
 pub use convert::{Converted, Loss, Unsaid, convert, to_rules};
 pub(crate) use decode::names;
 pub use decode::{Decoded, decode};
-pub use hidden::Hidden;
 pub(crate) use key::path_name;
 pub use key::{asked_key, counter_key, metric_name};
-pub(crate) use verdict::unit_of;
 pub use verdict::{
     Charge, CurrentLimit, Status, StatusCode, charge, drop_replaced, overall, status, tightest,
 };
@@ -150,37 +147,6 @@ pub const MODE_WITHOUT_LIMIT: Code = Code("mode-without-limit");
 pub const STAR_IN_KEY: Code = Code("star-in-key");
 /// Warning: `replaces` names a limit that the domain doesn't have.
 pub const REPLACES_UNKNOWN: Code = Code("replaces-unknown");
-
-/// All of them, for lists and for tests of the documentation.
-pub const CODES: [Code; 27] = [
-    UNKNOWN_FIELD,
-    NAME_NOT_TEXT,
-    NOT_A_MAP,
-    WRONG_TYPE,
-    EMPTY_DOMAIN,
-    DUPLICATE_DOMAIN,
-    EMPTY_KEY,
-    DUPLICATE_DESCRIPTOR,
-    BAD_UNIT,
-    UNLIMITED_WITH_LIMIT,
-    EMPTY_REPLACES,
-    SELF_REPLACES,
-    SHARE_WITHOUT_WILDCARD,
-    BAD_RATE,
-    BAD_QUOTA,
-    BAD_CONCURRENCY,
-    BAD_ALGORITHM,
-    BAD_COUNTING,
-    BAD_ON_STORE_FAILURE,
-    BAD_CHARGING,
-    RATE_AND_UNIT,
-    TOO_MANY,
-    MISPLACED_FIELD,
-    NO_REQUESTS,
-    MODE_WITHOUT_LIMIT,
-    STAR_IN_KEY,
-    REPLACES_UNKNOWN,
-];
 
 /// Collects what is wrong.
 type Problems = Vec<Diagnostic>;

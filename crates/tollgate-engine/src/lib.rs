@@ -91,7 +91,6 @@ pub mod matcher;
 pub mod native;
 pub mod observer;
 pub mod orders;
-mod place;
 pub mod policy;
 pub mod render;
 pub mod schema;

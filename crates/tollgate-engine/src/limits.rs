@@ -11,6 +11,7 @@ mod limit;
 mod prepared;
 mod request_key;
 mod sole;
+mod unavailable;
 pub(crate) mod warm_up;
 
 pub use answer::{Answer, Source};
@@ -21,8 +22,10 @@ pub use limit::{CarryOver, Counter, Limit};
 pub use prepared::Prepared;
 pub use request_key::RequestKey;
 pub use sole::SoleLimit;
+pub use unavailable::{CheckResult, FailureKind, Unavailable};
 
 pub(crate) use form::{CoreForm, EXACT};
 pub(crate) use hashers::KeyHashers;
 pub(crate) use key::KeyPlan;
 pub(crate) use limit::Estimates;
+pub(crate) use unavailable::decisions;

@@ -8,17 +8,15 @@ use crate::diagnostic::{Code, Diagnostic};
 use crate::document::Span;
 use crate::envoy::{self, Domains};
 use crate::native::{LimitPlaces, Places, RulePlaces};
-use crate::policy::{Counting, FailureModes, Limits, Mode, OnStoreFailure, Over, Policy, Rule};
+use crate::policy::{
+    Counting, FailureModes, Limits, Mode, OnStoreFailure, Over, Policy, Rule, is_bucket,
+};
 
 mod bound;
 mod codes;
 mod conditions;
 mod cover;
-mod facts;
-mod index;
 mod keys;
-mod memory;
-mod overload;
 mod pairs;
 mod texts;
 mod unlimited;
@@ -44,10 +42,8 @@ const MOST: usize = 1_000;
 /// # Ok::<(), tollgate_engine::Rejected>(())
 /// ```
 pub fn lint(policy: &Policy) -> Vec<Diagnostic> {
-    let rules = policy.rules.iter().map(|rule| {
-        let span = rule.span;
-        RulePlaces::all_at(span, rule.limits.rates.len())
-    });
+    let rules = policy.rules.iter();
+    let rules = rules.map(|rule| RulePlaces::all_at(rule.span, rule.limits.rates.len()));
     let tiers = policy.tiers.iter().map(|(name, tier)| {
         let places = crate::native::TierPlaces {
             name: tier.span,
@@ -74,7 +70,8 @@ pub(crate) fn lint_domains(domains: &Domains) -> Vec<Diagnostic> {
         rates(
             &mut found,
             &rule.limits,
-            (rule.algorithm, rule.over),
+            rule.algorithm,
+            rule.over,
             &places.limits,
         );
         pairs::within(&mut found, &rule.limits, rule.algorithm, &places.limits);
@@ -91,16 +88,17 @@ pub(crate) fn lint_at(policy: &Policy, places: &Places) -> Vec<Diagnostic> {
         rates(
             &mut found,
             &rule.limits,
-            (rule.algorithm, rule.over),
+            rule.algorithm,
+            rule.over,
             &place.limits,
         );
         keys::lint(&mut found, rule, place);
         open(&mut found, rule, place);
-        overload::lint(&mut found, policy, rule, place);
+        keys::overload(&mut found, policy, rule, place);
     }
     tiers(&mut found, policy, places);
     pairs::lint(&mut found, policy, places);
-    facts::lint(&mut found, policy, places);
+    texts::facts(&mut found, policy, places);
     texts::lint(&mut found, &places.written);
     conditions::lint(&mut found, policy, places);
     unlimited::lint(&mut found, policy, places);
@@ -133,11 +131,12 @@ impl Found {
 fn rates(
     found: &mut Found,
     limits: &Limits,
-    (algorithm, over): (Algorithm, Over),
+    algorithm: Algorithm,
+    over: Over,
     places: &LimitPlaces,
 ) {
     for (rate, span) in limits.rates.iter().zip(&places.rates) {
-        memory::lint(found, rate, algorithm, *span);
+        keys::memory(found, rate, algorithm, *span);
         let burst = u128::from(rate.burst_size());
         if burst == 0 {
             let message = "a burst below 1: nothing passes, ever".to_owned();
@@ -154,11 +153,7 @@ fn rates(
             continue;
         }
         // A window's burst is its count: there is nothing to choose.
-        let is_bucket = matches!(
-            algorithm,
-            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket
-        );
-        let Some(period) = rate.period().filter(|_| is_bucket) else {
+        let Some(period) = rate.period().filter(|_| is_bucket(algorithm)) else {
             continue;
         };
         // A rate per part of a second is judged by what it is in a whole second, which is what people mean.
@@ -197,15 +192,12 @@ fn tiers(found: &mut Found, policy: &Policy, places: &Places) {
         rates(
             found,
             &tier.limits,
-            (tier.algorithm, tier.over),
+            tier.algorithm,
+            tier.over,
             &place.limits,
         );
-        open_quota(
-            found,
-            (&tier.limits, tier.counting),
-            tier.on_store_failure,
-            place.on_store_failure,
-        );
+        let (failure, span) = (tier.on_store_failure, place.on_store_failure);
+        open_quota(found, &tier.limits, tier.counting, failure, span);
         let used = policy.tier_fact.is_some()
             || policy.default_tier.as_ref() == Some(name)
             || taken.contains(name);
@@ -246,8 +238,8 @@ const LOGIN: [&str; 24] = [
 ];
 
 fn open(found: &mut Found, rule: &Rule, place: &RulePlaces) {
-    let (failure, counted) = (rule.on_store_failure, (&rule.limits, rule.counting));
-    if open_quota(found, counted, failure, place.on_store_failure)
+    let (failure, span) = (rule.on_store_failure, place.on_store_failure);
+    if open_quota(found, &rule.limits, rule.counting, failure, span)
         || !is_open(failure.rate, rule.counting)
     {
         return;
@@ -257,7 +249,7 @@ fn open(found: &mut Found, rule: &Rule, place: &RulePlaces) {
             "while the store can't be asked, nothing limits what looks like a login ({word:?})"
         );
         let help = "say local or closed: guessing passwords is when a store is made to fail";
-        found.warn(OPEN_ON_FAILURE, place.on_store_failure, message, help);
+        found.warn(OPEN_ON_FAILURE, span, message, help);
     }
 }
 
@@ -269,7 +261,8 @@ fn is_open(failure: OnStoreFailure, counting: Counting) -> bool {
 /// Warns of a quota that lets requests pass then, and says whether it does.
 fn open_quota(
     found: &mut Found,
-    (limits, counting): (&Limits, Counting),
+    limits: &Limits,
+    counting: Counting,
     failure: FailureModes,
     span: Span,
 ) -> bool {

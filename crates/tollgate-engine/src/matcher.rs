@@ -15,7 +15,6 @@ use foldhash::fast::FixedState;
 use crate::facts::{Facts, head};
 use crate::policy::{Match, Pattern};
 
-mod explain;
 pub(crate) mod few;
 pub(crate) mod glob;
 mod globs;
@@ -27,8 +26,7 @@ pub(crate) mod regex;
 mod tests;
 mod text;
 
-pub use explain::{Explained, explain};
-pub use pattern::holds;
+pub use pattern::{Explained, explain, holds};
 
 use crate::address::Address;
 use few::Few;
@@ -256,8 +254,8 @@ impl<'s, 'f> Known<'s, 'f> {
 
     fn holds_with(&self, condition: &Condition, found: &mut Found<'_>) -> bool {
         let (text, address) = self.of(condition);
-        let fact = (condition.slot, text);
-        condition.test.holds_with(fact, address, found)
+        let test = &condition.test;
+        test.holds_with(condition.slot, text, address, found)
     }
 
     /// What a condition is about.
@@ -296,12 +294,12 @@ impl Matcher {
                 let test = match pattern {
                     // Rules seldom share these, so each has its own.
                     Pattern::Exact(_) | Pattern::Glob(_) | Pattern::Prefix(_) => {
-                        Test::new(pattern, (&mut regexes, &mut globs))?
+                        Test::new(pattern, &mut regexes, &mut globs)?
                     }
                     pattern => Test::Shared(match known.entry(format!("{pattern:?}")) {
                         Entry::Occupied(known) => Arc::clone(known.get()),
                         Entry::Vacant(new) => {
-                            let test = Test::new(pattern, (&mut regexes, &mut globs))?;
+                            let test = Test::new(pattern, &mut regexes, &mut globs)?;
                             Arc::clone(new.insert(Arc::new(test)))
                         }
                     }),

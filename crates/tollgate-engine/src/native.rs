@@ -1,6 +1,6 @@
 //! The native form of a policy: limits by facts, tiers, and requests that are exempt or blocked.
 //!
-//! Every field stands once in `native/fields.rs` and every word in `native/words.rs`, of which the JSON Schema is made too.
+//! Every field and every word stands once in `native/fields.rs`, of which the JSON Schema is made too.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,30 +12,20 @@ use crate::policy::Policy;
 use crate::sources::Sources;
 use crate::suggest;
 
-pub(crate) mod cidr;
 pub mod codes;
-mod cost;
-mod failure;
 pub(crate) mod fields;
-pub(crate) mod idle;
-mod key;
-mod overload;
+mod limits;
 mod pattern;
-pub(crate) mod problems;
-mod quota;
 mod reader;
 mod refs;
-mod rollout;
-mod rule;
+pub(crate) mod rule;
 pub(crate) mod text;
-pub(crate) mod words;
 
-use failure::WrittenFailures;
-pub(crate) use key::{MOST_KEY_FACTS, MOST_KEYS};
-pub(crate) use pattern::LONGEST_CONDITION;
-use problems::Problems;
-pub(crate) use reader::LONGEST_NAME;
+pub(crate) use pattern::{Cidr, LONGEST_CONDITION};
 use reader::{Fields, RULES, Reader, as_written};
+pub(crate) use reader::{LONGEST_NAME, Problems};
+pub(crate) use rule::MOST_KEY_FACTS;
+use rule::WrittenFailures;
 
 /// A policy and where its parts stand, for those who judge it.
 #[derive(Debug, Default)]

@@ -11,12 +11,10 @@ use tollgate::{Rate, Timestamp};
 pub use crate::key_text::KeyTextError;
 
 mod error;
-mod pattern;
 mod target;
 
 pub use error::OrderError;
-pub use pattern::FactPattern;
-pub use target::{Target, TargetKey};
+pub use target::{FactPattern, Target, TargetKey};
 
 /// How many orders an engine has at the most.
 pub const MOST_ORDERS: usize = 10_000;

@@ -3,27 +3,23 @@
 //! Decoders make it ([`native`](crate), Envoy's form); the engine compiles it. It holds no state.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Rate};
+use tollgate_adaptive::NamedLaw;
+use tollgate_adaptive::shed::Shares;
 
 use crate::document::Span;
 
-mod cost;
 mod descriptor;
 mod divide;
 mod failure;
-mod fingerprint;
-mod key;
-mod overload;
 
-pub use cost::{Cost, Over, Settle, Unsettled};
 pub use descriptor::{Charging, DescriptorLimit, DescriptorRule, Domain};
 pub use divide::Divided;
 pub use failure::{FailureModes, OnStoreFailure};
-pub use key::KeyPart;
-pub use overload::{Adaptive, Shed};
 pub use tollgate::OnMissingKey;
 
 /// All that one set of files says.
@@ -349,6 +345,15 @@ pub enum Counting {
     Local,
 }
 
+/// Whether an algorithm counts by tokens that flow, as buckets do, and not by windows: such a rate has a burst of its own,
+/// and its tokens can be taken ahead.
+pub(crate) const fn is_bucket(algorithm: Algorithm) -> bool {
+    matches!(
+        algorithm,
+        Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket
+    )
+}
+
 impl Counting {
     /// As files say it.
     ///
@@ -364,4 +369,302 @@ impl Counting {
             Self::Local => "local",
         }
     }
+}
+
+/// A fact that is part of a key.
+///
+/// ```
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::policy::KeyPart;
+///
+/// let policy = Policy::from_text("limits: [{name: a, key: [user, ip/64], rate: 5/s}]", Format::Yaml)?.policy;
+/// let network = KeyPart::Network { fact: "ip".to_owned(), bits: 64 };
+/// assert_eq!(policy.rules[0].key, [KeyPart::Fact("user".to_owned()), network]);
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyPart {
+    /// The fact as it is. Of `ip` it is the network of the client: 64 bits of an IPv6 address, unless who fills in the facts says
+    /// [otherwise](crate::Facts::counting_clients_by).
+    Fact(String),
+    /// The network that an address is in: so many bits of it (`ip/64`). An IPv4 address counts as
+    /// itself unless the bits are 32 or fewer.
+    Network {
+        /// The fact that holds the address.
+        fact: String,
+        /// How many leading bits count.
+        bits: u8,
+    },
+}
+
+impl KeyPart {
+    /// The fact that it takes its value from.
+    ///
+    /// ```
+    /// use tollgate_engine::policy::KeyPart;
+    ///
+    /// let network = KeyPart::Network { fact: "ip".to_owned(), bits: 64 };
+    /// assert_eq!(network.fact(), "ip");
+    /// ```
+    pub fn fact(&self) -> &str {
+        match self {
+            Self::Fact(fact) | Self::Network { fact, .. } => fact,
+        }
+    }
+}
+
+impl Rule {
+    /// Its key and the keys to fall back to, in their order: none if it has one counter for all.
+    ///
+    /// ```
+    /// use tollgate_engine::Policy;
+    /// use tollgate_engine::document::Format;
+    ///
+    /// let text = "limits: [{name: a, key: {first: [[tenant, user], ip]}, rate: 5/s}]";
+    /// let policy = Policy::from_text(text, Format::Yaml)?.policy;
+    /// let keys: Vec<usize> = policy.rules[0].keys().map(<[_]>::len).collect();
+    /// assert_eq!(keys, [2, 1]);
+    /// # Ok::<(), tollgate_engine::Rejected>(())
+    /// ```
+    pub fn keys(&self) -> impl Iterator<Item = &[KeyPart]> {
+        let own = Some(self.key.as_slice()).filter(|key| !key.is_empty());
+        let fallbacks = self.fallback_keys.iter().map(Vec::as_slice);
+        own.into_iter().chain(fallbacks)
+    }
+
+    /// The facts that its keys take their values from; one that several keys have is listed for each of them.
+    ///
+    /// ```
+    /// use tollgate_engine::Policy;
+    /// use tollgate_engine::document::Format;
+    ///
+    /// let text = "limits: [{name: a, key: {first: [user, ip/64]}, rate: 5/s}]";
+    /// let policy = Policy::from_text(text, Format::Yaml)?.policy;
+    /// assert_eq!(policy.rules[0].key_facts().collect::<Vec<_>>(), ["user", "ip"]);
+    /// # Ok::<(), tollgate_engine::Rejected>(())
+    /// ```
+    pub fn key_facts(&self) -> impl Iterator<Item = &str> {
+        self.keys().flatten().map(KeyPart::fact)
+    }
+
+    /// Whether it applies only to requests that have one of its keys.
+    pub(crate) fn needs_its_key(&self) -> bool {
+        matches!(self.on_missing_key, None | Some(OnMissingKey::Pass))
+    }
+}
+
+/// What a request costs a rule.
+///
+/// ```
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::policy::Cost;
+///
+/// let policy = Policy::from_text("limits: [{name: a, rate: 9/s, cost: {fact: tokens, default: 2}}]", Format::Yaml)?.policy;
+/// assert_eq!(policy.rules[0].cost, Cost { fact: Some("tokens".to_owned()), default: 2, settle: None });
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// The fact that says so, as a whole number.
+    pub fact: Option<String>,
+    /// What it costs if that is unknown, or no number.
+    pub default: u64,
+    /// Whether this is an estimate: what the request did cost is told when it is over.
+    pub settle: Option<Settle>,
+}
+
+impl Default for Cost {
+    fn default() -> Self {
+        Self {
+            fact: None,
+            default: 1,
+            settle: None,
+        }
+    }
+}
+
+/// How a cost that is an estimate becomes what the request did cost.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::policy::{Settle, Unsettled};
+///
+/// let text = "limits: [{name: a, rate: 900/min, cost: {fact: max_tokens, settle_within: 1m}}]";
+/// let policy = Policy::from_text(text, Format::Yaml)?.policy;
+/// let minute = Settle { within: Duration::from_secs(60), unsettled: Unsettled::Charge };
+/// assert_eq!(policy.rules[0].cost.settle, Some(minute));
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settle {
+    /// For so long the estimate is held. After that all of it counts as spent.
+    pub within: Duration,
+    /// What a request is charged that ends without saying what it cost.
+    pub unsettled: Unsettled,
+}
+
+/// What a request is charged that ends without saying what it cost: its client has gone, or its task was dropped.
+///
+/// ```
+/// use tollgate_engine::policy::Unsettled;
+///
+/// // Nobody gets a request for nothing by hanging up.
+/// assert_eq!(Unsettled::default(), Unsettled::Charge);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Unsettled {
+    /// The estimate.
+    #[default]
+    Charge,
+    /// Nothing.
+    Refund,
+}
+
+impl Unsettled {
+    /// As files say it.
+    ///
+    /// ```
+    /// use tollgate_engine::policy::Unsettled;
+    ///
+    /// assert_eq!(Unsettled::Refund.name(), "refund");
+    /// ```
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Charge => "charge",
+            Self::Refund => "refund",
+        }
+    }
+}
+
+/// What becomes of a request that is over a rule's limit.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::policy::Over;
+///
+/// let policy = Policy::from_text("limits: [{name: a, rate: 9/s, over: wait 200ms}]", Format::Yaml)?.policy;
+/// assert_eq!(policy.rules[0].over, Over::Wait(Duration::from_millis(200)));
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Over {
+    /// It is refused.
+    #[default]
+    Refuse,
+    /// It waits for its turn, for no longer than this, where it is decided by a call that can wait.
+    Wait(Duration),
+}
+
+/// How many at once is found out by a law, from how long requests take and how they end: one law a rule, in each process by
+/// itself, whatever the key and whether there is a store.
+///
+/// ```
+/// use tollgate_adaptive::NamedLaw;
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::policy::Adaptive;
+///
+/// let text = "limits: [{name: api, concurrency: {adaptive: gradient2, min: 5, max: 200}}]";
+/// let policy = Policy::from_text(text, Format::Yaml)?.policy;
+/// let adaptive = Adaptive { law: NamedLaw::Gradient2, min: 5, max: 200 };
+/// assert_eq!(policy.rules[0].adaptive, Some(adaptive));
+/// assert_eq!(adaptive.to_string(), "5 to 200 at once by gradient2");
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Adaptive {
+    /// The law.
+    pub law: NamedLaw,
+    /// The limit never falls below this: 1 unless said otherwise.
+    pub min: u32,
+    /// The limit never rises above this.
+    pub max: u32,
+}
+
+/// As people read it.
+impl fmt::Display for Adaptive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { law, min, max } = self;
+        write!(f, "{min} to {max} at once by {law}")
+    }
+}
+
+/// Who is shed first when too many run at once: requests whose class may use a smaller part of the limit.
+///
+/// ```
+/// use tollgate_adaptive::shed::{Criticality, Shares};
+/// use tollgate_engine::Policy;
+/// use tollgate_engine::document::Format;
+///
+/// let text = "limits: [{name: api, concurrency: 10, shed: {by: priority, sheddable: 50%}}]";
+/// let policy = Policy::from_text(text, Format::Yaml)?.policy;
+/// let shed = policy.rules[0].shed.as_ref().expect("by priority");
+/// assert_eq!((shed.by.as_str(), shed.shares), ("priority", Shares::new(50, 90)));
+/// assert_eq!(shed.shares.of(Criticality::Sheddable, 10), 5);
+/// # Ok::<(), tollgate_engine::Rejected>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shed {
+    /// The fact that says how critical a request is: `critical`, `default` or `sheddable`. A request that lacks it, or has
+    /// another value, is a default one.
+    pub by: String,
+    /// Which part of the limit each class may use.
+    pub shares: Shares,
+}
+
+impl Policy {
+    /// A hash of what the policy says, wherever that stands in its files: processes of one version that have the same
+    /// policy have the same one. Metadata of descriptors doesn't count.
+    ///
+    /// ```
+    /// use tollgate_engine::Policy;
+    /// use tollgate_engine::document::Format;
+    ///
+    /// let read = |text: &str| Policy::from_text(text, Format::Yaml).map(|read| read.policy.fingerprint());
+    /// let five = read("limits: [{name: all, rate: 5/s}]")?;
+    /// assert_eq!(five, read("# As agreed.\nlimits:\n- name: all\n  rate: 5/s")?);
+    /// assert_ne!(five, read("limits: [{name: all, rate: 6/s}]")?);
+    /// # Ok::<(), tollgate_engine::Rejected>(())
+    /// ```
+    pub fn fingerprint(&self) -> u64 {
+        let mut policy = self.clone();
+        for rule in &mut policy.rules {
+            (rule.span, rule.matches.span) = (Span::default(), Span::default());
+        }
+        for tier in policy.tiers.values_mut() {
+            tier.span = Span::default();
+        }
+        let lists = [&mut policy.exempt, &mut policy.block];
+        for Match { span, .. } in lists.into_iter().flatten() {
+            *span = Span::default();
+        }
+        for domain in policy.domains.values_mut() {
+            domain.descriptors.iter_mut().for_each(forget_places);
+        }
+        fnv(format!("{policy:?}").as_bytes())
+    }
+}
+
+/// Where a descriptor and all below it stand makes no difference.
+fn forget_places(rule: &mut DescriptorRule) {
+    rule.span = Span::default();
+    // Its values know where they stand, and limit nothing.
+    rule.metadata = None;
+    if let Some(limit) = &mut rule.limit {
+        limit.span = Span::default();
+    }
+    rule.descriptors.iter_mut().for_each(forget_places);
+}
+
+/// FNV-1a, which is the same on every machine.
+fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
 }

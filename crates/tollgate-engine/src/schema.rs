@@ -2,15 +2,13 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::native::LONGEST_NAME;
 use crate::native::fields::{
-    ADAPTIVE, COST, FAILURE_KINDS, Field, KEY, PATTERN, POLICY, ROLLOUT, RULE, SHED, Shape, TIER,
+    ADAPTIVE, ALGORITHMS, COST, COUNTINGS, FAILURE_KINDS, FAILURES, Field, KEY, MISSING_KEYS,
+    MODES, PATTERN, POLICY, ROLLOUT, RULE, SHED, Shape, TIER, UNSETTLED, laws, names,
 };
-use crate::native::idle::{CHARGED, COUNTED, RULE_KEPT, TIER_KEPT};
-use crate::native::words::{
-    ALGORITHMS, COUNTINGS, FAILURES, LAWS, MISSING_KEYS, MODES, UNSETTLED, lends, names,
-};
-use crate::native::{LONGEST_NAME, MOST_KEYS};
-use crate::policy::Counting;
+use crate::native::rule::{CHARGED, COUNTED, MOST_KEYS, RULE_KEPT, TIER_KEPT};
+use crate::policy::{Counting, is_bucket};
 
 /// A length of time: a number and a unit.
 const DURATION: &str = "[0-9][0-9_]*[A-Za-z]+";
@@ -176,7 +174,7 @@ fn not_all(all: &[Value]) -> Value {
 fn together(kept: &[&str]) -> Vec<Value> {
     let algorithms = ALGORITHMS
         .iter()
-        .filter(|(_, algorithm)| !lends(*algorithm));
+        .filter(|(_, algorithm)| !is_bucket(*algorithm));
     let not_lent: Vec<_> = algorithms.map(|(name, _)| *name).collect();
     let failures = FAILURES.iter().filter(|(_, failure)| failure.is_some());
     let failures: Vec<_> = failures.map(|(name, _)| *name).collect();
@@ -309,7 +307,7 @@ fn shape(shape: Shape) -> Value {
             "anyOf": [self::shape(Shape::Count), one("adaptive")],
             "examples": [50, {"adaptive": "little", "min": 10, "max": 200}],
         }),
-        Shape::Law => json!({"enum": names(LAWS)}),
+        Shape::Law => json!({"enum": names(&laws())}),
         Shape::Shed => one("shed"),
         Shape::Number => json!({"type": "integer", "minimum": 0}),
         Shape::Flag => json!({"type": "boolean"}),

@@ -15,15 +15,17 @@ pub(crate) fn closest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    let word: Vec<char> = plain(word)?;
+    let word = plain(word)?;
     let candidates = candidates.into_iter().take(MOST_CANDIDATES);
     let near = candidates.filter_map(|candidate| {
-        let letters = plain(candidate)?;
-        let most = (letters.len().max(word.len()) / 3).clamp(1, 3);
-        if letters.len().abs_diff(word.len()) > most {
+        let other = plain(candidate)?;
+        let (length, other_length) = (word.chars().count(), other.chars().count());
+        let most = (length.max(other_length) / 3).clamp(1, 3);
+        if length.abs_diff(other_length) > most {
             return None;
         }
-        let distance = distance(&word, &letters);
+        // How many letters must be put in, left out, changed or swapped with their neighbour.
+        let distance = strsim::osa_distance(&word, &other);
         (distance <= most).then_some((distance, candidate))
     });
     near.min_by_key(|(distance, _)| *distance)
@@ -59,33 +61,10 @@ pub(crate) fn any_of(words: &[&str]) -> String {
     }
 }
 
-/// Letters without case, and with `_` for `-`: to confuse those is the most common mistake.
-fn plain(word: &str) -> Option<Vec<char>> {
-    let letters = word.chars().map(|letter| match letter {
-        '-' => '_',
-        other => other.to_ascii_lowercase(),
-    });
-    let letters: Vec<char> = letters.take(LONGEST + 1).collect();
-    (letters.len() <= LONGEST && !letters.is_empty()).then_some(letters)
-}
-
-/// How many letters must be put in, left out, changed or swapped with their neighbour.
-fn distance(a: &[char], b: &[char]) -> usize {
-    let mut before: Vec<usize> = vec![0; b.len() + 1];
-    let mut last: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, to) in b.iter().enumerate() {
-            let change = last[j] + usize::from(from != to);
-            let mut least = change.min(last[j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && *from == b[j - 1] && a[i - 1] == *to {
-                least = least.min(before[j - 1] + 1);
-            }
-            row.push(least);
-        }
-        before = std::mem::replace(&mut last, row);
-    }
-    last[b.len()]
+/// A word without case, and with `_` for `-`: to confuse those is the most common mistake.
+fn plain(word: &str) -> Option<String> {
+    let is_comparable = !word.is_empty() && word.chars().count() <= LONGEST;
+    is_comparable.then(|| word.to_ascii_lowercase().replace('-', "_"))
 }
 
 /// Facts of a request that nothing in the policy asks for, but whose names are close to one that something asks for:

@@ -9,9 +9,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::FixedState;
+use tollgate::DenyReason;
 use tollgate::stripes::Stripes;
-
-use crate::verdict::DenyReason;
 
 mod histogram;
 mod name;
@@ -47,11 +46,22 @@ pub(crate) const NO_TENANT: u32 = 7;
 /// Requests that operators let pass all rules.
 pub(crate) const BYPASS: u32 = 8;
 /// Where limiters by name begin.
-const FIRST: usize = 9;
+/// Limits that come along with `CL.THROTTLE`.
+pub(crate) const THROTTLE: u32 = 9;
+const FIRST: usize = 10;
 
 /// What the rows are called that no rule has.
 const NAMES: [&str; FIRST] = [
-    "", "(other)", "(none)", "(exempt)", "(block)", "(bounds)", "(asked)", "(tier)", "(bypass)",
+    "",
+    "(other)",
+    "(none)",
+    "(exempt)",
+    "(block)",
+    "(bounds)",
+    "(asked)",
+    "(tier)",
+    "(bypass)",
+    "(throttle)",
 ];
 
 /// Times that requests waited for their turn, in nanoseconds: 1 ms to 10 s.
@@ -93,7 +103,7 @@ static WAITS: [u64; 12] = [
 #[non_exhaustive]
 pub struct Tally {
     /// The [name](limiter_name) of a rule, a tier, or a limit of a tree of descriptors. What no rule decided has a name
-    /// that no rule can have: `(none)`, `(exempt)`, `(block)`, `(bounds)`, `(asked)`, `(tier)`, `(bypass)`; and `(other)` are all beyond the
+    /// that no rule can have: `(none)`, `(exempt)`, `(block)`, `(bounds)`, `(asked)`, `(tier)`, `(bypass)`, `(throttle)`; and `(other)` are all beyond the
     /// number of limiters that are counted by name.
     pub limiter: Arc<str>,
     /// Requests that it applied to, and that passed.
@@ -257,6 +267,25 @@ impl Tallies {
     /// Counts a request that was refused.
     pub(crate) fn add_refused(&self) {
         self.add(REQUESTS, DENIED);
+    }
+
+    /// Counts a request that `CL.THROTTLE` decided: by its own limiter, and among all.
+    pub(crate) fn throttled(&self, denied: Option<DenyReason>) {
+        match denied {
+            None => {
+                self.add_passed();
+                self.add(THROTTLE, ALLOWED);
+            }
+            Some(reason) => {
+                self.add_refused();
+                self.add(THROTTLE, DENIED + reason as usize);
+            }
+        }
+    }
+
+    /// The name of the limiter that counts them.
+    pub(crate) const fn throttle_name() -> &'static str {
+        NAMES[THROTTLE as usize]
     }
 
     /// Counts a tenant that no tier was found for.

@@ -9,9 +9,9 @@ use tollgate::{Decision, Outcome, Timestamp};
 
 pub use crate::engine::TooMuch;
 use crate::engine::orders::Override;
-use crate::limits::LimitKind;
+use crate::limits::{LimitKind, Unavailable};
 use crate::matcher::few::Few;
-use crate::policy::{Mode, OnStoreFailure};
+use crate::policy::Mode;
 
 mod cause;
 mod findings;
@@ -114,7 +114,7 @@ pub(crate) struct Said {
     pub(crate) decision: Decision,
     pub(crate) permits: Permits,
     pub(crate) shadows: Few<Shadowed, 2>,
-    pub(crate) fallback: Option<OnStoreFailure>,
+    pub(crate) unavailable: Option<Unavailable>,
     /// When, if a rule that warms up may have decided.
     pub(crate) at: Option<Timestamp>,
     /// What was ordered of the rule that decided.
@@ -162,7 +162,7 @@ impl Default for Said {
             decision: Decision::UNLIMITED,
             permits: Permits::default(),
             shadows: Few::new(),
-            fallback: None,
+            unavailable: None,
             at: None,
             changed: None,
             blocked_by: None,
@@ -271,6 +271,16 @@ impl Passed<'_> {
     pub fn take_permits(&mut self) -> Option<Permits> {
         let own = &mut self.0.said.permits;
         (!own.is_empty()).then(|| std::mem::take(own))
+    }
+}
+
+impl Passed<'_> {
+    /// Holds these permits as well, as shadows are held: beside its own.
+    pub(crate) fn hold(&mut self, permits: Permits) {
+        let Permits { own, shadows } = permits;
+        let all = std::iter::once(own).chain(shadows);
+        let held = all.filter(|pass| !pass.is_empty());
+        self.0.said.permits.shadows.extend(held);
     }
 }
 

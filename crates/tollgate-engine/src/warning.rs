@@ -152,86 +152,40 @@ fn end(had: &Had) -> &'static str {
     if had.near.is_empty() { "." } else { "" }
 }
 
-/// A rule that never found its key: what it wants, what the requests had, and what became of them.
-struct KeyNeverFound<'a> {
-    rule: &'a str,
-    wants: &'a [Vec<String>],
-    on_missing_key: OnMissingKey,
-    had: &'a Had,
-}
-
-impl fmt::Display for KeyNeverFound<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rule, had, .. } = self;
-        let keys: Vec<_> = self.wants.iter().map(|facts| facts.join(" and ")).collect();
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let became = match self.on_missing_key {
-            OnMissingKey::Pass => "let all of them pass",
-            OnMissingKey::Deny => "denied all of them",
-            OnMissingKey::OneCounter => "counted all of them together",
-        };
-        write!(
-            f,
-            "the rule {rule:?} found its key in none of its first 100 requests, and {became}: it counts by {}, \
-             and the last request had {had}{} Send that fact, or say on_missing_key: pass, deny or one_counter",
-            any_of(&keys),
-            end(had),
-        )
-    }
-}
-
-/// The tier that the last of a hundred tenants had, if any, and the tiers that there are.
-struct TierNeverFound<'a> {
-    tier: Option<&'a (String, String)>,
-    known: &'a [String],
+fn tier_never_found(
+    tier: Option<&(String, String)>,
+    known: &[String],
     has_default: bool,
+) -> String {
+    let why = match tier {
+        Some((fact, value)) => format!(
+            "the last request had {fact}={value:?}, and the tiers are {}",
+            list(known)
+        ),
+        None => "they aren't listed under tenants".to_owned(),
+    };
+    let became = if has_default {
+        "They are in the default tier"
+    } else {
+        "Nothing limits them: add the tier, or a default_tier"
+    };
+    format!("none of the first 100 tenants was in a tier of the policy: {why}. {became}")
 }
 
-impl fmt::Display for TierNeverFound<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.tier {
-            Some((fact, value)) => write!(
-                f,
-                "none of the first 100 tenants was in a tier of the policy: the last request had {fact}={value:?}, \
-                 and the tiers are {}. ",
-                list(self.known)
-            )?,
-            None => write!(
-                f,
-                "none of the first 100 tenants was in a tier of the policy: they aren't listed under tenants. "
-            )?,
-        }
-        f.write_str(if self.has_default {
-            "They are in the default tier"
-        } else {
-            "Nothing limits them: add the tier, or a default_tier"
-        })
-    }
-}
-
-/// Requests of facts that no rule was for, as there is none for them, or none at all.
-struct NoRuleMet<'a> {
-    only_trees: bool,
-    had: &'a Had,
-}
-
-impl fmt::Display for NoRuleMet<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (had, end) = (self.had, end(self.had));
-        if self.only_trees {
-            write!(
-                f,
-                "the policy has limits for descriptors alone, and the first 100 requests had facts, so nothing limits them: the last \
-                 request had {had}{end} tollgate convert makes rules of such a policy",
-            )
-        } else {
-            write!(
-                f,
-                "no rule was for any of the first 100 requests, so nothing limits them: the last request had {had}{end} \
-                 tollgate explain shows what each rule wants",
-            )
-        }
-    }
+fn no_rule_met(only_trees: bool, had: &Had) -> String {
+    let (why, help) = if only_trees {
+        (
+            "the policy has limits for descriptors alone, and the first 100 requests had facts",
+            "tollgate convert makes rules of such a policy",
+        )
+    } else {
+        (
+            "no rule was for any of the first 100 requests",
+            "tollgate explain shows what each rule wants",
+        )
+    };
+    let end = end(had);
+    format!("{why}, so nothing limits them: the last request had {had}{end} {help}")
 }
 
 impl fmt::Display for Warning {
@@ -242,13 +196,22 @@ impl fmt::Display for Warning {
                 wants,
                 on_missing_key,
                 had,
-            } => KeyNeverFound {
-                rule,
-                wants,
-                on_missing_key: *on_missing_key,
-                had,
+            } => {
+                let keys: Vec<_> = wants.iter().map(|facts| facts.join(" and ")).collect();
+                let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+                let became = match on_missing_key {
+                    OnMissingKey::Pass => "let all of them pass",
+                    OnMissingKey::Deny => "denied all of them",
+                    OnMissingKey::OneCounter => "counted all of them together",
+                };
+                write!(
+                    f,
+                    "the rule {rule:?} found its key in none of its first 100 requests, and {became}: it counts by {}, \
+                     and the last request had {had}{} Send that fact, or say on_missing_key: pass, deny or one_counter",
+                    any_of(&keys),
+                    end(had),
+                )
             }
-            .fmt(f),
             Self::CostNeverFound {
                 rule,
                 wants,
@@ -270,17 +233,8 @@ impl fmt::Display for Warning {
                 tier,
                 known,
                 has_default,
-            } => TierNeverFound {
-                tier: tier.as_ref(),
-                known,
-                has_default: *has_default,
-            }
-            .fmt(f),
-            Self::NoRuleMet { only_trees, had } => NoRuleMet {
-                only_trees: *only_trees,
-                had,
-            }
-            .fmt(f),
+            } => f.write_str(&tier_never_found(tier.as_ref(), known, *has_default)),
+            Self::NoRuleMet { only_trees, had } => f.write_str(&no_rule_met(*only_trees, had)),
             Self::NoDescriptorMet { domain, known, had } => write!(
                 f,
                 "no limit was for any descriptor of the first 100 requests, so nothing limits them: the last request \

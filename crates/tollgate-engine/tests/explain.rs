@@ -3,7 +3,7 @@
 mod common;
 
 use std::convert::Infallible;
-use std::future::{Ready, ready};
+use std::future::ready;
 use std::pin::pin;
 use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use common::{only, policy, rates, rule};
 use proptest::prelude::*;
 use tollgate::{Decision, Timestamp};
-use tollgate_engine::backend::{Answer, Backend, Check};
+use tollgate_engine::backend::{Answer, Backend, Check, CheckResult};
 use tollgate_engine::explain::{Standing, explain};
 use tollgate_engine::policy::{KeyPart, Match, Mode, Policy, Rule, Tier};
 use tollgate_engine::verdict::Cause;
@@ -23,9 +23,12 @@ struct Noting(Mutex<Vec<(String, String)>>);
 
 impl Backend for Noting {
     type Error = Infallible;
-    type Asking<'a> = Ready<Result<Answer, Infallible>>;
 
-    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
+    fn ask<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        _: Option<&'a mut Vec<CheckResult>>,
+    ) -> impl Future<Output = Result<Answer, Infallible>> + Send + 'a {
         let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for check in checks {
             let counter = check.limit.counter().name.clone();

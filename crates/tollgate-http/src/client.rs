@@ -10,11 +10,10 @@ use std::fmt;
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
 
-mod list;
+mod hops;
 mod network;
-mod node;
 
-use list::{FromTheRight, Quotes, parameter};
+use hops::{FromTheRight, Quotes, parameter};
 pub use network::{Network, NetworkError};
 
 /// More hops than this are no way that a request goes: whoever is so far off isn't looked for.
@@ -160,24 +159,24 @@ impl Trust {
         lines: impl DoubleEndedIterator<Item = &'h [u8]>,
     ) -> Client {
         let mut lines = lines.rev().peekable();
-        if lines.peek().is_none() {
-            return Client::unread(peer);
-        }
         let peer = peer.map(|address| address.to_canonical());
+        if lines.peek().is_none() {
+            return Client::of(peer, Told::Nothing);
+        }
         if !self.believes(peer) {
             return Client::of(peer, Told::ByStranger);
         }
         match &self.field {
             Field::XForwardedFor => {
                 let each = lines.flat_map(|line| FromTheRight::new(line, Quotes::Plain));
-                self.walk(peer, each.map(node::address))
+                self.walk(peer, each.map(hops::address))
             }
             Field::Forwarded => {
                 let each = lines.flat_map(|line| FromTheRight::new(line, Quotes::Read));
-                let address = |element| node::bracketed(&parameter(element, "for")?);
+                let address = |element| hops::bracketed(&parameter(element, "for")?);
                 self.walk(peer, each.map(address))
             }
-            Field::Single(_) => match (lines.next().and_then(node::address), lines.next()) {
+            Field::Single(_) => match (lines.next().and_then(hops::address), lines.next()) {
                 (Some(address), None) => Client::of(Some(address), Told::ByProxies),
                 _ => Client::of(peer, Told::Unreadable),
             },
@@ -247,13 +246,6 @@ impl Field {
 impl Client {
     const fn of(address: Option<IpAddr>, told: Told) -> Self {
         Self { address, told }
-    }
-
-    /// The one who connects, whatever fields say.
-    #[inline]
-    pub(crate) fn unread(peer: Option<IpAddr>) -> Self {
-        let peer = peer.map(|address| address.to_canonical());
-        Self::of(peer, Told::Nothing)
     }
 }
 

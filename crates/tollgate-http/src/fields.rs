@@ -7,7 +7,6 @@ use std::time::Duration;
 use tollgate_core::{Decision, Outcome, Rate};
 
 use crate::dialect::Dialect;
-use crate::json;
 
 /// The largest integer of a structured field (RFC 9651).
 const LARGEST: u64 = 999_999_999_999_999;
@@ -25,6 +24,7 @@ const LARGEST: u64 = 999_999_999_999_999;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[must_use]
 pub struct Shown<'a> {
     /// The name of the limit.
     pub name: &'a str,
@@ -92,14 +92,12 @@ impl<'a> Shown<'a> {
     }
 
     /// The time in which the quota comes back.
-    #[must_use]
     pub const fn window(mut self, window: Duration) -> Self {
         self.window = Some(window);
         self
     }
 
     /// How long until there is more than now.
-    #[must_use]
     pub const fn more_after(mut self, wait: Duration) -> Self {
         self.more_after = wait;
         self
@@ -203,8 +201,9 @@ pub(crate) trait Sink {
     /// Its value goes on.
     fn text(&mut self, text: &str);
 
+    #[inline]
     fn number(&mut self, value: u64) {
-        self.text(json::digits(value, &mut [0; 20]));
+        self.text(itoa::Buffer::new().format(value));
     }
 
     /// The fields `RateLimit-Policy` and `RateLimit` of one limit, as the eighth draft has them.

@@ -9,54 +9,43 @@
 //! A carrier asks ([`Guard::ask`], and [`Guard::answer`] if that takes time; if the limits have changed meanwhile it asks once
 //! more). A request that passes has a [`Ticket`]: with the head
 //! of its answer it becomes [`Fields`] and a [`Rest`], which lives until the body has ended. Of one that doesn't,
-//! [`Guard::tell`] makes the answer.
+//! [`Guard::admit`] makes the answer.
 
 use std::fmt;
 
-mod after;
+mod admission;
 mod answers;
-mod asking;
-mod at_once;
-mod block;
 mod by_policy;
-mod cost;
+mod concurrency;
 mod denial;
-mod exact_per_key;
 mod facts;
 mod fields;
-mod found;
-mod held;
 mod hooks;
-mod host;
+mod keyless;
 pub mod keys;
 mod memo;
-mod missing;
+mod offenders;
 mod per_key;
-mod readying;
 mod request;
-mod set_up;
+mod settings;
 mod spread;
-mod tarpit;
+mod ticket;
 
-pub use after::{Counts, CountsIf, Reply, Settle, Usage, Used, ending_of};
-pub use answers::{Answers, Failed, Form, Refused};
-pub use asking::{Arrived, Later};
-pub use at_once::{AtOnce, Slot, SlotWait};
-pub use block::Block;
+pub use admission::{Arrived, Later, ServiceWait};
+pub use answers::{Answers, Form, Refused};
 pub use by_policy::{ByPolicy, Question};
-pub use cost::Cost;
+pub use concurrency::{AtOnce, Slot, SlotWait};
 pub use denial::Denial;
-pub use exact_per_key::{ExactPerKey, ExactWaiting};
 pub use fields::Fields;
-pub use found::Fingerprint;
-pub use held::{Estimate, Held, Rest, Ticket};
+pub use keyless::{Fingerprint, KeySource, MissingKey};
 pub use keys::KeyOf;
-pub use missing::{KeySource, MissingKey};
-pub use per_key::{PerKey, Waiting};
-pub use readying::ServiceWait;
-pub use request::{MoreFacts, Request, Tenant, Tier, User};
-pub use set_up::Guard;
-pub use tarpit::Tarpit;
+pub use offenders::{Block, Tarpit};
+pub use per_key::{ExactPerKey, ExactWaiting, PerKey, Waiting};
+pub use request::{Cost, MoreFacts, Request, Tenant, Tier, User};
+pub use settings::Guard;
+pub use ticket::{
+    Counts, CountsIf, Estimate, Held, Reply, Rest, Settle, Ticket, Usage, Used, ending_of,
+};
 
 /// Who decides about requests.
 pub trait Limits<R: Request + ?Sized>: Send + Sync + 'static {
@@ -122,6 +111,13 @@ impl Terms<'_> {
     }
 }
 
+/// Whether denied requests are turned away, or only logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Enforce,
+    Shadow,
+}
+
 /// What came of asking.
 #[derive(Debug)]
 pub enum Asked<A, Q> {
@@ -168,9 +164,9 @@ pub enum Judged<H> {
 pub enum Admission<H: Held> {
     /// It may go on, with this.
     Passed(Ticket<H>),
-    /// It may not: [`Guard::tell`] makes the answer.
+    /// It may not: [`Guard::admit`] makes the answer.
     Refused(Box<Denial>),
-    /// It can't be said, because of a mistake in the service: [`Guard::tell_failed`] makes the answer.
+    /// It can't be said, because of a mistake in the service: [`Guard::admit`] makes the answer.
     Failed(Mistake),
 }
 

@@ -45,51 +45,8 @@ fn escape(out: &mut Vec<u8>, byte: u8) {
 /// assert_eq!(out, b"1250");
 /// ```
 pub fn number(out: &mut Vec<u8>, value: u64) {
-    // Most are small.
-    if let Some(digit) = b"0123456789".get(usize::try_from(value).unwrap_or(usize::MAX)) {
-        return out.push(*digit);
-    }
-    out.extend_from_slice(digit_bytes(value, &mut [0; 20]));
+    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
-
-/// A whole number as text, at the end of the room for it.
-pub(crate) fn digits(value: u64, room: &mut [u8; 20]) -> &str {
-    str::from_utf8(digit_bytes(value, room)).unwrap_or_default()
-}
-
-/// The same as bytes, two digits at a time: half of the divisions, which are what takes time.
-#[inline]
-pub(crate) fn digit_bytes(mut value: u64, room: &mut [u8; 20]) -> &[u8] {
-    let mut at = room.len();
-    while value >= 10 {
-        at -= 2;
-        let pair = 2 * (value % 100) as usize;
-        room[at..at + 2].copy_from_slice(&PAIRS[pair..pair + 2]);
-        value /= 100;
-        if value == 0 {
-            // A first digit of 0 isn't written.
-            at += usize::from(room[at] == b'0');
-            return &room[at..];
-        }
-    }
-    at -= 1;
-    // Below ten.
-    room[at] = b'0' + (value % 10) as u8;
-    &room[at..]
-}
-
-/// `00` to `99`.
-const PAIRS: [u8; 200] = {
-    let mut pairs = [0; 200];
-    let mut number = 0_u8;
-    while number < 100 {
-        let at = 2 * number as usize;
-        pairs[at] = b'0' + number / 10;
-        pairs[at + 1] = b'0' + number % 10;
-        number += 1;
-    }
-    pairs
-};
 
 /// Writes a time as seconds, with as many decimals as it takes.
 ///
@@ -137,7 +94,6 @@ mod tests {
             let mut out = Vec::new();
             number(&mut out, value);
             assert_eq!(String::from_utf8(out), Ok(value.to_string()));
-            assert_eq!(digits(value, &mut [0; 20]), value.to_string());
         }
     }
 

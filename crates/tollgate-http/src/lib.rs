@@ -37,6 +37,8 @@ pub mod json;
 #[cfg(feature = "outgoing")]
 pub mod outgoing;
 pub mod refusal;
+#[cfg(any(feature = "guard", feature = "outgoing"))]
+mod seats;
 
 #[cfg(feature = "engine")]
 pub use answered::{Answered, MOST_LISTED};

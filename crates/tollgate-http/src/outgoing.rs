@@ -30,26 +30,20 @@ use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
 use tollgate::clock::{Clock, Monotonic, Wall, sleep_until};
-use tollgate::{KeyedLimiter, Rate, Refused, Timestamp};
+use tollgate::{KeyedLimiter, LimitError, Rate, Refused, Timestamp};
 
 mod advice;
-mod builder;
 mod host;
-mod hosts;
 mod items;
-mod stalled;
 
 pub use advice::{Advice, Left, Reset};
-pub use builder::Builder;
-pub use stalled::Stalled;
 
-use host::{Bounds, Line, Next};
-use hosts::Hosts;
+use crate::seats::Seats;
+use host::{Bounds, Hosts, Line, Next};
 
 /// Paces calls, host by host. Share it in an `Arc`.
 pub struct Pacer<C: Clock = Monotonic, W: Clock = Wall> {
@@ -59,7 +53,7 @@ pub struct Pacer<C: Clock = Monotonic, W: Clock = Wall> {
     bounds: Bounds,
     longest_wait: Duration,
     reset: Reset,
-    waiting: AtomicUsize,
+    waiting: Seats,
     clock: Arc<C>,
     wall: W,
 }
@@ -82,9 +76,6 @@ pub struct Call {
     host: Box<str>,
     began: Timestamp,
 }
-
-/// A place among those that wait; dropping it frees it.
-struct Seat<'a>(&'a AtomicUsize);
 
 impl Pacer {
     /// Each host is asked at this rate, and no faster than it wants.
@@ -129,11 +120,11 @@ impl<C: Clock, W: Clock> Pacer<C, W> {
                 return passed;
             }
             // Only now it is known that it has to wait. If too many do, dropping what waits frees its place.
-            match self.take_seat(host) {
-                Ok(own) => seat = Some(own),
-                Err(too_many) => return Poll::Ready(Err(too_many)),
+            seat = self.waiting.take();
+            match seat {
+                Some(_) => Poll::Pending,
+                None => Poll::Ready(Err(self.too_many(host))),
             }
-            Poll::Pending
         })
         .await
     }
@@ -233,30 +224,19 @@ impl<C: Clock, W: Clock> Pacer<C, W> {
             self.hosts.get(&call.host)
         };
         if let Some(host) = host {
-            host.heard((call.began, now), &advice, &self.bounds, &self.clock);
+            host.heard(call.began, now, &advice, &self.bounds, &self.clock);
         }
         advice
     }
 
     /// How many calls wait now.
     pub fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
+        self.waiting.taken()
     }
 
     /// How many hosts are remembered for what they told.
     pub fn hosts(&self) -> usize {
         self.hosts.len()
-    }
-
-    fn take_seat(&self, host: &str) -> Result<Seat<'_>, Stalled> {
-        // The count guards no other memory.
-        let before = self.waiting.fetch_add(1, Ordering::Relaxed);
-        let seat = Seat(&self.waiting);
-        if before < self.bounds.max_waiting {
-            Ok(seat)
-        } else {
-            Err(self.too_many(host))
-        }
     }
 
     fn too_many(&self, host: &str) -> Stalled {
@@ -274,12 +254,6 @@ impl Call {
     }
 }
 
-impl Drop for Seat<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl<C: Clock, W: Clock> fmt::Debug for Pacer<C, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pacer")
@@ -289,3 +263,195 @@ impl<C: Clock, W: Clock> fmt::Debug for Pacer<C, W> {
             .finish_non_exhaustive()
     }
 }
+
+/// Hosts that are remembered for what they told, and that are sure of a rate of their own.
+const HOSTS: usize = 1_024;
+const MAX_WAITING: usize = 4_096;
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+const LONGEST_STOP: Duration = Duration::from_secs(15 * 60);
+const SLOW_BELOW: u8 = 25;
+/// A stop that may be longer than this may as well be for ever.
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Builds a [`Pacer`]; made by [`Pacer::builder`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::Rate;
+/// use tollgate_http::outgoing::Pacer;
+///
+/// let pacer = Pacer::builder(Rate::per_second(100))
+///     .longest_wait(Duration::from_secs(5))
+///     .longest_stop(Duration::from_secs(60))
+///     .build()?;
+/// # let _ = pacer;
+/// # Ok::<(), tollgate::LimitError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct Builder {
+    rate: Rate,
+    hosts: usize,
+    longest_wait: Duration,
+    reset: Reset,
+    bounds: Bounds,
+}
+
+impl Builder {
+    const fn new(rate: Rate) -> Self {
+        Self {
+            rate,
+            hosts: HOSTS,
+            longest_wait: LONGEST_WAIT,
+            reset: Reset::Guess,
+            bounds: Bounds {
+                longest_stop: LONGEST_STOP,
+                slow_below: SLOW_BELOW,
+                max_waiting: MAX_WAITING,
+            },
+        }
+    }
+
+    /// How long a call waits at most, for the host and for one's own rate: 30 seconds unless said otherwise. One that
+    /// would take longer fails at once.
+    pub const fn longest_wait(mut self, longest: Duration) -> Self {
+        self.longest_wait = longest;
+        self
+    }
+
+    /// How long a host can stop its calls by one answer, whatever it says: 15 minutes unless said otherwise, from a
+    /// millisecond to a day.
+    pub fn longest_stop(mut self, longest: Duration) -> Self {
+        self.bounds.longest_stop = longest.clamp(Duration::from_millis(1), DAY);
+        self
+    }
+
+    /// Calls are spread over the time that is left once no more than this percentage of a host's quota is: 25 unless said
+    /// otherwise, 0 for never (they stop when nothing is left), 100 for always.
+    pub const fn slow_below(mut self, percent: u8) -> Self {
+        self.bounds.slow_below = percent;
+        self
+    }
+
+    /// How many calls may wait at once, for all hosts together: 4,096 unless said otherwise. A call that needn't wait isn't one of
+    /// them: with 0, calls pass for as long as none would have to wait.
+    pub const fn max_waiting(mut self, most: usize) -> Self {
+        self.bounds.max_waiting = most;
+        self
+    }
+
+    /// How many hosts are sure to have a rate of their own and to be remembered for what they told: 1,024 unless said
+    /// otherwise. Beyond it, those whose word is over soonest are forgotten.
+    pub const fn hosts(mut self, most: usize) -> Self {
+        self.hosts = most;
+        self
+    }
+
+    /// What the number in `X-RateLimit-Reset` means.
+    pub const fn reset(mut self, reset: Reset) -> Self {
+        self.reset = reset;
+        self
+    }
+
+    /// Builds it on the system's clocks.
+    ///
+    /// # Errors
+    /// A rate that can't be kept.
+    pub fn build(self) -> Result<Pacer, LimitError> {
+        self.build_on(Monotonic::new(), Wall)
+    }
+
+    /// Builds it on other clocks: one to wait by, and one that shows the time since 1970.
+    ///
+    /// # Errors
+    /// A rate that can't be kept.
+    pub fn build_on<C: Clock, W: Clock>(
+        self,
+        clock: C,
+        wall: W,
+    ) -> Result<Pacer<C, W>, LimitError> {
+        let clock = Arc::new(clock);
+        let own = KeyedLimiter::builder(self.rate, self.hosts.max(1))
+            .max_waiters(self.bounds.max_waiting)
+            .clock(Arc::clone(&clock))
+            .build()?;
+        Ok(Pacer {
+            own,
+            hosts: Hosts::new(self.hosts),
+            bounds: self.bounds,
+            longest_wait: self.longest_wait,
+            reset: self.reset,
+            waiting: Seats::new(self.bounds.max_waiting),
+            clock,
+            wall,
+        })
+    }
+}
+
+/// A call that isn't made, because it would have to wait for too long.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_http::outgoing::Stalled;
+///
+/// let stalled = Stalled::TooLate {
+///     host: "api.example.com".into(),
+///     wait: Duration::from_secs(60),
+///     patience: Duration::from_secs(30),
+/// };
+/// assert_eq!(
+///     stalled.to_string(),
+///     "api.example.com may be asked in 60s, and a call waits for 30s at most",
+/// );
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stalled {
+    /// It would have to wait for longer than it may.
+    TooLate {
+        /// Who isn't asked.
+        host: Box<str>,
+        /// How long it would take.
+        wait: Duration,
+        /// How long it may.
+        patience: Duration,
+    },
+    /// As many as may wait do.
+    TooMany {
+        /// Who isn't asked.
+        host: Box<str>,
+        /// How many wait.
+        waiting: usize,
+    },
+}
+
+impl Stalled {
+    /// How long the host, or one's own rate, has no place; none if too many wait.
+    pub const fn wait(&self) -> Option<Duration> {
+        match self {
+            Self::TooLate { wait, .. } => Some(*wait),
+            Self::TooMany { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Stalled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLate {
+                host,
+                wait,
+                patience,
+            } => write!(
+                f,
+                "{host} may be asked in {wait:?}, and a call waits for {patience:?} at most"
+            ),
+            Self::TooMany { host, waiting } => write!(
+                f,
+                "{host} isn't asked: {waiting} calls wait already, as many as may (max_waiting)"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Stalled {}

@@ -15,26 +15,26 @@ mod undo;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::task::Waker;
 
 use foldhash::SharedSeed;
 use foldhash::quality::SeedableRandomState;
-use tollgate::clock::Wakeup;
 use tollgate::{Clock, Decision, Timestamp};
-use tollgate_engine::backend::{Answer, Backend, Check, Gift, Limit, LimitKind, Local, Prepared};
+use tollgate_engine::backend::{
+    Answer, Backend, Check, CheckResult, Clocks, Gift, Limit, LimitKind, Prepared, Refund,
+};
 
 use crate::error::{StoreError, StoreLimitError};
+use crate::fallback::{Extent, RemoteBackend, RemoteFailure};
 use crate::holders::Holders;
 use crate::host::{Host, HostClock, HostWall, Time};
 use crate::lease::{Forgiven, LeaseKey, Leased, Leases};
+use crate::local::Local;
 use crate::options::Options;
-use crate::question::Op;
+use crate::question::{Op, Question};
 use crate::refusals::Refusals;
 use crate::store::{Patience, Store};
 
-pub use asking::Asking;
-
-use asking::Asked;
+use asking::{Asked, Asking};
 use estimate::is_held;
 use plan::{Need, Plan};
 use stored::{Naming, StoredLimit};
@@ -51,7 +51,7 @@ use stored::{Naming, StoredLimit};
 /// let redis = Redis::connect("redis://127.0.0.1:6379")?;
 /// let (limit, key) = (SoleLimit::new("jobs", LimitKind::Concurrency(8))?, SoleLimit::facts("nightly"));
 /// if let Some(direct) = redis.direct() {
-///     match direct.check(&[limit.check(&key, 1)]).await {
+///     match direct.ask(&[limit.check(&key, 1)], None).await {
 ///         Ok(answer) => println!("{:?}", answer.decision),
 ///         Err(StoreError::TimedOut { after }) => println!("no answer within {after:?}"),
 ///         Err(error) => println!("{error}"),
@@ -155,6 +155,15 @@ impl Direct {
     }
 }
 
+/// The caller's clock. It wakes nobody: a request that waits reads it now and then.
+struct CallersClock(Time);
+
+impl Clock for CallersClock {
+    fn now(&self) -> Timestamp {
+        (self.0)()
+    }
+}
+
 impl Direct {
     /// Does something to the keys of checks, but to no slots. One key that holds what no limiter wrote keeps nothing
     /// from the others.
@@ -185,11 +194,37 @@ impl Direct {
                 }
             };
             match done {
-                Err(error) if !self.is_of_key(&error) => return Err(error),
+                Err(error) if !matches!(error, StoreError::Foreign { .. }) => return Err(error),
                 done => strange = strange.and(done),
             }
         }
         strange
+    }
+
+    /// Has what these checks cost refunded, and waits for nothing.
+    fn refund_dropped(&self, checks: &[Check<'_>]) {
+        let now = self.store_time();
+        for check in checks {
+            let Ok(stored) = self.stored(check.limit) else {
+                continue;
+            };
+            if let Some(leased) = &stored.leased {
+                let place = LeaseKey::of(leased, check);
+                self.leases.put_back_late(place, check.cost);
+            } else if stored.form.known(check.cost).is_none()
+                && let Ok(question) = self.question(check, Op::Gift, now)
+            {
+                self.tell_store(question);
+            }
+        }
+    }
+
+    /// Tells the store something that nobody waits for. If it can't be told, what was charged drains by itself.
+    fn tell_store(&self, question: Question) {
+        let (store, at) = (Arc::clone(&self.store), self.at());
+        self.host.spawn(async move {
+            let _ = store.ask(vec![question], at).await;
+        });
     }
 
     /// Gives back what a check of a leased limit says, or all that its key has spent.
@@ -217,25 +252,31 @@ impl Direct {
 
 impl Backend for Direct {
     type Error = StoreError;
-    type Asking<'a> = Asking<'a>;
 
-    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Asking<'a> {
-        if let [check] = checks
+    fn ask<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        each: Option<&'a mut Vec<CheckResult>>,
+    ) -> impl Future<Output = Result<Answer, StoreError>> + Send + 'a {
+        if let ([check], None) = (checks, &each)
             && let Some(answer) = self.spend_at_once(check)
         {
             return Asking::said(Ok(answer));
         }
         let (needs, recheck) = match self.plan(checks) {
             Ok(Plan::Ask(needs, recheck)) => (needs, recheck),
+            // A denial that is known here, or that a lease gives, asks the store nothing about the other checks.
             Ok(Plan::Refused(answer)) => return Asking::said(Ok(answer)),
             Err(error) => return Asking::said(Err(error)),
         };
-        let asked: Asked<'a> = match <[Need<'_>; 1]>::try_from(needs) {
-            Ok([Need::Answer(question)]) if question.holder.is_none() && !is_held(&checks[0]) => {
+        let asked: Asked<'a> = match (<[Need<'_>; 1]>::try_from(needs), each) {
+            (Ok([Need::Answer(question)]), None)
+                if question.holder.is_none() && !is_held(&checks[0]) =>
+            {
                 Box::pin(self.ask_one(checks, *question))
             }
-            Ok([need]) => Box::pin(self.answer(checks, vec![need])),
-            Err(needs) => Box::pin(self.answer(checks, needs)),
+            (Ok([need]), each) => Box::pin(self.answer(checks, vec![need], each)),
+            (Err(needs), each) => Box::pin(self.answer(checks, needs, each)),
         };
         Asking::asked(match recheck {
             None => asked,
@@ -243,67 +284,71 @@ impl Backend for Direct {
         })
     }
 
-    async fn check_each<'a>(
+    async fn peek<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Vec<CheckResult>, StoreError> {
+        // However many are asked, one after the other.
+        let mut patience = self.store.patience();
+        let mut each = Vec::with_capacity(checks.len());
+        for number in 0..checks.len() {
+            each.push(Ok(self.look(checks, number, &mut patience).await?));
+        }
+        Ok(each)
+    }
+
+    async fn refund<'a>(
         &'a self,
         checks: &'a [Check<'a>],
-    ) -> Result<(Answer, Vec<Decision>), StoreError> {
-        // A denial that is known here, or that a lease gives, asks the store nothing about the other checks.
-        let (answer, each) = match self.plan(checks)? {
-            Plan::Ask(needs, recheck) => {
-                let mut each = None;
-                let asked = self.carry_out(checks, needs).await.map(|done| {
-                    each = done.each;
-                    done.answer
-                });
-                if let Some(recheck) = recheck {
-                    recheck.asked(&asked);
-                }
-                (asked?, each.unwrap_or_default())
+        refund: Refund,
+    ) -> Result<Gift, StoreError> {
+        let refunded = match refund {
+            Refund::Cost => self.act(checks, Op::Gift).await,
+            Refund::Everything => self.act(checks, Op::Reset).await,
+            Refund::Dropped => {
+                self.refund_dropped(checks);
+                Ok(())
             }
-            Plan::Refused(answer) => (answer, Vec::new()),
         };
-        Ok((answer, each))
-    }
-
-    async fn peek<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Vec<Decision>, StoreError> {
-        self.look_at_all(checks).await
-    }
-
-    async fn forget<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Gift, StoreError> {
-        let forgotten = self.act(checks, Op::Reset).await;
-        // Even if that failed: it may have been done.
+        // Even if that failed: it may have been done, or some of it.
         self.improved();
-        forgotten.map(|()| Gift::Given)
+        refunded.map(|()| Gift::Given)
     }
 
-    async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Gift, StoreError> {
-        let given = self.act(checks, Op::Gift).await;
-        // Also if one failed: those before it came back, and it may have.
-        self.improved();
-        given.map(|()| Gift::Given)
-    }
-
-    fn refund_detached(&self, checks: &[Check<'_>]) {
-        let (now, mut questions) = (self.store_time(), Vec::new());
-        for check in checks {
-            let Ok(stored) = self.stored(check.limit) else {
-                continue;
-            };
-            if let Some(leased) = &stored.leased {
-                let place = LeaseKey::of(leased, check);
-                self.leases.put_back_late(place, check.cost);
-            } else if stored.form.known(check.cost).is_none() {
-                questions.extend(self.question(check, Op::Gift, now));
-            }
+    fn now(&self) -> Timestamp {
+        match &self.time {
+            Some(time) => time(),
+            None => self.clock.now(),
         }
-        self.improved();
-        for question in questions {
-            let (store, at) = (Arc::clone(&self.store), self.at());
-            // If the store can't be told, it drains by itself.
-            self.host.spawn(async move {
-                let _ = store.ask(vec![question], at).await;
-            });
+    }
+
+    fn clocks(&self) -> Clocks {
+        Clocks {
+            timer: match &self.time {
+                Some(time) => Arc::new(CallersClock(Arc::clone(time))),
+                None => Arc::new(self.clock.clone()),
+            },
+            wall: Arc::new(self.wall.clone()),
         }
+    }
+
+    fn deny_epoch(&self) -> Option<u64> {
+        let epoch = self.epoch.load(Ordering::Acquire);
+        (!self.refusals.are_kept()).then_some(epoch)
+    }
+
+    fn supports(&self, limit: &Limit) -> Result<(), String> {
+        let stored = self.stored(limit);
+        stored.map(drop).map_err(|error| error.to_string())
+    }
+}
+
+impl RemoteBackend for Direct {
+    fn failure(&self, error: &StoreError) -> RemoteFailure {
+        let extent = match error {
+            StoreError::Foreign { .. } => Extent::Key,
+            _ if self.store.answers_in_part() => Extent::Part,
+            _ => Extent::Whole,
+        };
+        let kind = error.kind();
+        RemoteFailure { kind, extent }
     }
 
     fn spent_ahead(&self, check: &Check<'_>) -> u64 {
@@ -314,44 +359,8 @@ impl Backend for Direct {
         })
     }
 
-    fn now(&self) -> Timestamp {
-        match &self.time {
-            Some(time) => time(),
-            None => self.clock.now(),
-        }
-    }
-
-    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
-        match &self.time {
-            // The caller's clock wakes nobody: whoever waits looks at it now and then.
-            Some(_) => None,
-            None => self.clock.wake_at(at, waker),
-        }
-    }
-
-    fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Acquire)
-    }
-
-    fn repeats_refusals(&self) -> bool {
-        self.refusals.are_kept()
-    }
-
     fn known_denial(&self, checks: &[Check<'_>]) -> Option<(usize, Decision)> {
         self.denial_of(checks)
-    }
-
-    fn is_in_part(&self, error: &StoreError) -> bool {
-        self.is_of_key(error) || self.store.answers_in_part()
-    }
-
-    fn is_of_key(&self, error: &StoreError) -> bool {
-        matches!(error, StoreError::Foreign { .. })
-    }
-
-    fn supports(&self, limit: &Limit) -> Result<(), String> {
-        let stored = self.stored(limit);
-        stored.map(drop).map_err(|error| error.to_string())
     }
 }
 

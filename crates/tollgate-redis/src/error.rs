@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use tollgate::{LimitError, Rate};
 
-mod kind;
-
-pub use kind::FailureKind;
+pub use tollgate_engine::backend::FailureKind;
 
 /// The store couldn't be asked, or gave no answer that could be used. It says nothing about the limit:
 /// [`OnStoreFailure`](tollgate_engine::policy::OnStoreFailure) decides what a request gets then.
@@ -198,5 +196,37 @@ impl std::error::Error for StoreLimitError {}
 impl From<LimitError> for StoreLimitError {
     fn from(error: LimitError) -> Self {
         Self::Rate(error)
+    }
+}
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_where_all_says() {
+        for (place, kind) in FailureKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, place, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn the_document_says_of_every_kind_what_to_do_and_of_no_other() {
+        let document = include_str!("../docs/distributed.md");
+        let table = document.split_once("| kind | what to do |\n|---|---|\n");
+        let (_, table) = table.expect("a table of kinds");
+        let lines = table.lines().take_while(|line| line.starts_with('|'));
+        let kinds = lines.filter_map(|line| line.split('|').nth(1));
+        let told: Vec<_> = kinds
+            .flat_map(|kinds| kinds.split(',').map(str::trim))
+            .collect();
+        for kind in FailureKind::ALL {
+            let count = told
+                .iter()
+                .filter(|told| **told == format!("`{kind}`"))
+                .count();
+            assert_eq!(count, 1, "{kind}");
+            assert_eq!(kind.to_string(), kind.name());
+        }
+        assert_eq!(told.len(), FailureKind::ALL.len(), "{told:?}");
     }
 }

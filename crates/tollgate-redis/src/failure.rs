@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tollgate::{Clock, Timestamp};
@@ -58,6 +58,8 @@ pub(crate) struct Failures {
     kinds: [Tally; FailureKind::ALL.len()],
     /// Whether the latest that is known is a failure. While all is well, this is all that is read.
     is_failing: AtomicBool,
+    /// The number of the kind of the latest failure.
+    latest: AtomicUsize,
     times: Box<dyn Fn() -> Times + Send + Sync>,
 }
 
@@ -83,6 +85,7 @@ impl Failures {
         Self {
             kinds: Default::default(),
             is_failing: AtomicBool::new(false),
+            latest: AtomicUsize::new(usize::MAX),
             times: Box::new(move || Times {
                 now: clock.now(),
                 date: wall.now(),
@@ -92,22 +95,23 @@ impl Failures {
 
     /// A question failed.
     #[cold]
-    fn note(&self, error: &StoreError) {
+    pub(crate) fn note(&self, kind: FailureKind, error: &dyn fmt::Display) {
         let relaxed = Ordering::Relaxed;
         let times = (self.times)();
-        let tally = &self.kinds[error.kind() as usize];
+        let tally = &self.kinds[kind as usize];
         tally.first.get_or_init(|| (error.to_string(), times));
         let nanos = times.now.as_nanos();
         tally.latest.fetch_max(nanos, relaxed);
         // Another one may have begun it.
         let _ = (tally.spell).compare_exchange(0, nanos.saturating_add(1), relaxed, relaxed);
         tally.count.fetch_add(1, relaxed);
+        self.latest.store(kind as usize, relaxed);
         self.is_failing.store(true, relaxed);
     }
 
     /// The store answered a question.
     #[inline]
-    fn works(&self) {
+    pub(crate) fn works(&self) {
         if self.is_failing.load(Ordering::Relaxed) {
             self.end();
         }
@@ -121,14 +125,17 @@ impl Failures {
         }
     }
 
-    /// What came of a question: a failure, or whether its answer was known without asking, which says nothing
-    /// of the store.
-    #[inline]
-    pub(crate) fn hear(&self, was_known: Result<bool, &StoreError>) {
-        match was_known {
-            Ok(true) => {}
-            Ok(false) => self.works(),
-            Err(error) => self.note(error),
+    /// The kind of the latest failure.
+    pub(crate) fn latest(&self) -> FailureKind {
+        let latest = FailureKind::ALL.get(self.latest.load(Ordering::Relaxed));
+        latest.copied().unwrap_or(FailureKind::Other)
+    }
+
+    /// What came of a question to the store.
+    pub(crate) fn hear<T>(&self, asked: &Result<T, StoreError>) {
+        match asked {
+            Ok(_) => self.works(),
+            Err(error) => self.note(error.kind(), error),
         }
     }
 
@@ -185,10 +192,10 @@ mod tests {
             wall.advance(time);
         };
         pass(SECOND);
-        failures.note(&late());
+        failures.hear(&Err::<(), _>(late()));
         pass(SECOND);
-        failures.note(&StoreError::TimedOut { after: 2 * SECOND });
-        failures.note(&StoreError::Stopped);
+        failures.hear(&Err::<(), _>(StoreError::TimedOut { after: 2 * SECOND }));
+        failures.hear(&Err::<(), _>(StoreError::Stopped));
         pass(SECOND);
         let [timed_out, stopped] = &failures.stats()[..] else {
             panic!("two kinds: {failures:?}");
@@ -212,13 +219,13 @@ mod tests {
         let clock = Manual::new();
         let failures = Failures::new(clock.clone(), clock.clone());
         let going_on = || failures.stats()[0].going_on_for;
-        failures.note(&late());
+        failures.hear(&Err::<(), _>(late()));
         clock.advance(SECOND);
         assert_eq!(going_on(), Some(SECOND));
         failures.works();
         assert_eq!(going_on(), None);
         clock.advance(SECOND);
-        failures.note(&late());
+        failures.hear(&Err::<(), _>(late()));
         clock.advance(SECOND);
         assert_eq!(going_on(), Some(SECOND));
         let [stats] = &failures.stats()[..] else {

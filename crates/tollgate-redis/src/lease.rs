@@ -27,11 +27,12 @@ use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 use futures_util::stream::{self, StreamExt};
 use tollgate::{Clock, Decision, Outcome, Timestamp};
-use tollgate_engine::backend::{Check, Gift, Limit, Local};
+use tollgate_engine::backend::{Check, Gift, Limit};
 use tollgate_engine::policy::Counting;
 
 use crate::error::StoreError;
 use crate::host::{Host, HostClock, HostWall, Identity};
+use crate::local::Local;
 use crate::question::Numbers;
 use crate::store::{Patience, Store};
 

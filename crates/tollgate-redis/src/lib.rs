@@ -35,13 +35,14 @@ mod conformance;
 mod direct;
 mod error;
 mod failure;
+mod fallback;
 mod holders;
 mod host;
 mod key;
 mod lease;
 mod limiter;
+mod local;
 mod nodes;
-mod noted;
 mod options;
 mod question;
 mod ready;
@@ -58,11 +59,16 @@ mod verdict;
 mod windows;
 
 pub use address::{Address, AddressError};
-pub use direct::{Asking, Direct};
+pub use direct::Direct;
 pub use error::{FailureKind, StoreError, StoreLimitError};
 pub use failure::FailureStats;
+pub use fallback::{
+    Breaker, BreakerState, Extent, Fallback, FallbackStats, RemoteBackend, RemoteFailure,
+    StoreEvent,
+};
 pub use limiter::{RedisLimiter, RedisLimiterBuilder};
-pub use redis::{ConnectError, Deciding, Redis, RedisBuilder};
+pub use local::{Local, Owed};
+pub use redis::{ConnectError, Redis, RedisBuilder};
 pub use rehearsal::{Fault, Rehearsal};
 pub use stats::RedisStats;
 pub use verdict::{LimitFindings, LimitPassed, LimitVerdict};

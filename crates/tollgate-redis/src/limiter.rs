@@ -7,7 +7,6 @@ use tollgate_engine::backend::{Answer, Backend, CarryOver, LimitKind, SoleLimit}
 use tollgate_engine::policy::{Counting, OnStoreFailure};
 
 use crate::error::{StoreError, StoreLimitError};
-use crate::noted::Noted;
 use crate::question::{Op, Raw, micros, possible, wait};
 use crate::redis::{Home, Redis};
 use crate::verdict::LimitVerdict;
@@ -159,8 +158,8 @@ impl RedisLimiter {
     /// A limit that the store can keep.
     fn of(redis: Redis, limit: SoleLimit) -> Result<Self, StoreLimitError> {
         match &redis.home {
-            Home::Store(fallback) => drop(fallback.store().inner.stored(limit.limit())?),
-            Home::Memory(fallback) => drop(fallback.store().inner.form(limit.limit())?),
+            Home::Store(fallback) => drop(fallback.store().stored(limit.limit())?),
+            Home::Memory(fallback) => drop(fallback.store().form(limit.limit())?),
         }
         Ok(Self { redis, limit })
     }
@@ -224,10 +223,8 @@ impl RedisLimiter {
     pub(crate) async fn ask(&self, key: &str, cost: u64) -> Answer {
         let facts = SoleLimit::facts(key);
         let checks = [self.limit.check(&facts, cost)];
-        match Backend::check(&self.redis, &checks).await {
-            Ok(answer) => answer,
-            Err(never) => match never {},
-        }
+        let Ok(answer) = self.redis.ask(&checks, None).await;
+        answer
     }
 
     #[cfg(test)]
@@ -255,9 +252,10 @@ impl RedisLimiter {
         let facts = SoleLimit::facts(key);
         let checks = [self.limit.check(&facts, cost)];
         let answer = match &self.redis.home {
-            Home::Store(fallback) => fallback.store().check(&checks).await,
-            Home::Memory(fallback) => fallback.store().check(&checks).await,
+            Home::Store(fallback) => fallback.try_ask(&checks, None).await,
+            Home::Memory(fallback) => fallback.try_ask(&checks, None).await,
         };
+        let answer = answer.map_err(|(_, error)| error);
         answer.map(LimitVerdict::from)
     }
 
@@ -416,18 +414,17 @@ impl RedisLimiter {
     ) -> Result<(Decision, Option<Raw>), StoreError> {
         let facts = SoleLimit::facts(key);
         let check = self.limit.check(&facts, cost);
-        let store = match &self.redis.home {
-            Home::Store(fallback) => fallback.store(),
+        let fallback = match &self.redis.home {
+            Home::Store(fallback) => fallback,
             Home::Memory(fallback) => {
-                let Noted { inner, failures } = fallback.store();
-                let done = inner.act((&self.limit, key), &check, op, at);
+                let done = fallback.store().act((&self.limit, key), &check, op, at);
                 if !matches!(done, Err(StoreError::Limit(_))) {
-                    failures.hear(done.as_ref().map(|_| false));
+                    fallback.failures.hear(&done);
                 }
                 return done;
             }
         };
-        let direct = &store.inner;
+        let direct = fallback.store();
         let at = at.map(|at| at.as_nanos() / 1000).or_else(|| direct.at());
         let stored = direct.stored(check.limit)?;
         if let Some(known) = stored.form.known(cost) {
@@ -441,13 +438,13 @@ impl RedisLimiter {
         if let (Some(leased), Op::Reset | Op::Gift) = (&stored.leased, op) {
             let forgiving = direct.forgive(&check, (stored, leased), op, &mut patience);
             let forgiven = forgiving.await;
-            store.failures.hear(forgiven.as_ref().map(|()| false));
+            fallback.failures.hear(&forgiven);
             return forgiven.map(|()| (Decision::UNLIMITED, None));
         }
         let answers = direct
             .ask(&[check], &[0], (vec![question], at), &mut patience)
             .await;
-        store.failures.hear(answers.as_ref().map(|_| false));
+        fallback.failures.hear(&answers);
         let raw = answers?.each[0];
         Ok((raw.decision(&numbers), Some(raw)))
     }

@@ -6,10 +6,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use tollgate_engine::backend::Local;
-
 use crate::host::{Host, HostClock, HostWall, Identity};
 use crate::key;
+use crate::local::Local;
 use crate::question::{Kind, Numbers, Op, Question, micros};
 use crate::store::Store;
 

@@ -4,20 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::Clock;
-use tollgate_engine::backend::{Backend, Breaker, Fallback, Local, StoreEvent};
 
 use crate::address::Address;
-use crate::error::StoreError;
+use crate::fallback::{Breaker, Fallback, OnEvent, RemoteBackend, StoreEvent};
 use crate::host::Time;
 use crate::lease::Terms;
-use crate::noted::Noted;
+use crate::local::Local;
 
 /// Long enough for a healthy store in the same data centre whose machine is busy: with twice as many threads
 /// as cores it may wait for its turn for some 10 milliseconds, and a call may wait for two others. Short enough
 /// that a request whose store is away is hardly late.
 const TIMEOUT: Duration = Duration::from_millis(25);
-
-pub(crate) type Tell = dyn Fn(&StoreEvent<'_>) + Send + Sync;
 
 /// What was chosen.
 pub(crate) struct Options {
@@ -34,7 +31,7 @@ pub(crate) struct Options {
     /// Unless it is to be learned.
     pub(crate) nodes: Option<u64>,
     pub(crate) breaker: Breaker,
-    pub(crate) tell: Option<Box<Tell>>,
+    pub(crate) on_event: Option<Box<OnEvent>>,
 }
 
 impl Options {
@@ -54,43 +51,28 @@ impl Options {
             time: None,
             nodes: None,
             breaker: Breaker::default(),
-            tell: None,
+            on_event: None,
         }
     }
 
-    pub(crate) fn guard(&mut self) -> Guard {
-        Guard {
-            breaker: self.breaker,
-            tell: self.tell.take(),
-        }
-    }
-}
-
-/// What was chosen for when the store can't be asked.
-pub(crate) struct Guard {
-    breaker: Breaker,
-    tell: Option<Box<Tell>>,
-}
-
-impl Guard {
-    /// Puts it in front of a store.
-    pub(crate) fn before<B, C, W>(
-        self,
-        store: Noted<B>,
+    /// Puts what was chosen for failures in front of a store.
+    pub(crate) fn put_fallback_before<B, C, W>(
+        &mut self,
+        store: B,
         local: Arc<Local<C, W>>,
-    ) -> Fallback<Noted<B>, C, W>
+    ) -> Fallback<B, C, W>
     where
-        B: Backend<Error = StoreError>,
+        B: RemoteBackend,
         C: Clock + 'static,
         W: Clock + 'static,
     {
-        let tell = self.tell;
+        let on_event = self.on_event.take();
         Fallback::with_local(store, local)
             .breaker(self.breaker)
             .on_event(move |event| {
                 log(event);
-                if let Some(tell) = &tell {
-                    tell(event);
+                if let Some(on_event) = &on_event {
+                    on_event(event);
                 }
             })
     }
@@ -116,6 +98,5 @@ fn log(event: &StoreEvent<'_>) {
         StoreEvent::CircuitClosed => {
             tracing::info!(target: "tollgate", "asking the rate-limit store again");
         }
-        other => tracing::info!(target: "tollgate", "{other:?}"),
     }
 }

@@ -39,8 +39,8 @@ impl Redis {
     /// Why it can't be asked.
     pub async fn ready(&self, within: Duration) -> Result<(), StoreError> {
         match &self.home {
-            Home::Store(fallback) => fallback.store().inner.ready(within).await,
-            Home::Memory(fallback) => fallback.store().inner.ready(),
+            Home::Store(fallback) => fallback.store().ready(within).await,
+            Home::Memory(fallback) => fallback.store().ready(),
         }
     }
 }

@@ -11,16 +11,15 @@ use std::time::Duration;
 
 use futures_util::future::join3;
 use tollgate::clock::Manual;
-use tollgate_engine::backend::{Fallback, Gift};
+use tollgate_engine::backend::Gift;
 
 use crate::address::AddressError;
 use crate::direct::Direct;
+use crate::fallback::Fallback;
 use crate::host::{Host, HostClock, HostWall};
 use crate::nodes::Nodes;
-use crate::noted::Noted;
 use crate::rehearsal::Rehearsal;
 
-pub use backend::Deciding;
 pub use builder::RedisBuilder;
 pub use error::ConnectError;
 
@@ -55,9 +54,9 @@ pub struct Redis {
 /// Where the limits are.
 #[derive(Clone)]
 pub(crate) enum Home {
-    Store(Arc<Fallback<Noted<Direct>, HostClock, HostWall>>),
+    Store(Arc<Fallback<Direct, HostClock, HostWall>>),
     /// In a test: the limits of this process.
-    Memory(Arc<Fallback<Noted<Rehearsal>, Manual, Manual>>),
+    Memory(Arc<Fallback<Rehearsal, Manual, Manual>>),
 }
 
 impl Redis {
@@ -118,8 +117,8 @@ impl Redis {
     /// ```
     pub async fn close(&self) -> Gift {
         let direct = match &self.home {
-            Home::Store(fallback) => &fallback.store().inner,
-            Home::Memory(fallback) => return fallback.store().inner.close(),
+            Home::Store(fallback) => fallback.store(),
+            Home::Memory(fallback) => return fallback.store().close(),
         };
         if Host::system().is_err() {
             return Gift::Lost;
@@ -139,7 +138,7 @@ impl Redis {
     /// The store without a failure policy; none if there is no store.
     pub fn direct(&self) -> Option<&Direct> {
         match &self.home {
-            Home::Store(fallback) => Some(&fallback.store().inner),
+            Home::Store(fallback) => Some(fallback.store()),
             Home::Memory(_) => None,
         }
     }

@@ -7,20 +7,21 @@ mod told;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::future::{Ready, ready};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
 use std::time::Duration;
 
-use tollgate::clock::{Clock, Manual, Wakeup};
-use tollgate::{Decision, ExactKeyedLimiter, Timestamp};
-use tollgate_engine::backend::{Answer, Backend, Check, Gift, Limit, Local, Memory, Source};
+use tollgate::clock::{Clock, Manual};
+use tollgate::{Decision, ExactKeyedLimiter, Outcome, Timestamp};
+use tollgate_engine::backend::{
+    Answer, Backend, Check, CheckResult, Clocks, FailureKind, Gift, Limit, LimitKind, Memory,
+    Refund, Source,
+};
 use tollgate_engine::policy::Counting;
 
-use crate::error::{FailureKind, StoreError, StoreLimitError};
-use crate::failure::Failures;
+use crate::error::{StoreError, StoreLimitError};
+use crate::fallback::{Extent, RemoteBackend, RemoteFailure};
 use crate::lease::Terms;
-use crate::noted::Noted;
+use crate::local::Local;
 use crate::options::Options;
 use crate::question::{Kind, StoreForm};
 use crate::refusals::Refusals;
@@ -175,17 +176,18 @@ impl Rehearsal {
     /// ```
     pub fn forget(&self) {
         let mut state = self.lock();
-        state.improved += Backend::epoch(&state.memory) + 1;
+        state.improved += epoch_of(&state.memory) + 1;
         state.memory = memory(&self.clock);
         state.paced.clear();
     }
 
-    /// The store that was chosen, to put its failure policy in front of.
-    pub(crate) fn noted(
+    /// The store that was chosen.
+    pub(crate) fn new(
         options: &Options,
-        (clock, local): (&Manual, Arc<Local<Manual, Manual>>),
-    ) -> Noted<Self> {
-        let inner = Self {
+        clock: &Manual,
+        local: Arc<Local<Manual, Manual>>,
+    ) -> Self {
+        Self {
             clock: clock.clone(),
             timeout: options.timeout,
             terms: options.terms,
@@ -200,9 +202,7 @@ impl Rehearsal {
                 improved: 0,
                 counts: Counts::default(),
             }),
-        };
-        let failures = Failures::new(clock.clone(), clock.clone());
-        Noted { inner, failures }
+        }
     }
 
     pub(crate) fn ready(&self) -> Result<(), StoreError> {
@@ -255,17 +255,40 @@ impl Rehearsal {
         let now = self.clock.now();
         let recheck = match self.remembered(&state, checks, now) {
             Ok(recheck) => recheck,
-            Err((number, known)) => {
-                let mut answer = Answer::new(Some(number), known);
-                answer.source = Source::Known;
-                return Ok(answer);
-            }
+            Err((number, known)) => return Ok(Answer::known(Some(number), known)),
         };
         let decided = self.decide_by(&mut state, checks, now);
         if let Some(recheck) = recheck {
             recheck.asked(&decided);
         }
         decided
+    }
+
+    /// What one check says after all were answered so.
+    fn said_by_itself(
+        &self,
+        number: usize,
+        check: &Check<'_>,
+        answer: &Answer,
+    ) -> Result<Decision, StoreError> {
+        if !answer.allowed && answer.decider == Some(number) {
+            return Ok(answer.decision);
+        }
+        if let LimitKind::Concurrency(most) = check.limit.kind() {
+            // Asking would take one more permit. It isn't the check that denied the request.
+            let (most, zero) = (u64::from(*most), Duration::ZERO);
+            return Ok(Decision::new(Outcome::Allowed, most, most, zero, zero));
+        }
+        let mut decision = self.decide(&[peek(check)])?.decision;
+        if !answer.allowed && decision.remaining < check.cost {
+            decision.outcome = if check.cost > decision.limit {
+                Outcome::Never
+            } else {
+                Outcome::Denied
+            };
+            decision.retry_after = answer.decision.retry_after;
+        }
+        Ok(decision)
     }
 
     /// Decides by what is leased, or asks.
@@ -300,7 +323,7 @@ impl Rehearsal {
             for check in checks {
                 let left = state.memory.answer(&[peek(check)]).decision;
                 self.local.note(check, &left);
-                if let Some(slot) = self.local.hold_slot(check) {
+                if let Some(slot) = self.local.hold_permit(check) {
                     answer.pass = std::mem::take(&mut answer.pass).and(slot);
                 }
             }
@@ -374,39 +397,48 @@ impl Counts {
 
 impl State {
     fn epoch(&self) -> u64 {
-        self.improved + Backend::epoch(&self.memory)
+        self.improved + epoch_of(&self.memory)
     }
 }
 
 impl Backend for Rehearsal {
     type Error = StoreError;
-    type Asking<'a> = Ready<Result<Answer, StoreError>>;
 
-    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
-        ready(self.decide(checks))
+    async fn ask<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        each: Option<&'a mut Vec<CheckResult>>,
+    ) -> Result<Answer, StoreError> {
+        let answer = self.decide(checks)?;
+        if let Some(each) = each
+            && (answer.allowed || answer.source != Source::Known)
+        {
+            for (number, check) in checks.iter().enumerate() {
+                each.push(Ok(self.said_by_itself(number, check, &answer)?));
+            }
+        }
+        Ok(answer)
     }
 
-    async fn peek<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Vec<Decision>, StoreError> {
-        let look = |state: &mut State| state.memory.look_ahead(checks);
-        self.asked(&mut self.lock(), checks.len(), look)
+    async fn peek<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Vec<CheckResult>, StoreError> {
+        let peek = |state: &mut State| state.memory.peek_each(checks);
+        let each = self.asked(&mut self.lock(), checks.len(), peek)?;
+        Ok(each.into_iter().map(Ok).collect())
     }
 
-    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
-        self.clock.wake_at(at, waker)
-    }
-
-    async fn forget<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Gift, StoreError> {
-        let forget = |state: &mut State| {
-            state.memory.forget(checks);
-            checks.iter().for_each(|check| state.leases.forget(check));
+    async fn refund<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        refund: Refund,
+    ) -> Result<Gift, StoreError> {
+        let carry_out = |state: &mut State| match refund {
+            Refund::Cost | Refund::Dropped => state.memory.give_back(checks),
+            Refund::Everything => {
+                state.memory.forget(checks);
+                checks.iter().for_each(|check| state.leases.forget(check));
+            }
         };
-        self.asked(&mut self.lock(), checks.len(), forget)?;
-        Ok(Gift::Given)
-    }
-
-    async fn give_back<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Gift, StoreError> {
-        let give = |state: &mut State| state.memory.give_back(checks);
-        self.asked(&mut self.lock(), checks.len(), give)?;
+        self.asked(&mut self.lock(), checks.len(), carry_out)?;
         Ok(Gift::Given)
     }
 
@@ -414,17 +446,29 @@ impl Backend for Rehearsal {
         self.clock.now()
     }
 
+    fn clocks(&self) -> Clocks {
+        Clocks {
+            timer: Arc::new(self.clock.clone()),
+            wall: Arc::new(self.clock.clone()),
+        }
+    }
+
     fn supports(&self, limit: &Limit) -> Result<(), String> {
         let form = self.form(limit);
         form.map(drop).map_err(|error| error.to_string())
     }
 
-    fn epoch(&self) -> u64 {
-        self.lock().epoch()
+    fn deny_epoch(&self) -> Option<u64> {
+        (!self.refusals.are_kept()).then(|| self.lock().epoch())
     }
+}
 
-    fn repeats_refusals(&self) -> bool {
-        self.refusals.are_kept()
+impl RemoteBackend for Rehearsal {
+    fn failure(&self, error: &StoreError) -> RemoteFailure {
+        RemoteFailure {
+            kind: error.kind(),
+            extent: Extent::Whole,
+        }
     }
 
     fn known_denial(&self, checks: &[Check<'_>]) -> Option<(usize, Decision)> {
@@ -436,6 +480,10 @@ impl Backend for Rehearsal {
 pub(crate) fn memory(clock: &Manual) -> Memory<Manual, Manual> {
     let memory = Memory::builder().capacity(KEYS).clock(clock.clone());
     memory.wall(clock.clone()).build()
+}
+
+fn epoch_of(memory: &Memory<Manual, Manual>) -> u64 {
+    memory.deny_epoch().unwrap_or_default()
 }
 
 /// Whether tokens are taken ahead of it.

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use tollgate_engine::backend::{BreakerState, FallbackStats, TableStats};
+use tollgate_engine::backend::TableStats;
 
 use crate::failure::FailureStats;
-use crate::noted::Noted;
+use crate::fallback::{BreakerState, FallbackStats};
 use crate::redis::{Home, Redis};
 
 /// What a [`Redis`] has counted.
@@ -65,7 +65,7 @@ impl Redis {
         let fallback = match &self.home {
             Home::Store(fallback) => fallback,
             Home::Memory(fallback) => {
-                let Noted { inner, failures } = fallback.store();
+                let inner = fallback.store();
                 let counts = inner.counts();
                 return RedisStats {
                     round_trips: counts.round_trips,
@@ -77,15 +77,12 @@ impl Redis {
                     nodes: fallback.local().nodes(),
                     breaker: fallback.breaker_state(),
                     fallback: fallback.stats(),
-                    failures: failures.stats(),
+                    failures: fallback.failures.stats(),
                     ..RedisStats::default()
                 };
             }
         };
-        let Noted {
-            inner: direct,
-            failures,
-        } = fallback.store();
+        let direct = fallback.store();
         let stats = direct.store.stats();
         RedisStats {
             round_trips: stats.calls.load(Ordering::Relaxed),
@@ -102,7 +99,7 @@ impl Redis {
             clock_offset_micros: stats.skew.worst(),
             breaker: fallback.breaker_state(),
             fallback: fallback.stats(),
-            failures: failures.stats(),
+            failures: fallback.failures.stats(),
         }
     }
 

@@ -122,7 +122,7 @@ impl From<Answer> for LimitVerdict {
     fn from(answer: Answer) -> Self {
         let findings = LimitFindings {
             decision: answer.decision,
-            fallback: answer.fallback,
+            fallback: answer.unavailable.map(|store| store.fallback),
             source: answer.source,
         };
         if answer.allowed {

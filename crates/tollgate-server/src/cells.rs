@@ -16,7 +16,7 @@ use tollgate_engine::backend::TableStats;
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_redis::{Redis, RedisLimiter, StoreError, StoreLimitError};
 
-use crate::resp::{Charged, ThrottleLimit};
+use crate::throttle::{Charged, ThrottleLimit};
 
 /// Limits that are kept ready at the same time.
 const LIMITS: usize = 1_024;

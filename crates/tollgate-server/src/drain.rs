@@ -15,10 +15,9 @@ use tokio::sync::watch;
 use tokio::task::{JoinSet, unconstrained};
 use tokio::time::timeout;
 
-use crate::health::Concern;
-use crate::listen::Open;
+use crate::health::{Concern, Health};
 use crate::log::{Level, Log};
-use crate::operate::Operated;
+use crate::places::Open;
 
 /// What clients who have just come are given to say what they want, and those of HTTP to ask once more.
 pub(crate) const GRACE: Duration = Duration::from_millis(250);
@@ -208,8 +207,8 @@ impl Group {
         }
     }
 
-    pub(crate) const fn closing(&self) -> &Closing {
-        &self.closing
+    pub(crate) fn closing(&self) -> Closing {
+        self.closing.clone()
     }
 
     /// Serves a listener, whose connections are counted.
@@ -253,49 +252,45 @@ impl Drain {
     /// Ends clients' connections, then operators': they may look on until the others are gone.
     pub(crate) async fn carry_out(
         self,
-        service: &dyn Operated,
-        (clients, operators): (&mut Group, &mut Group),
+        clients: &mut Group,
+        operators: &mut Group,
+        health: &Health,
+        log: &Log,
     ) -> Drained {
-        let why = "the service ends";
-        service.health().raise(Concern::Draining, why);
-        self.say_begun(service.log(), clients.connections());
+        health.raise(Concern::Draining, "the service ends");
+        let (delay, time) = (Seconds(self.delay), Seconds(self.time));
+        log.say(
+            Level::Info,
+            "draining: clients should go elsewhere",
+            &[
+                ("delay", &delay),
+                ("time", &time),
+                ("connections", &clients.connections()),
+            ],
+        );
         if !self.delay.is_zero() {
             for group in [&*clients, &*operators] {
                 group.closing.enter(Stage::Leaving);
             }
             tokio::time::sleep(self.delay).await;
         }
-        say_closed(service.log(), clients.connections());
+        let connections = clients.connections();
+        let event = "draining: no more clients are taken";
+        log.say(Level::Info, event, &[("connections", &connections)]);
         let cut = clients.close(self.time).await;
         operators.close(OPERATORS).await;
-        self.say_ended(service.log(), cut);
+        if cut == 0 {
+            log.say(Level::Info, "drained: all clients were answered", &[]);
+        } else {
+            let event = "drained: the time is over, and some were cut";
+            log.say(
+                Level::Warn,
+                event,
+                &[("time", &time), ("connections", &cut)],
+            );
+        }
         Drained { cut }
     }
-
-    fn say_begun(self, log: &Log, connections: usize) {
-        let (delay, time) = (Seconds(self.delay), Seconds(self.time));
-        let said: [(&str, &dyn fmt::Display); 3] = [
-            ("delay", &delay),
-            ("time", &time),
-            ("connections", &connections),
-        ];
-        log.say(Level::Info, "draining: clients should go elsewhere", &said);
-    }
-
-    fn say_ended(self, log: &Log, cut: usize) {
-        if cut == 0 {
-            return log.say(Level::Info, "drained: all clients were answered", &[]);
-        }
-        let said: [(&str, &dyn fmt::Display); 2] =
-            [("time", &Seconds(self.time)), ("connections", &cut)];
-        let event = "drained: the time is over, and some were cut";
-        log.say(Level::Warn, event, &said);
-    }
-}
-
-fn say_closed(log: &Log, connections: usize) {
-    let said: [(&str, &dyn fmt::Display); 1] = [("connections", &connections)];
-    log.say(Level::Info, "draining: no more clients are taken", &said);
 }
 
 impl Default for Drain {

@@ -4,16 +4,14 @@
 //! address with a hundred good ones costs these nothing. Each connection may be wrong a few times, then it is closed.
 
 use std::fmt::Display;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tollgate::clock::Monotonic;
 use tollgate::{KeyedLimiter, Limiter, Rate};
 
-use crate::listen::Peer;
+use crate::address::{Peer, Protocol};
 use crate::log::{Level, Log};
-use crate::measured::Protocol;
 
 /// So many wrong secrets end a connection.
 pub(crate) const TRIES: u8 = 5;
@@ -25,6 +23,7 @@ const ADDRESSES: usize = 10_000;
 /// What was sent instead of secrets.
 #[derive(Debug)]
 pub(crate) struct Guesses {
+    log: Log,
     counts: [AtomicU64; Protocol::ALL.len()],
     by_address: KeyedLimiter<Monotonic>,
     /// When a line may be said.
@@ -34,8 +33,9 @@ pub(crate) struct Guesses {
 
 impl Guesses {
     /// So many an address are answered immediately, and as many a minute.
-    pub(crate) fn new(free: u64) -> Self {
+    pub(crate) fn new(free: u64, log: Log) -> Self {
         Self {
+            log,
             counts: Default::default(),
             by_address: KeyedLimiter::new(Rate::per_minute(free.max(1)), ADDRESSES),
             lines: Limiter::new(Rate::per_second(1)),
@@ -45,20 +45,18 @@ impl Guesses {
 
     /// Counts a wrong secret, and tells how long its answer is to wait.
     #[cold]
-    pub(crate) fn wrong(&self, log: &Log, protocol: Protocol, from: Peer) -> Duration {
+    pub(crate) fn wrong(&self, protocol: Protocol, from: Peer) -> Duration {
         self.counts[protocol as usize].fetch_add(1, Ordering::Relaxed);
         if self.lines.check().is_allowed() {
             let more = self.left_out.swap(0, Ordering::Relaxed);
-            let said: [(&str, &dyn Display); 3] = [
-                ("protocol", &protocol.name()),
-                ("from", &from),
-                ("more", &more),
-            ];
-            log.say(Level::Warn, "wrong password or token", &said);
+            let fields: [(&str, &dyn Display); 3] =
+                [("protocol", &protocol), ("from", &from), ("more", &more)];
+            self.log
+                .say(Level::Warn, "wrong password or token", &fields);
         } else {
             self.left_out.fetch_add(1, Ordering::Relaxed);
         }
-        if self.by_address.check(&network(from)).is_allowed() {
+        if self.by_address.check(&from.network()).is_allowed() {
             Duration::ZERO
         } else {
             DELAY
@@ -73,22 +71,6 @@ impl Guesses {
     }
 }
 
-/// Where guesses come from: an address, or of version 6 the network of one site. Those of this machine's sockets count
-/// by their user.
-fn network(from: Peer) -> (u8, u64) {
-    match from {
-        Peer::Tcp(address) => match address.ip().to_canonical() {
-            IpAddr::V4(address) => (4, u64::from(address.to_bits())),
-            IpAddr::V6(address) => {
-                let [a, b, c, d, e, f, g, h, ..] = address.octets();
-                (6, u64::from_be_bytes([a, b, c, d, e, f, g, h]))
-            }
-        },
-        Peer::Unix { user, .. } => (0, u64::from(user)),
-        Peer::Gone => (1, 0),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,10 +78,10 @@ mod tests {
 
     #[test]
     fn an_address_that_guesses_is_answered_late_and_no_other() {
-        let (guesses, log) = (Guesses::new(10), Log::to(std::io::sink(), LogForm::Text));
+        let guesses = Guesses::new(10, Log::to(std::io::sink(), LogForm::Text));
         let wrong = |address: &str| {
             let from = Peer::Tcp(address.parse().expect("an address"));
-            guesses.wrong(&log, Protocol::Resp, from)
+            guesses.wrong(Protocol::Resp, from)
         };
         for port in 1..=10 {
             assert_eq!(wrong(&format!("192.0.2.1:{port}")), Duration::ZERO);

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tollgate_http::json;
+use serde::Serialize;
 
 /// What stands in the way of being ready, or is worth knowing though it doesn't. Each has one source, which says it and
 /// takes it back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Concern {
     /// It ends soon: nobody should come any more.
     Draining,
@@ -74,14 +75,14 @@ impl Concern {
 pub(crate) struct Health(Arc<Mutex<BTreeMap<Concern, String>>>);
 
 impl Health {
-    /// Says why, in place of what was said of it before.
-    pub(crate) fn raise(&self, concern: Concern, why: impl Into<String>) {
-        self.locked().insert(concern, why.into());
+    /// Says why, in place of what was said of it before, which comes back.
+    pub(crate) fn raise(&self, concern: Concern, why: impl Into<String>) -> Option<String> {
+        self.locked().insert(concern, why.into())
     }
 
-    /// It is over.
-    pub(crate) fn settle(&self, concern: Concern) {
-        self.locked().remove(&concern);
+    /// It is over. Whether it was there.
+    pub(crate) fn settle(&self, concern: Concern) -> bool {
+        self.locked().remove(&concern).is_some()
     }
 
     /// All that are there.
@@ -96,26 +97,21 @@ impl Health {
     }
 
     /// What a probe is told, as JSON: whether clients may come, and all concerns with their reasons.
-    pub(crate) fn write_json(&self, out: &mut Vec<u8>) {
-        let concerns = self.concerns();
-        let is_unready = concerns.iter().any(|(one, _)| one.is_unready());
-        let status = match concerns.as_slice() {
-            [] => "ready",
-            _ if is_unready => "unready",
-            _ => "degraded",
-        };
-        out.extend(b"{\"status\":");
-        json::string(out, status);
-        out.extend(b",\"reasons\":{");
-        for (number, (concern, why)) in concerns.iter().enumerate() {
-            if number > 0 {
-                out.push(b',');
-            }
-            json::string(out, concern.name());
-            out.push(b':');
-            json::string(out, why);
+    pub(crate) fn to_json(&self) -> String {
+        #[derive(Serialize)]
+        struct Told<'a> {
+            status: &'a str,
+            reasons: BTreeMap<Concern, String>,
         }
-        out.extend(b"}}\n");
+        let reasons = self.locked().clone();
+        let status = match reasons.keys().any(|one| one.is_unready()) {
+            true => "unready",
+            false if reasons.is_empty() => "ready",
+            false => "degraded",
+        };
+        let told = serde_json::to_string(&Told { status, reasons });
+        // Texts are all that is in it.
+        told.unwrap_or_default() + "\n"
     }
 
     fn locked(&self) -> std::sync::MutexGuard<'_, BTreeMap<Concern, String>> {

@@ -4,6 +4,7 @@
 //! late. One of Envoy's or Redis' protocol has none: what the same request gives back later is the oldest that it holds.
 
 use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,11 +17,8 @@ use tollgate::concurrency::Ending;
 use tollgate::stack::Settlement;
 use tollgate_engine::verdict::Permits;
 
-mod table;
 #[cfg(test)]
 mod tests;
-
-use table::{Ended, Held, Table};
 
 /// What callers hold.
 #[derive(Debug)]
@@ -136,14 +134,24 @@ impl Holds {
         self.count() + PLENTY < self.most
     }
 
-    /// Room for what a request comes to hold that has no name.
-    pub(crate) fn reserve(&self) -> Result<Room<'_>, Full> {
+    /// Changes the table, once all whose time is over have ended. What those held is dropped after that, when the lock is free:
+    /// to drop it may ask a store.
+    fn change<R>(&self, now: Instant, change: impl FnOnce(&mut Table) -> R) -> R {
         let mut table = self.table();
-        let ended = table.end(Instant::now());
-        let has_room = table.occupied() < self.most;
-        table.reserved += usize::from(has_room);
+        let ended = table.end(now);
+        let changed = change(&mut table);
         drop(table);
         drop(ended);
+        changed
+    }
+
+    /// Room for what a request comes to hold that has no name.
+    pub(crate) fn reserve(&self) -> Result<Room<'_>, Full> {
+        let has_room = self.change(Instant::now(), |table| {
+            let has_room = table.occupied() < self.most;
+            table.reserved += usize::from(has_room);
+            has_room
+        });
         if has_room {
             Ok(Room(self))
         } else {
@@ -155,27 +163,22 @@ impl Holds {
     /// was said first, if it is said again. None if the name isn't known, or was released.
     pub(crate) fn settle(&self, name: &[u8], spent: u64, ending: Ending) -> Option<Settlement> {
         let (name, now) = (self.id(name), Instant::now());
-        let mut table = self.table();
-        let ended = table.end(now);
         // Under the lock: whoever says the same at the same time finds what became of it.
-        let permits = match table.take_first(&name) {
-            Some(permits) => Some(permits),
-            None => table.take_unsettled(&name, now),
-        };
-        let said = match permits {
-            Some(mut permits) => {
-                let said = permits.settle(spent);
-                permits.end(ending);
-                table.note_ended(name, Ended::ByCaller(HowEnded::Settled(said)), now);
-                Some(said)
+        let said = self.change(now, |table| {
+            let permits = table.take_first(&name);
+            match permits.or_else(|| table.take_unsettled(&name, now)) {
+                Some(mut permits) => {
+                    let said = permits.settle(spent);
+                    permits.end(ending);
+                    table.note_ended(name, Ended::ByCaller(HowEnded::Settled(said)), now);
+                    Some(said)
+                }
+                None => match table.how_ended(&name, now) {
+                    Some(HowEnded::Settled(said)) => Some(said),
+                    Some(HowEnded::Released) | None => None,
+                },
             }
-            None => match table.how_ended(&name, now) {
-                Some(HowEnded::Settled(said)) => Some(said),
-                Some(HowEnded::Released) | None => None,
-            },
-        };
-        drop(table);
-        drop(ended);
+        });
         // Afterwards: whoever sees the number sees what it stands for.
         self.settled.fetch_add(1, Ordering::Release);
         said
@@ -184,18 +187,14 @@ impl Holds {
     /// Ends what was held by a name. No if nothing is, unless it was just released.
     pub(crate) fn release(&self, name: &[u8], ending: Ending) -> bool {
         let (name, now) = (self.id(name), Instant::now());
-        let mut table = self.table();
-        let ended = table.end(now);
-        let permits = table.take_first(&name);
-        let is_released = match &permits {
-            Some(_) => {
+        let (permits, is_released) = self.change(now, |table| {
+            let permits = table.take_first(&name);
+            if permits.is_some() {
                 table.note_ended(name, Ended::ByCaller(HowEnded::Released), now);
-                true
             }
-            None => table.how_ended(&name, now) == Some(HowEnded::Released),
-        };
-        drop(table);
-        drop(ended);
+            let is_released = table.how_ended(&name, now) == Some(HowEnded::Released);
+            (permits, is_released)
+        });
         if let Some(permits) = permits {
             permits.end(ending);
         }
@@ -211,29 +210,20 @@ impl Holds {
     /// [decided](Self::decided).
     pub(crate) fn ask_for(&self, name: &[u8], asked: &[u8], needs: Needs) -> Known {
         let (name, asked) = (self.id(name), self.id(asked));
-        let mut table = self.table();
-        let ended = table.end(Instant::now());
-        let held = table.first(&name).map(|held| {
-            if held.asked == Some(asked) {
-                Known::Held(held.answer.clone())
-            } else {
-                Known::Other
+        self.change(Instant::now(), |table| {
+            // Whoever is told to decide has room for what that comes to.
+            let has_room = needs == Needs::Nothing || table.occupied() < self.most;
+            match table.first(&name) {
+                Some(held) if held.asked == Some(asked) => Known::Held(held.answer.clone()),
+                Some(_) => Known::Other,
+                None if table.undecided.contains(&name) => Known::Undecided,
+                None if !has_room => Known::Full(self.full()),
+                None => {
+                    table.undecided.insert(name);
+                    Known::Nothing
+                }
             }
-        });
-        // Whoever is told to decide has room for what that comes to.
-        let has_room = needs == Needs::Nothing || table.occupied() < self.most;
-        let known = match held {
-            Some(known) => known,
-            None if table.undecided.contains(&name) => Known::Undecided,
-            None if !has_room => Known::Full(self.full()),
-            None => {
-                table.undecided.insert(name);
-                Known::Nothing
-            }
-        };
-        drop(table);
-        drop(ended);
-        known
+        })
     }
 
     /// Others may ask for a name again.
@@ -241,80 +231,52 @@ impl Holds {
         self.table().undecided.remove(&self.id(name));
     }
 
-    /// Keeps what a request holds, by a name that may have others already.
-    /// If there is no room for them, and none was reserved, they are cancelled: it never ran.
+    /// Keeps what a request holds for so long, by a name that may have others already.
+    /// If there is no room for it, and none was reserved, it is cancelled: it never ran.
     pub(crate) fn keep(
         &self,
         name: &[u8],
-        (permits, life): (Permits, Duration),
+        permits: Permits,
+        life: Duration,
         room: Option<Room<'_>>,
     ) -> Result<(), Full> {
-        let name = self.id(name);
-        let mut table = self.table();
-        let ended = table.end(Instant::now());
-        let is_reserved = room.is_some();
-        if let Some(room) = room {
-            // Under the lock: nobody else has it in between.
-            std::mem::forget(room);
-            table.reserved -= 1;
-        }
-        if !permits.is_empty() && !is_reserved && table.occupied() >= self.most {
-            drop(table);
-            drop(ended);
+        let (name, now) = (self.id(name), Instant::now());
+        let kept = self.change(now, |table| {
+            let is_reserved = room.is_some();
+            if let Some(room) = room {
+                // Under the lock: nobody else has it in between.
+                std::mem::forget(room);
+                table.reserved -= 1;
+            }
+            if !permits.is_empty() && !is_reserved && table.occupied() >= self.most {
+                return Err(permits);
+            }
+            Ok(table.put(name, permits, now, now + life, None))
+        });
+        kept.map(|put| self.wake(put)).map_err(|permits| {
             permits.cancel();
-            return Err(self.full());
-        }
-        self.put(table, name, (permits, life), None);
-        Ok(())
+            self.full()
+        })
     }
 
     /// The same for one that [has room](Self::ask_for), with what the caller has asked and is told, to tell it again.
     pub(crate) fn keep_answered(
         &self,
         name: &[u8],
-        held: (Permits, Duration),
-        (asked, answer): (&[u8], &[u8]),
+        permits: Permits,
+        life: Duration,
+        asked: &[u8],
+        answer: &[u8],
     ) {
-        let (name, asked) = (self.id(name), self.id(asked));
-        self.put(self.table(), name, held, Some((asked, answer.into())));
+        let (name, asked, now) = (self.id(name), self.id(asked), Instant::now());
+        let answered = Some((asked, answer.into()));
+        let put = self.table().put(name, permits, now, now + life, answered);
+        self.wake(put);
     }
 
-    fn put(
-        &self,
-        mut table: MutexGuard<'_, Table>,
-        name: Id,
-        (permits, life): (Permits, Duration),
-        answered: Option<(Id, Box<[u8]>)>,
-    ) {
-        let now = Instant::now();
-        let (asked, answer) = answered.unzip();
-        let number = table.next;
-        table.next += 1;
-        if permits.is_empty() {
-            table.remember_empty(name, number);
-        } else {
-            table.count.fetch_add(1, Ordering::Relaxed);
-        }
-        let held = Held {
-            number,
-            permits,
-            until: now + life,
-            asked,
-            answer: answer.unwrap_or_default(),
-        };
-        // A name that begins anew hasn't ended.
-        let before = table.ended.remove(&name);
-        let first = held.next(now);
-        let is_next = table
-            .ends
-            .peek()
-            .is_none_or(|Reverse((next, ..))| first < *next);
-        table.ends.push(Reverse((first, name, number)));
-        table.held.entry(name).or_default().push_back(held);
-        table.forget_old_ends(now);
-        drop(table);
-        drop(before);
-        if is_next {
+    /// The next end may be another now.
+    fn wake(&self, put: Put) {
+        if put.is_next {
             self.sooner.notify_one();
         }
     }
@@ -322,12 +284,7 @@ impl Holds {
     /// Takes the oldest of a name, to end it.
     pub(crate) fn take(&self, name: &[u8]) -> Option<Permits> {
         let name = self.id(name);
-        let mut table = self.table();
-        let ended = table.end(Instant::now());
-        let taken = table.take_first(&name);
-        drop(table);
-        drop(ended);
-        taken
+        self.change(Instant::now(), |table| table.take_first(&name))
     }
 
     /// Whether a name has something, which then lives so long from now; the time of its estimates begins anew.
@@ -347,20 +304,18 @@ impl Holds {
         until: impl Fn(Instant, Instant) -> Instant,
     ) -> Option<Duration> {
         let (name, now) = (self.id(name), Instant::now());
-        let mut table = self.table();
-        let ended = table.end(now);
-        let mut left = None;
-        let mut ends = Vec::new();
-        for held in table.held.get_mut(&name).into_iter().flatten() {
-            held.until = until(now, held.until);
-            held.permits.renew();
-            left = left.or(Some(held.until - now));
-            ends.push(Reverse((held.next(now), name, held.number)));
-        }
-        table.ends.extend(ends);
-        table.forget_old_ends(now);
-        drop(table);
-        drop(ended);
+        let left = self.change(now, |table| {
+            let mut left = None;
+            for held in table.held.get_mut(&name).into_iter().flatten() {
+                held.until = until(now, held.until);
+                held.permits.renew();
+                left = left.or(Some(held.until - now));
+                let end = Reverse((held.next(now), name, held.number));
+                table.ends.push(end);
+            }
+            table.forget_old_ends(now);
+            left
+        });
         self.sooner.notify_one();
         left
     }
@@ -393,5 +348,247 @@ impl fmt::Display for Full {
             f,
             "no more may be held: {most} already are (--max-holds), so nothing was decided or charged"
         )
+    }
+}
+
+/// So long, and of so many, it is known how they ended.
+const REMEMBERED: Duration = Duration::from_secs(600);
+const MOST_REMEMBERED: usize = 10_000;
+
+#[derive(Debug, Default)]
+struct Table {
+    held: HashMap<Id, VecDeque<Held>>,
+    /// When something happens to each by itself, or would have before it was renewed.
+    ends: BinaryHeap<Reverse<(Instant, Id, u64)>>,
+    /// How many hold something. Changed under the lock of the table, and read without it.
+    count: Arc<AtomicUsize>,
+    /// How many are being decided about that have room and no name.
+    reserved: usize,
+    /// Names of those that hold nothing and only remember an answer, from the oldest.
+    empty: VecDeque<(Id, u64)>,
+    /// Names that are being decided about. Each of them has room.
+    undecided: HashSet<Id>,
+    /// How what callers held by a name has ended; and from the first that ended, when that is forgotten.
+    ended: HashMap<Id, (Ended, Instant)>,
+    forgotten: VecDeque<(Instant, Id)>,
+    /// The number of the next that is held.
+    next: u64,
+}
+
+/// How something ended that was held by a name.
+#[derive(Debug)]
+enum Ended {
+    ByCaller(HowEnded),
+    /// Its time was over. What it cost may still be said.
+    Unsettled(Permits),
+}
+
+#[derive(Debug)]
+struct Held {
+    /// Tells it from others of its name: later ones have higher numbers.
+    number: u64,
+    permits: Permits,
+    until: Instant,
+    /// What its caller has asked, if it has a name, and was told.
+    asked: Option<Id>,
+    answer: Box<[u8]>,
+}
+
+impl Held {
+    /// When something happens to it by itself: its time ends, or that of an estimate.
+    fn next(&self, now: Instant) -> Instant {
+        let due = self.permits.time_left().map(|left| now + left);
+        due.map_or(self.until, |due| due.min(self.until))
+    }
+}
+
+/// What came of putting something into the table.
+struct Put {
+    /// Nothing else happens before it does something by itself.
+    is_next: bool,
+    /// What its name stood for before, to be dropped once the lock is free.
+    _before: Option<(Ended, Instant)>,
+}
+
+impl Table {
+    /// Puts something by a name, which nothing has ended yet; what it is told by before is dropped with what comes back.
+    fn put(
+        &mut self,
+        name: Id,
+        permits: Permits,
+        now: Instant,
+        until: Instant,
+        answered: Option<(Id, Box<[u8]>)>,
+    ) -> Put {
+        let (asked, answer) = answered.unzip();
+        let number = self.next;
+        self.next += 1;
+        if permits.is_empty() {
+            self.remember_empty(name, number);
+        } else {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+        let held = Held {
+            number,
+            permits,
+            until,
+            asked,
+            answer: answer.unwrap_or_default(),
+        };
+        // A name that begins anew hasn't ended.
+        let before = self.ended.remove(&name);
+        let first = held.next(now);
+        let next = self.ends.peek();
+        let is_next = next.is_none_or(|Reverse((next, ..))| first < *next);
+        self.ends.push(Reverse((first, name, number)));
+        self.held.entry(name).or_default().push_back(held);
+        self.forget_old_ends(now);
+        Put {
+            is_next,
+            _before: before,
+        }
+    }
+
+    /// How many hold something.
+    fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// How many hold something, or have room to.
+    fn occupied(&self) -> usize {
+        self.count() + self.undecided.len() + self.reserved
+    }
+
+    /// Ends all whose time is over, and estimates whose time is. What is held without a name is returned, to be dropped once
+    /// the lock is free: that may ask a store.
+    fn end(&mut self, now: Instant) -> Vec<Permits> {
+        let mut ended = Vec::new();
+        while self.ends.peek().is_some_and(|Reverse((at, ..))| *at <= now) {
+            let Some(Reverse((_, name, number))) = self.ends.pop() else {
+                break;
+            };
+            let own = self.held.get_mut(&name);
+            let Some((place, held)) = own.and_then(|own| {
+                let place = own.binary_search_by_key(&number, |held| held.number).ok()?;
+                Some((place, own.get_mut(place)?))
+            }) else {
+                continue;
+            };
+            if held.until > now {
+                held.permits.expire();
+                // Nobody can settle late what has no name, so it needs no room any more.
+                let is_over = held.asked.is_none() && held.permits.is_over();
+                if !is_over {
+                    let next = held.next(now).max(now + Duration::from_millis(1));
+                    self.ends.push(Reverse((next, name, number)));
+                    continue;
+                }
+            }
+            let (is_named, until) = (held.asked.is_some(), held.until);
+            let Some(permits) = self.take_at(&name, place) else {
+                continue;
+            };
+            if is_named && !permits.is_empty() {
+                // Under the lock: whoever settles it at this moment finds it here or there.
+                let rest = permits.end_unsettled();
+                self.forget_ended(now);
+                self.note_ended(name, Ended::Unsettled(rest), until);
+            } else {
+                ended.push(permits);
+            }
+        }
+        ended
+    }
+
+    /// It is known for a while that something ended so at this time.
+    fn note_ended(&mut self, name: Id, how: Ended, at: Instant) {
+        self.forget_ended(at);
+        self.ended.insert(name, (how, at + REMEMBERED));
+        self.forgotten.push_back((at + REMEMBERED, name));
+    }
+
+    /// How a caller ended what it held by a name, if that isn't long ago.
+    fn how_ended(&self, name: &Id, now: Instant) -> Option<HowEnded> {
+        match self.ended.get(name)? {
+            (Ended::ByCaller(how), until) if *until > now => Some(*how),
+            _ => None,
+        }
+    }
+
+    /// What ended by itself and may still be settled.
+    fn take_unsettled(&mut self, name: &Id, now: Instant) -> Option<Permits> {
+        match self.ended.get(name)? {
+            (Ended::Unsettled(permits), until) if *until > now && !permits.is_empty() => {}
+            _ => return None,
+        }
+        match self.ended.remove(name)? {
+            (Ended::Unsettled(permits), _) => Some(permits),
+            _ => None,
+        }
+    }
+
+    /// Forgets how the oldest ended.
+    fn forget_ended(&mut self, now: Instant) {
+        let is_over = |table: &Self| {
+            let (until, _) = table.forgotten.front()?;
+            (*until <= now || table.forgotten.len() >= MOST_REMEMBERED).then_some(())
+        };
+        while is_over(self).is_some() {
+            let Some((until, name)) = self.forgotten.pop_front() else {
+                break;
+            };
+            // One that began and ended anew is known for longer.
+            if self.ended.get(&name).is_some_and(|(_, own)| *own == until) {
+                self.ended.remove(&name);
+            }
+        }
+    }
+
+    /// One that holds nothing is remembered for its answer; of too many of those the oldest is forgotten.
+    fn remember_empty(&mut self, name: Id, number: u64) {
+        if self.empty.len() >= MOST_REMEMBERED
+            && let Some((oldest, number)) = self.empty.pop_front()
+            && let Some(own) = self.held.get_mut(&oldest)
+        {
+            own.retain(|held| held.number != number);
+            if own.is_empty() {
+                self.held.remove(&oldest);
+            }
+        }
+        self.empty.push_back((name, number));
+    }
+
+    /// Whoever renews or gives back leaves a time behind: all of them are thrown out once they are many.
+    fn forget_old_ends(&mut self, now: Instant) {
+        if self.ends.len() <= (self.count() + self.empty.len()) * 4 + 64 {
+            return;
+        }
+        let all = self.held.iter().flat_map(|(name, own)| {
+            let next = |held: &Held| Reverse((held.next(now), *name, held.number));
+            own.iter().map(next)
+        });
+        self.ends = all.collect();
+    }
+
+    fn first(&self, name: &Id) -> Option<&Held> {
+        self.held.get(name)?.front()
+    }
+
+    fn take_first(&mut self, name: &Id) -> Option<Permits> {
+        self.take_at(name, 0)
+    }
+
+    fn take_at(&mut self, name: &Id, place: usize) -> Option<Permits> {
+        let own = self.held.get_mut(name)?;
+        let held = own.remove(place)?;
+        if held.permits.is_empty() {
+            self.empty.retain(|(_, number)| *number != held.number);
+        } else {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+        if own.is_empty() {
+            self.held.remove(name);
+        }
+        Some(held.permits)
     }
 }

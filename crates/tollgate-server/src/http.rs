@@ -1,5 +1,6 @@
 //! HTTP and JSON: for everything that speaks neither Envoy's protocol nor Redis'.
 
+mod admin;
 mod answer;
 mod body;
 mod check;
@@ -16,10 +17,7 @@ mod request;
 mod session;
 mod usage;
 
-pub(crate) use body::{Pairs, read};
-pub(crate) use request::Request;
-pub(crate) use session::{Door, Session, Wrong, bad, is_json};
-pub(crate) use usage::decoded;
+pub(crate) use session::Session;
 
 #[cfg(test)]
 mod tests {

@@ -1,10 +1,8 @@
 //! Where clients come in: an address of TCP or a UNIX socket, bound before anything is served.
 
-use std::fmt;
 use std::fs::{File, Permissions};
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -18,17 +16,11 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixSocket, UnixStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::address::{Address, Peer, Protocol};
 use crate::drain::{GRACE, Notice, Stage};
-use crate::measured::Protocol;
+use crate::places::{Begins, Open, Place};
 use crate::protocol_errors::{ErrorKind, ProtocolErrors};
 use crate::tls::Handshake;
-
-mod address;
-mod places;
-
-pub use address::{Address, AddressError};
-use places::Network;
-pub(crate) use places::{Open, Place, Shared};
 
 /// As many as wait to be taken, as for TCP.
 const BACKLOG: u32 = 1_024;
@@ -58,19 +50,6 @@ pub(crate) enum Client {
     Unix(UnixStream),
 }
 
-/// Who a client is, as far as the system tells: nothing that the client says itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Peer {
-    Tcp(SocketAddr),
-    /// By the user and the process that have connected.
-    Unix {
-        user: u32,
-        process: Option<i32>,
-    },
-    /// It has left before anybody asked.
-    Gone,
-}
-
 impl Client {
     pub(crate) fn peer(&self) -> Peer {
         let peer = match self {
@@ -81,14 +60,6 @@ impl Client {
             }),
         };
         peer.unwrap_or(Peer::Gone)
-    }
-
-    /// Where it comes from, if that may be one of many.
-    fn network(&self) -> Option<Network> {
-        match self.peer() {
-            Peer::Tcp(address) => Some(Network::of(address.ip())),
-            Peer::Unix { .. } | Peer::Gone => None,
-        }
     }
 }
 
@@ -119,6 +90,13 @@ impl Listener {
         match self {
             Self::Tcp(listener, _) => listener.local_addr().map(Address::Tcp),
             Self::Unix(_, Socket { path, mode, .. }) => Ok(Address::Unix(path.clone(), *mode)),
+        }
+    }
+
+    pub(crate) const fn begins(&self) -> Begins {
+        match self {
+            Self::Tcp(_, Some(_)) => Begins::WithHandshake,
+            Self::Tcp(_, None) | Self::Unix(..) => Begins::Immediately,
         }
     }
 
@@ -250,7 +228,7 @@ where
         let accepted = accepted.await;
         while served.try_join_next().is_some() {}
         match accepted {
-            Some(Ok(client)) => match open.enter(client.network()) {
+            Some(Ok(client)) => match open.enter(client.peer().network()) {
                 Some(place) if !spare.is_out() => drop(served.spawn(serve(client, place))),
                 Some(_) => {
                     refused(client.peer(), "no file descriptor is left");
@@ -274,7 +252,7 @@ where
     }
     // Who is connected already was promised an answer: the system would reset them.
     while let Ok(client) = listener.accept_now()
-        && let Some(place) = open.enter(client.network())
+        && let Some(place) = open.enter(client.peer().network())
     {
         served.spawn(serve(client, place));
     }
@@ -326,19 +304,5 @@ async fn send_away(client: Client, full: &'static [u8]) {
         // Whoever speaks TLS would understand nothing.
         Client::Tls(..) => {}
         Client::Unix(mut stream) => drop(timeout(wait, stream.write_all(full)).await),
-    }
-}
-
-impl fmt::Display for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => address.fmt(f),
-            Self::Unix {
-                user,
-                process: Some(process),
-            } => write!(f, "uid {user} pid {process}"),
-            Self::Unix { user, .. } => write!(f, "uid {user}"),
-            Self::Gone => f.write_str("unknown"),
-        }
     }
 }

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::address::{Address, Peer, Protocol};
 use crate::connection::{self, Patience, Speaks};
-use crate::descriptors::Descriptors;
+use crate::decider::Store;
 use crate::drain::{Closing, Group};
-use crate::listen::{Address, Client, Listener, Open, Peer, Place, Shared, Taking, take};
+use crate::listen::{Client, Listener, Taking, take};
 use crate::log::Level;
-use crate::measured::Protocol;
+use crate::places::{Descriptors, Open, Place, Shared};
 use crate::protocol_errors::ErrorSource;
-use crate::service::{Service, Store};
+use crate::service::Service;
 use crate::settings::{Addresses, Settings};
 use crate::start_error::StartError;
-use crate::tls::{Certificates, Handshake, TlsOn};
+use crate::tls::{Certificates, Handshake};
 use crate::{http, resp, rls};
 
 /// What a client is told that is one too many.
@@ -36,13 +37,13 @@ impl Listeners {
         certificates: Option<&Arc<Certificates>>,
     ) -> Result<Self, StartError> {
         let time = settings.bounds.request_time;
-        let tls = |on| certificates.and_then(|own| own.on(on, (time, &settings.log)));
+        let tls = |on| certificates.and_then(|own| own.on(on, time, &settings.log));
         Ok(Self {
-            http: bind("HTTP", &settings.http, tls(TlsOn::Http)).await?,
-            grpc: bind("gRPC", &settings.grpc, tls(TlsOn::Grpc)).await?,
-            resp: bind("RESP", &settings.resp, tls(TlsOn::Resp)).await?,
-            admin: bind("admin", &settings.admin, tls(TlsOn::Admin)).await?,
-            metrics: bind("metrics", &settings.metrics, tls(TlsOn::Metrics)).await?,
+            http: bind("HTTP", &settings.http, tls(Protocol::Http)).await?,
+            grpc: bind("gRPC", &settings.grpc, tls(Protocol::Grpc)).await?,
+            resp: bind("RESP", &settings.resp, tls(Protocol::Resp)).await?,
+            admin: bind("admin", &settings.admin, tls(Protocol::Admin)).await?,
+            metrics: bind("metrics", &settings.metrics, tls(Protocol::Metrics)).await?,
         })
     }
 
@@ -65,78 +66,60 @@ impl Listeners {
         service: &Arc<Service<B>>,
         descriptors: Descriptors,
     ) -> (Group, Group) {
+        use Protocol::{Admin, Grpc, Http, Metrics, Resp};
         let public = Room {
             shared: Shared::new(descriptors.for_clients()),
-            most: service.bounds.connections,
+            most: service.decider.bounds.connections,
         };
         let private = Room {
             shared: Shared::new(usize::MAX),
             most: descriptors.for_operators(),
         };
-        Self::warn(service, descriptors);
+        warn_of_few(service, descriptors);
         let mut clients = Group::new(service.closing.clone());
         let mut operators = Group::new(Closing::default());
         let ids = AtomicU64::new(1);
-        let full = (Protocol::Resp, RESP_FULL, &public);
-        serve_bytes(
-            &mut clients,
-            self.resp,
+        let resp = move |service, peer, errors| {
+            resp::Session::new(service, ids.fetch_add(1, Ordering::Relaxed), peer, errors)
+        };
+        let http = |protocol| {
+            move |service, peer, errors| http::Session::new(service, protocol, peer, errors)
+        };
+        let on = |protocol, room| On {
+            protocol,
+            room,
             service,
-            full,
-            move |service, peer, errors| {
-                resp::Session::new(service, ids.fetch_add(1, Ordering::Relaxed), (peer, errors))
-            },
-        );
-        let full = (Protocol::Http, HTTP_FULL, &public);
-        serve_bytes(
-            &mut clients,
-            self.http,
-            service,
-            full,
-            |service, peer, errors| http::Session::new(service, http::Door::Public, (peer, errors)),
-        );
-        serve_grpc(&mut clients, self.grpc, service, &public);
-        let full = (Protocol::Admin, HTTP_FULL, &private);
+        };
+        serve_bytes(&mut clients, self.resp, &on(Resp, &public), resp);
+        serve_bytes(&mut clients, self.http, &on(Http, &public), http(Http));
+        serve_grpc(&mut clients, self.grpc, &on(Grpc, &public));
         serve_bytes(
             &mut operators,
             self.admin,
-            service,
-            full,
-            |service, peer, errors| {
-                http::Session::new(service, http::Door::Admin(peer), (peer, errors))
-            },
+            &on(Admin, &private),
+            http(Admin),
         );
-        let full = (Protocol::Metrics, HTTP_FULL, &private);
-        serve_bytes(
-            &mut operators,
-            self.metrics,
-            service,
-            full,
-            |service, peer, errors| {
-                http::Session::new(service, http::Door::Metrics, (peer, errors))
-            },
-        );
+        let metrics = on(Metrics, &private);
+        serve_bytes(&mut operators, self.metrics, &metrics, http(Metrics));
         (clients, operators)
     }
 }
 
-impl Listeners {
-    /// Says so if not even one listener may have as many connections as the settings allow: they share what there is.
-    fn warn<B: Store>(service: &Service<B>, descriptors: Descriptors) {
-        let wanted = service.bounds.connections;
-        let granted = descriptors.for_clients();
-        if wanted > granted {
-            service.log.say(
-                Level::Warn,
-                "fewer file descriptors than --max-connections needs: raise the limit (LimitNOFILE, ulimit -n), or lower --max-connections",
-                &[
-                    ("descriptors", &descriptors.limit),
-                    ("reserved", &descriptors.reserve()),
-                    ("for_clients", &granted),
-                    ("wanted", &wanted),
-                ],
-            );
-        }
+/// Says so if not even one listener may have as many connections as the settings allow: they share what there is.
+fn warn_of_few<B: Store>(service: &Service<B>, descriptors: Descriptors) {
+    let wanted = service.decider.bounds.connections;
+    let granted = descriptors.for_clients();
+    if wanted > granted {
+        service.monitor.log.say(
+            Level::Warn,
+            "fewer file descriptors than --max-connections needs: raise the limit (LimitNOFILE, ulimit -n), or lower --max-connections",
+            &[
+                ("descriptors", &descriptors.limit),
+                ("reserved", &descriptors.reserve()),
+                ("for_clients", &granted),
+                ("wanted", &wanted),
+            ],
+        );
     }
 }
 
@@ -145,6 +128,34 @@ struct Room {
     /// With others together.
     shared: Arc<Shared>,
     most: usize,
+}
+
+/// Which listener serves clients of a service.
+struct On<'a, B: Store> {
+    protocol: Protocol,
+    room: &'a Room,
+    service: &'a Arc<Service<B>>,
+}
+
+impl<B: Store> On<'_, B> {
+    /// What the listener needs to take clients, whose connections are counted from now on.
+    fn taking(&self, listener: &Listener, closing: &Closing) -> Taking {
+        let monitor = &self.service.monitor;
+        let most = self.room.most.min(self.service.decider.bounds.connections);
+        let open = Open::new(most, &self.room.shared, listener.begins());
+        monitor.measured.listens(self.protocol, &open);
+        Taking {
+            open,
+            full: match self.protocol {
+                Protocol::Grpc => b"",
+                Protocol::Resp => RESP_FULL,
+                _ => HTTP_FULL,
+            },
+            notice: closing.notice(),
+            protocol: self.protocol,
+            errors: Arc::clone(&monitor.errors),
+        }
+    }
 }
 
 async fn bind(
@@ -164,32 +175,21 @@ async fn bind(
 fn serve_bytes<B: Store, P: Speaks + 'static>(
     group: &mut Group,
     listener: Option<Listener>,
-    service: &Arc<Service<B>>,
-    (protocol, full, room): (Protocol, &'static [u8], &Room),
+    on: &On<'_, B>,
     session: impl Fn(Arc<Service<B>>, Peer, ErrorSource) -> P + Send + 'static,
 ) {
     let Some(listener) = listener else { return };
-    let open = Open::new(
-        room.most.min(service.bounds.connections),
-        &room.shared,
-        &listener,
-    );
-    service.measured.listens(protocol, &open);
-    let (service, closing) = (Arc::clone(service), group.closing().clone());
-    let taking = Taking {
-        open: Arc::clone(&open),
-        full,
-        notice: closing.notice(),
-        protocol,
-        errors: Arc::clone(&service.errors),
-    };
+    let (service, closing, protocol) = (Arc::clone(on.service), group.closing(), on.protocol);
+    let taking = on.taking(&listener, &closing);
+    let open = Arc::clone(&taking.open);
     let serve = move |client: Client, place: Place| {
         let (peer, notice) = (client.peer(), closing.notice());
-        let errors = service.errors.source(protocol, peer);
+        let errors = service.monitor.errors.source(protocol, peer);
         let session = session(Arc::clone(&service), peer, errors);
+        let bounds = &service.decider.bounds;
         let patience = Patience {
-            idle: service.bounds.idle_time,
-            request: service.bounds.request_time,
+            idle: bounds.idle_time,
+            request: bounds.request_time,
         };
         async move {
             let mut place = place;
@@ -214,41 +214,27 @@ fn serve_bytes<B: Store, P: Speaks + 'static>(
     group.spawn(open, take(listener, taking, serve));
 }
 
-fn serve_grpc<B: Store>(
-    group: &mut Group,
-    listener: Option<Listener>,
-    service: &Arc<Service<B>>,
-    room: &Room,
-) {
+fn serve_grpc<B: Store>(group: &mut Group, listener: Option<Listener>, on: &On<'_, B>) {
     let Some(listener) = listener else { return };
-    let open = Open::new(
-        room.most.min(service.bounds.connections),
-        &room.shared,
-        &listener,
-    );
-    service.measured.listens(Protocol::Grpc, &open);
-    let (service, closing) = (Arc::clone(service), group.closing().clone());
-    let taking = Taking {
-        open: Arc::clone(&open),
-        full: b"",
-        notice: closing.notice(),
-        protocol: Protocol::Grpc,
-        errors: Arc::clone(&service.errors),
-    };
+    let (service, closing) = (Arc::clone(on.service), group.closing());
+    let taking = on.taking(&listener, &closing);
+    let open = Arc::clone(&taking.open);
+    let waiting = Arc::<rls::Waiting>::default();
     let serve = move |client: Client, place: Place| {
-        let (service, notice) = (Arc::clone(&service), closing.notice());
-        let errors = service.errors.source(Protocol::Grpc, client.peer());
+        let (service, waiting) = (Arc::clone(&service), Arc::clone(&waiting));
+        let notice = closing.notice();
+        let errors = service.monitor.errors.source(Protocol::Grpc, client.peer());
         async move {
             let mut place = place;
             let _ = match client {
-                Client::Tcp(stream) => rls::serve(stream, service, errors, notice).await,
+                Client::Tcp(stream) => rls::serve(stream, service, waiting, errors, notice).await,
                 Client::Tls(stream, tls) => {
                     tls.then(stream, &mut place, |stream| {
-                        rls::serve(stream, service, errors, notice)
+                        rls::serve(stream, service, waiting, errors, notice)
                     })
                     .await
                 }
-                Client::Unix(stream) => rls::serve(stream, service, errors, notice).await,
+                Client::Unix(stream) => rls::serve(stream, service, waiting, errors, notice).await,
             };
         }
     };

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde::Serializer as _;
+use serde_json::Serializer;
 use tollgate::clock::{Clock, Wall};
-use tollgate_http::json;
 
 mod queue;
 
@@ -183,6 +184,16 @@ fn time() -> impl Display {
     time.strftime("%Y-%m-%dT%H:%M:%S.%3fZ")
 }
 
+/// A time of the wall clock, as everybody writes it.
+pub(crate) fn date(at: tollgate::Timestamp) -> String {
+    utc(i64::try_from(at.as_nanos() / 1_000_000_000).unwrap_or(i64::MAX))
+}
+
+/// A time in seconds since 1970, as logs and answers write it.
+pub(crate) fn utc(seconds: i64) -> String {
+    Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
+}
+
 fn text(level: Level, event: &str, fields: &[(&str, &dyn Display)]) -> Vec<u8> {
     let mut line = format!("{} {level}: {event}", time());
     for (name, value) in fields {
@@ -196,19 +207,17 @@ fn text(level: Level, event: &str, fields: &[(&str, &dyn Display)]) -> Vec<u8> {
 }
 
 fn object(level: Level, event: &str, fields: &[(&str, &dyn Display)]) -> Vec<u8> {
-    let mut line = b"{\"time\":".to_vec();
-    json::string(&mut line, &time().to_string());
-    line.extend(b",\"level\":");
-    json::string(&mut line, &level.to_string());
-    line.extend(b",\"event\":");
-    json::string(&mut line, event);
-    for (name, value) in fields {
-        line.push(b',');
-        json::string(&mut line, name);
-        line.push(b':');
-        json::string(&mut line, &format!("{value:#}"));
-    }
-    line.extend(b"}\n");
+    let known = [
+        ("time", time().to_string()),
+        ("level", level.to_string()),
+        ("event", event.to_owned()),
+    ];
+    let fields = fields.iter();
+    let fields = fields.map(|(name, value)| (*name, format!("{value:#}")));
+    let mut line = Vec::new();
+    // Nothing fails to be written to bytes.
+    let _ = Serializer::new(&mut line).collect_map(known.into_iter().chain(fields));
+    line.push(b'\n');
     line
 }
 

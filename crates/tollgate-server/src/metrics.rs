@@ -9,18 +9,15 @@ use std::sync::Arc;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tollgate_engine::Engine;
-use tollgate_engine::backend::{LimitKind, TableStats};
+use tollgate_engine::backend::LimitKind;
 use tollgate_engine::engine::{AdaptiveState, LimiterSort};
 use tollgate_engine::orders::{Effect, Order};
-use tollgate_engine::tally::{Requests, Tally, limiter_name};
-use tollgate_redis::RedisStats;
+use tollgate_engine::tally::{Histogram, Tally, limiter_name};
 
-use crate::health::Concern;
-use crate::measured::Protocol;
-use crate::protocol_errors::{ErrorKind, ProtocolErrors};
-use crate::reload::Reloads;
-use crate::service::{Service, Store};
-use crate::state::StateTold;
+use crate::cells::Cells;
+use crate::decider::{BackendStats, Store};
+use crate::service::Service;
+use crate::store_events::StoreSight;
 
 mod classic;
 mod collect;
@@ -61,20 +58,6 @@ impl Form {
     }
 }
 
-/// What a backend tells of itself.
-#[derive(Debug, Default)]
-pub(crate) struct Kept {
-    /// Where the limits are counted.
-    pub(crate) backend: &'static str,
-    pub(crate) tables: Vec<TableStats>,
-    /// Slots that are held now.
-    pub(crate) in_flight: u64,
-    /// All at nothing without a store.
-    pub(crate) store: RedisStats,
-    /// Whether requests are decided without the store that there is.
-    pub(crate) is_without_store: bool,
-}
-
 /// What one limiter allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Allows {
@@ -89,35 +72,8 @@ struct Allows {
     never_finds_its_key: Option<bool>,
 }
 
-/// All values at one time.
-#[derive(Debug)]
-struct Scrape {
-    tallies: Vec<Tally>,
-    requests: Requests,
-    allows: BTreeMap<Arc<str>, Allows>,
-    kept: Kept,
-    waits: Times,
-    waiters: usize,
-    held: usize,
-    times_full: u64,
-    times: Vec<(Protocol, Times)>,
-    connections: Vec<(Protocol, usize)>,
-    resets: u64,
-    errors: Vec<(Protocol, ErrorKind, u64)>,
-    guesses: Vec<(Protocol, u64)>,
-    reloads: Reloads,
-    state: StateTold,
-    concerns: Vec<Concern>,
-    /// What operators have ordered, and is in force, by kind.
-    overrides: Vec<(&'static str, u64)>,
-    certificate_not_after: Option<i64>,
-    undecided: [(&'static str, u64); 2],
-    unknown_domains: u64,
-    log_dropped: u64,
-    since: f64,
-    /// Tells the policy in force from others.
-    policy: String,
-}
+/// What is read of a service when somebody asks.
+pub(super) struct Scrape<B: Store>(Arc<Service<B>>);
 
 /// How long things took.
 #[derive(Debug, Default)]
@@ -129,9 +85,9 @@ struct Times {
 }
 
 /// All metrics of a service, as text. It looks at all keys, so it is for a thread that serves nobody.
-pub(crate) fn render<B: Store>(service: &Service<B>, form: Form) -> String {
+pub(crate) fn render<B: Store>(service: Arc<Service<B>>, form: Form) -> String {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Scrape::of(service)));
+    registry.register_collector(Box::new(Scrape(service)));
     let mut text = String::new();
     // Writing to a text doesn't fail.
     let _ = encode(&mut text, &registry);
@@ -141,44 +97,22 @@ pub(crate) fn render<B: Store>(service: &Service<B>, form: Form) -> String {
     }
 }
 
-impl Scrape {
-    fn of<B: Store>(service: &Service<B>) -> Self {
-        let (engine, measured) = (&service.engine, &service.measured);
-        let tallies = engine.tallies();
-        let times = measured.times();
-        let concerns = service.health.concerns().into_iter();
-        Self {
-            allows: allows(engine, &tallies),
-            requests: engine.requests(),
-            tallies,
-            kept: B::kept(service),
-            waits: engine.waits().map(Times::of).unwrap_or_default(),
-            waiters: engine.waiting(),
-            held: service.holds.count(),
-            times_full: service.holds.times_full(),
-            times: times.map(|(by, times)| (by, Times::of(times))).collect(),
-            connections: Protocol::ALL
-                .map(|one| (one, measured.connections(one)))
-                .to_vec(),
-            resets: measured.resets(),
-            errors: errors(&service.errors),
-            guesses: service.guesses.counts().collect(),
-            reloads: service.reloader.counts(),
-            state: service.state.told().unwrap_or_default(),
-            concerns: concerns.map(|(concern, _)| concern).collect(),
-            overrides: overrides(engine),
-            certificate_not_after: service.renewed.certificate_not_after(),
-            undecided: service.measured.undecided(),
-            unknown_domains: service.measured.unknown_domains(),
-            log_dropped: service.log.dropped(),
-            since: seconds(measured.since.as_nanos()),
-            policy: format!("{:016x}", engine.policy().fingerprint()),
-        }
+/// What the backend tells, with the keys of `CL.THROTTLE`.
+fn backend_stats<B: Store>(service: &Service<B>) -> BackendStats {
+    let engine = &service.decider.engine;
+    let mut stats = engine.backend().backend_stats();
+    stats.tables.push(service.decider.cells.table());
+    // Who asked the store while no request was decided knows better.
+    match service.monitor.store_probes.at(engine.requests()) {
+        StoreSight::Answers => stats.is_without_store = false,
+        StoreSight::Missing => stats.is_without_store = true,
+        StoreSight::AskRequests => {}
     }
+    stats
 }
 
 impl Times {
-    fn of(histogram: &tollgate_engine::tally::Histogram) -> Self {
+    fn of(histogram: &Histogram) -> Self {
         let counts = histogram.counts();
         let ends = histogram.up_to().iter().map(|nanos| seconds(*nanos));
         let ends = ends.chain([f64::INFINITY]);
@@ -191,23 +125,13 @@ impl Times {
 }
 
 /// How many orders of each kind are in force.
-fn overrides<B: Store>(engine: &Engine<B>) -> Vec<(&'static str, u64)> {
+fn overrides<B: Store>(engine: &Engine<B>) -> [(&'static str, u64); 3] {
     let orders = engine.orders();
     let in_force = |kind: &str| {
         let is_own = |order: &&Order| order.act.name() == kind && order.effect == Effect::InForce;
         orders.iter().filter(is_own).count() as u64
     };
-    ["block", "bypass", "override"]
-        .map(|kind| (kind, in_force(kind)))
-        .to_vec()
-}
-
-fn errors(all: &ProtocolErrors) -> Vec<(Protocol, ErrorKind, u64)> {
-    let each = |protocol| {
-        let kinds = ErrorKind::ALL.into_iter();
-        kinds.map(move |kind| (protocol, kind, all.count(protocol, kind)))
-    };
-    Protocol::ALL.into_iter().flat_map(each).collect()
+    ["block", "bypass", "override"].map(|kind| (kind, in_force(kind)))
 }
 
 /// What each limiter allows that is counted by name. Several of one name are told as one: the strictest.

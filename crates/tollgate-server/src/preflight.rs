@@ -11,9 +11,9 @@ use std::path::Path;
 
 use tokio::net::{TcpSocket, UnixStream};
 
-use crate::admin::Admin;
-use crate::descriptors::Descriptors;
-use crate::listen::Address;
+use crate::address::Address;
+use crate::credentials::check_admin;
+use crate::places::Descriptors;
 use crate::settings::Settings;
 use crate::start_error::StartError;
 use crate::tls::{Certificates, Ending, Tls};
@@ -49,10 +49,10 @@ impl Found {
 /// Why a service wouldn't start with them, or why no client would take them.
 ///
 /// ```
-/// use tollgate_server::{Tls, TlsOn, preflight};
+/// use tollgate_server::{Protocol, Tls, preflight};
 ///
 /// let (certificate, key) = ("no/such.pem".into(), "no/such.key".into());
-/// let tls = Tls { certificate, key, client_authority: None, revoked: None, on: TlsOn::ALL.to_vec() };
+/// let tls = Tls { certificate, key, client_authority: None, revoked: None, on: Protocol::ALL.to_vec() };
 /// assert!(preflight::certificates(tls).unwrap_err().contains("no/such.pem"));
 /// ```
 pub fn certificates(tls: Tls) -> Result<Found, String> {
@@ -89,7 +89,7 @@ pub fn certificates(tls: Tls) -> Result<Found, String> {
 /// # Ok::<(), tollgate_server::AddressError>(())
 /// ```
 pub fn operators(settings: &Settings) -> Result<(), StartError> {
-    Admin::check(settings)
+    check_admin(settings)
 }
 
 /// Whether a service could listen on an address now. Those in `taken` are of its other listeners.

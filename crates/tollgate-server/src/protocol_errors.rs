@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate::clock::{Clock, Monotonic};
 
-use crate::listen::Peer;
+use crate::address::{Peer, Protocol};
 use crate::log::{Level, Log};
-use crate::measured::Protocol;
 
 /// The time between two lines of one kind, in nanoseconds.
 const BETWEEN: u64 = 10_000_000_000;
@@ -105,6 +104,17 @@ impl ProtocolErrors {
 }
 
 impl ErrorSource {
+    /// Counts a request that can't be read: it is malformed, or more than is taken.
+    #[cold]
+    pub(crate) fn unreadable(&self, is_too_large: bool, detail: &dyn Display) {
+        let kind = if is_too_large {
+            ErrorKind::TooLarge
+        } else {
+            ErrorKind::Malformed
+        };
+        self.record(kind, detail);
+    }
+
     /// Counts an error, and writes a line unless there was one a moment ago.
     #[cold]
     pub(crate) fn record(&self, kind: ErrorKind, detail: &dyn Display) {
@@ -126,7 +136,7 @@ impl ErrorSource {
             Level::Warn,
             "protocol error",
             &[
-                ("listener", &self.protocol.name()),
+                ("listener", &self.protocol),
                 ("kind", &kind.name()),
                 ("peer", &self.peer),
                 ("detail", detail),

@@ -12,11 +12,10 @@ use std::time::Duration;
 use tollgate_engine::diff::Diff;
 use tollgate_engine::source::fingerprint;
 use tollgate_engine::watch::{FileWatch, POLL_EVERY, read_settled};
-use tollgate_engine::{Checked, Policy, Rejected};
+use tollgate_engine::{Checked, Policy, PolicyError, Rejected};
 
-use crate::health::Concern;
-use crate::log::Level;
-use crate::operate::Operated;
+use crate::health::{Concern, Health};
+use crate::log::{Level, Log};
 
 /// Whether the policy's file is looked after while it is in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,9 +27,25 @@ pub enum Watch {
     Off,
 }
 
+/// What has a policy in force, whatever keeps its counts: for signals, watchers and operators, who change it.
+pub(crate) trait Reloadable: Send + Sync {
+    /// Puts another policy in force, a part of it if several share its limits.
+    fn put_in_force(&self, policy: Policy) -> Result<(), PolicyError>;
+
+    /// The policy in force: of several that share its limits, this one's part.
+    fn policy(&self) -> Arc<Policy>;
+
+    /// The policy in force, as it was given: all of it, if several share its limits.
+    fn whole_policy(&self) -> Arc<Policy>;
+
+    fn reloader(&self) -> &Reloader;
+}
+
 /// Where the policy comes from, and what came of reading it again.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Reloader {
+    log: Log,
+    health: Health,
     /// None if no file has it.
     path: Option<PathBuf>,
     /// What was read last. It is locked while somebody reads, so that what was read last is in force.
@@ -41,7 +56,7 @@ pub(crate) struct Reloader {
 }
 
 /// How often what came of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Reloads {
     /// Another policy was put in force.
     pub(crate) ok: u64,
@@ -52,10 +67,15 @@ pub(crate) struct Reloads {
 }
 
 impl Reloader {
-    pub(crate) fn new(path: Option<PathBuf>) -> Self {
+    pub(crate) fn new(path: Option<PathBuf>, log: Log, health: Health) -> Self {
         Self {
+            log,
+            health,
             path,
-            ..Self::default()
+            last: Mutex::default(),
+            ok: AtomicU64::new(0),
+            rejected: AtomicU64::new(0),
+            unchanged: AtomicU64::new(0),
         }
     }
 
@@ -73,7 +93,7 @@ impl Reloader {
     ///
     /// # Errors
     /// Why the file can't be put in force, as far as that is known before it is.
-    pub(crate) fn preview(&self, service: &dyn Operated) -> Result<Diff, String> {
+    pub(crate) fn preview(&self, service: &dyn Reloadable) -> Result<Diff, String> {
         let read = self.read()?.map_err(|rejected| rejected.in_one_line())?;
         Ok(Diff::between(&service.whole_policy(), &read.policy))
     }
@@ -82,11 +102,11 @@ impl Reloader {
     ///
     /// # Errors
     /// Why the policy before stays in force.
-    pub(crate) fn reload(&self, service: &dyn Operated, from: &str) -> Result<Diff, String> {
+    pub(crate) fn reload(&self, service: &dyn Reloadable, from: &str) -> Result<Diff, String> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let read = self.read().inspect_err(|why| {
-            let said: Said<'_> = [("from", &from), ("why", why)];
-            service.log().say(Level::Warn, "nothing to reload", &said);
+            let fields: [(&str, &dyn Display); 2] = [("from", &from), ("why", why)];
+            self.log.say(Level::Warn, "nothing to reload", &fields);
         })?;
         *last = Some(fingerprint(&read));
         self.follow(service, from, read)
@@ -96,11 +116,11 @@ impl Reloader {
     ///
     /// # Errors
     /// The system has no thread for it.
-    pub(crate) fn watch(service: &Arc<dyn Operated>) -> std::io::Result<Option<FileWatch>> {
+    pub(crate) fn watch(service: &Arc<dyn Reloadable>) -> std::io::Result<Option<FileWatch>> {
         let Some(root) = service.reloader().path.clone() else {
             return Ok(None);
         };
-        let (own, log) = (Arc::downgrade(service), service.log().clone());
+        let (own, log) = (Arc::downgrade(service), service.reloader().log.clone());
         let first = vec![root.clone()];
         let read = move |polled: Option<&str>| {
             if let Some(why) = polled {
@@ -124,7 +144,7 @@ impl Reloader {
     }
 
     /// Puts the file in force if it says something else than when it was read last; which files that are.
-    fn look(&self, service: &dyn Operated) -> Result<Vec<PathBuf>, Starved> {
+    fn look(&self, service: &dyn Reloadable) -> Result<Vec<PathBuf>, Starved> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(path) = &self.path else {
             return Ok(Vec::new());
@@ -162,7 +182,7 @@ impl Reloader {
     /// Puts a policy in force, and says what came of it.
     fn follow(
         &self,
-        service: &dyn Operated,
+        service: &dyn Reloadable,
         from: &str,
         read: Result<Checked, Rejected>,
     ) -> Result<Diff, String> {
@@ -177,27 +197,27 @@ impl Reloader {
         match &put {
             Ok((diff, _)) if diff.is_empty() => {
                 self.unchanged.fetch_add(1, Ordering::Relaxed);
-                service.health().settle(Concern::Reload);
-                let said: [(&str, &dyn Display); 1] = [("from", &from)];
-                service.log().say(Level::Info, "policy unchanged", &said);
+                self.health.settle(Concern::Reload);
+                self.log
+                    .say(Level::Info, "policy unchanged", &[("from", &from)]);
             }
             Ok((diff, warnings)) => {
                 self.ok.fetch_add(1, Ordering::Relaxed);
-                service.health().settle(Concern::Reload);
+                self.health.settle(Concern::Reload);
                 let summary = diff.summary();
                 let said: [(&str, &dyn Display); 3] = [
                     ("from", &from),
                     ("changes", &summary),
                     ("warnings", warnings),
                 ];
-                service.log().say(Level::Info, "policy reloaded", &said);
+                self.log.say(Level::Info, "policy reloaded", &said);
             }
             Err(why) => {
                 self.rejected.fetch_add(1, Ordering::Relaxed);
-                service.health().raise(Concern::Reload, why.as_str());
+                self.health.raise(Concern::Reload, why.as_str());
                 let event = "policy not reloaded, the one before stays in force";
-                let said: Said<'_> = [("from", &from), ("why", why)];
-                service.log().say(Level::Error, event, &said);
+                self.log
+                    .say(Level::Error, event, &[("from", &from), ("why", why)]);
             }
         }
         put.map(|(diff, _)| diff)
@@ -217,5 +237,3 @@ struct Starved;
 
 /// How long until it is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
-
-type Said<'a> = [(&'a str, &'a dyn Display); 2];

@@ -1,18 +1,16 @@
 //! Certificates and secrets that change while the service runs: their files are read again every few seconds, and when
 //! somebody says so. What can't be used is told, and what was in force before goes on.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_blocking;
 
-use crate::admin::AdminToken;
 use crate::health::{Concern, Health};
 use crate::log::{Level, Log};
+use crate::operators::AdminToken;
 use crate::secret::{self, Secret};
-use crate::service::{Service, Store};
 use crate::settings::Settings;
 use crate::tls::{Certificates, Ending};
 
@@ -21,17 +19,21 @@ use crate::tls::{Certificates, Ending};
 const EACH: Duration = Duration::from_secs(5);
 
 /// What is kept in files, and read again.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Renewed {
+    log: Log,
+    health: Health,
     certificates: Option<Arc<Certificates>>,
     secrets: Vec<(&'static str, Secret)>,
-    /// What was said last of each concern: nothing is said twice.
-    told: Mutex<BTreeMap<Concern, String>>,
 }
 
 impl Renewed {
     /// All that these settings name.
-    pub(crate) fn of(settings: &Settings, certificates: Option<Arc<Certificates>>) -> Self {
+    pub(crate) fn of(
+        settings: &Settings,
+        certificates: Option<Arc<Certificates>>,
+        health: Health,
+    ) -> Self {
         let operators = match &settings.admin_token {
             AdminToken::Given(secret) => Some(secret.clone()),
             // What this process has made nobody else changes.
@@ -46,9 +48,10 @@ impl Renewed {
         ];
         let some = |(flag, secret): (_, &Option<Secret>)| Some((flag, secret.clone()?));
         Self {
+            log: settings.log.clone(),
+            health,
             certificates,
             secrets: secrets.into_iter().filter_map(some).collect(),
-            told: Mutex::default(),
         }
     }
 
@@ -58,33 +61,34 @@ impl Renewed {
     }
 
     /// Says once which files everybody may read.
-    pub(crate) fn begin(&self, log: &Log, health: &Health) {
+    pub(crate) fn begin(&self) {
         let keys = self.certificates.iter().map(|own| own.key().as_path());
         let files = self.secrets.iter().map(|(_, secret)| secret.file());
         for open in keys.chain(files).filter_map(secret::is_open) {
-            log.say(Level::Warn, &open, &[]);
+            self.log.say(Level::Warn, &open, &[]);
         }
         // Nothing has changed yet, and what should be known of it is said.
-        let _ = self.renew(log, health);
+        let _ = self.renew();
     }
 
     /// Reads all files again.
     ///
     /// # Errors
     /// What can't be used; all else is in force.
-    pub(crate) fn renew(&self, log: &Log, health: &Health) -> Result<(), String> {
+    pub(crate) fn renew(&self) -> Result<(), String> {
         let mut wrong = Vec::new();
         if let Some(certificates) = &self.certificates {
             let renewed = certificates.renew();
             if renewed == Ok(true) {
                 let until = certificates.not_after_shown();
-                log.say(Level::Info, "certificates reloaded", &[("until", &until)]);
+                self.log
+                    .say(Level::Info, "certificates reloaded", &[("until", &until)]);
             }
             let why = renewed.err().map(|why| format!("{why}; those before stay"));
             let concern = Concern::Certificate;
             match (why, certificates.ending()) {
                 (Some(why), _) => {
-                    self.raise(concern, Level::Error, &why, (log, health));
+                    self.raise(concern, Level::Error, &why);
                     wrong.push(why);
                 }
                 (None, Some(ending)) => {
@@ -92,11 +96,11 @@ impl Renewed {
                         Ending::Expired(_) => Level::Error,
                         _ => Level::Warn,
                     };
-                    self.raise(concern, level, &ending.to_string(), (log, health));
+                    self.raise(concern, level, &ending.to_string());
                 }
                 (None, None) => {
                     // What ended it is told already: other files are in force.
-                    self.settle(concern, health);
+                    self.health.settle(concern);
                 }
             }
         }
@@ -104,17 +108,19 @@ impl Renewed {
         for (flag, secret) in &self.secrets {
             match secret.renew() {
                 Ok(false) => {}
-                Ok(true) => log.say(Level::Info, "secret reloaded", &[("flag", flag)]),
+                Ok(true) => self
+                    .log
+                    .say(Level::Info, "secret reloaded", &[("flag", flag)]),
                 Err(why) => whys.push(format!("--{flag} {why}; what it was before stays")),
             }
         }
         if whys.is_empty() {
-            if self.settle(Concern::Secret, health) {
-                log.say(Level::Info, "secrets can be read again", &[]);
+            if self.health.settle(Concern::Secret) {
+                self.log.say(Level::Info, "secrets can be read again", &[]);
             }
         } else {
             let why = whys.join("; ");
-            self.raise(Concern::Secret, Level::Error, &why, (log, health));
+            self.raise(Concern::Secret, Level::Error, &why);
             wrong.push(why);
         }
         match wrong.as_slice() {
@@ -123,26 +129,16 @@ impl Renewed {
         }
     }
 
-    fn raise(&self, concern: Concern, level: Level, why: &str, (log, health): (&Log, &Health)) {
-        health.raise(concern, why);
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = told.insert(concern, why.to_owned());
-        if before.as_deref() != Some(why) {
-            log.say(level, why, &[]);
+    /// Nothing is logged twice.
+    fn raise(&self, concern: Concern, level: Level, why: &str) {
+        if self.health.raise(concern, why).as_deref() != Some(why) {
+            self.log.say(level, why, &[]);
         }
-    }
-
-    /// It is over; whether it was told before.
-    fn settle(&self, concern: Concern, health: &Health) -> bool {
-        health.settle(concern);
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.remove(&concern).is_some()
     }
 }
 
 /// Reads them again every few seconds, and on SIGHUP. It ends at once if there are none.
-pub(crate) async fn watch<B: Store>(service: Arc<Service<B>>) {
-    let own = &service.renewed;
+pub(crate) async fn watch(own: Arc<Renewed>) {
     if own.certificates.is_none() && own.secrets.is_empty() {
         return;
     }
@@ -159,8 +155,7 @@ pub(crate) async fn watch<B: Store>(service: Arc<Service<B>>) {
             () = tokio::time::sleep(EACH) => {}
         }
         // A file system that doesn't answer mustn't keep clients waiting. The reason is told already.
-        let own = Arc::clone(&service);
-        let renew = move || drop(own.renewed.renew(&own.log, &own.health));
-        let _ = spawn_blocking(renew).await;
+        let own = Arc::clone(&own);
+        let _ = spawn_blocking(move || drop(own.renew())).await;
     }
 }

@@ -6,10 +6,11 @@ mod frame;
 mod reading;
 mod reply;
 mod session;
-mod throttle;
 
 pub(crate) use session::Session;
-pub(crate) use throttle::{Charged, ThrottleLimit};
+
+#[cfg(test)]
+use crate::throttle;
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,6 @@ mod answer;
 mod body;
 mod call;
 mod calls;
-mod closed;
 mod connection;
 mod decide;
 mod decided;
@@ -23,7 +22,6 @@ mod transport;
 mod waiting;
 mod wire;
 
-pub use closed::{RlsClosed, UnknownAnswer};
 pub(crate) use connection::serve;
 pub(crate) use decide::{Decided, Limit, Question, Undecided, ask, decide};
 pub(crate) use waiting::Waiting;

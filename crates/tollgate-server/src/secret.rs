@@ -1,10 +1,10 @@
 //! Secrets that clients and operators tell: compared in a time that doesn't depend on what is told, and never shown.
 
 use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
-
-use crate::small_file;
 
 /// So many secrets may hold at the same time: the one before, the next, and some to spare.
 const MOST: usize = 4;
@@ -78,7 +78,7 @@ fn is_same(own: &[u8], told: &[u8]) -> bool {
 
 fn read(path: &Path) -> Result<Vec<Box<[u8]>>, String> {
     let shown = path.display();
-    let text = small_file::read(path, MOST_BYTES).map_err(|error| format!("{shown}: {error}"))?;
+    let text = read_file(path, MOST_BYTES).map_err(|error| format!("{shown}: {error}"))?;
     // Some editors write it before the text, and nobody tells it.
     let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&text);
     let lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
@@ -98,7 +98,7 @@ fn read(path: &Path) -> Result<Vec<Box<[u8]>>, String> {
 /// Why a file isn't as secret as what is on it, if everybody on this machine may read it.
 pub(crate) fn is_open(path: &Path) -> Option<String> {
     use std::os::unix::fs::PermissionsExt;
-    let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
+    let mode = fs::metadata(path).ok()?.permissions().mode() & 0o777;
     (mode & 0o004 != 0).then(|| {
         let shown = path.display();
         format!("{shown} can be read by everybody on this machine (mode {mode:04o}): chmod o-r")
@@ -111,6 +111,22 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// Reads a file of at most so many bytes. It is read again and again while the service runs, so whatever becomes of it, that
+/// ends: what is no file, such as a pipe, isn't read.
+pub(crate) fn read_file(path: &Path, most: usize) -> io::Result<Vec<u8>> {
+    // Asked by name first: to open a pipe would wait for somebody to write to it.
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+    let mut bytes = Vec::new();
+    File::open(path)?.take(limit).read_to_end(&mut bytes)?;
+    if bytes.len() > most {
+        return Err(io::Error::other(format!("it has more than {most} bytes")));
+    }
+    Ok(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use tollgate_testkit::scratch::Scratch;
@@ -121,7 +137,7 @@ mod tests {
     fn only_the_secret_is_it() {
         let scratch = Scratch::new("secrets");
         let file = scratch.path("secret");
-        let write = |text: &str| std::fs::write(&file, text).unwrap();
+        let write = |text: &str| fs::write(&file, text).unwrap();
         write("abc\r\n");
         let secret = Secret::from_file(&file).unwrap();
         assert!(secret.is(b"abc"));
@@ -149,7 +165,21 @@ mod tests {
             write(text);
             assert!(secret.renew().is_err() && secret.is(b"next"), "{text:?}");
         }
-        std::fs::remove_file(&file).unwrap();
+        fs::remove_file(&file).unwrap();
         assert!(secret.renew().is_err() && secret.is(b"next"));
+    }
+
+    #[test]
+    fn only_files_of_so_many_bytes_are_read() {
+        let scratch = Scratch::new("small-file");
+        let file = scratch.path("file");
+        fs::write(&file, "12345").unwrap();
+        let said = |path: &Path, most| read_file(path, most).map_err(|error| error.to_string());
+        assert_eq!(said(&file, 5), Ok(b"12345".to_vec()));
+        assert_eq!(said(&file, 4), Err("it has more than 4 bytes".to_owned()));
+        for other in [scratch.folder(), Path::new("/dev/zero")] {
+            assert_eq!(said(other, 5), Err("it is not a file".to_owned()));
+        }
+        assert!(read_file(&scratch.path("none"), 5).is_err());
     }
 }

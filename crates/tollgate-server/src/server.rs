@@ -6,27 +6,34 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 use tollgate::clock::Clock;
-use tollgate_engine::backend::Memory;
+use tollgate_engine::backend::{Memory, MemoryBuilder};
 use tollgate_engine::diff::Diff;
 use tollgate_engine::watch::FileWatch;
 use tollgate_engine::{Engine, Policy, PolicyError};
 use tollgate_redis::Redis;
 
-use crate::admin::{self, Admin, Begun, Made};
 use crate::cells::{Here, There};
-use crate::descriptors::Descriptors;
+use crate::credentials::{Credentials, check_admin};
+use crate::decider::{Limits, Store};
 use crate::drain::{Drain, Drained, Group};
+use crate::health::Health;
 use crate::listeners::Listeners;
 use crate::log::Log;
-use crate::operate::Operated;
-use crate::reload::{Reloader, Watch};
+use crate::monitor::Monitor;
+use crate::operators::{self, Made};
+use crate::places::Descriptors;
+use crate::reload::{Reloadable, Reloader, Watch};
 use crate::renew::{self, Renewed};
-use crate::service::{Service, Store};
+use crate::service::Service;
 use crate::settings::{Addresses, Settings};
 use crate::start_error::StartError;
-use crate::state::{Begin, Keeper, StateTold};
+use crate::state::{Opened, Opening, Progress, StateOptions, StateTold};
 use crate::tls::Certificates;
 use crate::vitals;
+
+mod keeper;
+
+use keeper::{Begin, Keeper};
 
 /// A service that runs, until it is stopped or dropped.
 pub struct Server {
@@ -36,7 +43,11 @@ pub struct Server {
     operators: Group,
     /// What is done beside.
     tasks: JoinSet<()>,
-    service: Arc<dyn Operated>,
+    service: Arc<dyn Reloadable>,
+    log: Log,
+    health: Health,
+    renewed: Arc<Renewed>,
+    state: Arc<Progress>,
     ready_file: Option<PathBuf>,
     /// The token of operators, if it was made: removed when this ends.
     _token: Option<Arc<Made>>,
@@ -57,7 +68,7 @@ impl Server {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use tollgate::clock::Monotonic;
     /// use tollgate_engine::Policy;
-    /// use tollgate_engine::backend::Memory;
+    /// use tollgate_engine::backend::{Memory, MemoryBuilder};
     /// use tollgate_engine::document::Format;
     /// use tollgate_server::{Address, Server, Settings};
     ///
@@ -65,7 +76,7 @@ impl Server {
     /// let any: Address = "127.0.0.1:0".parse()?;
     /// let settings =
     ///     Settings { http: any.clone(), grpc: any.clone(), resp: any, admin: Address::Off, ..Settings::default() };
-    /// let server = Server::in_memory(policy, (Memory::new(), Monotonic::default()), settings).await?;
+    /// let server = Server::in_memory(policy, Memory::new(), Monotonic::default(), settings).await?;
     /// println!("{:?}", server.addresses().http);
     /// server.stop().await;
     /// # Ok(())
@@ -73,17 +84,21 @@ impl Server {
     /// ```
     pub async fn in_memory<C, W>(
         policy: Policy,
-        (memory, clock): (Memory<C, W>, C),
+        memory: Memory<C, W>,
+        clock: C,
         settings: Settings,
     ) -> Result<Self, StartError>
     where
         C: Clock + 'static,
         W: Clock + 'static,
     {
-        let cells = Here::new(settings.throttle_keys, clock).map_err(StartError::Throttle)?;
         let part = policy.divided(settings.replicas).policy;
-        let engine = Engine::new(part, memory).map_err(StartError::Policy)?;
-        Self::start(engine, policy, cells, (settings, None)).await
+        let limits = Limits {
+            cells: Here::new(settings.throttle_keys, clock).map_err(StartError::Throttle)?,
+            engine: Engine::new(part, memory).map_err(StartError::Policy)?,
+            whole: policy,
+        };
+        Self::start(limits, settings, None).await
     }
 
     /// Starts a service that shares its state with others, in a store.
@@ -97,51 +112,120 @@ impl Server {
     ) -> Result<Self, StartError> {
         settings.replicas = 1;
         let cells = There::new(&redis, settings.throttle_on_store_failure);
-        let cells = cells.map_err(|error| StartError::State(error.to_string()))?;
-        let engine = Engine::new(policy.clone(), redis).map_err(StartError::Policy)?;
-        Self::start(engine, policy, cells, (settings, None)).await
+        let limits = Limits {
+            cells: cells.map_err(|error| StartError::State(error.to_string()))?,
+            engine: Engine::new(policy.clone(), redis).map_err(StartError::Policy)?,
+            whole: policy,
+        };
+        Self::start(limits, settings, None).await
     }
 
-    pub(crate) async fn start<B: Store>(
-        engine: Engine<B>,
-        whole: Policy,
-        cells: B::Cells,
-        (settings, keep): (Settings, Option<Begin<B>>),
+    /// Starts a service that keeps its state in this process, and goes on where the one before stopped that kept it in
+    /// the same folder: what keys have spent and used stays spent and used, for each limit that has the same name and
+    /// algorithm. What is held isn't kept.
+    ///
+    /// If the process is killed, what was decided since the state was saved last is forgotten.
+    ///
+    /// # Errors
+    /// What keeps it from starting. State that can't be read doesn't: it is set aside, and the log says so.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use tollgate_engine::Policy;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_testkit::scratch::Scratch;
+    /// # let scratch = Scratch::new("server-with-state");
+    /// # let folder = scratch.path("state");
+    /// use tollgate_engine::backend::Memory;
+    /// use tollgate_server::{Address, Server, Settings, StateOptions};
+    ///
+    /// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 10/s}]", Format::Yaml)?.policy;
+    /// # let any: Address = "127.0.0.1:0".parse()?;
+    /// # let settings =
+    /// #     Settings { http: any.clone(), grpc: any.clone(), resp: any, admin: Address::Off, ..Settings::default() };
+    /// let options = StateOptions::in_folder(&folder);
+    /// let server = Server::with_state(policy, Memory::builder(), options, settings).await?;
+    /// assert_eq!(server.state().map(|told| (told.saves, told.failures)), Some((1, 0)));
+    /// server.stop().await;
+    /// assert!(folder.join("snapshot").exists());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn with_state<C, W>(
+        policy: Policy,
+        builder: MemoryBuilder<C, W>,
+        options: StateOptions,
+        settings: Settings,
+    ) -> Result<Self, StartError>
+    where
+        C: Clock + Clone + 'static,
+        W: Clock + Clone + 'static,
+    {
+        let opening = Opening {
+            policy: policy.divided(settings.replicas).policy,
+            builder,
+            throttle_keys: settings.throttle_keys,
+            options: &options,
+            log: &settings.log,
+        };
+        let Opened {
+            lost,
+            folder,
+            engine,
+            cells,
+        } = opening.open()?;
+        let limits = Limits {
+            engine,
+            cells,
+            whole: policy,
+        };
+        let begin = keeper::begin(folder, options, lost);
+        Self::start(limits, settings, Some(begin)).await
+    }
+
+    async fn start<B: Store>(
+        limits: Limits<B>,
+        settings: Settings,
+        keep: Option<Begin<B>>,
     ) -> Result<Self, StartError> {
         if let Some(path) = &settings.ready_file {
             // Whoever waits for it mustn't find that of a service before.
             let _ = std::fs::remove_file(path);
         }
-        Admin::check(&settings)?;
+        check_admin(&settings)?;
         let descriptors = Descriptors::raise();
         let certificates = settings.tls.clone().map(Certificates::read).transpose();
         let certificates = certificates.map_err(StartError::Tls)?.map(Arc::new);
         let listeners = Listeners::bind(&settings, certificates.as_ref()).await?;
         let mut addresses = listeners.addresses();
-        let Begun { admin, made } = Admin::begin(&settings, addresses.admin.as_ref());
-        addresses.admin_token_file = admin.token_file().map(Into::into);
-        let renewed = Renewed::of(&settings, certificates);
-        let (ready_file, watch) = (settings.ready_file.clone(), settings.watch);
-        let service = Service::new((engine, whole, cells), (admin, renewed), settings);
-        let service = Arc::new(service);
+        let monitor = Monitor::new(&settings);
+        let (log, health) = (monitor.log.clone(), monitor.health.clone());
+        let admin = addresses.admin.as_ref();
+        let (credentials, made) =
+            Credentials::begin(&settings, admin, certificates, health.clone());
+        let token = credentials.admin_token.as_ref();
+        addresses.admin_token_file = token.map(|token| token.file().into());
+        let renewed = Arc::clone(&credentials.renewed);
+        let service = Arc::new(Service::new(limits, credentials, monitor, &settings));
         let keeper = keep.map(|begin| begin(&service)).transpose()?;
-        let operated: Arc<dyn Operated> = Arc::clone(&service) as _;
-        let watching = match watch {
-            Watch::On => Reloader::watch(&operated).map_err(StartError::Watch)?,
+        let reloadable: Arc<dyn Reloadable> = Arc::clone(&service) as _;
+        let watching = match settings.watch {
+            Watch::On => Reloader::watch(&reloadable).map_err(StartError::Watch)?,
             Watch::Off => None,
         };
-        service.renewed.begin(&service.log, &service.health);
-        if let Some(path) = &ready_file {
+        renewed.begin();
+        if let Some(path) = &settings.ready_file {
             write_whole(path, &addresses.to_json())?;
         }
         let mut tasks = JoinSet::new();
         let watched = Arc::clone(&service);
-        tasks.spawn(async move { watched.holds.watch().await });
+        tasks.spawn(async move { watched.decider.holds.watch().await });
         tasks.spawn(vitals::watch(Arc::clone(&service)));
-        tasks.spawn(renew::watch(Arc::clone(&service)));
+        tasks.spawn(renew::watch(Arc::clone(&renewed)));
         let made = made.map(Arc::new);
         if let Some(made) = &made {
-            tasks.spawn(admin::keep(Arc::downgrade(made)));
+            tasks.spawn(operators::keep(Arc::downgrade(made)));
         }
         let (clients, operators) = listeners.serve(&service, descriptors);
         Ok(Self {
@@ -149,8 +233,12 @@ impl Server {
             clients,
             operators,
             tasks,
-            service: operated,
-            ready_file,
+            service: reloadable,
+            log,
+            health,
+            renewed,
+            state: Arc::clone(&service.state),
+            ready_file: settings.ready_file,
             _token: made,
             _watching: watching,
             keeper,
@@ -182,11 +270,11 @@ impl Server {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use tollgate::clock::Monotonic;
     /// # use tollgate_engine::Policy;
-    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::backend::{Memory, MemoryBuilder};
     /// # use tollgate_server::{Address, Server, Settings};
     /// # let off = || Address::Off;
     /// # let settings = Settings { http: off(), grpc: off(), resp: off(), admin: off(), ..Settings::default() };
-    /// # let server = Server::in_memory(Policy::default(), (Memory::new(), Monotonic::default()), settings).await?;
+    /// # let server = Server::in_memory(Policy::default(), Memory::new(), Monotonic::default(), settings).await?;
     /// let why = server.reload("me").await.expect_err("nothing to read");
     /// assert_eq!(why, "the policy in force is from no file");
     /// # Ok(())
@@ -200,8 +288,8 @@ impl Server {
     }
 
     /// Where it says what happens to it.
-    pub fn log(&self) -> &Log {
-        self.service.log()
+    pub const fn log(&self) -> &Log {
+        &self.log
     }
 
     /// The policy in force: of several services that share its limits, this one's part.
@@ -215,17 +303,17 @@ impl Server {
     /// # Errors
     /// Which can't be used, and why; what was in force before goes on.
     pub fn renew(&self) -> Result<(), String> {
-        self.service.renew()
+        self.renewed.renew()
     }
 
     /// When the certificate ends that clients are shown, in seconds of the Unix epoch; none without TLS.
     pub fn certificate_not_after(&self) -> Option<i64> {
-        self.service.certificate_not_after()
+        self.renewed.certificate_not_after()
     }
 
     /// How saving goes; none if no state is kept. [`with_state`](Self::with_state) has an example.
     pub fn state(&self) -> Option<StateTold> {
-        self.service.state()
+        self.state.told()
     }
 
     /// Ends it at once: no more clients are taken, connections are closed, whatever is asked on them, and state is saved.
@@ -243,12 +331,12 @@ impl Server {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use tollgate::clock::Monotonic;
     /// # use tollgate_engine::Policy;
-    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::backend::{Memory, MemoryBuilder};
     /// # use tollgate_server::{Address, Server, Settings};
     /// use tollgate_server::Drain;
     /// # let off = || Address::Off;
     /// # let settings = Settings { http: off(), grpc: off(), resp: off(), admin: off(), ..Settings::default() };
-    /// # let server = Server::in_memory(Policy::default(), (Memory::new(), Monotonic::default()), settings).await?;
+    /// # let server = Server::in_memory(Policy::default(), Memory::new(), Monotonic::default(), settings).await?;
     ///
     /// let drained = server.drain(Drain::default()).await;
     /// assert_eq!(drained.cut, 0);
@@ -256,8 +344,9 @@ impl Server {
     /// # }
     /// ```
     pub async fn drain(mut self, drain: Drain) -> Drained {
-        let groups = (&mut self.clients, &mut self.operators);
-        let drained = drain.carry_out(&*self.service, groups).await;
+        let (clients, operators) = (&mut self.clients, &mut self.operators);
+        let drained = drain.carry_out(clients, operators, &self.health, &self.log);
+        let drained = drained.await;
         self.end().await;
         drained
     }
@@ -291,7 +380,7 @@ impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server")
             .field("addresses", &self.addresses)
-            .field("concerns", &self.service.health().concerns())
+            .field("concerns", &self.health.concerns())
             .finish_non_exhaustive()
     }
 }

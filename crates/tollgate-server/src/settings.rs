@@ -2,16 +2,18 @@
 
 use std::path::PathBuf;
 
+use serde::Serializer as _;
+use serde_json::{Serializer, Value};
 use tollgate_engine::policy::OnStoreFailure;
-use tollgate_http::{Dialect, json};
+use tollgate_http::Dialect;
 
-use crate::admin::{AdminHost, AdminToken};
+use crate::address::Address;
 use crate::bounds::Bounds;
 use crate::denials::DenialLog;
-use crate::listen::Address;
 use crate::log::Log;
+use crate::operators::{AdminHost, AdminToken};
 use crate::reload::Watch;
-use crate::rls::RlsClosed;
+use crate::rls_closed::RlsClosed;
 use crate::secret::Secret;
 use crate::store_events::StoreEvents;
 use crate::tls::Tls;
@@ -169,7 +171,6 @@ impl Addresses {
     /// # Ok::<(), std::string::FromUtf8Error>(())
     /// ```
     pub fn to_json(&self) -> Vec<u8> {
-        let mut out = b"{".to_vec();
         let each = [
             ("http", &self.http),
             ("grpc", &self.grpc),
@@ -177,22 +178,17 @@ impl Addresses {
             ("admin", &self.admin),
             ("metrics", &self.metrics),
         ];
-        for (name, address) in each {
-            if let Some(address) = address {
-                json::string(&mut out, name);
-                out.push(b':');
-                json::string(&mut out, &address.to_connect());
-                out.push(b',');
-            }
-        }
-        if let Some(file) = &self.admin_token_file {
-            out.extend(b"\"admin_token_file\":");
-            json::string(&mut out, &file.to_string_lossy());
-            out.push(b',');
-        }
-        out.extend(b"\"pid\":");
-        json::number(&mut out, u64::from(std::process::id()));
-        out.extend(b"}\n");
+        let each = each.into_iter().filter_map(|(name, address)| {
+            let address = address.as_ref()?.to_connect();
+            Some((name, Value::from(address)))
+        });
+        let file = self.admin_token_file.iter();
+        let file = file.map(|file| ("admin_token_file", file.to_string_lossy().into()));
+        let pid = ("pid", Value::from(std::process::id()));
+        let mut out = Vec::new();
+        // Nothing fails to be written to bytes.
+        let _ = Serializer::new(&mut out).collect_map(each.chain(file).chain([pid]));
+        out.push(b'\n');
         out
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use tollgate::LimitError;
 use tollgate_engine::PolicyError;
 
-use crate::listen::Address;
+use crate::address::Address;
 
 /// Why a service didn't start.
 #[derive(Debug)]

@@ -24,17 +24,15 @@ use crate::log::{Level, Log};
 use crate::start_error::StartError;
 
 mod folder;
-mod keeper;
 mod snapshot;
-mod start;
 #[cfg(test)]
 mod tests;
 mod uptime;
 
-pub(crate) use keeper::{Begin, Keeper};
+pub(crate) use folder::Folder;
+pub(crate) use snapshot::save as save_snapshot;
 pub use uptime::Uptime;
 
-use folder::Folder;
 use snapshot::{Found, Refused};
 
 /// Quotas are written down at least so often.
@@ -114,7 +112,7 @@ impl Progress {
     }
 
     /// Changes what is told.
-    fn tell(&self, change: impl FnOnce(&mut StateTold)) {
+    pub(crate) fn tell(&self, change: impl FnOnce(&mut StateTold)) {
         change(self.locked().get_or_insert_default());
     }
 
@@ -124,21 +122,21 @@ impl Progress {
 }
 
 /// A service's counts as they were kept, and the folder that keeps them.
-struct Opened<C: Clock + 'static, W: Clock + 'static> {
+pub(crate) struct Opened<C: Clock + 'static, W: Clock + 'static> {
     /// What couldn't be read, and is forgotten.
-    lost: Vec<String>,
-    folder: Folder,
-    engine: Engine<Memory<C, W>>,
-    cells: Here<C>,
+    pub(crate) lost: Vec<String>,
+    pub(crate) folder: Folder,
+    pub(crate) engine: Engine<Memory<C, W>>,
+    pub(crate) cells: Here<C>,
 }
 
 /// What a service is to count, and where it says what became of its state.
-struct Opening<'a, C, W> {
-    policy: Policy,
-    builder: MemoryBuilder<C, W>,
-    throttle_keys: usize,
-    options: &'a StateOptions,
-    log: &'a Log,
+pub(crate) struct Opening<'a, C, W> {
+    pub(crate) policy: Policy,
+    pub(crate) builder: MemoryBuilder<C, W>,
+    pub(crate) throttle_keys: usize,
+    pub(crate) options: &'a StateOptions,
+    pub(crate) log: &'a Log,
 }
 
 impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> Opening<'_, C, W> {
@@ -146,7 +144,7 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> Opening<'_, C, W> {
     ///
     /// # Errors
     /// The folder can't be used, or the policy can't be put in force.
-    fn open(mut self) -> Result<Opened<C, W>, StartError> {
+    pub(crate) fn open(mut self) -> Result<Opened<C, W>, StartError> {
         let every = self.options.every.min(MOST_BETWEEN_FLUSHES);
         self.builder = self
             .builder

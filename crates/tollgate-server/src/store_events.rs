@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tollgate_engine::backend::StoreEvent;
+use tollgate_engine::tally::Requests;
+use tollgate_redis::StoreEvent;
 
 use crate::health::{Concern, Health};
 use crate::log::{Level, Log};
@@ -11,7 +12,7 @@ use crate::log::{Level, Log};
 /// A failure that goes on is said once.
 ///
 /// ```
-/// use tollgate_engine::backend::StoreEvent;
+/// use tollgate_redis::StoreEvent;
 /// use tollgate_server::{Log, StoreEvents};
 ///
 /// let events = StoreEvents::new(Log::silent());
@@ -83,5 +84,35 @@ impl StoreEvents {
     /// The concerns of the service that hears of them.
     pub(crate) fn health(&self) -> Health {
         self.0.health.clone()
+    }
+}
+
+/// What is known of a store beside what requests tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoreSight {
+    /// It answered, and no request was decided since.
+    Answers,
+    /// It didn't, and no request was decided since.
+    Missing,
+    /// Requests were decided since: they know better.
+    AskRequests,
+}
+
+/// What came of the last look at the store.
+#[derive(Debug, Default)]
+pub(crate) struct StoreProbes(Mutex<Option<(Requests, StoreSight)>>);
+
+impl StoreProbes {
+    /// What is known once so many requests are decided.
+    pub(crate) fn at(&self, requests: Requests) -> StoreSight {
+        let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match last {
+            Some((then, sight)) if then == requests => sight,
+            _ => StoreSight::AskRequests,
+        }
+    }
+
+    pub(crate) fn note(&self, requests: Requests, sight: StoreSight) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((requests, sight));
     }
 }

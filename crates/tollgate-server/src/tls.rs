@@ -8,7 +8,6 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -17,8 +16,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tollgate::clock::{Clock, Wall};
 
-use crate::listen::Place;
-use crate::log::{Level, Log};
+use crate::address::Protocol;
+use crate::log::{Level, Log, utc};
+use crate::places::Place;
 
 mod dates;
 mod files;
@@ -32,14 +32,14 @@ const SOON: i64 = 14;
 /// Certificates, and which listeners show them. Those on UNIX sockets don't.
 ///
 /// ```
-/// use tollgate_server::{Settings, Tls, TlsOn};
+/// use tollgate_server::{Protocol, Settings, Tls};
 ///
 /// let tls = Tls {
 ///     certificate: "server.pem".into(),
 ///     key: "server.key".into(),
 ///     client_authority: Some("clients.pem".into()),
 ///     revoked: None,
-///     on: vec![TlsOn::Grpc],
+///     on: vec![Protocol::Grpc],
 /// };
 /// let settings = Settings { tls: Some(tls), ..Settings::default() };
 /// assert!(settings.tls.is_some());
@@ -55,31 +55,7 @@ pub struct Tls {
     /// A PEM file: lists of clients' certificates that no longer hold.
     pub revoked: Option<PathBuf>,
     /// The listeners that speak TLS alone.
-    pub on: Vec<TlsOn>,
-}
-
-/// A listener that may speak TLS.
-///
-/// ```
-/// use tollgate_server::TlsOn;
-///
-/// for one in TlsOn::ALL {
-///     assert_eq!(one.to_string().parse(), Ok(one));
-/// }
-/// assert_eq!("grcp".parse::<TlsOn>().unwrap_err(), "no listener \"grcp\": write http, grpc, resp, admin or metrics");
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TlsOn {
-    /// HTTP and JSON.
-    Http,
-    /// Envoy's protocol.
-    Grpc,
-    /// Redis' protocol.
-    Resp,
-    /// Operators and probes.
-    Admin,
-    /// What Prometheus scrapes.
-    Metrics,
+    pub on: Vec<Protocol>,
 }
 
 /// The certificates of a service that runs.
@@ -95,7 +71,7 @@ pub(crate) struct Certificates {
 #[derive(Clone, Debug)]
 pub(crate) struct Handshake {
     certificates: Arc<Certificates>,
-    on: TlsOn,
+    on: Protocol,
     time: Duration,
     log: Log,
 }
@@ -149,18 +125,17 @@ impl Certificates {
 
     /// The same as people write it.
     pub(crate) fn not_after_shown(&self) -> String {
-        self.not_after()
-            .map_or_else(|| "unknown".to_owned(), files::shown)
+        self.not_after().map_or_else(|| "unknown".to_owned(), utc)
     }
 
     /// What should be known of those in force, if anything.
     pub(crate) fn ending(&self) -> Option<Ending> {
         let now = i64::try_from(Wall.now().as_nanos() / 1_000_000_000).unwrap_or(i64::MAX);
         let in_force = self.in_force();
-        let left = in_force.not_after.map(|end| (end - now, files::shown(end)));
+        let left = in_force.not_after.map(|end| (end - now, utc(end)));
         match (left, in_force.lists_until) {
             (Some((left, end)), _) if left <= 0 => Some(Ending::Expired(end)),
-            (_, Some(until)) if until <= now => Some(Ending::OldList(files::shown(until))),
+            (_, Some(until)) if until <= now => Some(Ending::OldList(utc(until))),
             (Some((left, end)), _) if left < SOON * DAY => Some(Ending::Soon(left / DAY, end)),
             _ => None,
         }
@@ -174,8 +149,9 @@ impl Certificates {
     /// How connections of a listener begin; none if it doesn't speak TLS.
     pub(crate) fn on(
         self: &Arc<Self>,
-        on: TlsOn,
-        (time, log): (Duration, &Log),
+        on: Protocol,
+        time: Duration,
+        log: &Log,
     ) -> Option<Handshake> {
         self.settings.on.contains(&on).then(|| Handshake {
             certificates: Arc::clone(self),
@@ -215,9 +191,9 @@ impl Handshake {
     async fn accept(&self, stream: TcpStream, place: &mut Place) -> Option<TlsStream<TcpStream>> {
         let in_force = self.certificates.in_force();
         let config = match self.on {
-            TlsOn::Grpc => &in_force.grpc,
-            TlsOn::Resp => &in_force.resp,
-            TlsOn::Http | TlsOn::Admin | TlsOn::Metrics => &in_force.http,
+            Protocol::Grpc => &in_force.grpc,
+            Protocol::Resp => &in_force.resp,
+            Protocol::Http | Protocol::Admin | Protocol::Metrics => &in_force.http,
         };
         let from = stream.peer_addr().ok();
         let accepted = TlsAcceptor::from(Arc::clone(config)).accept(stream);
@@ -237,40 +213,6 @@ impl Handshake {
         let said: [(&str, &dyn fmt::Display); 3] =
             [("listener", &self.on), ("from", &from), ("why", why)];
         self.log.say(Level::Debug, "no TLS with a client", &said);
-    }
-}
-
-impl TlsOn {
-    /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::Http,
-        Self::Grpc,
-        Self::Resp,
-        Self::Admin,
-        Self::Metrics,
-    ];
-}
-
-impl FromStr for TlsOn {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let mut all = Self::ALL.into_iter();
-        all.find(|one| one.to_string() == text).ok_or_else(|| {
-            format!("no listener {text:?}: write http, grpc, resp, admin or metrics")
-        })
-    }
-}
-
-impl fmt::Display for TlsOn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Http => "http",
-            Self::Grpc => "grpc",
-            Self::Resp => "resp",
-            Self::Admin => "admin",
-            Self::Metrics => "metrics",
-        })
     }
 }
 

@@ -2,17 +2,19 @@
 //! there is room for what requests hold, and whether its store is there, also if no request asks it.
 
 use std::collections::VecDeque;
-use std::fmt::Display;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tollgate_engine::orders::{Act, Effect, Order};
 use tollgate_engine::tally::Requests;
 
-use crate::health::Concern;
-use crate::log::Level;
-use crate::service::{Service, Store};
+use crate::decider::Store;
+use crate::health::{Concern, Health};
+use crate::log::{Level, date};
+use crate::monitor::Monitor;
+use crate::service::Service;
+use crate::store_events::StoreSight;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(5);
@@ -58,42 +60,12 @@ pub(crate) async fn watch<B: Store>(service: Arc<Service<B>>) {
     let mut times_full = 0;
     loop {
         ticks.tick().await;
-        let excess = rate.look(Instant::now(), service.engine.requests());
-        tell(&service, excess);
-        service.denials.say_left_out();
-        service.look_at_overrides();
+        let excess = rate.look(Instant::now(), service.decider.engine.requests());
+        report_excess(&service.monitor, excess);
+        service.monitor.denials.say_left_out();
+        report_bypasses(&service.decider.engine.orders(), &service.monitor.health);
         times_full = look_at_holds(&service, times_full);
         look_at_store(&service).await;
-    }
-}
-
-/// What is known of a store beside what requests tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StoreSight {
-    /// It answered, and no request was decided since.
-    Answers,
-    /// It didn't, and no request was decided since.
-    Missing,
-    /// Requests were decided since: they know better.
-    AskRequests,
-}
-
-/// What came of the last look at the store.
-#[derive(Debug, Default)]
-pub(crate) struct StoreProbes(Mutex<Option<(Requests, StoreSight)>>);
-
-impl StoreProbes {
-    /// What is known once so many requests are decided.
-    pub(crate) fn at(&self, requests: Requests) -> StoreSight {
-        let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match last {
-            Some((then, sight)) if then == requests => sight,
-            _ => StoreSight::AskRequests,
-        }
-    }
-
-    fn note(&self, requests: Requests, sight: StoreSight) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((requests, sight));
     }
 }
 
@@ -102,36 +74,26 @@ async fn look_at_store<B: Store>(service: &Service<B>) {
     if B::IS_HERE {
         return;
     }
-    let (before, requests) = (
-        service.store_sight.at(service.engine.requests()),
-        service.engine.requests(),
-    );
-    let probed = service.engine.backend().probe().await;
-    let (health, log) = (&service.health, &service.log);
-    let concerns = health.concerns();
-    let is_known = concerns.iter().any(|(one, _)| *one == Concern::Store);
-    match probed {
+    let (engine, monitor) = (&service.decider.engine, &service.monitor);
+    let requests = engine.requests();
+    let before = monitor.store_probes.at(requests);
+    match engine.backend().probe().await {
         Ok(()) => {
             // Requests that fell back since are told by their own end of it.
-            if service.engine.requests() != requests {
+            if engine.requests() != requests {
                 return;
             }
-            service.store_sight.note(requests, StoreSight::Answers);
-            if is_known {
-                health.settle(Concern::Store);
-                log.say(Level::Info, "store: it answers again", &[]);
+            monitor.store_probes.note(requests, StoreSight::Answers);
+            if monitor.health.settle(Concern::Store) {
+                monitor.log.say(Level::Info, "store: it answers again", &[]);
             }
         }
         Err(why) => {
-            service.store_sight.note(requests, StoreSight::Missing);
-            health.raise(Concern::Store, why.clone());
-            if !is_known && before != StoreSight::Missing {
-                let said: [(&str, &dyn Display); 1] = [("why", &why)];
-                log.say(
-                    Level::Error,
-                    "store: it doesn't answer, though no request asks it",
-                    &said,
-                );
+            monitor.store_probes.note(requests, StoreSight::Missing);
+            let known = monitor.health.raise(Concern::Store, why.clone());
+            if known.is_none() && before != StoreSight::Missing {
+                let event = "store: it doesn't answer, though no request asks it";
+                monitor.log.say(Level::Error, event, &[("why", &why)]);
             }
         }
     }
@@ -140,73 +102,76 @@ async fn look_at_store<B: Store>(service: &Service<B>) {
 /// How many bypasses are named in one text.
 const NAMED: usize = 3;
 
-impl<B: Store> Service<B> {
-    /// Says which limits operators let requests pass, or that they no longer do. A limit that is bypassed looks as one that
-    /// nobody reaches, so this is the only sign of it.
-    pub(crate) fn look_at_overrides(&self) {
-        let orders = self.engine.orders();
-        let is_bypass =
-            |order: &&Order| order.act == Act::Bypass && order.effect == Effect::InForce;
-        let bypasses: Vec<_> = orders.iter().filter(is_bypass).collect();
-        if bypasses.is_empty() {
-            return self.health.settle(Concern::Bypass);
-        }
-        let named = bypasses.iter().take(NAMED).map(|order| {
-            let until = crate::admin::date(order.until);
-            format!("{}: {} until {until}", order.id, order.target)
-        });
-        let mut why = named.collect::<Vec<_>>().join("; ");
-        if let Some(more) = bypasses.len().checked_sub(NAMED).filter(|more| *more > 0) {
-            why.push_str(&format!("; and {more} more"));
-        }
-        self.health
-            .raise(Concern::Bypass, format!("limits are bypassed: {why}"));
+/// Says which limits operators let requests pass, or that they no longer do. A limit that is bypassed looks as one that
+/// nobody reaches, so this is the only sign of it.
+pub(crate) fn report_bypasses(orders: &[Order], health: &Health) {
+    let is_bypass = |order: &&Order| order.act == Act::Bypass && order.effect == Effect::InForce;
+    let bypasses: Vec<_> = orders.iter().filter(is_bypass).collect();
+    if bypasses.is_empty() {
+        health.settle(Concern::Bypass);
+        return;
     }
+    let named = bypasses.iter().take(NAMED).map(|order| {
+        let until = date(order.until);
+        format!("{}: {} until {until}", order.id, order.target)
+    });
+    let mut why = named.collect::<Vec<_>>().join("; ");
+    if let Some(more) = bypasses.len().checked_sub(NAMED).filter(|more| *more > 0) {
+        why.push_str(&format!("; and {more} more"));
+    }
+    health.raise(Concern::Bypass, format!("limits are bypassed: {why}"));
 }
 
 /// Says that requests weren't decided since the last look because no more may be held, or that all are again. How many so far.
 fn look_at_holds<B: Store>(service: &Service<B>, before: u64) -> u64 {
-    let (health, log) = (&service.health, &service.log);
-    let (times_full, most) = (service.holds.times_full(), service.bounds.holds);
-    let concerns = health.concerns();
-    let was_there = concerns.iter().any(|(one, _)| *one == Concern::Holds);
-    match times_full - before {
-        0 if was_there => {
-            health.settle(Concern::Holds);
-            log.say(Level::Info, "there is room for what requests hold", &[]);
-        }
-        0 => {}
-        since => {
-            let why = format!(
-                "{since} requests weren't decided in the last five seconds: {most} are held, which is --max-holds"
-            );
-            if !was_there {
-                let said: [(&str, &dyn Display); 1] = [("why", &why)];
-                log.say(Level::Error, "no more may be held", &said);
-            }
-            health.raise(Concern::Holds, why);
-        }
-    }
+    let times_full = service.decider.holds.times_full();
+    let most = service.decider.bounds.holds;
+    let why = (times_full > before).then(|| {
+        let since = times_full - before;
+        format!(
+            "{since} requests weren't decided in the last five seconds: {most} are held, which is --max-holds"
+        )
+    });
+    let (began, over) = (
+        "no more may be held",
+        "there is room for what requests hold",
+    );
+    report(
+        &service.monitor,
+        Concern::Holds,
+        why,
+        Level::Error,
+        began,
+        over,
+    );
     times_full
 }
 
-fn tell<B: Store>(service: &Service<B>, excess: Option<Excess>) {
-    let (health, log) = (&service.health, &service.log);
-    let concerns = health.concerns();
-    let was_there = concerns.iter().any(|(one, _)| *one == Concern::Denials);
-    match excess {
-        Some(Excess { refused, all }) => {
-            let why = format!("{refused} of the {all} requests of the last minute were refused");
-            if !was_there {
-                let said: [(&str, &dyn Display); 1] = [("why", &why)];
-                log.say(Level::Warn, "nearly everything is refused", &said);
-            }
-            health.raise(Concern::Denials, why);
+fn report_excess(monitor: &Monitor, excess: Option<Excess>) {
+    let why = excess.map(|Excess { refused, all }| {
+        format!("{refused} of the {all} requests of the last minute were refused")
+    });
+    let began = "nearly everything is refused";
+    let over = format!("no longer {began}");
+    report(monitor, Concern::Denials, why, Level::Warn, began, &over);
+}
+
+/// Raises a concern if there is a reason, or settles it, and logs that it has begun or is over.
+fn report(
+    monitor: &Monitor,
+    concern: Concern,
+    why: Option<String>,
+    level: Level,
+    began: &str,
+    over: &str,
+) {
+    let Some(why) = why else {
+        if monitor.health.settle(concern) {
+            monitor.log.say(Level::Info, over, &[]);
         }
-        None if was_there => {
-            health.settle(Concern::Denials);
-            log.say(Level::Info, "no longer nearly everything is refused", &[]);
-        }
-        None => {}
+        return;
+    };
+    if monitor.health.raise(concern, why.as_str()).is_none() {
+        monitor.log.say(level, began, &[("why", &why)]);
     }
 }

@@ -8,19 +8,184 @@ use std::time::Duration;
 use tollgate::Clock;
 use tollgate::clock::Monotonic;
 
+#[cfg(not(any(loom, shuttle)))]
 mod add;
-mod batch;
-mod builder;
-mod open;
 mod store;
 
-use crate::work::{Handle, Stats, StillRunning, Then};
+#[cfg(not(any(loom, shuttle)))]
+use crate::setup::Driver;
+use crate::setup::Setup;
+use crate::work::{Action, AtEnd, Handle, Stats, StillRunning, Then};
 #[cfg(not(any(loom, shuttle)))]
 pub use add::Adding;
-pub use add::{AddError, NotAdded};
-pub use batch::{Batch, Flushed};
-pub use builder::Coalesce;
-use store::Batches;
+use store::{Batches, Limits};
+
+/// How many items are held at most, unless something else is chosen.
+const PENDING: usize = 65_536;
+
+/// How items are collected; [`build`](Self::build) makes a [`Coalescer`] of it.
+///
+/// | flushed | by |
+/// |---|---|
+/// | so long after its first item | [`Coalesce::window`] |
+/// | once no item came for so long | [`Coalesce::quiet`], with [`max_wait`](Self::max_wait) from its first item |
+/// | when it has so many items | [`max_items`](Self::max_items) |
+/// | when it weighs so much | [`max_weight`](Self::max_weight) |
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_shape::{Coalesce, Flushed};
+///
+/// let writes = Coalesce::quiet(Duration::from_millis(20))
+///     .max_wait(Duration::from_millis(200))
+///     .max_weight(1 << 20, |_id: &u64, row: &String| row.len() as u64)
+///     .max_pending(100_000)
+///     .build(|batch| {
+///         println!("{} rows", batch.len());
+///         Flushed::Done
+///     });
+/// let large = writes.try_add(7, "x".repeat(2 << 20)).unwrap_err();
+/// assert_eq!(
+///     large.to_string(),
+///     "the item 7 weighs 2097152, above the 1048576 that a batch may weigh: split it, or raise max_weight"
+/// );
+/// ```
+#[must_use = "a builder does nothing until it is built"]
+pub struct Coalesce<K, V, C = Monotonic> {
+    limits: Limits<K, V>,
+    setup: Setup<C>,
+}
+
+impl<K, V> Coalesce<K, V> {
+    /// A batch is flushed this long after its first item.
+    pub fn window(window: Duration) -> Self {
+        Self::new(Some(window), None)
+    }
+
+    /// A batch is flushed once no item came for this long.
+    pub fn quiet(quiet: Duration) -> Self {
+        Self::new(None, Some(quiet))
+    }
+
+    fn new(window: Option<Duration>, quiet: Option<Duration>) -> Self {
+        Self {
+            limits: Limits {
+                max_wait: window,
+                quiet,
+                max_items: usize::MAX,
+                max_weight: u64::MAX,
+                weigh: None,
+                merge: None,
+                max_pending: PENDING,
+            },
+            setup: Setup::new(),
+        }
+    }
+}
+
+impl<K, V, C> Coalesce<K, V, C> {
+    /// A batch is flushed this long after its first item at the latest.
+    pub fn max_wait(mut self, most: Duration) -> Self {
+        let limits = &mut self.limits;
+        limits.max_wait = Some(limits.max_wait.map_or(most, |window| window.min(most)));
+        self
+    }
+
+    /// A batch is flushed when it has this many items; at least one.
+    pub fn max_items(mut self, most: usize) -> Self {
+        self.limits.max_items = most.max(1);
+        self
+    }
+
+    /// No batch weighs more than this, by a function such as the number of bytes. An item that alone weighs more is
+    /// refused.
+    pub fn max_weight(
+        mut self,
+        most: u64,
+        weigh: impl Fn(&K, &V) -> u64 + Send + Sync + 'static,
+    ) -> Self {
+        self.limits.max_weight = most;
+        self.limits.weigh = Some(Box::new(weigh));
+        self
+    }
+
+    /// Items of one key become one item of a batch, at the place of the first: this makes one value of both. It runs
+    /// under the coalescer's lock, so it should be quick, and must not call the coalescer.
+    ///
+    /// Where the weights of both together don't fit into the batch they aren't merged: the later one begins the next batch.
+    pub fn merge(mut self, merge: impl Fn(&K, &mut V, V) + Send + Sync + 'static) -> Self {
+        self.limits.merge = Some(Box::new(merge));
+        self
+    }
+
+    /// At most this many items are held, those of a flush that runs with them; 65,536 if nothing is chosen. When there are
+    /// that many, what is collected is flushed at once, as nothing more fits.
+    pub fn max_pending(mut self, most: usize) -> Self {
+        self.limits.max_pending = most.max(1);
+        self
+    }
+
+    /// When the last handle is dropped, what is held is flushed. Without this it is discarded.
+    pub fn flush_on_drop(mut self) -> Self {
+        self.setup.at_end = AtEnd::Flush;
+        self
+    }
+
+    /// Runs on this executor instead of tokio's runtime or threads of this crate.
+    #[cfg(not(any(loom, shuttle)))]
+    pub fn spawn_with(mut self, spawn: impl FnOnce(Driver) + Send + 'static) -> Self {
+        self.setup.spawner = Some(Box::new(spawn));
+        self
+    }
+
+    /// Reads this clock instead of the default one.
+    pub fn clock<D: Clock>(self, clock: D) -> Coalesce<K, V, D> {
+        Coalesce {
+            limits: self.limits,
+            setup: self.setup.clock(clock),
+        }
+    }
+}
+
+impl<K, V, C> Coalesce<K, V, C>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    C: Clock + Clone + 'static,
+{
+    /// A coalescer that flushes by this function. It runs where the driver does.
+    pub fn build<F>(self, flush: F) -> Coalescer<K, V, C>
+    where
+        F: Fn(&Batch<K, V>) -> Flushed + Send + Sync + 'static,
+    {
+        self.start(Action::Sync(Box::new(move |batch| flush(&batch))))
+    }
+
+    /// A coalescer that flushes by an async function.
+    pub fn build_async<F, R>(self, flush: F) -> Coalescer<K, V, C>
+    where
+        F: Fn(Batch<K, V>) -> R + Send + Sync + 'static,
+        R: Future<Output = Flushed> + Send + 'static,
+    {
+        self.start(Action::Async(Box::new(move |batch| Box::pin(flush(batch)))))
+    }
+
+    fn start(self, action: Action<Batches<K, V>>) -> Coalescer<K, V, C> {
+        let store = Batches::new(self.limits);
+        Coalescer {
+            handle: Arc::new(self.setup.start(store, action, "coalescer")),
+        }
+    }
+}
+
+impl<K, V, C: fmt::Debug> fmt::Debug for Coalesce<K, V, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Coalesce")
+            .field("limits", &self.limits)
+            .field("setup", &self.setup)
+            .finish()
+    }
+}
 
 /// Collects items into batches, in order, and flushes each by one call. Made by [`Coalesce`].
 ///
@@ -170,8 +335,7 @@ where
         if self.handle.is_inside() {
             return Ok(());
         }
-        let work = Arc::clone(self.handle.work());
-        let drained = crate::work::Draining::new(work, most).await;
+        let drained = Arc::clone(self.handle.work()).drain(most).await;
         self.stop();
         drained
     }
@@ -206,3 +370,164 @@ where
 
 /// What follows from a change of a store of batches.
 type Next<K, V> = Then<Batch<K, V>>;
+
+/// Items that are flushed by one call, in the order in which they came. Clones share the items.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::clock::Manual;
+/// use tollgate_shape::{Coalesce, Flushed};
+///
+/// let rows = Coalesce::window(Duration::from_secs(1)).clock(Manual::new()).build(|batch| {
+///     for (id, row) in batch.items() {
+///         println!("insert {id}: {row}");
+///     }
+///     Flushed::Done
+/// });
+/// rows.try_add(1, "one")?;
+/// assert_eq!(rows.flush(), 1);
+/// # Ok::<(), tollgate_shape::AddError<i32, &str>>(())
+/// ```
+#[derive(Debug)]
+pub struct Batch<K, V> {
+    items: Arc<Vec<(K, V)>>,
+    attempt: u32,
+}
+
+/// What became of a batch: the caller's policy of retries.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_shape::{Batch, Flushed};
+///
+/// # fn send(_: &[(u64, String)]) -> Result<(), ()> { Err(()) }
+/// # fn dead_letter(_: &[(u64, String)]) {}
+/// fn flush(batch: &Batch<u64, String>) -> Flushed {
+///     match send(batch.items()) {
+///         Ok(()) => Flushed::Done,
+///         // 100, 200, 400 … ms, and then no more.
+///         Err(_) if batch.attempt() < 5 => Flushed::RetryIn(Duration::from_millis(100 << batch.attempt())),
+///         Err(_) => {
+///             dead_letter(batch.items());
+///             Flushed::Done
+///         }
+///     }
+/// }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flushed {
+    /// It is done with, whether it was delivered or given up.
+    Done,
+    /// It failed: the same batch is flushed again after this time, and before all later ones.
+    RetryIn(Duration),
+}
+
+impl<K, V> Batch<K, V> {
+    fn new(items: Vec<(K, V)>) -> Self {
+        Self {
+            items: Arc::new(items),
+            attempt: 0,
+        }
+    }
+
+    /// The same, to be tried once more.
+    fn again(mut self) -> Self {
+        self.attempt = self.attempt.saturating_add(1);
+        self
+    }
+
+    /// The items.
+    pub fn items(&self) -> &[(K, V)] {
+        &self.items
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether there are none, which no flush gets to see.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// How often it was tried before: 0 the first time.
+    pub const fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// The items by value.
+    ///
+    /// # Errors
+    /// The batch, if a clone of it is still somewhere.
+    pub fn into_items(self) -> Result<Vec<(K, V)>, Self> {
+        let attempt = self.attempt;
+        Arc::try_unwrap(self.items).map_err(|items| Self { items, attempt })
+    }
+}
+
+impl<K, V> Clone for Batch<K, V> {
+    fn clone(&self) -> Self {
+        Self {
+            items: Arc::clone(&self.items),
+            attempt: self.attempt,
+        }
+    }
+}
+
+/// Why an item was not added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotAdded {
+    /// As many items as may be are held.
+    Full {
+        /// How many that are.
+        most: usize,
+    },
+    /// It alone weighs more than a batch may.
+    TooLarge {
+        /// What it weighs.
+        weight: u64,
+        /// What a batch may weigh.
+        most: u64,
+    },
+    /// It was stopped, or is being closed.
+    Stopped,
+}
+
+/// An item that was not added, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddError<K, V> {
+    /// Why.
+    pub why: NotAdded,
+    /// The item.
+    pub item: Option<(K, V)>,
+}
+
+impl<K, V> AddError<K, V> {
+    const fn new(why: NotAdded, item: Option<(K, V)>) -> Self {
+        Self { why, item }
+    }
+}
+
+impl<K: fmt::Debug, V> fmt::Display for AddError<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the item")?;
+        if let Some((key, _)) = &self.item {
+            write!(f, " {key:?}")?;
+        }
+        match self.why {
+            NotAdded::Full { most } => write!(
+                f,
+                " isn't added: {most} are held already; wait by `add`, or raise max_pending"
+            ),
+            NotAdded::TooLarge { weight, most } => write!(
+                f,
+                " weighs {weight}, above the {most} that a batch may weigh: split it, or raise max_weight"
+            ),
+            NotAdded::Stopped => f.write_str(" isn't added: the coalescer was stopped"),
+        }
+    }
+}
+
+impl<K: fmt::Debug, V: fmt::Debug> std::error::Error for AddError<K, V> {}

@@ -1,7 +1,6 @@
 //! One debounce for each key: a million pending keys on one timer structure, and one driver for all.
 
 use std::fmt;
-use std::future::Future;
 use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
@@ -281,7 +280,7 @@ where
         most: Duration,
     ) -> impl Future<Output = Result<(), StillRunning>> + Send + use<K, T, C> {
         self.stop();
-        crate::work::Draining::new(Arc::clone(self.handle.work()), most)
+        Arc::clone(self.handle.work()).drain(most)
     }
 }
 

@@ -1,21 +1,22 @@
 //! Log throttling: a layer of tracing-subscriber that limits events of each place in the source.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use tollgate::clock::Monotonic;
-use tollgate::{Clock, LimitError, Limiter, Rate};
+use foldhash::fast::RandomState;
+use tollgate::clock::{Monotonic, sleep_until};
+use tollgate::{Clock, LimitError, Limiter, Rate, Timestamp};
 use tracing::dispatcher::WeakDispatch;
-use tracing::{Dispatch, Event, Metadata, Subscriber};
+use tracing::field::{Field, Visit};
+use tracing::{Dispatch, Event, Level, Metadata, Subscriber, debug, error, info, trace, warn};
 use tracing_subscriber::layer::{Context, Filter, Layer};
 
-mod fields;
-mod summary;
 mod table;
 
-use fields::Fields;
-use summary::Summaries;
+use crate::place;
 use table::Table;
 
 /// How many places in the source, or places with their fields, are limited apart.
@@ -155,7 +156,7 @@ impl<C: Clock + Clone + 'static> LogThrottle<C> {
     #[inline]
     fn allows(&self, event: &Event<'_>) -> bool {
         let metadata = event.metadata();
-        if summary::is_summary(metadata) {
+        if is_summary(metadata) {
             return true;
         }
         let shared = &self.shared;
@@ -213,5 +214,239 @@ impl<C: Clock> fmt::Debug for LogThrottle<C> {
         f.debug_struct("LogThrottle")
             .field("suppressed", &self.shared.table.suppressed())
             .finish_non_exhaustive()
+    }
+}
+
+/// The names of fields whose values count, seeded so that nobody can choose values that meet.
+#[derive(Debug)]
+struct Fields {
+    names: Vec<&'static str>,
+    hasher: RandomState,
+}
+
+impl Fields {
+    fn new(names: Vec<&'static str>) -> Self {
+        Self {
+            names,
+            hasher: RandomState::default(),
+        }
+    }
+
+    /// A number for the place of an event and its fields; never zero.
+    #[inline]
+    fn key(&self, event: &Event<'_>) -> u64 {
+        // A callsite lives for ever, so where its metadata lies is its name.
+        let place = std::ptr::from_ref(event.metadata()).addr() as u64;
+        if self.names.is_empty() {
+            return place.max(1);
+        }
+        let mut values = Values {
+            names: &self.names,
+            hash: self.hasher.build_hasher(),
+        };
+        values.hash.write_u64(place);
+        event.record(&mut values);
+        values.hash.finish().max(1)
+    }
+}
+
+struct Values<'a, H> {
+    names: &'a [&'static str],
+    hash: H,
+}
+
+impl<H: Hasher> Values<'_, H> {
+    /// Begins a field, if it counts.
+    fn counts(&mut self, field: &Field) -> bool {
+        let counts = self.names.contains(&field.name());
+        if counts {
+            self.hash.write_usize(field.index());
+        }
+        counts
+    }
+}
+
+impl<H: Hasher> Visit for Values<'_, H> {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if self.counts(field) {
+            // Into the hash, without a string in between. It takes anything, so it can't fail.
+            let _ = fmt::write(&mut Hashing(&mut self.hash), format_args!("{value:?}"));
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if self.counts(field) {
+            self.hash.write(value.as_bytes());
+        }
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        if self.counts(field) {
+            self.hash.write_u64(value);
+        }
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        if self.counts(field) {
+            self.hash.write_i64(value);
+        }
+    }
+}
+
+struct Hashing<'a, H>(&'a mut H);
+
+impl<H: Hasher> fmt::Write for Hashing<'_, H> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.write(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// What summaries are logged under, so that they can be told apart and aren't suppressed.
+const TARGET: &str = "tollgate::suppressed";
+
+/// When summaries are written.
+#[derive(Debug)]
+struct Summaries {
+    every: Duration,
+    /// Whether one is on its way.
+    is_due: AtomicBool,
+}
+
+impl Summaries {
+    const fn new(every: Duration) -> Self {
+        Self {
+            every,
+            is_due: AtomicBool::new(false),
+        }
+    }
+}
+
+#[inline]
+fn is_summary(metadata: &Metadata<'_>) -> bool {
+    let target = metadata.target();
+    // Mostly it is told by its length alone.
+    target.len() == TARGET.len() && target == TARGET
+}
+
+impl<C: Clock + Clone + 'static> Shared<C> {
+    /// Something is suppressed: a summary is written in a while, if none is on its way.
+    #[cold]
+    fn begin_summary(shared: &Arc<Self>) {
+        if shared.summaries.is_due.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (clock, every) = (shared.clock.clone(), shared.summaries.every);
+        let began = clock.now();
+        let due = Due {
+            shared: Arc::downgrade(shared),
+            began,
+        };
+        let sleep = sleep_until(clock.clone(), began + every);
+        place::run(&clock, async move {
+            sleep.await;
+            drop(due);
+        });
+    }
+}
+
+/// A summary that is on its way. It is written when this is dropped: when its time has come, or before that if
+/// the runtime in which it waits ends, as nobody else would write it then.
+struct Due<C: Clock + Clone + 'static> {
+    /// It doesn't keep the layer alive: when that is gone there is nobody to tell.
+    shared: Weak<Shared<C>>,
+    began: Timestamp,
+}
+
+impl<C: Clock + Clone + 'static> Drop for Due<C> {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.upgrade() {
+            let lasted = shared.clock.now() - self.began;
+            tell(&shared, lasted.min(shared.summaries.every));
+        }
+    }
+}
+
+fn tell<C: Clock + Clone + 'static>(shared: &Shared<C>, every: Duration) {
+    // Before the counts are taken: whoever suppresses from now on begins the next one.
+    shared.summaries.is_due.store(false, Ordering::Release);
+    match shared.dispatch.get().map(WeakDispatch::upgrade) {
+        Some(Some(dispatch)) => {
+            tracing::dispatcher::with_default(&dispatch, || tell_all(shared, every))
+        }
+        // Its subscriber is gone, and with it everybody who could be told.
+        Some(None) => {}
+        None => tell_all(shared, every),
+    }
+}
+
+fn tell_all<C: Clock>(shared: &Shared<C>, every: Duration) {
+    shared.table.take(|place, count| match place.metadata() {
+        Some(metadata) => one(metadata, count, every),
+        None => warn!(
+            target: TARGET,
+            suppressed = count,
+            "suppressed {} events of many places in {} s",
+            thousands(count),
+            seconds(every)
+        ),
+    });
+}
+
+fn one(metadata: &Metadata<'_>, count: u64, every: Duration) {
+    let (many, seconds) = (thousands(count), seconds(every));
+    let (file, line) = (metadata.file().unwrap_or("?"), metadata.line().unwrap_or(0));
+    let place = format_args!("{} at {file}:{line}", metadata.target());
+    macro_rules! say {
+        ($level:ident) => {
+            $level!(
+                target: TARGET,
+                suppressed = count,
+                %place,
+                "suppressed {many} similar events in {seconds} s"
+            )
+        };
+    }
+    match *metadata.level() {
+        Level::ERROR => say!(error),
+        Level::WARN => say!(warn),
+        Level::INFO => say!(info),
+        Level::DEBUG => say!(debug),
+        Level::TRACE => say!(trace),
+    }
+}
+
+fn seconds(every: Duration) -> f64 {
+    (every.as_secs_f64() * 1000.0).round() / 1000.0
+}
+
+/// A number as people read it: 12,431.
+fn thousands(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        for (count, expect) in [
+            (0, "0"),
+            (999, "999"),
+            (1_000, "1,000"),
+            (12_431, "12,431"),
+            (1_000_000, "1,000,000"),
+        ] {
+            assert_eq!(thousands(count), expect);
+        }
     }
 }

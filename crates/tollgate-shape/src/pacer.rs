@@ -1,18 +1,19 @@
 //! Pacing: a leaky bucket as a queue. Whatever arrives, it leaves at an exact rate.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use futures_core::Stream;
+use pin_project_lite::pin_project;
 use tollgate::clock::Monotonic;
+use tollgate::wait::Acquiring;
 use tollgate::{Algorithm, Clock, LimitError, Limiter, Rate, Refused, Timestamp};
 
-mod pace;
-mod stream;
 mod submit;
 
-pub use pace::{Pace, Pacing};
-pub use stream::Paced;
 pub use submit::{Gone, Submitted};
 
 /// The queue of a [`Pacer`] is full, or its turn would come too late. Nothing was queued.
@@ -107,19 +108,19 @@ impl std::error::Error for PaceRefused {}
 /// # }
 /// ```
 pub struct Pacer<C: Clock = Monotonic> {
-    pub(crate) shared: Arc<Shared<C>>,
+    shared: Arc<Shared<C>>,
 }
 
-pub(crate) struct Shared<C: Clock> {
-    pub(crate) limiter: Arc<Limiter<C>>,
-    pub(crate) clock: C,
-    pub(crate) rate: Rate,
+struct Shared<C: Clock> {
+    limiter: Arc<Limiter<C>>,
+    clock: C,
+    rate: Rate,
     /// What a turn costs, in tokens of the limiter.
-    pub(crate) cost: u64,
-    pub(crate) capacity: usize,
+    cost: u64,
+    capacity: usize,
     /// How long the last one that fits waits.
-    pub(crate) most: Duration,
-    pub(crate) longest: Duration,
+    most: Duration,
+    longest: Duration,
 }
 
 /// What can be chosen about a [`Pacer`]; made by [`Pacer::builder`].
@@ -278,7 +279,7 @@ impl<C: Clock> Pacer<C> {
 
 impl<C: Clock> Shared<C> {
     /// What a refusal of the limit means for one whose own deadline is this.
-    pub(crate) fn refused(&self, refused: &Refused, own: Patience) -> PaceRefused {
+    fn refused(&self, refused: &Refused, own: Patience) -> PaceRefused {
         let turn_in = refused.decision().wait();
         let waiting = self.limiter.waiters();
         match own {
@@ -294,7 +295,7 @@ impl<C: Clock> Shared<C> {
 
 /// Whose patience ends first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
+enum Patience {
     /// The caller's.
     Own,
     /// The bound of the queue.
@@ -320,14 +321,218 @@ impl<C: Clock> fmt::Debug for Pacer<C> {
 }
 
 /// When a wait that begins at `now` has to be over, and who says so.
-pub(crate) fn deadline(
-    now: Timestamp,
-    most: Duration,
-    own: Option<Timestamp>,
-) -> (Timestamp, Patience) {
+fn deadline(now: Timestamp, most: Duration, own: Option<Timestamp>) -> (Timestamp, Patience) {
     let queue = now + most;
     match own {
         Some(own) if own < queue => (own, Patience::Own),
         _ => (queue, Patience::Queue),
+    }
+}
+
+/// A request to wait for its turn: await it, or call [`wait_blocking`](Self::wait_blocking). The result is how long it
+/// took.
+///
+/// It takes its place when the wait begins. Dropping the future frees the place.
+#[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
+pub struct Pace<C: Clock> {
+    shared: Arc<Shared<C>>,
+    deadline: Option<Timestamp>,
+}
+
+impl<C: Clock> Pace<C> {
+    const fn new(shared: Arc<Shared<C>>) -> Self {
+        Self {
+            shared,
+            deadline: None,
+        }
+    }
+
+    /// Fails at once if its turn would come after this time on the pacer's clock.
+    pub const fn deadline(mut self, deadline: Timestamp) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// Fails at once if its turn would take longer than this to come.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        let deadline = self.shared.clock.now() + timeout;
+        self.deadline(deadline)
+    }
+
+    /// Blocks the thread until its turn has come; returns how long that took.
+    ///
+    /// # Errors
+    /// [`PaceRefused`] at once, if the queue is full or its turn would come too late.
+    pub fn wait_blocking(self) -> Result<Duration, PaceRefused> {
+        let (until, patience) = self.until();
+        let acquire = self
+            .shared
+            .limiter
+            .acquire_n(self.shared.cost)
+            .deadline(until);
+        let waited = acquire.wait_blocking();
+        waited.map_err(|refused| self.shared.refused(&refused, patience))
+    }
+
+    fn until(&self) -> (Timestamp, Patience) {
+        let now = self.shared.clock.now();
+        deadline(now, self.shared.most, self.deadline)
+    }
+}
+
+impl<C: Clock> IntoFuture for Pace<C> {
+    type Output = Result<Duration, PaceRefused>;
+    type IntoFuture = Pacing<C>;
+
+    fn into_future(self) -> Pacing<C> {
+        Pacing {
+            start: Some(self.deadline),
+            patience: Patience::Queue,
+            shared: self.shared,
+            turn: None,
+        }
+    }
+}
+
+pin_project! {
+    /// The future that [`Pace`] turns into. Dropping it frees the place in the queue.
+    #[must_use = "futures do nothing unless awaited"]
+    pub struct Pacing<C: Clock> {
+        // The caller's deadline, until the wait has begun.
+        start: Option<Option<Timestamp>>,
+        patience: Patience,
+        shared: Arc<Shared<C>>,
+        #[pin]
+        turn: Option<Acquiring<Arc<Limiter<C>>>>,
+    }
+}
+
+impl<C: Clock> Future for Pacing<C> {
+    type Output = Result<Duration, PaceRefused>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        if let Some(own) = this.start.take() {
+            let (until, patience) = deadline(this.shared.clock.now(), this.shared.most, own);
+            *this.patience = patience;
+            let limiter = &this.shared.limiter;
+            let acquire = limiter.acquire_owned_n(this.shared.cost).deadline(until);
+            this.turn.set(Some(acquire.into_future()));
+        }
+        let Some(turn) = this.turn.as_pin_mut() else {
+            panic!("`Pacing` was polled after it had ended");
+        };
+        let (shared, patience) = (this.shared, *this.patience);
+        turn.poll(context)
+            .map_err(|refused| shared.refused(&refused, patience))
+    }
+}
+
+impl<C: Clock> fmt::Debug for Pace<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pace")
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<C: Clock> fmt::Debug for Pacing<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pacing").finish_non_exhaustive()
+    }
+}
+
+pin_project! {
+    /// A stream whose items come at the rate of a [`Pacer`]; made by [`Pacer::stream`].
+    #[must_use = "streams do nothing unless polled"]
+    pub struct Paced<S: Stream, C: Clock> {
+        #[pin]
+        stream: S,
+        pacer: Pacer<C>,
+        // An item that waits for its turn.
+        item: Option<S::Item>,
+        #[pin]
+        turn: Option<Acquiring<Arc<Limiter<C>>>>,
+    }
+}
+
+impl<C: Clock> Pacer<C> {
+    /// Hands on the items of a stream at this pacer's rate. Each takes its place in the queue when it comes, and is
+    /// never refused: the next one isn't asked for before this one has left, so a stream takes one place.
+    ///
+    /// ```
+    /// use std::pin::pin;
+    /// use std::task::{Context, Poll, Waker};
+    /// use std::time::Duration;
+    /// use futures_core::Stream;
+    /// use tollgate::{Rate, clock::Manual};
+    /// use tollgate_shape::Pacer;
+    ///
+    /// struct Numbers(u32);
+    ///
+    /// impl Stream for Numbers {
+    ///     type Item = u32;
+    ///
+    ///     fn poll_next(mut self: std::pin::Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<u32>> {
+    ///         self.0 += 1;
+    ///         Poll::Ready(Some(self.0))
+    ///     }
+    /// }
+    ///
+    /// let clock = Manual::new();
+    /// let pacer = Pacer::builder(Rate::per_second(10), 1).clock(clock.clone()).build()?;
+    /// let mut paced = pin!(pacer.stream(Numbers(0)));
+    /// let mut context = Context::from_waker(Waker::noop());
+    /// assert_eq!(paced.as_mut().poll_next(&mut context), Poll::Ready(Some(1)));
+    /// assert_eq!(paced.as_mut().poll_next(&mut context), Poll::Pending);
+    /// clock.advance(Duration::from_millis(100));
+    /// assert_eq!(paced.as_mut().poll_next(&mut context), Poll::Ready(Some(2)));
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn stream<S: Stream>(&self, stream: S) -> Paced<S, C> {
+        Paced {
+            stream,
+            pacer: self.clone(),
+            item: None,
+            turn: None,
+        }
+    }
+}
+
+impl<S: Stream, C: Clock> Stream for Paced<S, C> {
+    type Item = S::Item;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<S::Item>> {
+        let mut this = self.project();
+        if this.item.is_none() {
+            let Some(item) = ready!(this.stream.poll_next(context)) else {
+                return Poll::Ready(None);
+            };
+            *this.item = Some(item);
+            let shared = &this.pacer.shared;
+            let acquire = shared.limiter.acquire_owned_n(shared.cost);
+            this.turn.set(Some(acquire.into_future()));
+        }
+        if let Some(turn) = this.turn.as_mut().as_pin_mut() {
+            // Without a deadline, and with room for everybody, it can't be refused.
+            let _waited = ready!(turn.poll(context));
+            this.turn.set(None);
+        }
+        Poll::Ready(this.item.take())
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let held = usize::from(self.item.is_some());
+        let (least, most) = self.stream.size_hint();
+        let most = most.and_then(|most| most.checked_add(held));
+        (least.saturating_add(held), most)
+    }
+}
+
+impl<S: Stream, C: Clock> fmt::Debug for Paced<S, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Paced")
+            .field("pacer", &self.pacer)
+            .finish_non_exhaustive()
     }
 }

@@ -1,16 +1,19 @@
 //! Where drivers run, and with them actions: as tasks of the tokio runtime that they are built in, on a few threads of
 //! this crate elsewhere, and on the thread that moves the time of a clock that is moved by hand.
+//!
+//! A few threads poll tasks where there is no runtime. They start when something is to be done and all are busy, and end when
+//! nothing was to be done for a while.
 
-use std::future::Future;
+use std::collections::VecDeque;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::task::Waker;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Wake, Waker};
+use std::thread;
+use std::time::Duration;
 
 use tollgate::{Clock, Timestamp};
-
-mod task;
-mod threads;
-
-use task::{On, Task};
 
 /// Runs a future to its end.
 pub(crate) fn run(clock: &impl Clock, future: impl Future<Output = ()> + Send + 'static) {
@@ -45,4 +48,177 @@ fn in_a_runtime(future: Boxed) -> Option<Boxed> {
 #[cfg(not(feature = "tokio"))]
 fn in_a_runtime(future: Boxed) -> Option<Boxed> {
     Some(future)
+}
+
+/// Where a task is polled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum On {
+    /// By the thread that wakes it, before the waker returns.
+    Waker,
+    Threads,
+}
+
+struct Task {
+    on: On,
+    stage: Mutex<Stage>,
+}
+
+enum Stage {
+    /// It isn't polled, and nobody has woken it.
+    Asleep(Boxed),
+    /// It is to be polled by one of the threads.
+    Waiting(Boxed),
+    /// A thread has the future.
+    Polled,
+    /// A thread has the future, and it was woken meanwhile.
+    PolledAndWoken,
+    Done,
+}
+
+impl Task {
+    /// Polls it for the first time, here or on a thread.
+    fn start(future: Boxed, on: On) {
+        let task = Arc::new(Self {
+            on,
+            stage: Mutex::new(Stage::Asleep(future)),
+        });
+        task.wake();
+    }
+
+    /// Polls the future until it sleeps or is done. Under no lock: what it does may wake it.
+    fn poll(self: Arc<Self>) {
+        let waker = Waker::from(Arc::clone(&self));
+        let mut context = Context::from_waker(&waker);
+        let Some(mut future) = self.begin() else {
+            return;
+        };
+        loop {
+            let is_done = future.as_mut().poll(&mut context).is_ready();
+            let mut stage = self.lock();
+            match *stage {
+                _ if is_done => *stage = Stage::Done,
+                Stage::PolledAndWoken => {
+                    *stage = Stage::Polled;
+                    continue;
+                }
+                _ => *stage = Stage::Asleep(future),
+            }
+            return;
+        }
+    }
+
+    /// Takes the future out to be polled, unless somebody has.
+    fn begin(&self) -> Option<Boxed> {
+        let mut stage = self.lock();
+        match mem::replace(&mut *stage, Stage::Polled) {
+            Stage::Asleep(future) | Stage::Waiting(future) => return Some(future),
+            Stage::Polled | Stage::PolledAndWoken => *stage = Stage::PolledAndWoken,
+            Stage::Done => *stage = Stage::Done,
+        }
+        None
+    }
+
+    /// Whether a thread has to be told.
+    fn queue(&self) -> bool {
+        let mut stage = self.lock();
+        let (next, is_new) = match mem::replace(&mut *stage, Stage::Done) {
+            Stage::Asleep(future) => (Stage::Waiting(future), true),
+            Stage::Polled => (Stage::PolledAndWoken, false),
+            other => (other, false),
+        };
+        *stage = next;
+        is_new
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Stage> {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        match self.on {
+            On::Waker => self.poll(),
+            On::Threads => {
+                if self.queue() {
+                    push(self);
+                }
+            }
+        }
+    }
+}
+
+/// The most threads at once: so many actions may block before one holds up another.
+const MOST: usize = 16;
+/// How long a thread stays when there is nothing to do.
+const IDLE: Duration = Duration::from_secs(10);
+
+#[derive(Default)]
+struct Threads {
+    queue: VecDeque<Arc<Task>>,
+    threads: usize,
+    idle: usize,
+}
+
+static THREADS: Mutex<Threads> = Mutex::new(Threads {
+    queue: VecDeque::new(),
+    threads: 0,
+    idle: 0,
+});
+static PUSHED: Condvar = Condvar::new();
+
+/// Has a task polled.
+fn push(task: Arc<Task>) {
+    let mut state = lock_threads();
+    state.queue.push_back(task);
+    if state.idle >= state.queue.len() || state.threads >= MOST {
+        drop(state);
+        PUSHED.notify_one();
+        return;
+    }
+    state.threads += 1;
+    drop(state);
+    let spawned = thread::Builder::new()
+        .name("tollgate-shape".into())
+        .spawn(poll_tasks);
+    if spawned.is_err() {
+        let mut state = lock_threads();
+        state.threads -= 1;
+        let is_alone = state.threads == 0;
+        let task = if is_alone {
+            state.queue.pop_front()
+        } else {
+            None
+        };
+        drop(state);
+        // No thread can be had at all: better here than never.
+        task.into_iter().for_each(Task::poll);
+    }
+}
+
+fn poll_tasks() {
+    let mut state = lock_threads();
+    loop {
+        if let Some(task) = state.queue.pop_front() {
+            drop(state);
+            // Actions are caught where they run; this is for what panics as it is dropped.
+            let _ = catch_unwind(AssertUnwindSafe(|| task.poll()));
+            state = lock_threads();
+            continue;
+        }
+        state.idle += 1;
+        let (woken, waited) = PUSHED
+            .wait_timeout(state, IDLE)
+            .unwrap_or_else(PoisonError::into_inner);
+        state = woken;
+        state.idle -= 1;
+        if waited.timed_out() && state.queue.is_empty() {
+            state.threads -= 1;
+            return;
+        }
+    }
+}
+
+fn lock_threads() -> MutexGuard<'static, Threads> {
+    THREADS.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,8 +2,6 @@
 
 use std::fmt;
 #[cfg(not(any(loom, shuttle)))]
-use std::future::Future;
-#[cfg(not(any(loom, shuttle)))]
 use std::pin::Pin;
 use std::sync::Arc;
 #[cfg(not(any(loom, shuttle)))]

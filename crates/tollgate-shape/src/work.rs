@@ -8,6 +8,8 @@
 //! Nothing ticks. The driver is a future that sleeps until the next time at which something is due, and without
 //! one while nothing waits.
 
+use std::cell::RefCell;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
@@ -18,16 +20,11 @@ use tollgate::{Clock, Timestamp};
 mod drain;
 #[cfg(not(any(loom, shuttle)))]
 mod driver;
-mod handle;
-mod inside;
 
 use crate::sync::{Mutex, MutexGuard};
-#[cfg(not(any(loom, shuttle)))]
-pub(crate) use drain::Draining;
 pub use drain::StillRunning;
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use driver::Driver;
-pub(crate) use handle::{AtEnd, Handle};
 
 /// What waits, and when it is due.
 pub(crate) trait Store: Send + 'static {
@@ -239,7 +236,7 @@ impl<S: Store, C: Clock> Work<S, C> {
         let Action::Sync(call) = &*action else {
             return self.finish(Ended::CutOff);
         };
-        let inside = inside::enter(self.id());
+        let inside = Inside::enter(self.id());
         let outcome = catch_unwind(AssertUnwindSafe(|| call(job)));
         // If it was stopped, what the action has captured goes before it counts as ended.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(action)));
@@ -369,7 +366,7 @@ impl<S: Store, C: Clock> Work<S, C> {
 
     /// Whether this thread runs an action of it right now.
     pub(crate) fn is_inside(&self) -> bool {
-        inside::depth(self.id()) > 0
+        Inside::depth(self.id()) > 0
     }
 
     /// What an action that runs on this thread is known by.
@@ -395,5 +392,79 @@ impl<S: Store, C: Clock> Work<S, C> {
             }
             _ => false,
         }
+    }
+}
+
+/// What becomes of what waits when nobody can call any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AtEnd {
+    Discard,
+    Flush,
+}
+
+/// The callers' side. The driver has the work alone, so that this is dropped with the last caller.
+pub(crate) struct Handle<S: Store, C: Clock> {
+    work: Arc<Work<S, C>>,
+    at_end: AtEnd,
+}
+
+impl<S: Store, C: Clock> Handle<S, C> {
+    pub(crate) const fn new(work: Arc<Work<S, C>>, at_end: AtEnd) -> Self {
+        Self { work, at_end }
+    }
+
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) const fn work(&self) -> &Arc<Work<S, C>> {
+        &self.work
+    }
+}
+
+impl<S: Store, C: Clock> Deref for Handle<S, C> {
+    type Target = Work<S, C>;
+
+    fn deref(&self) -> &Work<S, C> {
+        &self.work
+    }
+}
+
+impl<S: Store, C: Clock> Drop for Handle<S, C> {
+    fn drop(&mut self) {
+        match self.at_end {
+            AtEnd::Discard => drop(self.work.stop()),
+            AtEnd::Flush => self.work.close(),
+        }
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+thread_local! {
+    static INSIDE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+// A model's threads have their own, and begin with it at run time.
+#[cfg(any(loom, shuttle))]
+crate::sync::thread_local! {
+    static INSIDE: RefCell<Vec<usize>> = RefCell::new(Vec::new());
+}
+
+/// As long as it lives, this thread is inside of an action.
+struct Inside;
+
+impl Inside {
+    /// This thread begins to run an action of this work.
+    fn enter(id: usize) -> Self {
+        INSIDE.with(|inside| inside.borrow_mut().push(id));
+        Self
+    }
+
+    /// Whether this thread runs an action of this work, and how many inside of each other.
+    fn depth(id: usize) -> usize {
+        INSIDE.with(|inside| inside.borrow().iter().filter(|other| **other == id).count())
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.with(|inside| inside.borrow_mut().pop());
     }
 }

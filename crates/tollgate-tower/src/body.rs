@@ -1,21 +1,174 @@
-//! The body of an answer: that of the service, or of a refusal.
+//! The bodies of answers: the service's own type, if that can hold any body, or one around it, which is that of the service or of a
+//! refusal.
 
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
+use http::Response;
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
-use tollgate_http::guard::{Held, Rest};
+use tollgate::concurrency::{Permit, PermitHome};
+use tollgate_http::guard::{Held, Rest, Ticket};
+
+use crate::reply::replied;
+
+/// A type of body that any other can be put into, as the boxed ones of frameworks: so a refusal can be of the type that the
+/// service's own answers have, and nothing is put around those.
+///
+/// That of axum is one (feature `axum`), and that of tonic (feature `tonic`).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can't be the body of a refusal",
+    note = "axum's and tonic's own bodies can, with the feature of that name of tollgate-tower",
+    note = "for others, also where a layer inside has changed the body, call `any_body()` on the layer: answers have a body of tollgate's then, around that one"
+)]
+pub trait OpenBody: http_body::Body<Data = Bytes> + Sized {
+    /// A body of these bytes.
+    fn of(bytes: Bytes) -> Self;
+
+    /// This body, which keeps what a request holds until it has ended or is dropped.
+    #[must_use]
+    fn holding<H: Held>(self, rest: Rest<H>) -> Self;
+}
+
+/// Answers have the service's own type of body, which is an [`OpenBody`]: nothing is moved or put into a box for a request
+/// that passes and holds nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct SameBody;
+
+/// Answers have a [`Body`] around the service's own, of whatever type that is.
+#[derive(Clone, Copy, Debug)]
+pub struct AnyBody;
+
+/// How answers of a service become those of a layer: [`SameBody`] or [`AnyBody`].
+pub trait Bodies<O, H: Held>: sealed::Sealed + 'static {
+    /// What answers have for a body.
+    type Body;
+
+    /// A refusal's.
+    fn refusal(bytes: Bytes) -> Self::Body;
+
+    /// An answer of which nothing is to be said.
+    fn plain<E>(polled: Polled<O, E>) -> Polled<Self::Body, E>;
+
+    /// An answer to a request with this ticket, which is taken when it is there.
+    ///
+    /// # Panics
+    /// If it was taken before.
+    fn ticketed<E>(polled: Polled<O, E>, ticket: &mut Option<Ticket<H>>) -> Polled<Self::Body, E>;
+}
+
+/// What comes of asking a service for its answer.
+pub type Polled<B, E> = Poll<Result<Response<B>, E>>;
+
+impl<O: OpenBody, H: Held> Bodies<O, H> for SameBody {
+    type Body = O;
+
+    fn refusal(bytes: Bytes) -> O {
+        O::of(bytes)
+    }
+
+    #[inline(always)]
+    fn plain<E>(polled: Polled<O, E>) -> Polled<O, E> {
+        polled
+    }
+
+    #[inline(always)]
+    fn ticketed<E>(mut polled: Polled<O, E>, ticket: &mut Option<Ticket<H>>) -> Polled<O, E> {
+        if let Poll::Ready(result) = &mut polled
+            && let Some(rest) = replied(result, take(ticket))
+            && let Ok(response) = result
+        {
+            keep(response, rest);
+        }
+        polled
+    }
+}
+
+impl<O, H: Held> Bodies<O, H> for AnyBody {
+    type Body = Body<O, H>;
+
+    fn refusal(bytes: Bytes) -> Body<O, H> {
+        Body::of_refusal(bytes)
+    }
+
+    #[inline(always)]
+    fn plain<E>(polled: Polled<O, E>) -> Polled<Body<O, H>, E> {
+        polled.map_ok(|response| response.map(|body| Body::of_service(body, None)))
+    }
+
+    #[inline(always)]
+    fn ticketed<E>(
+        mut polled: Polled<O, E>,
+        ticket: &mut Option<Ticket<H>>,
+    ) -> Polled<Body<O, H>, E> {
+        // Changed where it is, and moved once: an answer is large enough for that to be felt.
+        let rest = match &mut polled {
+            Poll::Ready(result) => replied(result, take(ticket)),
+            Poll::Pending => return Poll::Pending,
+        };
+        polled.map_ok(|response| response.map(|body| Body::of_service(body, rest)))
+    }
+}
+
+#[inline(always)]
+fn take<H: Held>(ticket: &mut Option<Ticket<H>>) -> Ticket<H> {
+    match ticket.take() {
+        Some(ticket) => ticket,
+        None => panic!("polled after it was ready"),
+    }
+}
+
+/// Lets the body of an answer keep this until it has ended.
+fn keep<O: OpenBody, H: Held>(response: &mut Response<O>, rest: Rest<H>) {
+    let body = mem::replace(response.body_mut(), O::of(Bytes::new()));
+    *response.body_mut() = body.holding(rest);
+}
+
+#[cfg(feature = "axum")]
+impl OpenBody for axum::body::Body {
+    fn of(bytes: Bytes) -> Self {
+        if bytes.is_empty() {
+            return Self::empty();
+        }
+        bytes.into()
+    }
+
+    fn holding<H: Held>(self, rest: Rest<H>) -> Self {
+        Self::new(Body::of_service(self, Some(rest)))
+    }
+}
+
+#[cfg(feature = "tonic")]
+impl OpenBody for tonic::body::Body {
+    fn of(bytes: Bytes) -> Self {
+        if bytes.is_empty() {
+            return Self::empty();
+        }
+        Self::new(Body::<Self, ()>::of_refusal(bytes))
+    }
+
+    fn holding<H: Held>(self, rest: Rest<H>) -> Self {
+        Self::new(Body::of_service(self, Some(rest)))
+    }
+}
+
+/// The body of an answer behind a [`RateLimitLayer`](crate::RateLimitLayer): that of the service, or of a refusal.
+pub type Body<B, H> = HoldingBody<B, Rest<H>>;
+
+/// The body of an answer behind a [`ShedLayer`](crate::ShedLayer): that of the service, which keeps the permit of its request, or that
+/// of a refusal.
+pub type ShedBody<B, H> = HoldingBody<B, Permit<H>>;
 
 pin_project! {
-    /// The body of an answer: that of the service, or of a refusal. What its request holds is given back when it has
+    /// The body of an answer: that of the service, or of a refusal. What its request holds is released when the body has
     /// ended or is dropped.
     #[derive(Debug)]
-    pub struct Body<B, H: Held> {
+    pub struct HoldingBody<B, T> {
         #[pin]
         of: Of<B>,
-        rest: Option<Rest<H>>,
+        held: Option<T>,
     }
 }
 
@@ -28,31 +181,54 @@ pin_project! {
     }
 }
 
-impl<B, H: Held> Body<B, H> {
-    pub(crate) const fn of_service(body: B, rest: Option<Rest<H>>) -> Self {
-        Self {
-            of: Of::Service { body },
-            rest,
-        }
+/// What a body holds, and what it is told of the body.
+pub trait Holds {
+    /// So many bytes were sent.
+    fn sent(&mut self, bytes: usize) {
+        let _ = bytes;
+    }
+
+    /// The body ends with trailers that say this `grpc-status`.
+    fn trailer(&mut self, grpc_status: Option<&[u8]>) {
+        let _ = grpc_status;
+    }
+}
+
+impl<H: Held> Holds for Rest<H> {
+    fn sent(&mut self, bytes: usize) {
+        Self::sent(self, bytes);
+    }
+
+    fn trailer(&mut self, grpc_status: Option<&[u8]>) {
+        Self::trailer(self, grpc_status);
+    }
+}
+
+impl<H: PermitHome> Holds for Permit<H> {}
+
+impl<B, T> HoldingBody<B, T> {
+    pub(crate) const fn of_service(body: B, held: Option<T>) -> Self {
+        let of = Of::Service { body };
+        Self { of, held }
     }
 
     pub(crate) fn of_refusal(bytes: Bytes) -> Self {
         let bytes = (!bytes.is_empty()).then_some(bytes);
         Self {
             of: Of::Refusal { bytes },
-            rest: None,
+            held: None,
         }
     }
 }
 
 /// The service's empty one, for layers outside that answer without the service, as those of CORS and timeouts do.
-impl<B: Default, H: Held> Default for Body<B, H> {
+impl<B: Default, T> Default for HoldingBody<B, T> {
     fn default() -> Self {
         Self::of_service(B::default(), None)
     }
 }
 
-impl<B: http_body::Body<Data = Bytes>, H: Held> http_body::Body for Body<B, H> {
+impl<B: http_body::Body<Data = Bytes>, T: Holds> http_body::Body for HoldingBody<B, T> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -64,10 +240,10 @@ impl<B: http_body::Body<Data = Bytes>, H: Held> http_body::Body for Body<B, H> {
         match this.of.project() {
             OfProjected::Service { mut body } => {
                 let frame = body.as_mut().poll_frame(context);
-                if let (Some(rest), Poll::Ready(frame)) = (this.rest.as_mut(), &frame) {
-                    let is_last = note(rest, frame.as_ref()) || body.is_end_stream();
+                if let (Some(held), Poll::Ready(frame)) = (this.held.as_mut(), &frame) {
+                    let is_last = note(held, frame.as_ref()) || body.is_end_stream();
                     if is_last {
-                        *this.rest = None;
+                        *this.held = None;
                     }
                 }
                 frame
@@ -97,18 +273,22 @@ impl<B: http_body::Body<Data = Bytes>, H: Held> http_body::Body for Body<B, H> {
 }
 
 /// Notes what of a body was sent, and says whether it was the last.
-fn note<H: Held, E>(rest: &mut Rest<H>, frame: Option<&Result<Frame<Bytes>, E>>) -> bool {
-    match frame {
-        Some(Ok(frame)) => {
-            if let Some(data) = frame.data_ref() {
-                rest.sent(data.remaining());
-            }
-            if let Some(trailers) = frame.trailers_ref() {
-                let status = trailers.get("grpc-status");
-                rest.trailer(status.map(http::HeaderValue::as_bytes));
-            }
-            false
-        }
-        None | Some(Err(_)) => true,
+fn note<T: Holds, E>(held: &mut T, frame: Option<&Result<Frame<Bytes>, E>>) -> bool {
+    let Some(Ok(frame)) = frame else {
+        return true;
+    };
+    if let Some(data) = frame.data_ref() {
+        held.sent(data.remaining());
     }
+    if let Some(trailers) = frame.trailers_ref() {
+        let status = trailers.get("grpc-status");
+        held.trailer(status.map(http::HeaderValue::as_bytes));
+    }
+    false
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::SameBody {}
+    impl Sealed for super::AnyBody {}
 }

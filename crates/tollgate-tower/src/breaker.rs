@@ -2,19 +2,18 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use http::{Request, Response, StatusCode};
-use tollgate::breaker::Breaker;
 use tollgate::clock::{Clock, Monotonic};
 use tollgate::concurrency::Ending;
+use tollgate_adaptive::breaker::Breaker;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::BoxError;
-use crate::layered::{Answering, Call, Layered, failed, status_of};
+use crate::layered::{Answering, Call, CallPolicy, Calling, Layered, failed, status_of};
 
-/// Makes no call while a [`Breaker`] is open: it fails at once with [`Open`](tollgate::breaker::Open).
+/// Makes no call while a [`Breaker`] is open: it fails at once with [`Open`](tollgate_adaptive::breaker::Open).
 ///
 /// An answer of 500 or above, and an error of the client, are failures. 429 says nothing, as the one that is called works and
 /// only wants fewer calls, and so does an error of a layer inside that kept the call back; all other answers are successes. [`by_status`](Self::by_status) says otherwise. What counts is the head of the
@@ -26,7 +25,7 @@ use crate::layered::{Answering, Call, Layered, failed, status_of};
 /// use std::convert::Infallible;
 /// use std::sync::Arc;
 /// use http::{Request, Response};
-/// use tollgate::breaker::{Breaker, Thresholds};
+/// use tollgate_adaptive::breaker::{Breaker, Thresholds};
 /// use tollgate_tower::BreakerLayer;
 /// use tower::{Service, ServiceBuilder, service_fn};
 ///
@@ -42,7 +41,7 @@ use crate::layered::{Answering, Call, Layered, failed, status_of};
 ///     assert_eq!(client.call(Request::new(())).await?.status(), 500);
 /// }
 /// let error = client.call(Request::new(())).await.unwrap_err();
-/// assert!(error.is::<tollgate::breaker::Open>());
+/// assert!(error.is::<tollgate_adaptive::breaker::Open>());
 /// # Ok::<(), tollgate_tower::BoxError>(())
 /// # }).map_err(|error| error.to_string())?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -87,38 +86,27 @@ impl<C: Clock> Clone for BreakerLayer<C> {
 }
 
 impl<S, C: Clock> Layer<S> for BreakerLayer<C> {
-    type Service = Layered<S, Self>;
+    type Service = Layered<S, Calling<Self>>;
 
-    fn layer(&self, inner: S) -> Layered<S, Self> {
-        let layer = self.clone();
-        Layered { inner, layer }
+    fn layer(&self, inner: S) -> Self::Service {
+        Layered::new(inner, Calling(self.clone()))
     }
 }
 
-impl<S, I, O, C> Service<Request<I>> for Layered<S, BreakerLayer<C>>
+impl<S, I, O, C> CallPolicy<S, I, O> for BreakerLayer<C>
 where
-    S: Service<Request<I>, Response = Response<O>> + Clone + Send + 'static,
-    S::Error: Into<BoxError>,
-    S::Future: Send,
+    S: Service<Request<I>, Response = Response<O>, Error: Into<BoxError>, Future: Send>
+        + Send
+        + 'static,
     I: Send + 'static,
     C: Clock + 'static,
 {
-    type Response = Response<O>;
-    type Error = BoxError;
-    type Future = Answering<O>;
-
-    /// Always: the client is made ready in the call, and not at all while the circuit is open.
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<I>) -> Self::Future {
-        let (layer, client) = (self.layer.clone(), self.inner.clone());
+    fn send(self, client: S, request: Request<I>) -> Answering<O> {
         Box::pin(async move {
-            let call = layer.breaker.try_call()?;
+            let call = self.breaker.try_call()?;
             let answer = Call::new(client, request).await.map_err(Into::into);
             let ending = match &answer {
-                Ok(answer) => (layer.means)(status_of(answer)),
+                Ok(answer) => (self.means)(status_of(answer)),
                 Err(error) => failed(error),
             };
             match ending {

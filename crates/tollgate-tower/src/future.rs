@@ -8,9 +8,9 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use pin_project_lite::pin_project;
-use tollgate_http::guard::{Failed, Held, Refused, Ticket};
+use tollgate_http::guard::{Held, Refused, Ticket};
 
-use crate::bodies::Bodies;
+use crate::body::Bodies;
 use crate::reply::{replace, write};
 
 pin_project! {
@@ -24,7 +24,7 @@ pin_project! {
 
 pin_project! {
     #[project = StateProjected]
-    enum State<F, B, E, H: Held> {
+    pub(crate) enum State<F, B, E, H: Held> {
         /// The service answers, and nothing is to be said or held.
         Plain { #[pin] future: F },
         /// The service answers.
@@ -38,19 +38,9 @@ pin_project! {
 
 impl<F, B, E, H: Held, M> ResponseFuture<F, B, E, H, M> {
     #[inline(always)]
-    pub(crate) const fn plain(future: F) -> Self {
-        Self::of(State::Plain { future })
-    }
-
-    #[inline]
-    pub(crate) const fn ticketed(future: F, ticket: Ticket<H>) -> Self {
-        let ticket = Some(ticket);
-        Self::of(State::Ticketed { future, ticket })
-    }
-
-    pub(crate) const fn refused(response: Response<B>) -> Self {
-        let response = Some(response);
-        Self::of(State::Refused { response })
+    pub(crate) const fn of(state: State<F, B, E, H>) -> Self {
+        let bodies = PhantomData;
+        Self { state, bodies }
     }
 
     pub(crate) fn later(
@@ -58,12 +48,6 @@ impl<F, B, E, H: Held, M> ResponseFuture<F, B, E, H, M> {
     ) -> Self {
         let future = Box::pin(future);
         Self::of(State::Later { future })
-    }
-
-    #[inline(always)]
-    const fn of(state: State<F, B, E, H>) -> Self {
-        let bodies = PhantomData;
-        Self { state, bodies }
     }
 }
 
@@ -108,24 +92,14 @@ where
     }
 }
 
-/// The answer to a refused request.
-pub(crate) fn refusal<O, H: Held, M: Bodies<O, H>>(refused: Refused) -> Response<M::Body> {
-    let mut response = Response::new(M::refusal(refused.body));
+/// The answer to a refused request, whose body this makes of its bytes.
+pub(crate) fn refusal<B>(refused: Refused, body: impl FnOnce(Bytes) -> B) -> Response<B> {
+    let mut response = Response::new(body(refused.body));
     *response.status_mut() =
         StatusCode::from_u16(refused.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
     let headers = response.headers_mut();
     headers.reserve(refused.fields.len());
     write(refused.fields, headers, replace);
-    response
-}
-
-/// The answer to a request of which nothing can be said.
-#[cold]
-pub(crate) fn failure<O, H: Held, M: Bodies<O, H>>(failed: Failed) -> Response<M::Body> {
-    let mut response = Response::new(M::refusal(Bytes::new()));
-    *response.status_mut() =
-        StatusCode::from_u16(failed.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    write(failed.fields, response.headers_mut(), replace);
     response
 }
 

@@ -18,8 +18,8 @@ use tollgate_http::guard::{
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::bodies::{AnyBody, Bodies, SameBody};
-use crate::future::{self, ResponseFuture};
+use crate::body::{AnyBody, Bodies, SameBody};
+use crate::future::{ResponseFuture, State, refusal};
 use crate::parts::Head;
 
 /// Puts limits around services. Clones, and all services that it makes, count together.
@@ -35,6 +35,7 @@ use crate::parts::Head;
 /// # let _ = layer;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[must_use]
 pub struct RateLimitLayer<L, M = SameBody> {
     guard: Arc<Guard<Head, L>>,
     bodies: PhantomData<fn() -> M>,
@@ -65,10 +66,7 @@ impl<K: KeyOf<Head>> RateLimitLayer<PerKey<K>> {
     /// # Panics
     /// As [`per_client`](RateLimitLayer::per_client).
     pub fn per_key(rate: Rate, key: K) -> Self {
-        match PerKey::new(rate, key) {
-            Ok(limits) => Self::new(limits),
-            Err(error) => panic!("{error}"),
-        }
+        Self::new(PerKey::new(rate, key).unwrap_or_else(|error| panic!("{error}")))
     }
 }
 
@@ -111,12 +109,8 @@ impl<K: KeyOf<Head>> RateLimitLayer<ExactPerKey<K>> {
     /// # Panics
     /// As [`per_client`](RateLimitLayer::per_client).
     pub fn failures(rate: Rate, key: K) -> Self {
-        match ExactPerKey::new(rate, key) {
-            Ok(limits) => {
-                Self::new(limits.named("failures")).with(|guard| guard.count(Counts::Failures))
-            }
-            Err(error) => panic!("{error}"),
-        }
+        let limits = ExactPerKey::new(rate, key).unwrap_or_else(|error| panic!("{error}"));
+        Self::of(Guard::new(limits.named("failures")).count(Counts::Failures))
     }
 }
 
@@ -174,7 +168,6 @@ impl<L: Limits<Head>> RateLimitLayer<L> {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub fn any_body(self) -> RateLimitLayer<L, AnyBody> {
         RateLimitLayer {
             guard: self.guard,
@@ -194,24 +187,22 @@ impl<L: Limits<Head>, M> RateLimitLayer<L, M> {
     /// let layer = RateLimitLayer::per_client(Rate::per_second(10)).answers(github);
     /// # let _ = layer;
     /// ```
-    #[must_use]
     pub fn answers(self, answers: Answers) -> Self {
         self.with(|guard| guard.answers(answers))
     }
 
     /// No limit is for requests like this.
-    #[must_use]
     pub fn exempt(self, is_exempt: impl Fn(&Head) -> bool + Send + Sync + 'static) -> Self {
         self.with(|guard| guard.exempt(is_exempt))
     }
 
     /// No limit is for GET and HEAD of exactly `/healthz`, `/readyz`, `/livez` and `/metrics`.
-    #[must_use]
     pub fn exempt_probes(self) -> Self {
         self.with(Guard::exempt_probes)
     }
 
-    /// All else that can be chosen of a [`Guard`].
+    /// All else that can be chosen of a [`Guard`]. Clones that were made before, and services, stay as they are, and count together
+    /// with the new one.
     ///
     /// ```
     /// use std::time::Duration;
@@ -225,17 +216,10 @@ impl<L: Limits<Head>, M> RateLimitLayer<L, M> {
     /// });
     /// # let _ = layer;
     /// ```
-    ///
-    /// # Panics
-    /// If it was cloned before, or put around a service: what is said of it is said before that.
-    #[must_use]
     pub fn with(self, change: impl FnOnce(Guard<Head, L>) -> Guard<Head, L>) -> Self {
-        match Arc::try_unwrap(self.guard) {
-            Ok(guard) => Self {
-                guard: Arc::new(change(guard)),
-                bodies: PhantomData,
-            },
-            Err(_) => panic!("a layer is set up before it is cloned or put around a service"),
+        Self {
+            guard: Guard::with(self.guard, change),
+            bodies: PhantomData,
         }
     }
 }
@@ -304,13 +288,15 @@ where
             Err(asked) => return self.call_closely(request, asked),
         };
         if !std::mem::take(&mut self.is_ready) {
-            return self.call_unready(request, Ticket::telling(fields));
+            let passed = Admission::Passed(Ticket::telling(fields));
+            return self.call_closely(request, Asked::Now(passed));
         }
-        let answer = self.inner.call(request);
+        let future = self.inner.call(request);
         if fields.is_empty() {
-            ResponseFuture::plain(answer)
+            ResponseFuture::of(State::Plain { future })
         } else {
-            ResponseFuture::ticketed(answer, Ticket::telling(fields))
+            let ticket = Some(Ticket::telling(fields));
+            ResponseFuture::of(State::Ticketed { future, ticket })
         }
     }
 }
@@ -328,72 +314,49 @@ impl<S, L: Limits<Head>, M> RateLimit<S, L, M> {
         M: Bodies<O, L::Held>,
         I: Send + 'static,
     {
-        match asked {
-            Asked::Now(Admission::Passed(ticket)) if !std::mem::take(&mut self.is_ready) => {
-                self.call_unready(request, ticket)
+        let later = match asked {
+            Asked::Later(later) => later,
+            Asked::Now(admission) => {
+                return match self.guard.admit(&request, admission) {
+                    Err(refused) => {
+                        let response = Some(refusal(refused, M::refusal));
+                        ResponseFuture::of(State::Refused { response })
+                    }
+                    Ok(ticket) if !std::mem::take(&mut self.is_ready) => {
+                        let (inner, guard) = (self.inner.clone(), Arc::clone(&self.guard));
+                        ResponseFuture::later(async move {
+                            serve::<S, L, M, I, O>(inner, guard, request, ticket).await
+                        })
+                    }
+                    Ok(ticket) if ticket.is_blank() => {
+                        let future = self.inner.call(request);
+                        ResponseFuture::of(State::Plain { future })
+                    }
+                    Ok(mut ticket) => {
+                        tell_usage(&mut ticket, &mut request);
+                        let (future, ticket) = (self.inner.call(request), Some(ticket));
+                        ResponseFuture::of(State::Ticketed { future, ticket })
+                    }
+                };
             }
-            Asked::Now(Admission::Passed(ticket)) if ticket.is_blank() => {
-                ResponseFuture::plain(self.inner.call(request))
-            }
-            Asked::Now(Admission::Passed(mut ticket)) => {
-                tell_usage(&mut ticket, &mut request);
-                ResponseFuture::ticketed(self.inner.call(request), ticket)
-            }
-            Asked::Now(Admission::Refused(denial)) => {
-                ResponseFuture::refused(future::refusal::<O, _, M>(
-                    self.guard.tell(&request, &denial),
-                ))
-            }
-            Asked::Now(Admission::Failed(_)) => ResponseFuture::refused(
-                future::failure::<O, _, M>(self.guard.tell_failed(&request)),
-            ),
-            Asked::Later(later) => {
-                let mut inner = self.take_inner();
-                let guard = Arc::clone(&self.guard);
-                ResponseFuture::later(async move {
-                    let mut asked = Asked::Later(later);
-                    let admission = loop {
-                        let answered = match asked {
-                            Asked::Now(admission) => break admission,
-                            Asked::Later(later) => guard.answer(later).await,
-                        };
-                        asked = match answered {
-                            Ok(admission) => break admission,
-                            Err(Outdated) => guard.ask(&request),
-                        };
-                    };
-                    let ticket = match admission {
-                        Admission::Passed(ticket) => ticket,
-                        Admission::Refused(denial) => {
-                            return Ok(future::refusal::<O, _, M>(guard.tell(&request, &denial)));
-                        }
-                        Admission::Failed(_) => {
-                            let failed = guard.tell_failed(&request);
-                            return Ok(future::failure::<O, _, M>(failed));
-                        }
-                    };
-                    serve::<S, L, M, I, O>(&mut inner, &guard, request, ticket).await
-                })
-            }
-        }
-    }
-
-    /// Calls the service of a layer that is always ready.
-    #[inline(never)]
-    fn call_unready<I, O>(
-        &self,
-        request: Request<I>,
-        ticket: Ticket<L::Held>,
-    ) -> ResponseFuture<S::Future, M::Body, S::Error, L::Held, M>
-    where
-        S: Service<Request<I>, Response = Response<O>> + Clone + Send + 'static,
-        S::Future: Send,
-        M: Bodies<O, L::Held>,
-        I: Send + 'static,
-    {
-        let (mut inner, guard) = (self.inner.clone(), Arc::clone(&self.guard));
+        };
+        let (inner, guard) = (self.take_inner(), Arc::clone(&self.guard));
         ResponseFuture::later(async move {
-            serve::<S, L, M, I, O>(&mut inner, &guard, request, ticket).await
+            let mut later = later;
+            let admission = loop {
+                match guard.answer(later).await {
+                    Ok(admission) => break admission,
+                    Err(Outdated) => match guard.ask(&request) {
+                        Asked::Now(admission) => break admission,
+                        Asked::Later(again) => later = again,
+                    },
+                }
+            };
+            let admitted = guard.admit(&request, admission);
+            match admitted {
+                Ok(ticket) => serve::<S, L, M, I, O>(inner, guard, request, ticket).await,
+                Err(refused) => Ok(refusal(refused, M::refusal)),
+            }
         })
     }
 
@@ -414,8 +377,8 @@ impl<S, L: Limits<Head>, M> RateLimit<S, L, M> {
 
 /// Makes a service ready and calls it for a request that passed.
 async fn serve<S, L, M, I, O>(
-    inner: &mut S,
-    guard: &Guard<Head, L>,
+    mut inner: S,
+    guard: Arc<Guard<Head, L>>,
     mut request: Request<I>,
     mut ticket: Ticket<L::Held>,
 ) -> Result<Response<M::Body>, S::Error>
@@ -447,7 +410,7 @@ where
         }
         Err(denial) => {
             ticket.failed();
-            return Ok(future::refusal::<O, _, M>(guard.tell(&request, &denial)));
+            return Ok(refusal(guard.tell(&request, &denial), M::refusal));
         }
     }
     drop(place);

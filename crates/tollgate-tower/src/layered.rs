@@ -7,8 +7,8 @@ use std::task::{Context, Poll, ready};
 
 use http::{HeaderValue, Request, Response, StatusCode};
 use pin_project_lite::pin_project;
-use tollgate::breaker::Open;
 use tollgate::concurrency::{Ending, NoPermit};
+use tollgate_adaptive::breaker::Open;
 use tollgate_http::grpc;
 use tollgate_http::outgoing::Stalled;
 use tower_service::Service;
@@ -23,8 +23,44 @@ pub struct Layered<S, L> {
     pub(crate) layer: L,
 }
 
-/// The answer to a call that a layer for clients lets go, keeps back or makes again.
+impl<S, L> Layered<S, L> {
+    pub(crate) const fn new(inner: S, layer: L) -> Self {
+        Self { inner, layer }
+    }
+}
+
+/// What makes the calls of a client: a [`BreakerLayer`](crate::BreakerLayer), say.
+#[derive(Clone, Debug)]
+pub struct Calling<L>(pub(crate) L);
+
+/// The answer to a call that a layer around a client lets go, keeps back or makes again.
 pub(crate) type Answering<O> = Pin<Box<dyn Future<Output = Result<Response<O>, BoxError>> + Send>>;
+
+/// A layer around a client: it lets calls go, keeps them back or makes them again.
+pub trait CallPolicy<S, I, O>: Clone {
+    /// Makes a call, or not. To make the client ready is part of it.
+    fn send(self, client: S, request: Request<I>) -> Answering<O>;
+}
+
+impl<S, I, O, L> Service<Request<I>> for Layered<S, Calling<L>>
+where
+    S: Service<Request<I>, Response = Response<O>> + Clone,
+    L: CallPolicy<S, I, O>,
+{
+    type Response = Response<O>;
+    type Error = BoxError;
+    type Future = Answering<O>;
+
+    /// Always: the client is made ready in the call, and not at all for a call that isn't made.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<I>) -> Self::Future {
+        let Calling(layer) = self.layer.clone();
+        layer.send(self.inner.clone(), request)
+    }
+}
 
 pin_project! {
     /// Makes a service ready and calls it.

@@ -15,13 +15,12 @@
 //! * [`keys`] say by what clients are told apart, [`client`] which proxies are believed.
 //! * [`Answers`] says what clients are told.
 //! * [`PaceLayer`] is for the calls that a program makes: it paces them, and obeys what [servers tell](outgoing).
-//! * [`ShedLayer`] admits as many at once as a limit that [adapts](tollgate::adaptive) has room for, the critical ones last to be refused:
+//! * [`ShedLayer`] admits as many at once as a limit that [adapts](tollgate_adaptive) has room for, the critical ones last to be refused:
 //!   in front of a service, or for the calls that a program makes.
 //! * [`BreakerLayer`] stops calling what fails, and [`RetryLayer`] tries again what may be, within a budget.
 
 #![forbid(unsafe_code)]
 
-mod bodies;
 mod body;
 mod breaker;
 mod future;
@@ -34,16 +33,15 @@ mod reply;
 mod retry;
 mod shed;
 
-pub use bodies::{AnyBody, Bodies, OpenBody, Polled, SameBody};
-pub use body::Body;
+pub use body::{AnyBody, Bodies, Body, HoldingBody, Holds, OpenBody, Polled, SameBody, ShedBody};
 pub use breaker::BreakerLayer;
 pub use future::ResponseFuture;
 pub use layer::{RateLimit, RateLimitLayer};
-pub use layered::{BoxError, Layered};
+pub use layered::{BoxError, CallPolicy, Calling, Layered};
 pub use pace::PaceLayer;
 pub use parts::{AnyRequest, Head};
 pub use retry::RetryLayer;
-pub use shed::{Admits, By, ShedBody, ShedClientLayer, ShedFuture, ShedLayer};
+pub use shed::{Admits, By, ShedClientLayer, ShedFuture, ShedLayer};
 pub use tollgate::OnMissingKey;
 pub use tollgate_http::guard::{
     Admission, Answers, Asked, AtOnce, Block, ByPolicy, Cost, Counts, Denial, ExactPerKey, Fields,

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use http::{HeaderValue, Request, Response, header};
 use tollgate::Rate;
@@ -11,7 +10,7 @@ use tollgate_http::outgoing::{Pacer, Patience};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::layered::{Answering, BoxError, Call, Layered};
+use crate::layered::{Answering, BoxError, Call, CallPolicy, Calling, Layered};
 
 /// Paces the calls of a client. Clones, and all clients that it makes, count together.
 ///
@@ -66,45 +65,36 @@ impl<C: Clock, W: Clock> Clone for PaceLayer<C, W> {
 }
 
 impl<S, C: Clock, W: Clock> Layer<S> for PaceLayer<C, W> {
-    type Service = Layered<S, Self>;
+    type Service = Layered<S, Calling<Self>>;
 
-    fn layer(&self, inner: S) -> Layered<S, Self> {
-        let layer = self.clone();
-        Layered { inner, layer }
+    fn layer(&self, inner: S) -> Self::Service {
+        Layered::new(inner, Calling(self.clone()))
     }
 }
 
-impl<S, I, O, C, W> Service<Request<I>> for Layered<S, PaceLayer<C, W>>
+impl<S, I, O, C, W> CallPolicy<S, I, O> for PaceLayer<C, W>
 where
-    S: Service<Request<I>, Response = Response<O>> + Clone + Send + 'static,
-    S::Error: Into<BoxError>,
-    S::Future: Send,
+    S: Service<Request<I>, Response = Response<O>, Error: Into<BoxError>, Future: Send>
+        + Send
+        + 'static,
     I: Send + 'static,
     C: Clock + 'static,
     W: Clock + 'static,
 {
-    type Response = Response<O>;
-    type Error = BoxError;
-    type Future = Answering<O>;
-
-    /// Always: what has to be waited for is waited for in the call.
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<I>) -> Self::Future {
-        let (pacer, client) = (Arc::clone(&self.layer.pacer), self.inner.clone());
+    fn send(self, client: S, request: Request<I>) -> Answering<O> {
         Box::pin(async move {
             let host = host(&request);
-            let call = match request.extensions().get() {
-                Some(Patience(patience)) => pacer.pass_within(&host, *patience).await?,
-                None => pacer.pass(&host).await?,
+            let patience = request.extensions().get().copied();
+            let call = match patience {
+                Some(Patience(patience)) => self.pacer.pass_within(&host, patience).await?,
+                None => self.pacer.pass(&host).await?,
             };
             let response = Call::new(client, request).await.map_err(Into::into)?;
             let headers = response.headers();
-            pacer.answered(&call, response.status().as_u16(), |name| {
-                headers.get_all(name).into_iter().map(HeaderValue::as_bytes)
-            });
+            self.pacer
+                .answered(&call, response.status().as_u16(), |name| {
+                    headers.get_all(name).into_iter().map(HeaderValue::as_bytes)
+                });
             Ok(response)
         })
     }

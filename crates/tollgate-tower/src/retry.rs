@@ -2,18 +2,17 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use tollgate::clock::{Clock, Monotonic, Wall};
-use tollgate::protect::{Advice, Retry};
+use tollgate_adaptive::protect::{Advice, Retry};
 use tollgate_http::outgoing::{Advice as Said, Reset};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::BoxError;
-use crate::layered::{Answering, Call, Layered};
+use crate::layered::{Answering, Call, CallPolicy, Calling, Layered};
 
 /// Tries calls again by a [`Retry`], which says how often, after how long, within which time and by which budget.
 ///
@@ -23,7 +22,7 @@ use crate::layered::{Answering, Call, Layered};
 ///   [`errors`](Self::errors) names: none unless it is given.
 /// * Never before the time that `Retry-After` says. If that is longer than a minute ([`longest_stop`](Self::longest_stop)) it isn't
 ///   tried again.
-/// * Only as often as its [budget](tollgate::protect::Budget) allows, if it has one: one of 10 % is empty until ten calls were made.
+/// * Only as often as its [budget](tollgate_adaptive::protect::Budget) allows, if it has one: one of 10 % is empty until ten calls were made.
 ///
 /// What isn't tried again is handed on as it is: the last answer, or the last error. A request is cloned for each try, so its
 /// body has to be one that can be, as bytes that are there already.
@@ -32,7 +31,7 @@ use crate::layered::{Answering, Call, Layered};
 /// use std::convert::Infallible;
 /// use std::sync::Arc;
 /// use http::{Request, Response};
-/// use tollgate::protect::{Backoff, Budget, Retry};
+/// use tollgate_adaptive::protect::{Backoff, Budget, Retry};
 /// use tollgate_tower::RetryLayer;
 /// use tower::{Service, ServiceBuilder, service_fn};
 ///
@@ -47,6 +46,7 @@ use crate::layered::{Answering, Call, Layered};
 /// # }).map_err(|error| error.to_string())?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[must_use]
 pub struct RetryLayer<C: Clock = Monotonic> {
     retry: Arc<Retry<C>>,
     terms: Terms,
@@ -80,28 +80,24 @@ impl<C: Clock> RetryLayer<C> {
     }
 
     /// Which methods may be done twice.
-    #[must_use]
     pub fn methods(mut self, methods: fn(&Method) -> bool) -> Self {
         self.terms.methods = methods;
         self
     }
 
     /// Which answers are to be tried again.
-    #[must_use]
     pub fn statuses(mut self, statuses: fn(StatusCode) -> bool) -> Self {
         self.terms.statuses = statuses;
         self
     }
 
     /// Which errors of the client are to be tried again.
-    #[must_use]
     pub fn errors(mut self, errors: fn(&BoxError) -> bool) -> Self {
         self.terms.errors = errors;
         self
     }
 
     /// The longest `Retry-After` that is waited for: a minute unless said otherwise.
-    #[must_use]
     pub fn longest_stop(mut self, longest: Duration) -> Self {
         self.terms.longest_stop = longest;
         self
@@ -146,41 +142,31 @@ impl<C: Clock> Clone for RetryLayer<C> {
 }
 
 impl<S, C: Clock> Layer<S> for RetryLayer<C> {
-    type Service = Layered<S, Self>;
+    type Service = Layered<S, Calling<Self>>;
 
-    fn layer(&self, inner: S) -> Layered<S, Self> {
-        let layer = self.clone();
-        Layered { inner, layer }
+    fn layer(&self, inner: S) -> Self::Service {
+        Layered::new(inner, Calling(self.clone()))
     }
 }
 
-impl<S, I, O, C> Service<Request<I>> for Layered<S, RetryLayer<C>>
+impl<S, I, O, C> CallPolicy<S, I, O> for RetryLayer<C>
 where
-    S: Service<Request<I>, Response = Response<O>> + Clone + Send + Sync + 'static,
-    S::Error: Into<BoxError>,
-    S::Future: Send,
+    S: Service<Request<I>, Response = Response<O>, Error: Into<BoxError>, Future: Send>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
     I: Clone + Send + Sync + 'static,
     O: Send + Sync + 'static,
     C: Clock + 'static,
 {
-    type Response = Response<O>;
-    type Error = BoxError;
-    type Future = Answering<O>;
-
-    /// Always: the client is made ready for each try.
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<I>) -> Self::Future {
-        let (RetryLayer { retry, terms }, client) = (self.layer.clone(), self.inner.clone());
+    fn send(self, client: S, request: Request<I>) -> Answering<O> {
         Box::pin(async move {
+            let Self { retry, terms } = self;
             let tries = || try_once(client.clone(), request.clone(), terms.statuses);
             let method = request.method();
-            let answer = retry
-                .call(tries, |failed| terms.advise(method, failed))
-                .await;
-            answer.or_else(|gave_up| match gave_up.error {
+            let answer = retry.call(tries, |failed| terms.advise(method, failed));
+            answer.await.or_else(|gave_up| match gave_up.error {
                 Failed::Answer(answer) => Ok(answer),
                 Failed::Error(error) => Err(error),
             })

@@ -2,40 +2,33 @@
 //! learns from. In front of a service it answers what is too much with 503, for a client it is an error.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
-use tollgate::Clock;
-use tollgate::concurrency::{Ending, PermitHome};
-use tollgate::shed::{Criticality, Partitions, Shedder};
-use tollgate_http::guard::ending_of;
-use tollgate_http::{DenyReason, Refusal, grpc};
+use http::header::CONTENT_TYPE;
+use http::{Method, Request, Response, StatusCode, Version};
+use pin_project_lite::pin_project;
+use tollgate::concurrency::{Ending, NoPermit, Permit, PermitHome};
+use tollgate::{Clock, ConcurrencyLimiter, Decision, Outcome};
+use tollgate_adaptive::shed::{Criticality, Partitions, Share, Shedder};
+use tollgate_http::guard::{Denial, Refused, ending_of};
+use tollgate_http::{DenyReason, grpc};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::BoxError;
-use crate::layered::{Layered, failed};
+use crate::body::ShedBody;
+use crate::layered::{Call, Layered, failed, status_of};
 
-mod admits;
-mod body;
-mod future;
-
-pub use admits::{Admits, By};
-pub use body::ShedBody;
-pub use future::ShedFuture;
-
-use future::Means;
-
-/// When it is worth another try, in seconds: nobody knows when there is room, so it is the least that can be said.
-const SOON: u64 = 1;
+/// When it is worth another try: nobody knows when there is room, so it is the least that can be said.
+const SOON: Duration = Duration::from_secs(1);
 
 /// Admits as many requests at once as a [`ConcurrencyLimiter`](tollgate::ConcurrencyLimiter) has room for. Others are answered 503 at
 /// once, with a body of `application/problem+json`; calls of gRPC are `UNAVAILABLE`.
 ///
-/// The limit learns from each request, if it is one that [adapts](tollgate::adaptive): how long the head of its answer took from
+/// The limit learns from each request, if it is one that [adapts](tollgate_adaptive): how long the head of its answer took from
 /// its admission on, and how it went.
 ///
 /// | what came of it | is to the limit | because |
@@ -52,7 +45,7 @@ const SOON: u64 = 1;
 /// ```
 /// use std::sync::Arc;
 /// use axum::{Router, routing::get};
-/// use tollgate::adaptive::{Bounds, Controller, Little};
+/// use tollgate_adaptive::{Bounds, Controller, Little};
 /// use tollgate_tower::ShedLayer;
 ///
 /// let controller = Controller::new(Little::new(Bounds::new(10.0, 200.0)?));
@@ -61,7 +54,7 @@ const SOON: u64 = 1;
 ///     .route("/", get(|| async { "hello" }))
 ///     .layer(ShedLayer::by(limiter));
 /// # let _ = app;
-/// # Ok::<(), tollgate::adaptive::LawError>(())
+/// # Ok::<(), tollgate_adaptive::LawError>(())
 /// ```
 ///
 /// For a client, where what isn't admitted is a [`NoPermit`](tollgate::concurrency::NoPermit), and nothing is sent:
@@ -91,6 +84,7 @@ const SOON: u64 = 1;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct ShedLayer<A> {
     admits: A,
     /// The usual of a service, or of a client, unless it was said.
@@ -117,14 +111,12 @@ impl<A> ShedLayer<A> {
     }
 
     /// What an answer of a status means.
-    #[must_use]
     pub fn by_status(mut self, means: fn(StatusCode) -> Ending) -> Self {
         self.means = Some(means);
         self
     }
 
     /// What those who are refused are told that the limit is called.
-    #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         self.name = name.into();
         self
@@ -139,21 +131,29 @@ impl<A> ShedLayer<A> {
     /// Asks, and calls the service if there is room; or else does what `refuse` says.
     fn ask<S, I, O, E>(
         &self,
-        (service, request): (&S, Request<I>),
+        service: &S,
+        request: Request<I>,
         mut means: Means<E>,
-        refuse: impl FnOnce(&Self, &Request<I>, BoxError) -> future::Answer<O, E, A::Home>,
+        refuse: impl FnOnce(&Self, &Request<I>, BoxError) -> Answer<O, E, A::Home>,
     ) -> ShedFuture<S, I, O, E, A::Home>
     where
         A: Admits<I>,
         S: Service<Request<I>, Response = Response<O>> + Clone,
     {
-        match self.admits.admit(&request) {
+        let state = match self.admits.admit(&request) {
             Ok(permit) => {
                 means.answer = self.means.unwrap_or(means.answer);
-                ShedFuture::admitted(service.clone(), request, permit, means)
+                State::Admitted {
+                    call: Call::new(service.clone(), request),
+                    permit: Some(permit),
+                    means,
+                }
             }
-            Err(refused) => ShedFuture::refused(refuse(self, &request, refused.into())),
-        }
+            Err(refused) => State::Refused {
+                answer: Some(refuse(self, &request, refused.into())),
+            },
+        };
+        ShedFuture { state }
     }
 }
 
@@ -168,7 +168,7 @@ impl<F, C: Clock> ShedLayer<By<Arc<Shedder<C>>, F>> {
     /// use axum::{Router, body::Body, routing::{get, post}};
     /// use http::Request;
     /// use tollgate::ConcurrencyLimiter;
-    /// use tollgate::shed::{Criticality, Shedder};
+    /// use tollgate_adaptive::shed::{Criticality, Shedder};
     /// use tollgate_tower::ShedLayer;
     ///
     /// let shedder = Arc::new(Shedder::new(Arc::new(ConcurrencyLimiter::new(100))));
@@ -202,7 +202,7 @@ impl<F, C: Clock> ShedLayer<By<Arc<Partitions<C>>, F>> {
     /// use axum::body::Body;
     /// use http::Request;
     /// use tollgate::ConcurrencyLimiter;
-    /// use tollgate::shed::Partitions;
+    /// use tollgate_adaptive::shed::Partitions;
     /// use tollgate_tower::ShedLayer;
     ///
     /// let limiter = Arc::new(ConcurrencyLimiter::new(100));
@@ -240,8 +240,7 @@ impl<S, A: Clone> Layer<S> for ShedLayer<A> {
     type Service = Layered<S, Self>;
 
     fn layer(&self, inner: S) -> Layered<S, Self> {
-        let layer = self.clone();
-        Layered { inner, layer }
+        Layered::new(inner, self.clone())
     }
 }
 
@@ -249,8 +248,7 @@ impl<S, A: Clone> Layer<S> for ShedClientLayer<A> {
     type Service = Layered<S, Self>;
 
     fn layer(&self, inner: S) -> Layered<S, Self> {
-        let layer = self.clone();
-        Layered { inner, layer }
+        Layered::new(inner, self.clone())
     }
 }
 
@@ -275,7 +273,7 @@ where
             error: |_| Ending::Dropped,
         };
         let refuse = |layer: &ShedLayer<A>, request: &_, _| Ok(refusal(request, &layer.name));
-        self.layer.ask((&self.inner, request), means, refuse)
+        self.layer.ask(&self.inner, request, means, refuse)
     }
 }
 
@@ -300,32 +298,22 @@ where
             answer: called,
             error: failed,
         };
-        let asked = (&self.inner, request);
-        self.layer.0.ask(asked, means, |_, _, error| Err(error))
+        let (layer, client) = (&self.layer.0, &self.inner);
+        layer.ask(client, request, means, |_, _, error| Err(error))
     }
 }
 
 /// The answer to a request that isn't admitted.
 #[cold]
 fn refusal<I, O, H: PermitHome>(request: &Request<I>, limit: &str) -> Response<ShedBody<O, H>> {
-    let refusal = Refusal {
-        reason: DenyReason::Shed,
-        limit,
-        retry_after: Some(SOON),
+    let decision = Decision::new(Outcome::Denied, 0, 0, SOON, SOON);
+    let denial = Denial::new(DenyReason::Shed, limit, decision);
+    let refused = if is_grpc(request) {
+        Refused::grpc(&denial)
+    } else {
+        Refused::http(&denial)
     };
-    if is_grpc(request) {
-        return grpc_refusal(&refusal);
-    }
-    let mut body = Vec::with_capacity(256);
-    refusal.problem_json(&mut body);
-    let mut response = Response::new(ShedBody::of_refusal(body));
-    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-    let problem = HeaderValue::from_static(Refusal::PROBLEM_TYPE);
-    let fields = response.headers_mut();
-    fields.insert(CONTENT_TYPE, problem);
-    fields.insert(RETRY_AFTER, SOON.into());
-    fields.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
+    crate::future::refusal(refused, ShedBody::of_refusal)
 }
 
 /// Whether it is a call of gRPC: POST over HTTP/2. Anything else that says so reads a status.
@@ -336,25 +324,182 @@ fn is_grpc<I>(request: &Request<I>) -> bool {
         && asked.is_some_and(|asked| grpc::is_call(asked.as_bytes()))
 }
 
-/// By fields alone, as gRPC does.
-fn grpc_refusal<O, H: PermitHome>(refusal: &Refusal<'_>) -> Response<ShedBody<O, H>> {
-    let mut response = Response::new(ShedBody::of_refusal(Vec::new()));
-    let fields = response.headers_mut();
-    fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    grpc::write(refusal, Some(Duration::from_secs(SOON)), |name, value| {
-        // All of them are printable signs.
-        if let Ok(value) = HeaderValue::from_str(value) {
-            fields.insert(name, value);
-        }
-    });
-    response
-}
-
 impl<A: fmt::Debug> fmt::Debug for ShedLayer<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ShedLayer")
             .field("name", &self.name)
             .field("admits", &self.admits)
             .finish_non_exhaustive()
+    }
+}
+
+/// Gives requests with bodies `I` a permit, or not: a [`ConcurrencyLimiter`], or what divides one ([`By`]).
+///
+/// ```
+/// use std::sync::Arc;
+/// use http::Request;
+/// use tollgate::ConcurrencyLimiter;
+/// use tollgate::concurrency::{NoPermit, Permit};
+/// use tollgate_tower::{Admits, ShedLayer};
+///
+/// /// Uploads take the room of ten.
+/// #[derive(Clone)]
+/// struct ByWeight(Arc<ConcurrencyLimiter>);
+///
+/// impl<I> Admits<I> for ByWeight {
+///     type Home = Arc<ConcurrencyLimiter>;
+///
+///     fn admit(&self, request: &Request<I>) -> Result<Permit<Self::Home>, NoPermit> {
+///         let weight = if request.method() == "PUT" { 10 } else { 1 };
+///         self.0.try_acquire_owned_n(weight)
+///     }
+/// }
+///
+/// let layer = ShedLayer::by(ByWeight(Arc::new(ConcurrencyLimiter::new(100))));
+/// # let _ = layer;
+/// ```
+pub trait Admits<I> {
+    /// Who gives the permits.
+    type Home: PermitHome;
+
+    /// A permit now, or why not.
+    ///
+    /// # Errors
+    /// [`NoPermit`]: nothing was taken.
+    fn admit(&self, request: &Request<I>) -> Result<Permit<Self::Home>, NoPermit>;
+}
+
+/// A limit that is divided, and what of a request says which part it is of: see
+/// [`ShedLayer::by_class`](crate::ShedLayer::by_class) and [`by_share`](crate::ShedLayer::by_share).
+#[derive(Clone)]
+pub struct By<T, F> {
+    limit: T,
+    by: F,
+}
+
+impl<I, C: Clock> Admits<I> for Arc<ConcurrencyLimiter<C>> {
+    type Home = Self;
+
+    fn admit(&self, _: &Request<I>) -> Result<Permit<Self>, NoPermit> {
+        self.try_acquire_owned()
+    }
+}
+
+impl<I, C, F> Admits<I> for By<Arc<Shedder<C>>, F>
+where
+    C: Clock,
+    F: Fn(&Request<I>) -> Criticality,
+{
+    type Home = Arc<ConcurrencyLimiter<C>>;
+
+    fn admit(&self, request: &Request<I>) -> Result<Permit<Self::Home>, NoPermit> {
+        self.limit.try_acquire_owned((self.by)(request))
+    }
+}
+
+impl<I, C, F> Admits<I> for By<Arc<Partitions<C>>, F>
+where
+    C: Clock,
+    F: Fn(&Request<I>) -> &str,
+{
+    type Home = Share<Arc<ConcurrencyLimiter<C>>>;
+
+    fn admit(&self, request: &Request<I>) -> Result<Permit<Self::Home>, NoPermit> {
+        self.limit.try_acquire_owned((self.by)(request))
+    }
+}
+
+impl<T: fmt::Debug, F> fmt::Debug for By<T, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("By")
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
+    }
+}
+
+type Answer<O, E, H> = Result<Response<ShedBody<O, H>>, E>;
+
+/// What comes of a request means to the limit.
+struct Means<E> {
+    answer: fn(StatusCode) -> Ending,
+    error: fn(&E) -> Ending,
+}
+
+pin_project! {
+    /// The answer to a request, on its way. Dropping it gives back the place, and tells the limit nothing.
+    pub struct ShedFuture<S, I, O, E, H>
+    where
+        S: Service<Request<I>>,
+        H: PermitHome,
+    {
+        #[pin]
+        state: State<S, I, O, E, H>,
+    }
+}
+
+pin_project! {
+    #[project = StateProjected]
+    enum State<S, I, O, E, H>
+    where
+        S: Service<Request<I>>,
+        H: PermitHome,
+    {
+        Admitted { #[pin] call: Call<S, I>, permit: Option<Permit<H>>, means: Means<E> },
+        Refused { answer: Option<Answer<O, E, H>> },
+    }
+}
+
+impl<S, I, O, E, H> Future for ShedFuture<S, I, O, E, H>
+where
+    S: Service<Request<I>, Response = Response<O>>,
+    S::Error: Into<E>,
+    O: http_body::Body,
+    H: PermitHome,
+{
+    type Output = Answer<O, E, H>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = match self.project().state.project() {
+            StateProjected::Admitted {
+                call,
+                permit,
+                means,
+            } => {
+                let answer = ready!(call.poll(context));
+                permit.take().map(|permit| match answer {
+                    Ok(answer) => Ok(answered(answer, permit, means.answer)),
+                    Err(error) => {
+                        let error = error.into();
+                        permit.end((means.error)(&error));
+                        Err(error)
+                    }
+                })
+            }
+            StateProjected::Refused { answer } => answer.take(),
+        };
+        match answer {
+            Some(answer) => Poll::Ready(answer),
+            None => panic!("polled after it was ready"),
+        }
+    }
+}
+
+/// The head is there, and with it how long the request took and how it went; its place is needed until its body has ended.
+fn answered<O: http_body::Body, H: PermitHome>(
+    answer: Response<O>,
+    mut permit: Permit<H>,
+    means: fn(StatusCode) -> Ending,
+) -> Response<ShedBody<O, H>> {
+    permit.tell(means(status_of(&answer)));
+    answer.map(|body| {
+        // A body that has nothing to send keeps no place.
+        let permit = (!body.is_end_stream()).then_some(permit);
+        ShedBody::of_service(body, permit)
+    })
+}
+
+impl<S: Service<Request<I>>, I, O, E, H: PermitHome> fmt::Debug for ShedFuture<S, I, O, E, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShedFuture").finish_non_exhaustive()
     }
 }

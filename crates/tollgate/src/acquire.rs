@@ -203,9 +203,29 @@ impl<H: Home> Acquire<H> {
         }
     }
 
-    /// Waits for its turn, and gets what it was charged as a reservation whose time has come: it can be cancelled.
+    /// Waits, and returns the charge as a reservation whose time has come, so that it can still be cancelled.
+    ///
+    /// # Errors
+    /// As [`wait_blocking`](Self::wait_blocking).
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Rate, Refused};
+    ///
+    /// # fn is_still_wanted() -> bool { true }
+    /// async fn send(limiter: &Limiter) -> Result<(), Refused> {
+    ///     let charge = limiter.acquire().reserved().await?;
+    ///     if is_still_wanted() {
+    ///         charge.keep();
+    ///     } else {
+    ///         charge.cancel();
+    ///     }
+    ///     Ok(())
+    /// }
+    /// # let limiter = Limiter::new(Rate::per_second(1));
+    /// # let _ = send(&limiter);
+    /// ```
     #[cfg(not(any(loom, shuttle)))]
-    pub(crate) async fn reserved(self) -> Result<Reservation<H>, Refused> {
+    pub async fn reserved(self) -> Result<Reservation<H>, Refused> {
         let arrived = self.arrival();
         let ticket = match self.start(arrived)? {
             Started::Passed(ticket) => ticket,

@@ -20,8 +20,8 @@ pub use acquire::Acquire;
 #[cfg(not(any(loom, shuttle)))]
 pub use acquire::Acquiring;
 pub use builder::{Builder, Settings};
-pub use home::PermitHome;
-pub(crate) use home::{SharedHome, as_home, sealed};
+pub(crate) use home::SharedHome;
+pub use home::{Attached, PermitHome};
 pub use keyed::{
     Key, KeySlot, KeyedBuilder, KeyedConcurrency, KeyedPermit, KeyedSettings, OwnedKeyedPermit,
 };
@@ -30,8 +30,10 @@ pub use permit::Permit;
 pub use refused::{NoPermit, Occupancy};
 pub use stats::Stats;
 
+pub(crate) use gate::Gate;
 use gate::MAX_LIMIT;
-pub(crate) use gate::{Gate, part};
+#[doc(hidden)]
+pub use gate::part;
 pub(crate) use stats::Tally;
 
 /// A permit that shares its limiter instead of borrowing it, to be moved into a task.

@@ -155,7 +155,7 @@ pub(crate) mod sealed {
             if let Ticket::InLine { number, at } = *ticket {
                 self.visit_if_any(|state| {
                     state.waits.advance(self, now);
-                    state.waits.cancel(self, now, (number, at));
+                    state.waits.cancel(self, now, number, at);
                 });
                 return;
             }
@@ -174,7 +174,7 @@ pub(crate) mod sealed {
 
         /// A reservation isn't cancelled any more.
         fn end_in_turn(&self, number: u64, at: Timestamp) {
-            self.visit_if_any(|state| state.waits.end_reservation((number, at)));
+            self.visit_if_any(|state| state.waits.end_reservation(number, at));
         }
 
         /// Forgets what was spent and booked, so that waiters pass by what there is then.
@@ -192,7 +192,7 @@ pub(crate) mod sealed {
             let visited = self.visit_if_any(|state| {
                 let (waits, terms) = (&mut state.waits, self.terms());
                 waits.advance(self, now);
-                waits.may_pass_by(self, &terms, (now, cost), deadline)
+                waits.may_pass_by(self, &terms, now, cost, deadline)
             });
             visited.unwrap_or(false)
         }
@@ -224,7 +224,7 @@ pub(crate) mod sealed {
         ) -> Result<Entered, Refused> {
             self.visit(None, |state| {
                 let terms = self.terms();
-                state.waits.enter(self, terms, (now, cost), deadline)
+                state.waits.enter(self, terms, now, cost, deadline)
             })
         }
     }

@@ -39,16 +39,13 @@
 //! # Features
 //! * `tsc` (default): read the CPU's time stamp counter where the kernel trusts it.
 //! * `quota`: totals over days, weeks and months, kept in a file: `QuotaLimiter`.
-//! * `simulation`: a queueing simulator for limits that adapt: `adaptive::simulation`.
 //! * `tokio`: waits inside a tokio runtime end on its timer; and the clock `clock::Tokio`.
 
 #![deny(unsafe_code)]
 
 mod acquire;
-pub mod adaptive;
 mod algorithm;
 mod at_cap;
-pub mod breaker;
 mod cell;
 pub mod clock;
 pub mod concurrency;
@@ -63,14 +60,11 @@ pub mod limiter;
 mod line;
 mod missing_key;
 mod patience;
-#[cfg(not(any(loom, shuttle)))]
-pub mod protect;
 #[cfg(feature = "quota")]
 pub mod quota;
 mod refused;
 mod reservation;
 mod shards;
-pub mod shed;
 pub mod snapshot;
 pub mod stack;
 mod steps;

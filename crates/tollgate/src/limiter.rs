@@ -130,12 +130,21 @@ impl<C: Clock> Limiter<C> {
     #[inline]
     pub fn allow_n(&self, cost: u64) -> bool {
         let now = self.clock.now();
-        if self.line.is_marked()
-            && let Some(behind) = self.behind(now, cost)
-        {
-            return behind.is_allowed();
+        if self.line.is_marked() {
+            return self.allow_marked(now, cost);
         }
         self.cell.allow(now, cost)
+    }
+
+    // What callers do who have seen the mark is kept out of line: the others need neither stack nor call.
+
+    #[cold]
+    #[inline(never)]
+    fn allow_marked(&self, now: Timestamp, cost: u64) -> bool {
+        match self.behind(now, cost) {
+            Some(behind) => behind.is_allowed(),
+            None => self.cell.allow(now, cost),
+        }
     }
 
     /// Decides one request, and says how much is left and when to come back.
@@ -153,21 +162,21 @@ impl<C: Clock> Limiter<C> {
     /// Decides a request of this cost at a time on the limiter's clock.
     #[inline]
     pub fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
-        if self.line.is_marked()
-            && let Some(told) = self.told(now, cost)
-        {
-            return told;
+        if self.line.is_marked() {
+            return self.check_marked(now, cost);
         }
         self.cell.check(now, cost)
     }
 
-    /// What a caller is told that has seen the mark, unless it has to be charged.
     #[cold]
     #[inline(never)]
-    fn told(&self, now: Timestamp, cost: u64) -> Option<Decision> {
-        let told = self.behind(now, cost);
-        // A look at a later time takes into account what will be out by then.
-        told.or_else(|| (cost == 0).then(|| self.see(now, 0)))
+    fn check_marked(&self, now: Timestamp, cost: u64) -> Decision {
+        match self.behind(now, cost) {
+            Some(behind) => behind,
+            // A look at a later time takes into account what will be out by then.
+            None if cost == 0 => self.see(now, 0),
+            None => self.cell.check(now, cost),
+        }
     }
 
     /// What is left, without charging anything.

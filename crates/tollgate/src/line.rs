@@ -8,7 +8,6 @@
 //! each turn counts from the time at which it came.
 
 use std::fmt;
-use std::mem;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -21,6 +20,7 @@ pub(crate) mod meter;
 pub(crate) mod of_keys;
 pub(crate) mod places;
 pub(crate) mod queue;
+pub(crate) mod seats;
 pub(crate) mod single;
 mod turn;
 pub(crate) mod waiting;
@@ -35,10 +35,8 @@ pub(crate) use future::Await;
 pub use future::Turning;
 use places::Id;
 use queue::{Discipline, Entered, Queue};
+use seats::{Seats, Woken};
 pub use turn::Turn;
-
-/// How many places an empty line keeps for later waiters; memory for more than that is freed.
-const KEPT: usize = 64;
 
 /// The waiters of a line, in whatever order they are served.
 pub trait Waits {
@@ -63,12 +61,11 @@ pub trait Waits {
 
     /// When this waiter came.
     fn arrived(&self, id: Id) -> Option<Timestamp>;
-}
 
-/// A line that stays when its waiters are gone.
-pub(crate) trait Rest {
-    /// Frees the memory of many waiters, if none of them is left.
-    fn rest(&mut self) -> bool;
+    /// Frees the memory of many waiters, if none of them is left and the line stays.
+    fn rest(&mut self) -> bool {
+        false
+    }
 }
 
 /// Where a waiter can stand in line.
@@ -111,26 +108,7 @@ pub(crate) trait Stands {
 #[derive(Debug)]
 pub struct State<W> {
     pub(crate) waits: W,
-    /// By place.
-    seats: Vec<Seat>,
-    /// Dropping a waker may drop a task, and with it a place in this very line: not under the lock.
-    discarded: Vec<Waker>,
-}
-
-#[derive(Debug)]
-struct Seat {
-    waker: Option<Waker>,
-    /// When it looks again by itself, or was woken to do so; the end of time if neither.
-    armed: Timestamp,
-}
-
-impl Default for Seat {
-    fn default() -> Self {
-        Self {
-            waker: None,
-            armed: Timestamp::MAX,
-        }
-    }
+    seats: Seats,
 }
 
 /// A waiter whose turn came.
@@ -161,87 +139,21 @@ impl<W: Waits> State<W> {
     pub(crate) const fn new(waits: W) -> Self {
         Self {
             waits,
-            seats: Vec::new(),
-            discarded: Vec::new(),
+            seats: Seats::new(),
         }
     }
 
     /// Which wakers to call and which to drop after a change, once the lock is released.
     pub(crate) fn settle(&mut self, present: Option<Id>) -> Woken {
-        let mut wake = Vec::new();
-        for id in self.waits.take_done() {
-            let waker = self.seat(id).and_then(|seat| seat.waker.take());
-            if present == Some(id) {
-                self.discarded.extend(waker)
-            } else {
-                wake.extend(waker)
-            }
-        }
-        if let Some((id, until)) = self.waits.first()
-            && present != Some(id)
-            && let Some(seat) = self.seat(id)
-            && seat.armed > until
-            && let Some(waker) = &seat.waker
-        {
-            // The waiter that keeps the time from now on.
-            wake.push(waker.clone());
-            seat.armed = until;
-        }
-        Woken {
-            wake,
-            _discarded: mem::take(&mut self.discarded),
-        }
+        let (done, first) = (self.waits.take_done(), self.waits.first());
+        self.seats.settle(done, first, present)
     }
 
     /// Frees the memory of many waiters, once none of them is left.
-    fn rest(&mut self)
-    where
-        W: Rest,
-    {
-        if self.seats.len() > KEPT && self.waits.rest() {
-            self.seats = Vec::new();
+    fn rest(&mut self) {
+        if self.seats.are_many() && self.waits.rest() {
+            self.seats.clear();
         }
-    }
-
-    fn seat(&mut self, id: Id) -> Option<&mut Seat> {
-        self.seats.get_mut(index(id))
-    }
-
-    fn forget(&mut self, id: Id) {
-        let seat = self.seat(id).map(mem::take);
-        self.discarded.extend(seat.and_then(|seat| seat.waker));
-    }
-
-    fn remember(&mut self, id: Id, waker: &Waker, armed: Option<Timestamp>) {
-        if index(id) >= self.seats.len() {
-            let more = index(id) + 1 - self.seats.len();
-            places::make_room(&mut self.seats, more);
-            self.seats.resize_with(index(id) + 1, Seat::default);
-        }
-        let seat = &mut self.seats[index(id)];
-        seat.armed = armed.unwrap_or(Timestamp::MAX);
-        if !seat
-            .waker
-            .as_ref()
-            .is_some_and(|known| known.will_wake(waker))
-        {
-            let old = seat.waker.replace(waker.clone());
-            self.discarded.extend(old);
-        }
-    }
-}
-
-/// Wakers that are called, and some that are dropped, once no lock is held.
-#[must_use = "those who wait are woken by this"]
-pub(crate) struct Woken {
-    wake: Vec<Waker>,
-    _discarded: Vec<Waker>,
-}
-
-impl Woken {
-    /// Under no lock.
-    pub(crate) fn wake(self) {
-        self.wake.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -268,14 +180,14 @@ impl<S: Stands> Standing<S> {
             let arrived = state.waits.arrived(id).unwrap_or(now);
             let ticket = state.waits.charged(id);
             if let Some(result) = state.waits.collect(id) {
-                state.forget(id);
+                state.seats.forget(id);
                 *place = None;
                 post.gone();
                 let waited = now - arrived;
                 return Progress::Done(result.map(|at| Passed { at, waited, ticket }));
             }
             let until = state.waits.look_again(now, id);
-            state.remember(id, waker, until);
+            state.seats.remember(id, waker, until);
             Progress::Waiting(until)
         })
     }
@@ -322,7 +234,7 @@ impl<S: Stands> Drop for Standing<S> {
         post.visit(None, |state| {
             let now = post.clock().now();
             post.leave(&mut state.waits, now, id);
-            state.forget(id);
+            state.seats.forget(id);
         });
         post.gone();
     }
@@ -429,8 +341,4 @@ impl<D: Discipline, C> fmt::Debug for Line<D, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Line").finish_non_exhaustive()
     }
-}
-
-fn index(id: Id) -> usize {
-    usize::try_from(id).unwrap_or(usize::MAX)
 }

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::adaptive::{Bounds, Controller, NamedLaw};
-use tollgate::breaker::{Breaker, Thresholds};
 use tollgate::clock::{Cached, Manual};
 use tollgate::{
     Algorithm, Clock, ConcurrencyLimiter, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter, Level,
@@ -218,31 +216,4 @@ fn no_stack_allocates_to_allow_refuse_or_give_back() {
         assert!((1..40).contains(&allowed), "{algorithm:?} {allowed}");
     }
     assert!(stack.lost_races() > 0);
-}
-
-#[test]
-fn a_permit_that_adapts_a_law_and_a_closed_breaker_allocate_nothing() {
-    let clock = Manual::new();
-    let bounds = Bounds::new(5.0, 100.0).unwrap();
-    let breaker = Breaker::builder(Thresholds::default())
-        .clock(clock.clone())
-        .build();
-    for law in NamedLaw::ALL {
-        let controller = Controller::new(law.make(bounds, 1).unwrap());
-        let limiter = controller.concurrency().clock(clock.clone()).build();
-        let before = calls();
-        for number in 0..5_000 {
-            let call = breaker.try_call().unwrap();
-            let permit = limiter.try_acquire().unwrap();
-            clock.advance(Duration::from_millis(1 + number % 7));
-            if number % 10 == 0 {
-                permit.dropped();
-                call.failure();
-            } else {
-                permit.success();
-                call.success();
-            }
-        }
-        assert_eq!(calls(), before, "{law}");
-    }
 }

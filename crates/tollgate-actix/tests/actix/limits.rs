@@ -21,6 +21,30 @@ async fn hello() -> &'static str {
     "hello"
 }
 
+/// What is chosen after a clone is for the new limit alone.
+#[test]
+fn a_limit_that_is_changed_after_it_was_cloned_still_counts_together() {
+    run(async {
+        let (limits, _) = per_key(Rate::per_second(1), keys::Address::new());
+        let limit = RateLimit::new(limits);
+        let changed = limit.clone().exempt_probes();
+        let app = move || {
+            let hello_at = |path| web::scope(path).route("/x", web::get().to(hello));
+            App::new()
+                .service(hello_at("/one").wrap(limit.clone()))
+                .service(web::resource("/healthz").wrap(changed.clone()).get(hello))
+                .service(hello_at("/other").wrap(changed.clone()))
+        };
+        let server = Server::start(app);
+        let mut statuses = Vec::new();
+        for path in ["/one/x", "/other/x", "/one/x", "/healthz"] {
+            statuses.push(server.get(path).await.status);
+        }
+        assert_eq!(statuses, [200, 429, 429, 200]);
+        server.stop().await;
+    });
+}
+
 /// Each worker has an app of its own.
 #[test]
 fn all_workers_and_connections_count_together() {

@@ -1,24 +1,22 @@
 //! Where the admin listener is, by what it is trusted, and which token it takes.
 
-use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
+use std::fmt;
+use std::io::{self, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::Args;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use serde_json::Value;
 use tollgate_server::{Address, admin_token_files};
 
-use super::AdminFailure;
-use super::client::Question;
-
-/// How long the service may take, to connect and for each part of its answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+use super::Question;
+use super::text::plain;
+use crate::client::{PATIENCE, Place, Reply, Request, Stream, connect, connect_tcp, first_line};
+use crate::ended::CliError;
 
 /// How a service is reached.
 #[derive(Args, Clone, Debug)]
@@ -66,86 +64,31 @@ pub struct Connect {
     pub key: Option<PathBuf>,
 }
 
-/// Where an admin listener is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// On TCP.
-    Tcp {
-        /// A name or an address.
-        host: String,
-        /// Its port.
-        port: u16,
-        /// Whether it was said to speak TLS.
-        is_https: bool,
-    },
-    /// A socket in the file system.
-    Unix(PathBuf),
-}
-
-impl FromStr for Place {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
-            format!(
-                "no address {text:?}: write 127.0.0.1:6070, unix:/path/to/socket, or https://limits.example:6070"
-            )
-        };
-        if let Some(path) = text.strip_prefix("unix:") {
-            let path = path.split('?').next().unwrap_or_default();
-            return match path {
-                "" => Err(wrong()),
-                path => Ok(Self::Unix(path.into())),
-            };
-        }
-        let is_https = text.starts_with("https://");
-        let rest = text
-            .strip_prefix("https://")
-            .or(text.strip_prefix("http://"));
-        let rest = rest.unwrap_or(text).trim_end_matches('/');
-        let (host, port) = rest.rsplit_once(':').unwrap_or(("127.0.0.1", rest));
-        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
-        let port = port.parse().ok().filter(|_| host.bytes().all(is_plain));
-        match port {
-            Some(port) if !host.is_empty() => Ok(Self::Tcp {
-                host: host.to_owned(),
-                port,
-                is_https,
-            }),
-            _ => Err(wrong()),
-        }
-    }
-}
-
 impl Connect {
-    /// Asks, and returns the body of the answer.
+    /// Sends a request, and returns the body of the answer.
     pub(super) fn ask(
         &self,
         question: &Question,
         notes: &mut impl Write,
-    ) -> Result<String, AdminFailure> {
+    ) -> Result<String, CliError> {
         let token = self.token()?;
+        let request = Request {
+            method: question.method,
+            path: &question.path,
+            token: Some(&token),
+            body: &question.body,
+        };
+        let unreachable = |error| self.unreachable(&error);
         let reply = match &self.admin {
-            Place::Unix(path) => {
-                let stream = UnixStream::connect(path).and_then(|stream| {
-                    stream.set_read_timeout(Some(PATIENCE))?;
-                    stream.set_write_timeout(Some(PATIENCE))?;
-                    Ok(stream)
-                });
-                let mut stream = stream.map_err(|error| self.unreachable(&error))?;
-                question.ask(&mut stream, ("localhost", &token))
-            }
             Place::Tcp {
                 host,
                 port,
                 is_https,
             } => {
-                let named = format!("{host}:{port}");
-                let stream = self.tcp(&named).map_err(|error| self.unreachable(&error))?;
+                let stream = connect_tcp(host, *port).map_err(unreachable)?;
                 let is_here = stream.peer_addr().is_ok_and(|peer| peer.ip().is_loopback());
                 if *is_https || self.ca.is_some() {
-                    let mut stream = self.tls(host, stream)?;
-                    question.ask(&mut stream, (&named, &token))
+                    request.send(&self.admin, self.tls(host, stream)?)
                 } else {
                     if !is_here {
                         let text =
@@ -153,93 +96,78 @@ impl Connect {
                         // Nobody is left to tell if that is closed.
                         let _ = writeln!(notes, "{text}");
                     }
-                    let mut stream = stream;
-                    question.ask(&mut stream, (&named, &token))
+                    request.send(&self.admin, stream)
                 }
             }
+            Place::Unix(_) => {
+                connect(&self.admin).and_then(|stream| request.send(&self.admin, stream))
+            }
         };
-        reply.map_err(|error| self.unreachable(&error))?.said()
+        body(reply.map_err(unreachable)?)
     }
 
-    fn unreachable(&self, error: &io::Error) -> AdminFailure {
-        let place = match &self.admin {
-            Place::Unix(path) => format!("unix:{}", path.display()),
-            Place::Tcp { host, port, .. } => format!("{host}:{port}"),
-        };
+    fn unreachable(&self, error: &io::Error) -> CliError {
         let why = match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
                 format!("it doesn't answer within {} s", PATIENCE.as_secs())
             }
             _ => error.to_string(),
         };
-        let hint = match &self.admin {
-            Place::Tcp { .. } if why.contains("CertificateRequired") => {
-                "; it wants an operator's certificate: give it by --cert and --key"
-            }
-            Place::Tcp { .. }
-                if self.ca.is_none() && error.kind() == io::ErrorKind::InvalidData =>
-            {
-                "; if it speaks TLS, give --ca"
-            }
-            _ => "",
+        let is_tcp = matches!(self.admin, Place::Tcp { .. });
+        let hint = if is_tcp && why.contains("CertificateRequired") {
+            "; it wants an operator's certificate: give it by --cert and --key"
+        } else if is_tcp && self.ca.is_none() && error.kind() == io::ErrorKind::InvalidData {
+            "; if it speaks TLS, give --ca"
+        } else {
+            ""
         };
-        AdminFailure::Unreachable(format!(
-            "can't ask the service at {place}: {why}{hint}; --admin says where it is"
+        CliError::failed(format_args!(
+            "can't ask the service at {}: {why}{hint}; --admin says where it is",
+            self.admin
         ))
     }
 
-    fn tcp(&self, named: &str) -> io::Result<TcpStream> {
-        let mut last = io::Error::other("the name leads nowhere");
-        for address in named.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, PATIENCE) {
-                Ok(stream) => {
-                    stream.set_read_timeout(Some(PATIENCE))?;
-                    stream.set_write_timeout(Some(PATIENCE))?;
-                    return Ok(stream);
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    fn tls(&self, host: &str, stream: TcpStream) -> Result<impl Read + Write, AdminFailure> {
-        let usage = |why: String| AdminFailure::Usage(why);
+    fn tls(&self, host: &str, stream: TcpStream) -> Result<impl Stream, CliError> {
         let Some(ca) = &self.ca else {
             let why = "https:// needs --ca, the file of who signs the service's certificate";
-            return Err(usage(why.to_owned()));
+            return Err(CliError::usage(why));
         };
         let mut roots = RootCertStore::empty();
         for one in certificates("ca", ca)? {
             let added = roots.add(one);
-            added.map_err(|error| usage(format!("--ca {}: {error}", ca.display())))?;
+            added
+                .map_err(|error| CliError::usage(format_args!("--ca {}: {error}", ca.display())))?;
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|error| usage(error.to_string()))?
+            .map_err(CliError::usage)?
             .with_root_certificates(roots);
         let config = match (&self.cert, &self.key) {
             (Some(cert), Some(key)) => {
                 let own = PrivateKeyDer::from_pem_file(key);
-                let own =
-                    own.map_err(|error| usage(format!("--key {}: {error}", key.display())))?;
+                let own = own.map_err(|error| {
+                    CliError::usage(format_args!("--key {}: {error}", key.display()))
+                })?;
                 let chain = certificates("cert", cert)?;
                 let config = config.with_client_auth_cert(chain, own);
-                config.map_err(|error| usage(format!("--cert {}: {error}", cert.display())))?
+                config.map_err(|error| {
+                    CliError::usage(format_args!("--cert {}: {error}", cert.display()))
+                })?
             }
             _ => config.with_no_client_auth(),
         };
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         let name = ServerName::try_from(bare.to_owned());
-        let name = name.map_err(|error| usage(format!("--admin {host}: {error}")))?;
+        let name =
+            name.map_err(|error| CliError::usage(format_args!("--admin {host}: {error}")))?;
         let connection = ClientConnection::new(Arc::new(config), name);
-        let connection = connection.map_err(|error| usage(error.to_string()))?;
+        let connection = connection.map_err(CliError::usage)?;
         Ok(StreamOwned::new(connection, stream))
     }
 
     /// The operators' token.
-    fn token(&self) -> Result<String, AdminFailure> {
+    fn token(&self) -> Result<String, CliError> {
         let in_state = self.state.as_ref().map(|folder| folder.join("admin.token"));
         let made = self.made();
         let places: Vec<_> = match &self.token_file {
@@ -249,11 +177,15 @@ impl Connect {
         let mut wrong = Vec::new();
         for place in &places {
             match first_line(place) {
-                Ok(token) => return Ok(token),
-                Err(why) => wrong.push(format!("{}: {why}", place.display())),
+                // What can't stand in a field of HTTP was never a token of a service.
+                Ok(Some(token)) if token.bytes().all(|byte| matches!(byte, b' '..=b'~')) => {
+                    return Ok(token);
+                }
+                Ok(_) => wrong.push(format!("{}: it has no token", place.display())),
+                Err(error) => wrong.push(format!("{}: {error}", place.display())),
             }
         }
-        Err(AdminFailure::Refused(format!(
+        Err(CliError::failed(format_args!(
             "no token for operators: {}; does the service run? Give its folder by --state, or the file that it named when it started by --token-file",
             wrong.join("; ")
         )))
@@ -269,27 +201,33 @@ impl Connect {
     }
 }
 
-fn certificates(flag: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, AdminFailure> {
+fn certificates(flag: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, CliError> {
+    let wrong = |why: &dyn fmt::Display| {
+        CliError::usage(format_args!("--{flag} {}: {why}", file.display()))
+    };
     let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
-    let read: Result<Vec<_>, _> = read;
-    let shown = file.display();
-    match read {
-        Ok(all) if !all.is_empty() => Ok(all),
-        Ok(_) => Err(AdminFailure::Usage(format!(
-            "--{flag} {shown}: it has no certificate"
-        ))),
-        Err(error) => Err(AdminFailure::Usage(format!("--{flag} {shown}: {error}"))),
+    let read: Vec<_> = read.map_err(|error| wrong(&error))?;
+    if read.is_empty() {
+        return Err(wrong(&"it has no certificate"));
     }
+    Ok(read)
 }
 
-fn first_line(file: &Path) -> Result<String, String> {
-    let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
-    let line = text.lines().map(str::trim).find(|line| !line.is_empty());
-    // What can't stand in a field of HTTP was never a token of a service.
-    let line = line.filter(|line| {
-        line.bytes()
-            .all(|byte| byte.is_ascii_graphic() || byte == b' ')
-    });
-    line.map(ToOwned::to_owned)
-        .ok_or_else(|| "it has no token".to_owned())
+/// What was answered, if it was done; else why not.
+fn body(reply: Reply) -> Result<String, CliError> {
+    if reply.status == 200 {
+        return Ok(reply.body);
+    }
+    let problem: Option<Value> = serde_json::from_str(&reply.body).ok();
+    let detail = problem
+        .as_ref()
+        .and_then(|problem| problem["detail"].as_str());
+    let why = plain(detail.unwrap_or("no reason was given"));
+    Err(CliError::failed(match reply.status {
+        401 => format!("the service takes another token: {why}"),
+        404 if why.starts_with("nothing is at ") => {
+            format!("this is no admin listener, or one of another version: {why}")
+        }
+        _ => why,
+    }))
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::table::table;
 use super::{Ask, Orders, Reload};
+use crate::output::{Align, grid};
 use crate::policy::readable;
 
 /// Text that somebody else has chosen, without what a terminal would obey.
@@ -75,24 +75,45 @@ fn time(value: &Value) -> String {
     seconds.map_or_else(|| "never".to_owned(), readable)
 }
 
+/// A table of rows under their heads; columns of nothing but numbers stand to the right.
+fn table(heads: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let heads = heads.iter().map(|head| (*head).to_owned()).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(heads).chain(rows).collect();
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    grid(&rows, |column| {
+        let mut cells = rows[1..].iter().map(|row| &row[column]);
+        if rows.len() > 1 && cells.all(|cell| is_number(cell)) {
+            Align::Right
+        } else {
+            Align::Left
+        }
+    })
+}
+
+/// The cells of an object's fields.
+fn cells(object: &Value, names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| cell(&object[*name])).collect()
+}
+
 fn rules(answer: &Value) -> String {
+    let counts = [
+        "allowed",
+        "denied",
+        "near_limit",
+        "shadow_denied",
+        "missing_key",
+    ];
     let rows = list(&answer["rules"]).map(|rule| {
         let reasons = rule["reasons"].as_object().into_iter().flatten();
         let reasons: Vec<_> = reasons
             .map(|(reason, count)| format!("{reason} {count}"))
             .collect();
-        vec![
-            cell(&rule["name"]),
-            joined(&rule["limits"]),
-            cell(&rule["allowed"]),
-            cell(&rule["denied"]),
-            cell(&rule["near_limit"]),
-            cell(&rule["shadow_denied"]),
-            cell(&rule["missing_key"]),
-            reasons.join(", "),
-        ]
+        let mut row = vec![cell(&rule["name"]), joined(&rule["limits"])];
+        row.extend(cells(rule, &counts));
+        row.push(reasons.join(", "));
+        row
     });
-    let names = [
+    let heads = [
         "rule",
         "limits",
         "allowed",
@@ -102,7 +123,7 @@ fn rules(answer: &Value) -> String {
         "no key",
         "denied by",
     ];
-    let mut text = table(&names, &rows.collect::<Vec<_>>());
+    let mut text = table(&heads, rows);
     for warning in list(&answer["warnings"]) {
         text += &format!("\nwarning: {}\n", cell(warning));
     }
@@ -111,37 +132,31 @@ fn rules(answer: &Value) -> String {
 
 fn top(answer: &Value) -> String {
     let rows = list(&answer["keys"]).map(|key| {
-        let mut row = ["rule", "key", "denied", "error"].map(|name| cell(&key[name]));
+        let mut row = cells(key, &["rule", "key", "denied", "error"]);
         if key["shadow"] == true {
             row[0].push_str(" (shadow)");
         }
-        row.to_vec()
+        row
     });
-    table(
-        &["rule", "key", "denied", "or less by"],
-        &rows.collect::<Vec<_>>(),
-    )
+    table(&["rule", "key", "denied", "or less by"], rows)
 }
 
 fn limiters(answer: &Value) -> String {
+    let heads = [
+        "rule", "key", "mode", "limit", "burst", "tokens", "waiting", "orders",
+    ];
     let rows = list(&answer["limiters"]).map(|limiter| {
-        let names = [
-            "name", "mode", "limit", "burst", "tokens", "waiting", "orders",
-        ];
-        let mut row = names.map(|name| cell(&limiter[name])).to_vec();
-        if let Some(now) = limiter["limit_now"].as_u64() {
-            row[2] += &format!(", now {now}");
-        }
         let fallbacks =
             list(&limiter["fallback_keys"]).map(|key| format!(", else {}", joined(key)));
         let fallbacks: String = fallbacks.collect();
-        row.insert(1, joined(&limiter["key"]) + &fallbacks);
+        let mut row = vec![cell(&limiter["name"]), joined(&limiter["key"]) + &fallbacks];
+        row.extend(cells(limiter, &heads[2..]));
+        if let Some(now) = limiter["limit_now"].as_u64() {
+            row[3] += &format!(", now {now}");
+        }
         row
     });
-    let names = [
-        "rule", "key", "mode", "limit", "burst", "tokens", "waiting", "orders",
-    ];
-    table(&names, &rows.collect::<Vec<_>>())
+    table(&heads, rows)
 }
 
 fn keys(answer: &Value) -> String {
@@ -213,29 +228,21 @@ fn of_limit(limit: &Value, ordered: Option<&str>) -> String {
 fn orders(orders: &Value) -> String {
     let rows = list(orders).map(|order| {
         let left = Duration::from_secs(order["left"].as_u64().unwrap_or(0));
-        vec![
-            cell(&order["id"]),
-            cell(&order["act"]),
-            match (&order["rule"], &order["key"]) {
-                (Value::Null, Value::Null) => "all".to_owned(),
-                (rule, _) => cell(rule),
-            },
-            match &order["key"] {
-                Value::Null => "everybody".to_owned(),
-                key => cell(key),
-            },
-            cell(&order["limits"]),
-            readable(left),
-            cell(&order["acted"]),
-            cell(&order["last_acted"]),
-            cell(&order["by"]),
-            cell(&order["effect"]),
-        ]
+        let mut row = cells(order, &["id", "act", "rule", "key", "limits"]);
+        if order["key"].is_null() {
+            row[3] = "everybody".to_owned();
+            if order["rule"].is_null() {
+                row[2] = "all".to_owned();
+            }
+        }
+        row.push(readable(left));
+        row.extend(cells(order, &["acted", "last_acted", "by", "effect"]));
+        row
     });
-    let names = [
+    let heads = [
         "id", "act", "rule", "key", "limits", "ends in", "acted", "last", "by", "effect",
     ];
-    table(&names, &rows.collect::<Vec<_>>())
+    table(&heads, rows)
 }
 
 /// One order in a line.
@@ -293,6 +300,17 @@ fn reset(of: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_what_is_in_them() {
+        let rows = [["all", "5", "x"], ["per-user", "120", ""]];
+        let rows = rows.map(|row| row.map(str::to_owned).to_vec());
+        assert_eq!(
+            table(&["rule", "denied", "why"], rows.into_iter()),
+            "rule      denied  why\nall            5  x\nper-user     120\n"
+        );
+        assert_eq!(table(&["rule"], std::iter::empty()), "rule\n");
+    }
 
     #[test]
     fn a_key_is_told_what_becomes_of_its_next_request() {

@@ -8,9 +8,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
-use super::stream::garbled;
-use super::{Ask, PATIENCE, Told, told_by_service};
-use crate::admin::Place;
+use super::{Ask, Told, told_by_service};
+use crate::client::{PATIENCE, Place, garbled};
 use crate::policy::Fact;
 
 const CALL: &str = "http://tollgate/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";

@@ -4,9 +4,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 
 use serde_json::{Number, Value};
 
-use super::stream::{Stream, connect, garbled};
 use super::{Ask, Told, told_by_service};
-use crate::admin::Place;
+use crate::client::{Place, Stream, connect, garbled};
 use crate::policy::Fact;
 
 /// The most bytes of an answer.

@@ -1,7 +1,6 @@
 //! The report of a run: as text through `Display`, as one JSON object through serde.
 
 use std::fmt;
-use std::io::{self, Write};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -12,7 +11,8 @@ use tollgate_redis::{FailureKind, FailureStats};
 use super::drive::{Driven, Ending};
 use super::target::Counts;
 use super::text::{short, thousands};
-use super::{FleetCounting, LimitHome, Load, LoadFailure, OnFailure};
+use super::{FleetCounting, LimitHome, Load, OnFailure, name};
+use crate::ended::CliError;
 use crate::simulate::spelled_out;
 
 /// What a limit and its store made of the load. The fields of its JSON come in this order.
@@ -24,11 +24,11 @@ pub struct LoadReport {
     /// Where the limit was kept, without user and password.
     pub backend: String,
     /// How a fleet counts it.
-    pub mode: &'static str,
+    pub mode: String,
     /// The limit of each key, with its burst spelled out.
     pub rate: String,
     /// How it was counted.
-    pub algorithm: &'static str,
+    pub algorithm: String,
     /// What it was kept under.
     pub name: String,
     /// How many keys were asked about.
@@ -165,18 +165,18 @@ impl LoadReport {
         let on_failure = options.on_failure.unwrap_or(OnFailure::Local);
         Self {
             backend: LimitHome::to_string(&options.backend),
-            mode: if is_store {
-                options.mode.name()
+            mode: name(if is_store {
+                options.mode
             } else {
-                FleetCounting::Exact.name()
-            },
+                FleetCounting::Exact
+            }),
             rate: spelled_out(options.rate),
-            algorithm: options.algorithm.name(),
+            algorithm: name(options.algorithm),
             name: options.name.clone(),
             keys: options.keys,
             tasks: options.tasks,
             cost: options.cost,
-            on_failure: is_store.then_some(on_failure.name()),
+            on_failure: is_store.then_some(on_failure.policy().name()),
             started_at: driven.started.to_string(),
             ended_at: driven.ended.to_string(),
             interrupted: driven.ending == Ending::Interrupted,
@@ -205,23 +205,17 @@ impl LoadReport {
     /// Whether the store was asked and decided nothing at all, which nobody wanted to see: what was measured is
     /// something else then. Somebody did who said what decisions are to get without it, unless waiting doesn't
     /// mend it.
-    pub fn undecided(&self, options: &Load) -> Option<LoadFailure> {
+    pub fn undecided(&self, options: &Load) -> Option<CliError> {
         let failed = self.failures.iter().max_by_key(|failed| failed.count)?;
         let is_meant = options.on_failure.is_some() && !failed.kind.is_lasting();
         let is_decided = self.admitted > 0 || self.denied > 0;
-        (!is_decided && !is_meant).then(|| LoadFailure::Undecided {
-            place: self.backend.clone(),
-            failed: Box::new(failed.clone()),
+        (!is_decided && !is_meant).then(|| {
+            let (place, count) = (&self.backend, thousands(failed.count));
+            CliError::failed(format_args!(
+                "{place}: the store decided nothing: {}, {count} times; first: {}",
+                failed.kind, failed.first
+            ))
         })
-    }
-
-    /// Writes the report as one JSON object on one line.
-    ///
-    /// # Errors
-    /// The writer failed.
-    pub fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
-        serde_json::to_writer(&mut *out, self)?;
-        out.write_all(b"\n")
     }
 }
 
@@ -252,7 +246,7 @@ impl fmt::Display for Latency {
 impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let keys = if self.keys == 1 { "key" } else { "keys" };
-        let (count, algorithm) = (thousands(u64::from(self.keys)), self.algorithm);
+        let (count, algorithm) = (thousands(u64::from(self.keys)), &self.algorithm);
         writeln!(f, "limit      {}, {algorithm}, {count} {keys}", self.rate)?;
         write!(f, "backend    {}", self.backend)?;
         if let Some(choice) = self.on_failure {

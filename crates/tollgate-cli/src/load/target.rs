@@ -10,11 +10,12 @@ use tokio::time::Instant;
 use tollgate::{Algorithm, Rate};
 use tollgate_engine::backend::{LimitKind, Memory, SoleLimit};
 use tollgate_redis::{
-    Address, FailureKind, FailureStats, LimitVerdict, Redis, RedisLimiter, RedisStats,
+    Address, FailureKind, FailureStats, LimitVerdict, Redis, RedisLimiter, RedisStats, StoreError,
     StoreLimitError,
 };
 
-use super::{Counted, FleetCounting, Load, LoadFailure};
+use super::{Counted, FleetCounting, Load, name};
+use crate::ended::CliError;
 
 /// How long the store is waited for before the run.
 const MEET_WITHIN: Duration = Duration::from_secs(2);
@@ -84,26 +85,23 @@ pub(super) struct StoreCounts {
 }
 
 impl Target {
-    pub(super) fn new(options: &Load) -> Result<Self, LoadFailure> {
+    pub(super) fn new(options: &Load) -> Result<Self, CliError> {
         let (rate, algorithm) = (options.rate, options.algorithm.algorithm());
         // Of a token bucket the burst is had once.
         let is_stock = algorithm == Algorithm::TokenBucket && rate.burst_size() > 0;
         if rate.is_zero() && !is_stock {
-            return Err(LoadFailure::Nothing { rate });
+            return Err(CliError::usage(format_args!(
+                "the rate \"{rate}\" lets nothing pass; choose another --rate"
+            )));
         }
         // "unlimited" has no period, and no burst of its own.
         if rate.period().is_some() && options.cost > rate.burst_size() {
-            let cost = options.cost;
-            return Err(LoadFailure::Cost {
-                cost,
-                rate,
-                instead: with_room(rate, algorithm, cost),
-            });
+            return Err(never_passes(options.cost, rate, algorithm));
         }
         let Some(url) = options.backend.url() else {
             let kind = LimitKind::Rate { rate, algorithm };
             let limit = SoleLimit::new(&options.name, kind);
-            let limit = limit.map_err(|error| LoadFailure::Limit(StoreLimitError::Rate(error)))?;
+            let limit = limit.map_err(|error| CliError::usage(StoreLimitError::Rate(error)))?;
             let keys = usize::try_from(options.keys).unwrap_or(usize::MAX);
             let memory = Memory::builder().capacity(keys).build();
             return Ok(Self::Memory(Arc::new((memory, limit))));
@@ -113,14 +111,17 @@ impl Target {
             Counted::Gcra | Counted::TokenBucket | Counted::Leaky
         );
         if options.mode == FleetCounting::Leased && !is_level {
-            return Err(LoadFailure::NotLeased(options.algorithm));
+            return Err(CliError::usage(format_args!(
+                "{} has no tokens to lease; use gcra, token-bucket or leaky, or --mode exact",
+                name(options.algorithm)
+            )));
         }
         let redis = Redis::builder(url)
-            .map_err(LoadFailure::Address)?
+            .map_err(|error| CliError::usage(format_args!("--backend: {error}; or write memory")))?
             .timeout(options.timeout)
             .nodes(options.nodes)
             .build()
-            .map_err(LoadFailure::Connect)?;
+            .map_err(CliError::failed)?;
         let mut limiter = redis.limiter(&options.name, rate).algorithm(algorithm);
         if options.mode == FleetCounting::Leased {
             limiter = limiter.leased();
@@ -128,13 +129,13 @@ impl Target {
         if let Some(choice) = options.on_failure {
             limiter = limiter.on_store_failure(choice.policy());
         }
-        let limiter = limiter.build().map_err(LoadFailure::Limit)?;
+        let limiter = limiter.build().map_err(CliError::usage)?;
         Ok(Self::Redis(redis, Arc::new(limiter)))
     }
 
     /// Waits until the store answers, so that the run doesn't begin with a connection. If it doesn't, that
     /// is an error unless it was said what to do then; a wrong password and the like always are.
-    pub(super) async fn meet(&self, options: &Load) -> Result<(), LoadFailure> {
+    pub(super) async fn meet(&self, options: &Load) -> Result<(), CliError> {
         let Self::Redis(redis, _) = self else {
             return Ok(());
         };
@@ -147,8 +148,7 @@ impl Target {
             // That it isn't there is what is to be looked at. What is only late may be something worse.
             let is_known = is_over || kind != FailureKind::TimedOut;
             if kind.is_lasting() || (is_over && options.on_failure.is_none()) {
-                let place = options.backend.to_string();
-                return Err(LoadFailure::Unreachable { place, error });
+                return Err(unreachable(&options.backend, &error));
             } else if is_known && options.on_failure.is_some() {
                 return Ok(());
             }
@@ -217,10 +217,29 @@ pub(super) fn key(number: u32) -> String {
     format!("key-{number}")
 }
 
-/// The rate with as much room as a cost needs: by its burst or, where that is the count, by the count.
-fn with_room(rate: Rate, algorithm: Algorithm, cost: u64) -> Option<Rate> {
+/// Why a decision that costs more than the burst is refused, and what to write instead.
+fn never_passes(cost: u64, rate: Rate, algorithm: Algorithm) -> CliError {
     let larger = rate.period().map(|period| Rate::new(cost, period));
-    let candidates = [Some(rate.burst(cost)), larger];
-    let mut candidates = candidates.into_iter().flatten();
-    candidates.find(|rate| algorithm.takes(*rate).is_ok())
+    let mut candidates = [Some(rate.burst(cost)), larger].into_iter().flatten();
+    let burst = rate.burst_size();
+    // Nothing costs less than 1.
+    let instead = match candidates.find(|rate| algorithm.takes(*rate).is_ok()) {
+        Some(instead) if burst == 0 => format!("write \"{instead}\""),
+        Some(instead) => format!("lower --cost, or write \"{instead}\""),
+        None => "lower --cost, or choose another --rate".to_owned(),
+    };
+    CliError::usage(format_args!(
+        "a decision that costs {cost} never passes \"{rate}\", whose burst is {burst}; {instead}"
+    ))
+}
+
+fn unreachable(place: &LimitHome, error: &StoreError) -> CliError {
+    let instead = "say with --on-failure what decisions are to get without it";
+    let help = match error.kind() {
+        kind if kind.is_lasting() => String::new(),
+        FailureKind::Refused => format!("; start it, or {instead}"),
+        FailureKind::NotFound => format!("; correct --backend, or {instead}"),
+        _ => format!("; {instead}"),
+    };
+    CliError::failed(format_args!("{place}: {error}{help}"))
 }

@@ -1,24 +1,12 @@
 //! Which lines pass: one limit for all, or one for what a regular expression finds in each.
 
-use std::fmt;
 use std::time::Duration;
 
 use regex::bytes::Regex;
 use tollgate::{Clock, KeyedLimiter, Limiter};
 
-use super::{Pipe, PipeFailure};
-
-/// A regular expression that can't be used, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyError(String);
-
-impl fmt::Display for KeyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "--key can't be used: {}", self.0)
-    }
-}
-
-impl std::error::Error for KeyError {}
+use super::Pipe;
+use crate::ended::CliError;
 
 /// Decides about lines.
 pub(super) struct Gate<C: Clock> {
@@ -39,7 +27,7 @@ pub(super) enum Mode {
 }
 
 impl<C: Clock + Clone> Gate<C> {
-    pub(super) fn new(options: &Pipe, clock: C) -> Result<Self, PipeFailure> {
+    pub(super) fn new(options: &Pipe, clock: C) -> Result<Self, CliError> {
         let rate = match options.burst {
             Some(burst) => options.rate.burst(burst),
             None => options.rate,
@@ -47,15 +35,16 @@ impl<C: Clock + Clone> Gate<C> {
         let limit = match &options.key {
             None => {
                 let limiter = Limiter::builder(rate).clock(clock).build();
-                Limit::One(limiter.map_err(PipeFailure::Rate)?)
+                Limit::One(limiter.map_err(CliError::usage)?)
             }
             Some(pattern) => {
-                let regex = Regex::new(pattern)
-                    .map_err(|error| PipeFailure::Key(KeyError(error.to_string())))?;
+                let regex = Regex::new(pattern).map_err(|error| {
+                    CliError::usage(format_args!("--key can't be used: {error}"))
+                })?;
                 let limiter = KeyedLimiter::builder(rate, options.keys.max(1))
                     .clock(clock)
                     .build();
-                Limit::Each(limiter.map_err(PipeFailure::Rate)?, Box::new(regex))
+                Limit::Each(limiter.map_err(CliError::usage)?, Box::new(regex))
             }
         };
         let mode = if options.wait { Mode::Wait } else { Mode::Drop };

@@ -13,6 +13,8 @@ use super::PolicyFailure;
 use super::input::{is_stdin, of_text, stdin};
 use super::{leases, untold};
 use crate::color::Color;
+use crate::ended::{CliError, Ended};
+use crate::output::{count, write_json, written};
 
 mod outage;
 
@@ -88,13 +90,18 @@ fn by_name<S: Serializer>(counting: &Counting, to: S) -> Result<S::Ok, S::Error>
 ///
 /// # Errors
 /// Standard input that can't be read, or output that can't be written.
-pub fn check(
-    options: &Check,
-    color: Color,
-    out: &mut impl Write,
-) -> Result<io::Result<bool>, PolicyFailure> {
+pub fn check(options: &Check, color: Color, out: &mut impl Write) -> Result<Ended, CliError> {
     let files = read(&options.files)?;
-    Ok(write(options, &files, color, out))
+    written(write(options, &files, color, out))?;
+    let is_well = |read: &Result<Checked, Rejected>| match read {
+        Ok(checked) => checked.warnings.is_empty() || !options.strict,
+        Err(_) => false,
+    };
+    Ok(if files.iter().all(|(_, read)| is_well(read)) {
+        Ended::Well
+    } else {
+        Ended::Invalid
+    })
 }
 
 type Read = (String, Result<Checked, Rejected>);
@@ -112,29 +119,21 @@ fn read(files: &[PathBuf]) -> Result<Vec<Read>, PolicyFailure> {
     Ok(read)
 }
 
-fn write(options: &Check, files: &[Read], color: Color, out: &mut impl Write) -> io::Result<bool> {
+fn write(options: &Check, files: &[Read], color: Color, out: &mut impl Write) -> io::Result<()> {
     if options.json {
-        let reports: Vec<_> = files
-            .iter()
-            .map(|(name, read)| report(name, read))
-            .collect();
-        serde_json::to_writer(&mut *out, &serde_json::json!({ "files": reports }))?;
-        writeln!(out)?;
-    } else {
-        for (name, read) in files {
-            write_text(name, read, color, out)?;
-        }
-        let warned = files.iter().filter_map(|(_, read)| read.as_ref().ok());
-        let warnings = warned.map(|checked| checked.warnings.len()).sum();
-        if options.strict && warnings > 0 {
-            writeln!(out, "refused by --strict: {}", count(warnings, "warning"))?;
-        }
+        let reports = files.iter().map(|(name, read)| report(name, read));
+        let reports: Vec<_> = reports.collect();
+        return write_json(&serde_json::json!({ "files": reports }), out);
     }
-    let is_well = |read: &Result<Checked, Rejected>| match read {
-        Ok(checked) => checked.warnings.is_empty() || !options.strict,
-        Err(_) => false,
-    };
-    Ok(files.iter().all(|(_, read)| is_well(read)))
+    for (name, read) in files {
+        write_text(name, read, color, out)?;
+    }
+    let warned = files.iter().filter_map(|(_, read)| read.as_ref().ok());
+    let warnings = warned.map(|checked| checked.warnings.len()).sum();
+    if options.strict && warnings > 0 {
+        writeln!(out, "refused by --strict: {}", count(warnings, "warning"))?;
+    }
+    Ok(())
 }
 
 /// A file, or those in a folder; the folder itself if it has none.
@@ -314,12 +313,5 @@ pub(super) fn counted(counting: Counting) -> Option<&'static str> {
         Counting::Exact => None,
         Counting::Leased => Some("leased"),
         Counting::Local => Some(COUNTED_HERE),
-    }
-}
-
-fn count(number: usize, what: &str) -> String {
-    match number {
-        1 => format!("1 {what}"),
-        _ => format!("{number} {what}s"),
     }
 }

@@ -1,7 +1,7 @@
 //! `tollgate convert`: envoyproxy/ratelimit's YAML as ours.
 
 use std::fmt::Write as _;
-use std::io;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -13,6 +13,8 @@ use tollgate_engine::{Policy, render};
 use super::PolicyFailure;
 use super::check::files_of;
 use super::input::{is_stdin, of_text, stdin};
+use crate::ended::CliError;
+use crate::output::{write_json, written};
 
 /// The files to convert.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
@@ -72,36 +74,57 @@ struct Lost<'a> {
 impl Conversion {
     /// What is lost, for people: nothing if all is said.
     pub fn lost(&self) -> String {
-        told(&self.unsaid)
+        let mut text = String::new();
+        for one in &self.unsaid {
+            let line = format!("{}: {}: {}", name(one.loss), one.limit, one.what);
+            // Writing to a string can't fail.
+            let _ = writeln!(text, "{}", render::escaped(&line));
+        }
+        if !self.unsaid.is_empty() {
+            let [limits, otherwise, told] = [Loss::Limit, Loss::Otherwise, Loss::Told]
+                .map(|loss| count(&self.unsaid, |other| other == loss));
+            let _ = writeln!(
+                text,
+                "{limits} not converted, {otherwise} decided otherwise, {told} told less of"
+            );
+        }
+        text
     }
 
-    /// The same as a failure, if there is no text because of it.
-    pub(crate) fn failure(&self) -> Option<PolicyFailure> {
-        let message = self.refused?;
-        let lost = self.lost();
-        Some(PolicyFailure::Lossy(format!(
-            "{message}\n{}",
-            lost.trim_end()
-        )))
-    }
-
-    /// Writes all of it as one JSON object.
-    ///
-    /// # Errors
-    /// The output can't be written.
-    pub fn write_json(&self, out: &mut impl io::Write) -> io::Result<()> {
+    fn report(&self) -> Report<'_> {
         let lost = self.unsaid.iter().map(|one| Lost {
             kind: name(one.loss).replace(' ', "-"),
             decides: one.loss.decides(),
             limit: &one.limit,
             what: one.what,
         });
-        let report = Report {
+        Report {
             policy: self.text.as_deref(),
             lost: lost.collect(),
-        };
-        serde_json::to_writer(&mut *out, &report)?;
-        writeln!(out)
+        }
+    }
+}
+
+/// Converts, and writes our YAML to `out` and what is lost to `notes`, or all of it as JSON.
+pub(crate) fn write_converted(
+    options: &Convert,
+    out: &mut impl Write,
+    notes: &mut impl Write,
+) -> Result<(), CliError> {
+    let converted = convert(options)?;
+    let lost = converted.lost();
+    if options.json {
+        written(write_json(&converted.report(), out))?;
+    } else if let Some(text) = &converted.text {
+        let noted = notes.write_all(lost.as_bytes());
+        written(noted.and_then(|()| out.write_all(text.as_bytes())))?;
+    }
+    match converted.refused {
+        Some(message) => Err(CliError::new(
+            3,
+            format_args!("{message}\n{}", lost.trim_end()),
+        )),
+        None => Ok(()),
     }
 }
 
@@ -188,23 +211,4 @@ fn name(loss: Loss) -> &'static str {
         Loss::Otherwise => "decided otherwise",
         Loss::Told => "told less of",
     }
-}
-
-/// What is lost, line by line, and how much of each sort.
-fn told(unsaid: &[Unsaid]) -> String {
-    let mut text = String::new();
-    for one in unsaid {
-        let line = format!("{}: {}: {}", name(one.loss), one.limit, one.what);
-        // Writing to a string can't fail.
-        let _ = writeln!(text, "{}", render::escaped(&line));
-    }
-    if !unsaid.is_empty() {
-        let [limits, otherwise, told] = [Loss::Limit, Loss::Otherwise, Loss::Told]
-            .map(|loss| count(unsaid, |other| other == loss));
-        let _ = writeln!(
-            text,
-            "{limits} not converted, {otherwise} decided otherwise, {told} told less of"
-        );
-    }
-    text
 }

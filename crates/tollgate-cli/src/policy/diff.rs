@@ -1,13 +1,14 @@
 //! `tollgate diff`: what another policy would change, before it is put in force.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
 use tollgate_engine::diff::Diff as Difference;
 
-use super::PolicyFailure;
 use super::input::{is_stdin, policy};
+use crate::ended::{CliError, Ended};
+use crate::output::show;
 
 /// The two policies to compare.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
@@ -40,17 +41,18 @@ pub struct Diff {
 ///
 /// # Errors
 /// A policy that has errors, or arguments that make no sense together.
-pub fn diff(options: &Diff, out: &mut impl Write) -> Result<io::Result<bool>, PolicyFailure> {
+pub fn diff(options: &Diff, out: &mut impl Write) -> Result<Ended, CliError> {
     if is_stdin(&options.old) && is_stdin(&options.new) {
         let why = "standard input is one policy: give the other as a file";
-        return Err(PolicyFailure::Usage(why.to_owned()));
+        return Err(CliError::usage(why));
     }
-    let (old, new) = (policy(&options.old)?, policy(&options.new)?);
-    let found = Difference::between(&old, &new);
-    let written = if options.json {
-        writeln!(out, "{}", found.to_json())
+    // 1 is that they differ, as for diff(1).
+    let read = |path| policy(path).map_err(|failure| CliError::from(failure).with_exit_code(2));
+    let found = Difference::between(&read(&options.old)?, &read(&options.new)?);
+    show(&found, options.json, out)?;
+    Ok(if found.is_empty() {
+        Ended::Well
     } else {
-        write!(out, "{found}")
-    };
-    Ok(written.map(|()| found.is_empty()))
+        Ended::Different
+    })
 }

@@ -1,6 +1,6 @@
 //! `tollgate explain`: what a policy does to one request, step by step on virtual time.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,13 +10,14 @@ use tollgate::Clock;
 use tollgate::clock::Wall;
 use tollgate_engine::explain;
 
-use super::PolicyFailure;
 use super::date::Date;
 use super::facts::{Asked, Entries, Fact, Hits, OfDescriptor};
 use super::length::duration;
 use super::request::{Extras, Request, Running, Show};
 use super::stage::{Stage, Store};
 use crate::color::Color;
+use crate::ended::CliError;
+use crate::output::{write_json, written};
 
 mod parts;
 mod text;
@@ -146,11 +147,7 @@ struct Hint<'a> {
 ///
 /// # Errors
 /// The file is no policy, or the output can't be written.
-pub fn explain(
-    options: &Explain,
-    color: Color,
-    out: &mut impl Write,
-) -> Result<io::Result<()>, PolicyFailure> {
+pub fn explain(options: &Explain, color: Color, out: &mut impl Write) -> Result<(), CliError> {
     let policy = super::policy(&options.file)?;
     let extras = Extras {
         hits: &options.hits,
@@ -162,9 +159,8 @@ pub fn explain(
         },
     };
     let domain = options.domain.as_deref();
-    let described = (options.descriptors.as_slice(), extras);
     let facts = [&options.known[..], &options.facts].concat();
-    let request = Request::new(&policy, &facts, domain, described)?;
+    let request = Request::new(&policy, &facts, domain, &options.descriptors, extras)?;
     let began = options.at.unwrap_or_else(|| Date::of(Wall.now()));
     let stage = Stage::new(policy.clone(), began.timestamp(), options.store)?;
     let mut running = Running::new(options.hold);
@@ -197,26 +193,14 @@ pub fn explain(
         descriptors,
         hints,
     };
-    if options.json {
-        return Ok(write_json(&head, &steps, out));
-    }
     let text = Text {
         color,
         store: options.store,
     };
-    Ok(text.write(&head, &steps, out))
-}
-
-fn write_json(
-    head: &Head<'_>,
-    steps: &[super::request::DecidedRequest],
-    out: &mut impl Write,
-) -> io::Result<()> {
-    serde_json::to_writer(&mut *out, head)?;
-    writeln!(out)?;
-    for step in steps {
-        serde_json::to_writer(&mut *out, step)?;
-        writeln!(out)?;
-    }
-    Ok(())
+    written(if options.json {
+        let mut steps = steps.iter();
+        write_json(&head, out).and_then(|()| steps.try_for_each(|step| write_json(step, out)))
+    } else {
+        text.write(&head, &steps, out)
+    })
 }

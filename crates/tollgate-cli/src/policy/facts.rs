@@ -170,25 +170,15 @@ impl FromStr for Asked {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let parsed = text.split_once('/').and_then(|(count, unit)| {
-            let unit = UNITS.iter().find(|known| known.name() == unit)?;
-            Some(Self(count.parse().ok()?, *unit))
+            let unit = Unit::ALL.into_iter().find(|known| known.name() == unit)?;
+            Some(Self(count.parse().ok()?, unit))
         });
         parsed.ok_or_else(|| {
-            let units = UNITS.map(Unit::name).join(", ");
+            let units = Unit::ALL.map(Unit::name).join(", ");
             format!("{text:?} is no limit; write it as 5/minute, with one of {units}")
         })
     }
 }
-
-const UNITS: [Unit; 7] = [
-    Unit::Second,
-    Unit::Minute,
-    Unit::Hour,
-    Unit::Day,
-    Unit::Week,
-    Unit::Month,
-    Unit::Year,
-];
 
 impl Entries {
     pub(crate) fn pairs(&self) -> Vec<(&str, &str)> {

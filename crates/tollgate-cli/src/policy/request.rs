@@ -60,7 +60,8 @@ impl<'a> Request<'a> {
         policy: &Policy,
         known: &'a [Fact],
         domain: Option<&'a str>,
-        (descriptors, extras): (&'a [Entries], Extras<'a>),
+        descriptors: &'a [Entries],
+        extras: Extras<'a>,
     ) -> Result<Self, PolicyFailure> {
         let usage = |message: &str| Err(PolicyFailure::Usage(message.to_owned()));
         match (policy.domains.is_empty(), domain) {
@@ -212,7 +213,7 @@ pub(crate) struct DecidedRequest {
     pub(crate) rule: Option<String>,
     pub(crate) remaining: Option<u64>,
     /// None if it never passes.
-    #[serde(rename = "retry_after_ms", serialize_with = "in_millis_or_never")]
+    #[serde(rename = "retry_after_ms", serialize_with = "in_millis_or_null")]
     pub(crate) retry_after: Option<Duration>,
     /// The limit of that rule that decided.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -305,7 +306,7 @@ pub(super) fn entries_text(entries: &[(&str, &str)]) -> String {
 }
 
 // Serde hands over references.
-pub(super) fn in_millis<S: Serializer>(length: &Duration, out: S) -> Result<S::Ok, S::Error> {
+fn in_millis<S: Serializer>(length: &Duration, out: S) -> Result<S::Ok, S::Error> {
     // From whole nanoseconds, so that 2780 isn't 2780.0000000000005.
     #[expect(
         clippy::cast_precision_loss,
@@ -315,7 +316,10 @@ pub(super) fn in_millis<S: Serializer>(length: &Duration, out: S) -> Result<S::O
     out.serialize_f64(nanos / 1e6)
 }
 
-fn in_millis_or_never<S: Serializer>(wait: &Option<Duration>, out: S) -> Result<S::Ok, S::Error> {
+pub(super) fn in_millis_or_null<S: Serializer>(
+    wait: &Option<Duration>,
+    out: S,
+) -> Result<S::Ok, S::Error> {
     match wait {
         Some(wait) => in_millis(wait, out),
         None => out.serialize_none(),

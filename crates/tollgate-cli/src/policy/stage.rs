@@ -1,7 +1,7 @@
 //! An engine on virtual time, by which requests are decided one after the other; its store works, or is down.
 
 use std::convert::Infallible;
-use std::future::{Future, Ready, ready};
+use std::future::{Future, ready};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -10,11 +10,12 @@ use std::time::Duration;
 use clap::ValueEnum;
 use tollgate::clock::Manual;
 use tollgate::{Clock, Timestamp};
-use tollgate_engine::backend::{Answer, Backend, Check, Fallback, Local, Memory};
+use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, Memory};
 use tollgate_engine::engine::{DescriptorVerdict, Left};
 use tollgate_engine::facts::Descriptor;
 use tollgate_engine::policy::Over;
 use tollgate_engine::{Engine, Facts, Policy, Verdict};
+use tollgate_redis::{Fallback, Local, RemoteBackend};
 
 use super::PolicyFailure;
 
@@ -50,9 +51,12 @@ struct Nowhere(Manual);
 
 impl Backend for Nowhere {
     type Error = &'static str;
-    type Asking<'a> = Ready<Result<Answer, Self::Error>>;
 
-    fn check<'a>(&'a self, _: &'a [Check<'a>]) -> Self::Asking<'a> {
+    fn ask<'a>(
+        &'a self,
+        _: &'a [Check<'a>],
+        _: Option<&'a mut Vec<CheckResult>>,
+    ) -> impl Future<Output = Result<Answer, &'static str>> + Send + 'a {
         ready(Err("the store is down"))
     }
 
@@ -60,6 +64,8 @@ impl Backend for Nowhere {
         self.0.now()
     }
 }
+
+impl RemoteBackend for Nowhere {}
 
 impl Stage {
     /// Puts a policy in force, on this date.

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use tollgate_engine::policy::Mode;
 use tollgate_engine::{Checked, Policy};
 use tollgate_redis::Address as Store;
-use tollgate_server::{Address, Addresses, TlsOn};
+use tollgate_server::{Address, Addresses, Protocol};
 
 use super::Serve;
 use crate::policy::{leases, quotas, readable, untold};
@@ -107,11 +107,11 @@ impl Serve {
             writeln!(out, "state is kept in {folder}, and saved every {every}")?;
         }
         let each = [
-            ("HTTP ", &addresses.http, TlsOn::Http),
-            ("gRPC ", &addresses.grpc, TlsOn::Grpc),
-            ("RESP ", &addresses.resp, TlsOn::Resp),
-            ("admin", &addresses.admin, TlsOn::Admin),
-            ("metrics", &addresses.metrics, TlsOn::Metrics),
+            ("HTTP ", &addresses.http, Protocol::Http),
+            ("gRPC ", &addresses.grpc, Protocol::Grpc),
+            ("RESP ", &addresses.resp, Protocol::Resp),
+            ("admin", &addresses.admin, Protocol::Admin),
+            ("metrics", &addresses.metrics, Protocol::Metrics),
         ];
         for (name, address, on) in each {
             if let Some(address) = address {
@@ -140,17 +140,17 @@ impl Serve {
     /// Whether a listener does.
     fn speaks_tls(&self) -> bool {
         let mut all = [
-            (&self.http, TlsOn::Http),
-            (&self.grpc, TlsOn::Grpc),
-            (&self.resp, TlsOn::Resp),
-            (&self.admin, TlsOn::Admin),
-            (&self.telling.metrics, TlsOn::Metrics),
+            (&self.http, Protocol::Http),
+            (&self.grpc, Protocol::Grpc),
+            (&self.resp, Protocol::Resp),
+            (&self.admin, Protocol::Admin),
+            (&self.telling.metrics, Protocol::Metrics),
         ]
         .into_iter();
         all.any(|(address, on)| self.has_tls(address, on))
     }
 
-    fn has_tls(&self, address: &Address, on: TlsOn) -> bool {
+    fn has_tls(&self, address: &Address, on: Protocol) -> bool {
         let is_on = self.secure.tls().is_some_and(|tls| tls.on.contains(&on));
         is_on && matches!(address, Address::Tcp(_))
     }
@@ -165,10 +165,10 @@ impl Serve {
         );
         let closed = |address: &Address, on| self.has_tls(address, on);
         open.http
-            .take_if(|own| token.is_some() || closed(own, TlsOn::Http));
+            .take_if(|own| token.is_some() || closed(own, Protocol::Http));
         open.resp
-            .take_if(|own| password.is_some() || closed(own, TlsOn::Resp));
-        open.grpc.take_if(|own| closed(own, TlsOn::Grpc));
+            .take_if(|own| password.is_some() || closed(own, Protocol::Resp));
+        open.grpc.take_if(|own| closed(own, Protocol::Grpc));
         open
     }
 }

@@ -1,11 +1,10 @@
 //! `tollgate simulate --adaptive`: laws that find a limit, in the queueing simulator, beside the best fixed limit.
 
 use std::fmt;
-use std::io::{self, Write};
 
-use serde::Serialize;
-use tollgate::adaptive::simulation::{Judged, Limit, Run, Scenario};
-use tollgate::adaptive::{Bounds, LawError, NamedLaw};
+use serde::{Serialize, Serializer};
+use tollgate_adaptive::simulation::{Judged, Limit, Run, Scenario};
+use tollgate_adaptive::{Bounds, LawError, NamedLaw};
 
 use super::Options;
 use super::svg::Drawing;
@@ -60,7 +59,7 @@ pub struct AdaptiveLine {
 /// let options = Options { scenario: Some("fixed".into()), ..Options::default() };
 /// let report = simulate_adaptive(&options)?;
 /// assert!(report.lines()[0].is_good);
-/// # Ok::<(), tollgate::adaptive::LawError>(())
+/// # Ok::<(), tollgate_adaptive::LawError>(())
 /// ```
 pub fn simulate_adaptive(options: &Options) -> Result<AdaptiveReport, LawError> {
     let is_asked = |name: &str| {
@@ -124,15 +123,6 @@ impl AdaptiveReport {
         lines.collect()
     }
 
-    /// The lines as one JSON array on one line.
-    ///
-    /// # Errors
-    /// If it can't be written.
-    pub fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
-        serde_json::to_writer(&mut *out, &self.lines())?;
-        writeln!(out)
-    }
-
     /// Limit, calls in flight, latency and goodput over time, as a drawing of the first scenario.
     pub fn svg(&self) -> String {
         let Some(played) = self.scenarios.first() else {
@@ -149,6 +139,12 @@ impl AdaptiveReport {
             drawing.line(law.name(), &run.points);
         }
         drawing.finish()
+    }
+}
+
+impl Serialize for AdaptiveReport {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.lines().serialize(to)
     }
 }
 

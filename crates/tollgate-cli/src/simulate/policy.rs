@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::{self, Write};
 
 use serde::Serialize;
 use tollgate::Timestamp;
@@ -45,11 +44,13 @@ pub fn simulate_policy(options: &Options) -> Result<PolicyReport, PolicyFailure>
         .traffic(options.rate, options.seed)
         .map_err(|error| PolicyFailure::Usage(error.to_string()))?;
     let policy = crate::policy::policy(file)?;
+    let (domain, extras) = (options.domain.as_deref(), Extras::default());
     let request = Request::new(
         &policy,
         &options.facts,
-        options.domain.as_deref(),
-        (&options.descriptors, Extras::default()),
+        domain,
+        &options.descriptors,
+        extras,
     )?;
     let stage = Stage::new(policy.clone(), Timestamp::ZERO, Store::Up)?;
     let mut running = Running::new(options.hold);
@@ -83,17 +84,6 @@ pub fn simulate_policy(options: &Options) -> Result<PolicyReport, PolicyFailure>
         shadow,
         peak_1s: super::tally::peak(&passed, std::time::Duration::from_secs(1)),
     })
-}
-
-impl PolicyReport {
-    /// Writes it as one JSON object.
-    ///
-    /// # Errors
-    /// The output can't be written.
-    pub fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
-        serde_json::to_writer(&mut *out, self)?;
-        writeln!(out)
-    }
 }
 
 impl fmt::Display for PolicyReport {

@@ -1,7 +1,6 @@
 //! The report of a simulation: as text through `Display`, as one JSON object through serde.
 
 use std::fmt;
-use std::io::{self, Write};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -10,8 +9,9 @@ use tollgate_core::{Rate, Timestamp};
 use super::pattern::Traffic;
 use super::plot::Plot;
 use super::runner::{Form, Run};
-use super::text::{grid, hang, pretty, seconds};
+use super::text::{hang, pretty, seconds};
 use super::{Options, Trial, tally};
+use crate::output::{Align, grid};
 
 /// What a pattern made of every algorithm. The fields of its JSON come in this order.
 #[derive(Clone, Debug, Serialize)]
@@ -105,15 +105,6 @@ impl Report {
         }
     }
 
-    /// Writes the report as one JSON object on one line.
-    ///
-    /// # Errors
-    /// The writer failed.
-    pub fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
-        serde_json::to_writer(&mut *out, self)?;
-        out.write_all(b"\n")
-    }
-
     /// The period, where a peak over it says more than those over 100 ms and 1 s.
     fn odd_period(&self) -> Option<Duration> {
         self.period
@@ -137,7 +128,10 @@ impl Report {
             .map(|row| row.into_iter().map(str::to_owned).collect())
             .to_vec();
         rows.extend(self.algorithms.iter().map(|line| line.cells(odd.is_some())));
-        grid(&rows)
+        grid(&rows, |column| match column {
+            0 => Align::Left,
+            _ => Align::Right,
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use tollgate::adaptive::simulation::Point;
+use tollgate_adaptive::simulation::Point;
 
 const WIDTH: f64 = 860.0;
 const PANEL: f64 = 130.0;

@@ -39,31 +39,6 @@ pub(super) fn seconds(time: Duration) -> String {
     }
 }
 
-/// Rows of cells as lines: the first column to the left, the others to the right, two spaces
-/// between, each as wide as its widest cell.
-pub(super) fn grid(rows: &[Vec<String>]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut lines = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-            if column == 0 {
-                line.push_str(&format!("{cell:<width$}"));
-            } else {
-                line.push_str(&format!("  {cell:>width$}"));
-            }
-        }
-        lines.push_str(line.trim_end());
-        lines.push('\n');
-    }
-    lines
-}
-
 /// A label and a text, broken at spaces into lines of at most `width` that hang behind the label.
 pub(super) fn hang(label: &str, indent: usize, text: &str, width: usize) -> String {
     let mut lines = String::new();
@@ -123,13 +98,6 @@ mod tests {
         ] {
             assert_eq!(seconds(Duration::from_micros(micros)), expected);
         }
-    }
-
-    #[test]
-    fn a_grid_lines_up() {
-        let rows = [vec!["a", "b", "long"], vec!["name", "200", "1"]];
-        let rows = rows.map(|row| row.into_iter().map(str::to_owned).collect());
-        assert_eq!(grid(&rows), "a       b  long\nname  200     1\n");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use core::fmt;
 use core::ops::Range;
 use core::time::Duration;
 
-use super::{Rate, UNITS};
+use super::{Rate, TIME_UNITS};
 
 /// Why a text is not a rate, and where.
 ///
@@ -360,7 +360,11 @@ fn unit_nanos(name: &str) -> Option<u128> {
         ("micros", "us"),
         ("nanos", "ns"),
     ];
-    let lookup = |short: &str| UNITS.iter().find(|(unit, _)| *unit == short).map(|u| u.1);
+    let lookup = |short: &str| {
+        let mut units = TIME_UNITS.into_iter();
+        let (_, nanos) = units.find(|(unit, _)| *unit == short)?;
+        Some(u128::from(nanos))
+    };
     let lower = name.to_lowercase();
     if matches!(lower.as_str(), "w" | "week" | "weeks") {
         return lookup("d").map(|day| day * DAYS_OF_A_WEEK);

@@ -6,7 +6,7 @@
 use std::array;
 use std::convert::Infallible;
 use std::fmt;
-use std::future::{Ready, ready};
+use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
@@ -22,8 +22,8 @@ use tollgate::{
     stack::{Pass, StackVerdict},
 };
 
-use super::{Backend, Gift};
-use crate::limits::{Answer, Check, CoreForm, Limit};
+use super::{Backend, Clocks, Gift, Refund};
+use crate::limits::{Answer, Check, CheckResult, CoreForm, Limit};
 
 mod builder;
 mod each;
@@ -34,11 +34,10 @@ mod state;
 mod tables;
 
 pub use builder::MemoryBuilder;
-pub(super) use estimates::is_held;
-pub(super) use keys::{BorrowedFrom, TableKey, level};
 pub use tables::TableStats;
 
-use keys::{CounterKey, QuotaBytes, UNNAMED, exact, rated};
+use estimates::is_held;
+use keys::{BorrowedFrom, CounterKey, QuotaBytes, TableKey, UNNAMED, exact, level, rated};
 
 /// Checks that are asked without asking for memory.
 const INLINE: usize = 8;
@@ -210,9 +209,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         }
     }
 
-    /// Charges a check of a rate as far as there is room, whatever it costs. No if its key is beyond the
+    /// Charges a check of a rate as far as there is room, whatever it costs. False if its key is beyond the
     /// cap: what such keys share isn't charged for one of them.
-    pub(crate) fn fill(&self, check: &Check<'_>) -> bool {
+    pub fn fill(&self, check: &Check<'_>) -> bool {
         let (key, cost) = (CounterKey::of(check), check.cost);
         match &check.limit.form {
             CoreForm::Gcra(tier) => rated(self.rates.key(&key), tier).penalize(cost).is_ok(),
@@ -225,9 +224,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         }
     }
 
-    /// Forgets what was used of a log or a quota, before it is set anew. It begins no new epoch, as nothing may pass sooner
-    /// by that.
-    pub(crate) fn start_afresh(&self, check: &Check<'_>) {
+    /// Forgets what was used of a log or a quota, before it is set anew. It begins no new
+    /// [epoch](Backend::deny_epoch), as nothing may pass sooner by that.
+    pub fn start_afresh(&self, check: &Check<'_>) {
         match &check.limit.form {
             CoreForm::Exact(table, _) => self.exact[*table].key(&CounterKey::of(check)).reset(),
             CoreForm::Quota(_) => self.quotas.reset(QuotaBytes::of(check).as_slice()),
@@ -235,8 +234,8 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         }
     }
 
-    /// Holds a slot, whatever the limit.
-    pub(crate) fn hold_slot(&self, check: &Check<'_>) -> Option<Pass> {
+    /// Holds a permit of a concurrency limit, however many are held.
+    pub fn hold_permit(&self, check: &Check<'_>) -> Option<Pass> {
         let key = CounterKey::of(check);
         match check.limit.form {
             CoreForm::Concurrency(_) => {
@@ -248,17 +247,12 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     }
 
     /// The clock that rates are counted by.
-    pub(crate) fn clock(&self) -> &C {
+    pub fn clock(&self) -> &C {
         &self.clock
     }
 
-    /// What asks several at once.
-    pub(super) fn stack(&self) -> &Stack {
-        &self.stack
-    }
-
-    /// What is left of each, without charging any.
-    pub(super) fn look_at(&self, checks: &[Check<'_>]) -> Vec<Decision> {
+    /// What is left of each limit, without charging any.
+    pub fn left_of_each(&self, checks: &[Check<'_>]) -> Vec<Decision> {
         checks.iter().map(|check| self.left(check)).collect()
     }
 
@@ -315,43 +309,38 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
 
 impl<C: Clock + 'static, W: Clock + 'static> Backend for Memory<C, W> {
     type Error = Infallible;
-    type Asking<'a>
-        = Ready<Result<Answer, Infallible>>
-    where
-        Self: 'a;
 
-    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
-        ready(Ok(self.answer(checks)))
-    }
-
-    fn check_each<'a>(
+    #[inline]
+    fn ask<'a>(
         &'a self,
         checks: &'a [Check<'a>],
-    ) -> impl Future<Output = Result<(Answer, Vec<Decision>), Infallible>> + Send + 'a {
-        ready(Ok(self.answer_each(checks)))
-    }
-
-    fn give_back<'a>(
-        &'a self,
-        checks: &'a [Check<'a>],
-    ) -> impl Future<Output = Result<Gift, Infallible>> + Send + 'a {
-        self.give_back(checks);
-        ready(Ok(Gift::Given))
-    }
-
-    fn forget<'a>(
-        &'a self,
-        checks: &'a [Check<'a>],
-    ) -> impl Future<Output = Result<Gift, Infallible>> + Send + 'a {
-        self.forget(checks);
-        ready(Ok(Gift::Given))
+        each: Option<&'a mut Vec<CheckResult>>,
+    ) -> impl Future<Output = Result<Answer, Infallible>> + Send + 'a {
+        let answer = self.answer(checks);
+        if let Some(each) = each {
+            let said = self.look_after(checks, answer.allowed);
+            each.extend(said.into_iter().map(Ok));
+        }
+        ready(Ok(answer))
     }
 
     fn peek<'a>(
         &'a self,
         checks: &'a [Check<'a>],
-    ) -> impl Future<Output = Result<Vec<Decision>, Infallible>> + Send + 'a {
-        ready(Ok(self.look_ahead(checks)))
+    ) -> impl Future<Output = Result<Vec<CheckResult>, Infallible>> + Send + 'a {
+        ready(Ok(self.peek_each(checks).into_iter().map(Ok).collect()))
+    }
+
+    fn refund<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        refund: Refund,
+    ) -> impl Future<Output = Result<Gift, Infallible>> + Send + 'a {
+        match refund {
+            Refund::Cost | Refund::Dropped => self.give_back(checks),
+            Refund::Everything => self.forget(checks),
+        }
+        ready(Ok(Gift::Given))
     }
 
     #[inline]
@@ -359,16 +348,11 @@ impl<C: Clock + 'static, W: Clock + 'static> Backend for Memory<C, W> {
         self.clock.now()
     }
 
-    fn wall(&self) -> Timestamp {
-        self.windows.clock().now()
-    }
-
-    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
-        self.clock.wake_at(at, waker)
-    }
-
-    fn timer(&self) -> Arc<dyn Clock> {
-        Arc::new(SlotClock(Arc::clone(&self.slots)))
+    fn clocks(&self) -> Clocks {
+        Clocks {
+            timer: Arc::new(ClockOf(Arc::clone(&self.slots))),
+            wall: Arc::new(ClockOf(Arc::clone(&self.windows))),
+        }
     }
 
     #[inline]
@@ -380,15 +364,25 @@ impl<C: Clock + 'static, W: Clock + 'static> Backend for Memory<C, W> {
         }
     }
 
-    fn epoch(&self) -> u64 {
-        self.lost_races() + self.forgotten.load(Ordering::Acquire)
+    fn deny_epoch(&self) -> Option<u64> {
+        Some(self.lost_races() + self.forgotten.load(Ordering::Acquire))
     }
 }
 
-/// The clock of a memory that may be gone by now.
-struct SlotClock<C: Clock>(Arc<KeyedConcurrency<CounterKey, C>>);
+/// The clock of a table, whose memory may be gone by now.
+struct ClockOf<T>(Arc<T>);
 
-impl<C: Clock> Clock for SlotClock<C> {
+impl<C: Clock> Clock for ClockOf<KeyedConcurrency<CounterKey, C>> {
+    fn now(&self) -> Timestamp {
+        self.0.clock().now()
+    }
+
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
+        self.0.clock().wake_at(at, waker)
+    }
+}
+
+impl<W: Clock> Clock for ClockOf<ExactKeyedLimiter<CounterKey, W>> {
     fn now(&self) -> Timestamp {
         self.0.clock().now()
     }

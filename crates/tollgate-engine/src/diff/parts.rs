@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use tollgate::Algorithm;
-use tollgate::shed::Criticality;
+use tollgate_adaptive::shed::Criticality;
 
 use super::Kind;
 use crate::document::Value;
 use crate::envoy::path_name;
+use crate::native::fields::MODES;
 use crate::native::text::{algorithm, conditions, keys_of, plain, quoted};
-use crate::native::words::MODES;
 use crate::policy::{
     Adaptive, Charging, Cost, Counting, DescriptorRule, FailureModes, Limits, Match, Mode,
     OnStoreFailure, Over, Policy, Rule, Shed, Tier,

@@ -11,7 +11,7 @@ use crate::engine::overload::gate_of;
 use crate::engine::rules::{TIERS, counter_of, counter_of_leaf, kinds};
 use crate::envoy::Compiled;
 use crate::limits::LimitKind;
-use crate::policy::{Counting, Limits, Mode, Policy};
+use crate::policy::{Counting, Mode, Policy};
 
 /// What becomes of what the keys of a limit have spent.
 ///
@@ -108,13 +108,14 @@ impl States {
         let is_by_others = fields
             .iter()
             .any(|field| matches!(field.name, "key" | "share_threshold"));
+        let (old, new) = (&self.old, &self.new);
         let here = became(
-            (self.old.here.get(&key), &self.old.all_here),
-            (self.new.here.get(&key), &self.new.all_here),
+            Own::new(&old.here, &key, &old.all_here),
+            Own::new(&new.here, &key, &new.all_here),
         );
         let there = became(
-            (self.old.there.get(&key), &self.old.all_there),
-            (self.new.there.get(&key), &self.new.all_there),
+            Own::new(&old.there, &key, &old.all_there),
+            Own::new(&new.there, &key, &new.all_there),
         );
         let with_keys = |state: Option<State>| match state {
             Some(State::Kept | State::PartlyKept) if is_by_others => Some(State::OtherKeys),
@@ -124,22 +125,30 @@ impl States {
     }
 }
 
-type Own<'a, T> = (Option<&'a Vec<T>>, &'a HashSet<T>);
+/// The state that one part of a policy has, and that all of its parts have.
+struct Own<'a, T> {
+    own: &'a [T],
+    all: &'a HashSet<T>,
+}
 
-/// What becomes of the states of a limit: those that it had, and those that it has.
-fn became<T: Eq + std::hash::Hash>(
-    (had, before): Own<'_, T>,
-    (has, after): Own<'_, T>,
-) -> Option<State> {
-    let (had, has) = (
-        had.map_or(&[][..], Vec::as_slice),
-        has.map_or(&[][..], Vec::as_slice),
-    );
-    let kept = has.iter().filter(|state| before.contains(*state)).count();
+impl<'a, T> Own<'a, T> {
+    fn new(
+        each: &'a HashMap<(Kind, String), Vec<T>>,
+        key: &(Kind, String),
+        all: &'a HashSet<T>,
+    ) -> Self {
+        let own = each.get(key).map_or(&[][..], Vec::as_slice);
+        Self { own, all }
+    }
+}
+
+fn became<T: Eq + std::hash::Hash>(old: Own<'_, T>, new: Own<'_, T>) -> Option<State> {
+    let (had, has) = (old.own, new.own);
+    let kept = has.iter().filter(|state| old.all.contains(*state)).count();
     match (had.len(), has.len()) {
         (0, 0) => None,
         // What others go on with isn't forgotten.
-        (_, 0) if had.iter().all(|state| after.contains(state)) => Some(State::Kept),
+        (_, 0) if had.iter().all(|state| new.all.contains(state)) => Some(State::Kept),
         (_, 0) => Some(State::Retired),
         (_, all) if kept == all => Some(State::Kept),
         _ if kept > 0 => Some(State::PartlyKept),
@@ -147,95 +156,98 @@ fn became<T: Eq + std::hash::Hash>(
     }
 }
 
+/// Limits that count together, and how they are kept.
+struct Placed<'a> {
+    kind: Kind,
+    name: &'a str,
+    counter: &'a str,
+    sharing: Sharing,
+    kinds: &'a [LimitKind],
+    counting: Counting,
+    slot: Option<&'a str>,
+}
+
 impl Held {
     fn of(policy: &Policy, counters: &mut Counters) -> Self {
         let mut held = Self::default();
         if policy.mode != Mode::Off {
             for rule in policy.rules.iter().filter(|rule| rule.mode != Mode::Off) {
-                let kinds = kinds(&rule.limits, rule.algorithm);
                 let (counter, sharing) = counter_of(rule);
-                let slot = rule
-                    .slot
-                    .as_deref()
-                    .or(rule.key.first().map(|part| part.fact()));
-                let kept = (rule.counting, slot);
-                held.place(
-                    counters,
-                    (Kind::Rule, &rule.name),
-                    (&counter, sharing),
-                    &kinds,
-                    kept,
-                );
+                let first = rule.key.first().map(|part| part.fact());
+                let rates = Placed {
+                    kind: Kind::Rule,
+                    name: &rule.name,
+                    counter: &counter,
+                    sharing,
+                    kinds: &kinds(&rule.limits, rule.algorithm),
+                    counting: rule.counting,
+                    slot: rule.slot.as_deref().or(first),
+                };
+                held.place(counters, &rates);
                 if let Some(adaptive) = rule.adaptive {
                     // In each process, whether there is a store or not.
-                    held.place(
-                        counters,
-                        (Kind::Rule, &rule.name),
-                        (&gate_of(rule), Sharing::Alone),
-                        &[LimitKind::Adaptive(adaptive)],
-                        (Counting::Local, None),
-                    );
+                    let gate = Placed {
+                        counter: &gate_of(rule),
+                        sharing: Sharing::Alone,
+                        kinds: &[LimitKind::Adaptive(adaptive)],
+                        counting: Counting::Local,
+                        slot: None,
+                        ..rates
+                    };
+                    held.place(counters, &gate);
                 }
             }
             for (name, tier) in &policy.tiers {
-                let kinds = kinds(&tier.limits, tier.algorithm);
-                let kept = (tier.counting, None);
-                held.place(
-                    counters,
-                    (Kind::Tier, name),
-                    (TIERS, Sharing::Shared),
-                    &kinds,
-                    kept,
-                );
+                let placed = Placed {
+                    kind: Kind::Tier,
+                    name,
+                    counter: TIERS,
+                    sharing: Sharing::Shared,
+                    kinds: &kinds(&tier.limits, tier.algorithm),
+                    counting: tier.counting,
+                    slot: None,
+                };
+                held.place(counters, &placed);
             }
         }
         for leaf in Compiled::new(&policy.domains).leaves() {
-            let limit = &leaf.limit;
-            let own: &Limits = &limit.limits;
-            let kinds = kinds(own, limit.algorithm);
-            let (name, counter) = (leaf.counter_name(), counter_of_leaf(leaf));
-            let kept = (limit.counting, None);
-            held.place(
-                counters,
-                (Kind::Descriptor, &name),
-                (&counter, Sharing::Alone),
-                &kinds,
-                kept,
-            );
+            let placed = Placed {
+                kind: Kind::Descriptor,
+                name: &leaf.counter_name(),
+                counter: &counter_of_leaf(leaf),
+                sharing: Sharing::Alone,
+                kinds: &kinds(&leaf.limit.limits, leaf.limit.algorithm),
+                counting: leaf.limit.counting,
+                slot: None,
+            };
+            held.place(counters, &placed);
         }
         counters.settle();
         held
     }
 
-    fn place(
-        &mut self,
-        counters: &mut Counters,
-        (kind, name): (Kind, &str),
-        (counter, sharing): (&str, Sharing),
-        kinds: &[LimitKind],
-        (counting, slot): (Counting, Option<&str>),
-    ) {
+    /// Notes the state that some limits have here and in a store.
+    fn place(&mut self, counters: &mut Counters, placed: &Placed<'_>) {
         // A limit that can't be counted is in no policy that is in force.
-        let Ok(limits) = counters.place(counter, sharing, kinds) else {
+        let Ok(limits) = counters.place(placed.counter, placed.sharing, placed.kinds) else {
             return;
         };
         let here: Vec<_> = limits.iter().map(|limit| limit.id).collect();
-        let there: Vec<_> = limits
-            .iter()
-            .map(|limit| {
-                let what = match limit.kind() {
-                    LimitKind::Rate { rate, algorithm } => {
-                        format!("{algorithm:?} {:?} {counting:?}", rate.period())
-                    }
-                    LimitKind::Quota(quota) => format!("quota {}", quota.with_count(0)),
-                    LimitKind::Concurrency(_) | LimitKind::Adaptive(_) => "slots".to_owned(),
-                };
-                format!("{counter} {} {slot:?} {what}", limit.counter().ordinal)
-            })
-            .collect();
+        let there = limits.iter().map(|limit| {
+            let what = match limit.kind() {
+                LimitKind::Rate { rate, algorithm } => {
+                    format!("{algorithm:?} {:?} {:?}", rate.period(), placed.counting)
+                }
+                LimitKind::Quota(quota) => format!("quota {}", quota.with_count(0)),
+                LimitKind::Concurrency(_) | LimitKind::Adaptive(_) => "slots".to_owned(),
+            };
+            let (counter, slot) = (placed.counter, placed.slot);
+            format!("{counter} {} {slot:?} {what}", limit.counter().ordinal)
+        });
+        let there: Vec<_> = there.collect();
         self.all_here.extend(&here);
         self.all_there.extend(there.iter().cloned());
-        let own = || (kind, name.to_owned());
+        let own = || (placed.kind, placed.name.to_owned());
         self.here.entry(own()).or_default().extend(here);
         self.there.entry(own()).or_default().extend(there);
     }

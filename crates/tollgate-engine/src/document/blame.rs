@@ -3,8 +3,6 @@
 
 use super::{Diagnostic, Format, LineColumn, SYNTAX, Span};
 
-mod scan;
-mod toml;
 mod yaml;
 
 /// The text around the place where a parser gave up. Lines and columns count from 0 here, in characters.
@@ -45,7 +43,7 @@ pub(super) fn likely(problem: Diagnostic, text: &str, format: Format) -> Diagnos
     };
     let guess = match format {
         Format::Yaml => yaml::guess(&scene),
-        Format::Toml => toml::guess(&scene),
+        Format::Toml => guess_toml(&scene),
     };
     let Some(guess) = guess else {
         return problem.help(FALLBACK);
@@ -160,4 +158,169 @@ fn name(text: &str) -> Option<(&str, &str)> {
 fn word(text: &str) -> &str {
     let end = text.find(|sign: char| sign.is_whitespace() || matches!(sign, ',' | '}' | ']'));
     end.map_or(text, |end| &text[..end])
+}
+
+/// Something that is open: where, and by which sign.
+#[derive(Clone, Copy, Debug)]
+struct Opened {
+    line: usize,
+    column: usize,
+    sign: char,
+}
+
+/// What is open.
+#[derive(Debug, Default)]
+struct Open {
+    brackets: Vec<Opened>,
+    quote: Option<Opened>,
+    /// Whether a value may begin here: only there are quotes and brackets more than text.
+    fresh: bool,
+}
+
+impl Open {
+    /// At the place where the parser gave up.
+    fn at(scene: &Scene<'_>) -> Self {
+        let mut open = Self::default();
+        for (number, line) in scene.lines.iter().enumerate().take(scene.line + 1) {
+            let end = if number == scene.line {
+                scene.column
+            } else {
+                usize::MAX
+            };
+            open.line(number, line, end);
+        }
+        open
+    }
+
+    fn line(&mut self, number: usize, line: &str, end: usize) {
+        let mut signs = line.chars().enumerate().take(end).peekable();
+        let mut before = ' ';
+        if self.quote.is_none() {
+            self.fresh = true;
+        }
+        while let Some((column, sign)) = signs.next() {
+            let next = signs.peek().map(|(_, next)| *next);
+            if let Some(quote) = self.quote {
+                match sign {
+                    '\\' if quote.sign == '"' => {
+                        signs.next();
+                    }
+                    '\'' if quote.sign == '\'' && next == Some('\'') => {
+                        signs.next();
+                    }
+                    _ if sign == quote.sign => self.quote = None,
+                    _ => {}
+                }
+                before = sign;
+                continue;
+            }
+            if sign == '#' && before.is_whitespace() {
+                return;
+            }
+            self.take(
+                Opened {
+                    line: number,
+                    column,
+                    sign,
+                },
+                next,
+            );
+            before = sign;
+        }
+    }
+
+    fn take(&mut self, opened: Opened, next: Option<char>) {
+        let in_flow = !self.brackets.is_empty();
+        let ends = next.is_none_or(char::is_whitespace);
+        match opened.sign {
+            ' ' | '\t' => {}
+            '"' | '\'' if self.fresh => {
+                self.quote = Some(opened);
+                self.fresh = false;
+            }
+            '{' | '[' if self.fresh || in_flow => {
+                self.brackets.push(opened);
+                self.fresh = true;
+            }
+            '}' | ']' if in_flow => {
+                self.brackets.pop();
+                self.fresh = false;
+            }
+            ',' if in_flow => self.fresh = true,
+            ':' | '-' | '?' if ends => self.fresh = true,
+            _ => self.fresh = false,
+        }
+    }
+}
+
+fn guess_toml(scene: &Scene<'_>) -> Option<Guess> {
+    let says = |part: &str| scene.says.contains(part);
+    let line = scene.text(scene.line).trim();
+    let same = |help: String| Some(scene.here(1, scene.says, help));
+    let told = |help: &str| same(help.to_owned());
+    if says("found a colon") {
+        return told("write = in place of the colon; if the file is YAML, name it .yaml");
+    }
+    if says("invalid escape") {
+        return told("write \\\\ for a backslash, or put the text in single quotes");
+    }
+    if says("invalid character in string") || says("unterminated") {
+        let message = "a text in quotes isn't closed on its line";
+        let help =
+            "end it with the quote that it begins with; a text of several lines has three of them";
+        return Some(scene.here(1, message, help));
+    }
+    if says("invalid TOML value") || says("unexpected character") || says("invalid number") {
+        return unquoted(scene);
+    }
+    if says("found a newline") && line.starts_with("[[") {
+        return told("close it with ]], as in [[limits]]");
+    }
+    if says("right bracket") || says("right brace") {
+        return told("is every [ and { before it closed, and every entry followed by a comma?");
+    }
+    if says("expected a value") {
+        return told("write a value after the =");
+    }
+    if says("expected newline, found a comma") {
+        return told("take the comma out: each field has a line of its own");
+    }
+    if says("expected newline") {
+        return told("give each field a line of its own");
+    }
+    if says("redefinition of table") || says("duplicate") {
+        return told("join the two; each item of a list begins with [[ ]], as in [[limits]]");
+    }
+    told("each line is a field, as in rate = \"10/s\", or a table, as in [[limits]]")
+}
+
+/// A value that has to be in quotes.
+fn unquoted(scene: &Scene<'_>) -> Option<Guess> {
+    let line = scene.text(scene.line);
+    let (before, value) = line.split_once('=')?;
+    let (name, _) = name(before.trim())?;
+    let column = before.chars().count() + 1;
+    let spaces = value
+        .chars()
+        .take_while(|sign| sign.is_whitespace())
+        .count();
+    let value = word(value.trim_start());
+    let truth = value.to_ascii_lowercase();
+    let (message, help) = match truth.as_str() {
+        "true" | "false" => (
+            "true and false are in small letters",
+            format!("write {name} = {truth}"),
+        ),
+        _ => (
+            "a text has to be in quotes",
+            format!("put it in quotes: {name} = {value:?}"),
+        ),
+    };
+    Some(Guess {
+        line: scene.line,
+        column: column + spaces,
+        width: value.chars().count().max(1),
+        message: message.to_owned(),
+        help,
+    })
 }

@@ -23,57 +23,60 @@ pub(super) fn parse(text: &str, file: u32) -> Result<Node, Vec<Diagnostic>> {
         }
     };
     let span = value.span;
-    let mut nodes = 0;
-    node(value.take(), span, &lines, (0, &mut nodes)).map_err(|problem| vec![problem])
+    let mut reader = Reader { lines, nodes: 0 };
+    let tree = reader.node(value.take(), span, 0);
+    tree.map_err(|problem| vec![problem])
 }
 
-fn node(
-    value: ValueInner<'_>,
-    span: toml_span::Span,
-    lines: &Lines<'_>,
-    (depth, nodes): (usize, &mut usize),
-) -> Result<Node, Diagnostic> {
-    let span = lines.span(span);
-    *nodes += 1;
-    if depth > MOST_DEPTH || *nodes > MOST_NODES {
-        let message = format!("more than {MOST_NODES} values, or deeper than {MOST_DEPTH} levels");
-        return Err(Diagnostic::error(TOO_LARGE, message, span));
-    }
-    let value = match value {
-        ValueInner::String(text) => Value::Text(text.into_owned()),
-        ValueInner::Integer(number) => Value::Integer(number),
-        ValueInner::Float(number) => Value::Float(number),
-        ValueInner::Boolean(is) => Value::Bool(is),
-        ValueInner::Array(items) => {
-            let items = items.into_iter().map(|mut item| {
-                let span = item.span;
-                node(item.take(), span, lines, (depth + 1, nodes))
-            });
-            Value::List(items.collect::<Result<_, _>>()?)
+/// Makes a tree of the parser's values.
+struct Reader<'a> {
+    lines: Lines<'a>,
+    /// How many were read.
+    nodes: usize,
+}
+
+impl Reader<'_> {
+    fn node(
+        &mut self,
+        value: ValueInner<'_>,
+        span: toml_span::Span,
+        depth: usize,
+    ) -> Result<Node, Diagnostic> {
+        let span = self.lines.span(span);
+        self.nodes += 1;
+        if depth > MOST_DEPTH || self.nodes > MOST_NODES {
+            let message =
+                format!("more than {MOST_NODES} values, or deeper than {MOST_DEPTH} levels");
+            return Err(Diagnostic::error(TOO_LARGE, message, span));
         }
-        ValueInner::Table(table) => Value::Map(fields(table, lines, (depth, nodes))?),
-    };
-    Ok(Node { span, value })
-}
-
-fn fields(
-    table: Table<'_>,
-    lines: &Lines<'_>,
-    (depth, nodes): (usize, &mut usize),
-) -> Result<Vec<(Node, Node)>, Diagnostic> {
-    let mut fields = Vec::with_capacity(table.len());
-    for (name, mut value) in table {
-        let span = value.span;
-        let key = Node {
-            span: lines.span(name.span),
-            value: Value::Text(name.name.into_owned()),
+        let value = match value {
+            ValueInner::String(text) => Value::Text(text.into_owned()),
+            ValueInner::Integer(number) => Value::Integer(number),
+            ValueInner::Float(number) => Value::Float(number),
+            ValueInner::Boolean(is) => Value::Bool(is),
+            ValueInner::Array(items) => {
+                let items = items.into_iter();
+                let items = items.map(|mut item| self.node(item.take(), item.span, depth + 1));
+                Value::List(items.collect::<Result<_, _>>()?)
+            }
+            ValueInner::Table(table) => Value::Map(self.fields(table, depth)?),
         };
-        let value = node(value.take(), span, lines, (depth + 1, nodes))?;
-        fields.push((key, value));
+        Ok(Node { span, value })
     }
-    // The parser sorts by name; people think in the order of the file.
-    fields.sort_by_key(|(name, _)| name.span.start);
-    Ok(fields)
+
+    fn fields(&mut self, table: Table<'_>, depth: usize) -> Result<Vec<(Node, Node)>, Diagnostic> {
+        let mut fields = Vec::with_capacity(table.len());
+        for (name, mut value) in table {
+            let key = Node {
+                span: self.lines.span(name.span),
+                value: Value::Text(name.name.into_owned()),
+            };
+            fields.push((key, self.node(value.take(), value.span, depth + 1)?));
+        }
+        // The parser sorts by name; people think in the order of the file.
+        fields.sort_by_key(|(name, _)| name.span.start);
+        Ok(fields)
+    }
 }
 
 /// Finds the line and column of a byte.

@@ -30,15 +30,8 @@ pub(super) fn parse(text: &str, file: u32) -> Result<Node, Vec<Diagnostic>> {
             Err(error) => {
                 // What is missing at the end is missing after the last thing that is there.
                 let at = place(*error.marker()).min(end_of(text, |sign| !sign.is_whitespace()));
-                let at = Span {
-                    file,
-                    start: at,
-                    end: at,
-                };
-                let message = error.info().to_owned();
-                builder
-                    .problems
-                    .push(Diagnostic::error(SYNTAX, message, at));
+                let problem = Diagnostic::error(SYNTAX, error.info(), at_one(file, at));
+                builder.problems.push(problem);
                 break;
             }
         };
@@ -72,12 +65,7 @@ pub(super) fn parse(text: &str, file: u32) -> Result<Node, Vec<Diagnostic>> {
 
 /// A NUL character after this text: to the parser it is the end.
 fn nul_after(before: &str, file: u32) -> Diagnostic {
-    let at = end_of(before, |_| true);
-    let span = Span {
-        file,
-        start: at,
-        end: at,
-    };
+    let span = at_one(file, end_of(before, |_| true));
     let message = "a NUL character, after which YAML is not read on";
     let problem = Diagnostic::error(SYNTAX, message, span);
     problem.help("take it out, or write it as \"\\0\"")
@@ -85,6 +73,15 @@ fn nul_after(before: &str, file: u32) -> Diagnostic {
 
 /// A bound was exceeded: nothing more is read.
 struct Stop;
+
+/// A place of one character.
+const fn at_one(file: u32, at: LineColumn) -> Span {
+    Span {
+        file,
+        start: at,
+        end: at,
+    }
+}
 
 struct Builder {
     file: u32,
@@ -163,20 +160,15 @@ impl Builder {
             Event::Alias(anchor) => match self.anchors.get(&anchor) {
                 // Counted before it is copied.
                 Some((_, size)) if self.nodes + size.nodes > MOST_NODES => self.too_many(span),
-                Some((_, size)) => {
-                    let size = *size;
-                    self.copy(span, size.bytes)?;
-                    let value = self
-                        .anchors
-                        .get(&anchor)
-                        .map(|(node, _)| node.value.clone());
-                    let value = value.unwrap_or(Value::Null);
+                Some((_, Size { bytes, .. })) => {
+                    self.copy(span, *bytes)?;
+                    let (node, size) = &self.anchors[&anchor];
+                    let (value, size) = (node.value.clone(), *size);
                     self.add(Node { span, value }, size)
                 }
                 None => {
                     let message = "an alias of something that isn't complete";
-                    self.problems.push(Diagnostic::error(SYNTAX, message, span));
-                    Err(Stop)
+                    self.stop(Diagnostic::error(SYNTAX, message, span))
                 }
             },
             _ => Ok(()),
@@ -186,9 +178,7 @@ impl Builder {
     fn open(&mut self, start: Span, anchor: usize, inner: Inner) -> Result<(), Stop> {
         if self.open.len() == MOST_DEPTH {
             let message = format!("nested deeper than {MOST_DEPTH} levels");
-            self.problems
-                .push(Diagnostic::error(TOO_LARGE, message, start));
-            return Err(Stop);
+            return self.stop(Diagnostic::error(TOO_LARGE, message, start));
         }
         self.open.push(Open {
             start,
@@ -240,9 +230,7 @@ impl Builder {
         }
         let message = format!("anchors and aliases copy more than {MOST_COPIED} bytes");
         let problem = Diagnostic::error(TOO_LARGE, message, span);
-        self.problems
-            .push(problem.help("repeat less, or split the file"));
-        Err(Stop)
+        self.stop(problem.help("repeat less, or split the file"))
     }
 
     /// Puts a value of this size where it belongs.
@@ -284,8 +272,12 @@ impl Builder {
 
     fn too_many(&mut self, span: Span) -> Result<(), Stop> {
         let message = format!("more than {MOST_NODES} values, with those that aliases repeat");
-        self.problems
-            .push(Diagnostic::error(TOO_LARGE, message, span));
+        self.stop(Diagnostic::error(TOO_LARGE, message, span))
+    }
+
+    /// Notes what keeps the rest from being read.
+    fn stop(&mut self, problem: Diagnostic) -> Result<(), Stop> {
+        self.problems.push(problem);
         Err(Stop)
     }
 

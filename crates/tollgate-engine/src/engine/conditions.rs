@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::deciding::CombinedRequest;
 use super::rules::Rules;
 use super::{Engine, FactsAsked};
 use crate::backend::Backend;
@@ -142,7 +143,7 @@ impl<B: Backend> Engine<B> {
         facts: &'f Facts<'f>,
     ) -> Result<Option<Verdict<'f>>, B::Error> {
         let started = self.started();
-        let attempt = self.attempts(facts, on).await?;
+        let attempt = self.attempts(CombinedRequest::of_facts(facts), on).await?;
         if attempt.is_outdated {
             return Ok(None);
         }

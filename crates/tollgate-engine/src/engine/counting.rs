@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 
 use super::Engine;
-use super::gather::Gathered;
+use super::gather::{Gathered, TreeMatch};
 use super::limiters::{kinds, kinds_of};
 use super::rules::{Before, Rules};
 use crate::backend::Backend;
@@ -16,7 +16,25 @@ use crate::tally::{
     ALLOWED, ASKED, BLOCK, BOUNDS, BYPASS, DENIED, EXEMPT, Histogram, NEAR_LIMIT, NO_RULE,
     Requests, SHADOW_DENIED, Tallies, Tally, UNCOUNTED,
 };
+use crate::top::Refusal;
 use crate::verdict::{By, DenyReason, Said, is_near};
+
+/// A decision of a limit that came along with its request.
+///
+/// ```
+/// use tollgate_engine::engine::ThrottleDecision;
+/// use tollgate_engine::verdict::DenyReason;
+///
+/// let denied = ThrottleDecision { key: b"ada", denied: Some(DenyReason::Rate) };
+/// assert!(denied.denied.is_some());
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct ThrottleDecision<'a> {
+    /// The key that was asked about.
+    pub key: &'a [u8],
+    /// Why it was denied; none if it passed.
+    pub denied: Option<DenyReason>,
+}
 
 impl<B: Backend> Engine<B> {
     /// Counts what each limiter decides, of so many by name; what others decide is counted together. See
@@ -31,7 +49,7 @@ impl<B: Backend> Engine<B> {
             // Somebody holds a verdict by them, so they are compiled once more; that went well before.
             let policy = Policy::clone(&rules.policy);
             if let Ok(mut again) = Rules::new(policy, Before::Rules(&rules), self.backend.now()) {
-                again.open_gates(Some(&rules), &self.backend);
+                again.open_gates(Some(&rules), &self.clocks);
                 again.since = rules.since;
                 rules = Arc::new(again);
             }
@@ -109,6 +127,36 @@ impl<B: Backend> Engine<B> {
         applied.chain(leaves).collect()
     }
 
+    /// Counts a decision on a key that brought its limit along, as `CL.THROTTLE` does, which no policy has decided: by the
+    /// limiter `(throttle)`, and a denial among the [keys that are denied most](Self::top).
+    ///
+    /// ```
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::engine::ThrottleDecision;
+    /// # use tollgate_engine::verdict::DenyReason;
+    /// # use tollgate_engine::{Engine, Policy};
+    /// let engine = Engine::new(Policy::default(), Memory::new())?.with_tallies(10).with_top(10);
+    /// engine.count_throttle(ThrottleDecision { key: b"ada", denied: None });
+    /// engine.count_throttle(ThrottleDecision { key: b"ada", denied: Some(DenyReason::Rate) });
+    /// assert_eq!((engine.requests().passed, engine.requests().refused), (1, 1));
+    /// assert_eq!(engine.top().expect("counted").keys[0].limiter, "(throttle)");
+    /// # Ok::<(), tollgate_engine::PolicyError>(())
+    /// ```
+    pub fn count_throttle(&self, decision: ThrottleDecision<'_>) {
+        let ThrottleDecision { key, denied } = decision;
+        if let Some(tallies) = &self.tallies {
+            tallies.throttled(denied);
+        }
+        if let (Some(top), Some(_)) = (&self.top, denied) {
+            let denial = Refusal {
+                limiter: Tallies::throttle_name(),
+                fingerprint: self.hashers.feed(|put| put(key)),
+                mode: Mode::Enforce,
+            };
+            top.add(denial, String::from_utf8_lossy(key));
+        }
+    }
+
     /// A rule in shadow that would have let a request pass is counted; one that wouldn't is with the verdict.
     #[inline]
     pub(super) fn count_in_shadow(&self, rules: &Rules, number: u32, answer: &Answer) {
@@ -145,8 +193,10 @@ impl Tallies {
         let is_counted = !gathered.counted.as_slice().is_empty() || gathered.is_met_in_shadow();
         match said.by {
             By::Exempt(_) => self.add(EXEMPT, ALLOWED),
-            _ if is_counted => {}
-            _ if gathered.is_bypassed() => self.add(BYPASS, ALLOWED),
+            _ if is_counted || gathered.trees == TreeMatch::Some => {}
+            _ if gathered.is_bypassed() || gathered.trees == TreeMatch::Bypassed => {
+                self.add(BYPASS, ALLOWED)
+            }
             _ => self.add(NO_RULE, ALLOWED),
         }
         for shadowed in said.shadows.as_slice() {
@@ -173,13 +223,14 @@ impl Tallies {
 
     /// A request that has more of something than is taken.
     #[cold]
-    pub(super) fn exceeded(&self, mode: Mode) {
+    pub(super) fn exceeded(&self, mode: Mode, counts_request: bool) {
         let column = match mode {
             Mode::Enforce => DENIED + DenyReason::TooLarge as usize,
             Mode::Shadow => SHADOW_DENIED,
             Mode::Off => ALLOWED,
         };
         match mode {
+            _ if !counts_request => {}
             Mode::Enforce => self.add_refused(),
             Mode::Shadow | Mode::Off => self.add_passed(),
         }
@@ -222,11 +273,7 @@ impl Tallies {
 
     /// No descriptor of a request met a limit, or all that did were let through by operators.
     pub(super) fn nothing_met(&self, rules: &Rules, found: &[Lookup<'_>]) {
-        let has_limits = |lookup: &Lookup<'_>| {
-            let leaf = lookup.leaf();
-            leaf.is_some_and(|leaf| !rules.trees.leaf(leaf.id).1.is_empty())
-        };
-        let row = if found.iter().any(has_limits) {
+        let row = if rules.trees.has_limits(found) {
             BYPASS
         } else {
             NO_RULE

@@ -1,5 +1,6 @@
 //! Deciding by a backend that may take its time.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,34 +8,87 @@ use arc_swap::Guard;
 use tollgate::stack::{Expire, Settled, Settlement, TimedEstimate};
 use tollgate::{Decision, Timestamp};
 
-use super::gather::Gathered;
+use super::descriptors::{DescriptorFindings, DescriptorRequest, TreeCharge};
+use super::gather::{Gathered, TreeMatch};
 use super::orders::Held;
 use super::overload::{Beside, Entered};
 use super::remembered::Remembered;
 use super::rules::Rules;
 use super::turns::{Demand, Spot, Standing, Turns};
+use super::unanswered::Unanswered;
 use super::{Conditions, Engine, runs};
 use crate::backend::Backend;
+use crate::envoy::StatusCode;
 use crate::facts::Facts;
-use crate::limits::{Answer, LimitKind};
+use crate::limits::{Answer, Check, LimitKind, decisions};
 use crate::policy::Mode;
 use crate::verdict::{Findings, Said, Verdict};
 
-mod unanswered;
+mod combined;
 mod wait;
 
-pub(super) use unanswered::Unanswered;
+pub use combined::CombinedVerdict;
+
+/// A future whose type nobody has to know.
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A request: its facts, and the descriptors by which trees decide it together with the rules.
+#[derive(Clone, Copy)]
+pub(super) struct CombinedRequest<'r> {
+    facts: &'r Facts<'r>,
+    /// Those that trees decide together with the rules.
+    descriptors: Option<DescriptorRequest<'r>>,
+    /// Whether trees have decided it before.
+    trees: TreeMatch,
+    /// When its decision began, if somebody is to know how long it took.
+    started: Option<Timestamp>,
+}
+
+impl<'r> CombinedRequest<'r> {
+    /// A request of facts alone.
+    pub(super) const fn of_facts(facts: &'r Facts<'r>) -> Self {
+        Self {
+            facts,
+            descriptors: None,
+            trees: TreeMatch::None,
+            started: None,
+        }
+    }
+}
+
+/// One attempt to decide a request: the policy and the overrides that are in force, and where the request waits.
+#[derive(Clone, Copy)]
+struct Trial<'t> {
+    rules: &'t Rules,
+    orders: Option<&'t Held>,
+    facts: &'t Facts<'t>,
+    on: Conditions<'t>,
+    standing: Option<&'t Standing<'t>>,
+    trees: TreeMatch,
+}
+
+/// What a trial came to.
+#[derive(Default)]
+pub(super) struct Tried {
+    pub(super) said: Said,
+    /// What denied it, if its rule lets requests wait for that, and for how long.
+    over: Option<(Demand, Duration)>,
+    /// Whether the trees deny the request, and not the rules.
+    is_denied_by_trees: bool,
+}
 
 /// What came of asking once.
 pub(super) struct Attempt {
     rules: Arc<Rules>,
-    said: Said,
-    /// The limit that refused, if its rule lets requests wait, and for how long.
-    over: Option<(Demand, Duration)>,
+    tried: Tried,
     /// How often something had come back before it was asked.
     pokes: u64,
     /// It wasn't asked: the rules in force want to know more.
     pub(super) is_outdated: bool,
+    /// The statuses of the descriptors of a request that passes, or that the trees deny.
+    trees: Option<Box<(StatusCode, DescriptorFindings)>>,
+    /// Whether trees limit it, and have reported it.
+    is_by_trees: bool,
 }
 
 /// Wakes those who wait for what an estimate gives back.
@@ -89,19 +143,21 @@ impl<B: Backend> Engine<B> {
     /// ```
     pub async fn decide_async<'f>(&self, facts: &'f Facts<'f>) -> Result<Verdict<'f>, B::Error> {
         let started = self.started();
-        let attempt = self.attempts(facts, Conditions::new()).await?;
+        let attempt = self
+            .attempts(CombinedRequest::of_facts(facts), Conditions::new())
+            .await?;
         Ok(self.concluded(facts, attempt, started))
     }
 
     /// Asks until the request passes, or doesn't.
     pub(super) async fn attempts(
         &self,
-        facts: &Facts<'_>,
+        request: CombinedRequest<'_>,
         on: Conditions<'_>,
     ) -> Result<Attempt, B::Error> {
-        let attempt = self.attempt(facts, on, None).await?;
-        if attempt.over.is_some() && on.may_wait() {
-            return Box::pin(self.wait_and_ask(facts, on, attempt)).await;
+        let attempt = self.attempt(request, on, None).await?;
+        if attempt.tried.over.is_some() && on.may_wait() {
+            return Box::pin(self.wait_and_ask(request, on, attempt)).await;
         }
         Ok(attempt)
     }
@@ -110,91 +166,158 @@ impl<B: Backend> Engine<B> {
     pub(super) fn concluded<'f>(
         &self,
         facts: &'f Facts<'f>,
-        Attempt { rules, said, .. }: Attempt,
+        attempt: Attempt,
         started: Option<Timestamp>,
     ) -> Verdict<'f> {
-        let rules = Guard::from_inner(rules);
+        let rules = Guard::from_inner(attempt.rules);
+        let said = attempt.tried.said;
         let verdict = Verdict::new(Findings { said, rules, facts });
-        if !verdict.said.allowed
-            && let Some(tallies) = &self.tallies
-        {
-            tallies.refused(&verdict.rules, &verdict.said);
+        // Where only trees limit it, they have reported it.
+        if !attempt.is_by_trees || !verdict.is_unmatched() {
+            self.report(&verdict, started);
         }
-        self.tell(&verdict, started);
         verdict.settled()
     }
 
     /// Asks once, by the policy that is in force now.
     async fn attempt(
         &self,
-        facts: &Facts<'_>,
+        request: CombinedRequest<'_>,
         on: Conditions<'_>,
         standing: Option<&Standing<'_>>,
     ) -> Result<Attempt, B::Error> {
         // Before the policy is read, and any limit asked.
         let pokes = self.turns.pokes();
         let rules = self.rules.load_full();
-        let mut said = Said::default();
-        let mut over = None;
-        let is_outdated = on.lacks_facts_of(&rules);
-        if !is_outdated {
-            let orders = self.ordered(&rules);
-            let orders = orders.as_ref().map(Held::in_force);
-            let mut gathered = Gathered::new();
-            let bounds = (&self.hashers, &self.bounds);
-            gathered.fill((&rules, orders), facts, bounds, &self.backend);
-            // One that waits and asks again is the same request.
-            if standing.is_none() {
-                if let Some(ordered) = &gathered.ordered {
-                    ordered.count();
+        let mut attempt = Attempt {
+            is_outdated: on.lacks_facts_of(&rules),
+            rules,
+            tried: Tried::default(),
+            pokes,
+            trees: None,
+            is_by_trees: false,
+        };
+        if attempt.is_outdated {
+            return Ok(attempt);
+        }
+        let orders = self.ordered(&attempt.rules);
+        let trial = Trial {
+            rules: &attempt.rules,
+            orders: orders.as_ref(),
+            facts: request.facts,
+            on,
+            standing,
+            trees: request.trees,
+        };
+        let (tried, trees) = (&mut attempt.tried, &mut attempt.trees);
+        if request.descriptors.is_none() {
+            self.try_once(trial, tried, None).await?;
+        } else {
+            // In a box: few requests have both, and every connection has room for the largest step.
+            let trying: Boxed<'_, _> = Box::pin(self.try_with_trees(trial, &request, tried, trees));
+            trying.await?;
+        }
+        Ok(attempt)
+    }
+
+    /// Asks the limits of all rules that match, and those of the trees with them.
+    async fn try_once(
+        &self,
+        trial: Trial<'_>,
+        tried: &mut Tried,
+        mut trees: Option<&mut TreeCharge<'_, '_>>,
+    ) -> Result<(), B::Error> {
+        let rules = trial.rules;
+        let mut gathered = Gathered::new();
+        let input = self.match_input(rules, trial.orders, trial.facts);
+        let is_settled = if trial.standing.is_none() {
+            self.prepare(input, &mut gathered, &mut tried.said)
+        } else {
+            // One that waits and asks again is the same request, and what it lacks is noted.
+            gathered.fill(input, &self.backend);
+            tried.said.settle(&gathered)
+        };
+        gathered.trees = match &trees {
+            Some(trees) => trees.tree_match(rules),
+            None => trial.trees,
+        };
+        if !is_settled || (tried.said.allowed && trees.is_some()) {
+            let mut each = Vec::new();
+            let answer = match self.queue_ahead(rules, &gathered, trial.standing) {
+                Some(answer) => Some(answer),
+                None => {
+                    let each = trial.on.lists_limits().then_some(&mut each);
+                    let trees = trees.as_deref_mut();
+                    self.ask(rules, &gathered, each, trees).await?
                 }
-                self.note_lacks(&rules, &gathered, facts);
+            };
+            let mut answer = match answer {
+                Some(answer) => answer,
+                // A policy that isn't enforced lets it pass.
+                None if rules.mode != Mode::Enforce => Answer::new(None, Decision::UNLIMITED),
+                None => {
+                    tried.is_denied_by_trees = true;
+                    return Ok(());
+                }
+            };
+            if rules.waits {
+                self.tell_of_what_comes_back(rules, &gathered, &mut answer);
+                tried.over = Self::over(rules, &gathered, &answer);
             }
-            if !said.settle(&gathered) {
-                let mut each = Vec::new();
-                let mut answer = match self.queue_ahead(&rules, &gathered, standing) {
-                    Some(answer) => answer,
-                    None => {
-                        let each = on.lists_limits().then_some(&mut each);
-                        self.ask(&rules, &gathered, each).await?
-                    }
+            let said = &mut tried.said;
+            said.hear(&gathered, answer);
+            said.list_limits(&gathered, &each);
+            if said.allowed {
+                let charged = match trees {
+                    Some(trees) => self.settle_trees(said, &gathered, trees).await,
+                    None => Vec::new(),
                 };
-                if rules.waits {
-                    self.tell_of_what_comes_back(&rules, &gathered, &mut answer);
-                    over = Self::over(&rules, &gathered, &answer);
+                if !gathered.shadow.checks.as_slice().is_empty() {
+                    self.ask_shadow(said, rules, &gathered, &charged).await;
                 }
-                said.hear(&gathered, answer);
-                said.list_limits(&gathered, &each);
-                if said.allowed {
-                    if !gathered.shadow.checks.as_slice().is_empty() {
-                        self.ask_shadow(&mut said, &rules, &gathered).await;
-                    }
-                    if gathered.gates.is_some() {
-                        self.enter_alone(&mut said, &rules, &gathered);
-                    }
+                if gathered.gates.is_some() {
+                    self.enter_alone(said, rules, &gathered);
                 }
-            }
-            // One that is refused may still wait, and pass.
-            if said.allowed
-                && let Some(tallies) = &self.tallies
-            {
-                tallies.passed(&rules, &gathered, &said);
             }
         }
-        Ok(Attempt {
-            rules,
-            said,
-            over,
-            pokes,
-            is_outdated,
+        // One that is denied may still wait, and pass.
+        if tried.said.allowed {
+            self.record_passed(rules, &gathered, &tried.said);
+        }
+        Ok(())
+    }
+
+    /// Charges the limits of trees that are in shadow, of a request that passes; all checks that its trees were charged.
+    fn settle_trees<'r, 'a>(
+        &'r self,
+        said: &'r mut Said,
+        gathered: &'r Gathered<'_>,
+        trees: &'r mut TreeCharge<'_, 'a>,
+    ) -> Boxed<'r, Vec<Check<'a>>> {
+        Box::pin(async move {
+            said.permits.shadows.extend(trees.take_permits());
+            // What decided instead of a store has charged nothing there.
+            let checks = match said.unavailable {
+                None => gathered.enforced.checks.as_slice(),
+                Some(_) => &[],
+            };
+            (trees.settle_shadows(&self.backend, &mut said.permits, checks)).await;
+            trees.charged_checks()
         })
     }
 
     /// Asks each rule in shadow by itself. One whose backend fails is left out.
-    async fn ask_shadow(&self, said: &mut Said, rules: &Rules, gathered: &Gathered<'_>) {
+    async fn ask_shadow(
+        &self,
+        said: &mut Said,
+        rules: &Rules,
+        gathered: &Gathered<'_>,
+        charged_to_trees: &[Check<'_>],
+    ) {
         // What decided instead of a store has charged nothing there.
-        let is_charged = said.fallback.is_none();
+        let is_charged = said.unavailable.is_none();
         let mut unanswered = Unanswered::new(&self.backend, said);
+        unanswered.is_charged(charged_to_trees);
         if is_charged {
             unanswered.is_charged(gathered.enforced.checks.as_slice());
         }
@@ -202,68 +325,89 @@ impl<B: Backend> Engine<B> {
             let Some(entered) = unanswered.held.enter_in_shadow(gathered, number) else {
                 continue;
             };
-            if let Ok(mut answer) = self.backend.check(checks).await {
-                entered.hold(Beside::Asking, &mut answer);
-                self.count_in_shadow(rules, number, &answer);
-                if answer.allowed && answer.fallback.is_none() {
+            if let Ok(answer) = self.backend.ask(checks, None).await {
+                if answer.allowed && answer.unavailable.is_none() {
                     unanswered.is_charged(checks);
                 }
-                let said = &mut *unanswered.held;
-                said.overhear((rules, gathered), (number, checks), answer);
+                let (said, run) = (&mut *unanswered.held, (number, checks));
+                self.hear_shadow(
+                    said,
+                    (rules, gathered),
+                    run,
+                    (entered, Beside::Asking),
+                    answer,
+                );
             }
         }
         unanswered.answered();
     }
 
-    /// What the rules in force say, or what is remembered of it.
+    /// The answer to the rules in force, asked or remembered; none if the trees deny the request.
     async fn ask(
         &self,
         rules: &Rules,
         gathered: &Gathered<'_>,
         each: Option<&mut Vec<Decision>>,
-    ) -> Result<Answer, B::Error> {
-        if gathered.gates.is_none() {
-            return self.ask_backend(rules, gathered, each).await;
-        }
-        let entered = match Entered::all(gathered) {
-            Ok(entered) => entered,
-            Err((gate, decision)) => return Ok(Answer::new(Some(gate), decision)),
-        };
-        // With nothing to ask, it isn't asked whether it is there.
-        let mut answer = match gathered.enforced.checks.as_slice() {
-            [] => Answer::new(None, Decision::UNLIMITED),
-            _ => self.ask_backend(rules, gathered, each).await?,
-        };
-        entered.join(&gathered.enforced, Beside::Asking, &mut answer);
-        Ok(answer)
-    }
-
-    async fn ask_backend(
-        &self,
-        rules: &Rules,
-        gathered: &Gathered<'_>,
-        each: Option<&mut Vec<Decision>>,
-    ) -> Result<Answer, B::Error> {
-        let asking = match self.before_asking(rules, &gathered.enforced) {
-            Remembered::Denied(answer) => return Ok(answer),
-            Remembered::Asking(asking) => asking,
+        trees: Option<&mut TreeCharge<'_, '_>>,
+    ) -> Result<Option<Answer>, B::Error> {
+        let entered = match gathered.gates.is_some().then(|| Entered::all(gathered)) {
+            Some(Err((gate, decision))) => return Ok(Some(Answer::new(Some(gate), decision))),
+            entered => entered.and_then(Result::ok),
         };
         let checks = gathered.enforced.checks.as_slice();
-        let asked = match each {
-            // Of one limit the answer tells all.
-            Some(each) if checks.len() > 1 => {
-                let asked = self.backend.check_each(checks).await;
-                asked.map(|(answer, said)| {
-                    *each = said;
-                    answer
-                })
+        let asked = match (self.before_asking(rules, &gathered.enforced), trees) {
+            (Remembered::Denied(answer), _) => Ok((answer, None)),
+            (Remembered::Asking(asking), Some(trees)) => {
+                let charging: Boxed<'_, _> = Box::pin(trees.charge(&self.backend, checks));
+                match charging.await {
+                    Ok(None) => {
+                        if let Some(entered) = entered {
+                            entered.leave();
+                        }
+                        return Ok(None);
+                    }
+                    Ok(Some(asked)) => {
+                        if let Some(each) = each {
+                            *each = asked.rules;
+                        }
+                        Ok((asked.answer, Some(asking)))
+                    }
+                    Err(error) => asking
+                        .without_backend()
+                        .map(|known| (known, None))
+                        .ok_or(error),
+                }
             }
-            _ => self.backend.check(checks).await,
+            // With nothing to ask beside its gates, the backend isn't asked whether it is there.
+            (Remembered::Asking(_), None) if checks.is_empty() && entered.is_some() => {
+                Ok((Answer::new(None, Decision::UNLIMITED), None))
+            }
+            (Remembered::Asking(asking), None) => {
+                let mut results = Vec::new();
+                // Of one limit the answer tells all.
+                let listed = (each.is_some() && checks.len() > 1).then_some(&mut results);
+                let asked = self.backend.ask(checks, listed).await;
+                if let Some(each) = each {
+                    *each = decisions(&results);
+                }
+                match asked {
+                    Ok(answer) => Ok((answer, Some(asking))),
+                    Err(error) => asking
+                        .without_backend()
+                        .map(|known| (known, None))
+                        .ok_or(error),
+                }
+            }
         };
-        match asked {
-            Ok(answer) => Ok(self.after_asking(&gathered.enforced, answer, asking)),
-            Err(error) => asking.without_backend().ok_or(error),
+        let (answer, asking) = asked?;
+        let mut answer = match asking {
+            Some(asking) => self.after_asking(&gathered.enforced, answer, asking),
+            None => answer,
+        };
+        if let Some(entered) = entered {
+            entered.join(&gathered.enforced, Beside::Asking, &mut answer);
         }
+        Ok(Some(answer))
     }
 
     /// Requests that wait for what this one holds are told when it comes back.

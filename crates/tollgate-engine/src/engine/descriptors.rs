@@ -9,15 +9,17 @@ use tollgate::{Clock, Decision, Timestamp};
 
 use super::Engine;
 use super::bounds::{Bounds, TooMuch};
+use super::orders::{Held, InForce};
 use super::rules::Rules;
-use crate::backend::{Backend, Memory};
-use crate::envoy::{self, Charge, Lookup, StatusCode};
+use crate::backend::{Backend, Memory, Refund};
+use crate::envoy::{self, Charge, StatusCode};
 use crate::facts::{Descriptor, Facts, Unit};
 use crate::limits::LimitKind;
 use crate::policy::{Mode, OnStoreFailure};
 use crate::verdict::{DenyReason, Permits};
 
 mod charge;
+mod lookups;
 mod ordered;
 mod pool;
 mod told;
@@ -25,9 +27,12 @@ mod trees;
 
 pub(crate) use trees::{LeafKey, Trees};
 
+pub(super) use charge::TreeCharge;
+pub(super) use lookups::Lookups;
+pub(super) use told::{Telling, TreeRequest};
+
 use charge::Decided;
-use told::Request;
-use trees::{Met, OwnLimit};
+use trees::Met;
 
 /// The answer to a request of several descriptors: it passes and holds what it takes, or it is refused.
 ///
@@ -111,7 +116,7 @@ pub struct DescriptorsPassed {
 /// assert_eq!(log(&engine.decide_descriptors("edge", &ada, 1)), "Some(0) decided, 3600s");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct DescriptorFindings {
     /// The answer for each descriptor, in their order.
@@ -161,6 +166,11 @@ impl DescriptorsPassed {
     /// What holds the slots of the request while it runs. It borrows nothing, so it may be moved into a task.
     pub fn into_permits(self) -> Permits {
         self.permits
+    }
+
+    /// What is told of the request, and its permits.
+    pub fn into_parts(self) -> (DescriptorFindings, Permits) {
+        (self.findings, self.permits)
     }
 }
 
@@ -220,6 +230,35 @@ pub struct DescriptorStatus {
     /// What it was charged: 0 of a request that is refused, unless the domain [charges
     /// each](crate::policy::Charging).
     pub charged: u64,
+}
+
+/// A request as a proxy describes it: a domain, and lists of entries in it.
+///
+/// ```
+/// use tollgate_engine::engine::DescriptorRequest;
+/// use tollgate_engine::facts::Descriptor;
+///
+/// let descriptors = [Descriptor::new(&[("user", "ada")])];
+/// let request = DescriptorRequest { domain: "edge", descriptors: &descriptors, hits_addend: 1 };
+/// assert_eq!(request.descriptors.len(), 1);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct DescriptorRequest<'a> {
+    /// The part of the policy that applies.
+    pub domain: &'a str,
+    /// What is known of the request, each by itself.
+    pub descriptors: &'a [Descriptor<'a>],
+    /// The cost of each descriptor that has none of its own; zero means one.
+    pub hits_addend: u32,
+}
+
+/// By what a request of descriptors is decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decider {
+    /// The trees alone: they count the request.
+    Trees,
+    /// The trees, and then the rules, which count a request that the trees let pass.
+    TreesThenRules,
 }
 
 /// A limit in the proxy's words: so many in a unit.
@@ -315,68 +354,139 @@ impl<B: Backend> Engine<B> {
         descriptors: &[Descriptor<'_>],
         hits_addend: u32,
     ) -> Result<DescriptorVerdict, B::Error> {
+        let request = DescriptorRequest {
+            domain,
+            descriptors,
+            hits_addend,
+        };
         let started = self.started();
         let rules = self.rules.load_full();
         if let Some(what) = self.too_much(descriptors) {
-            return Ok(self.exceeded(rules.mode, what, started));
+            return Ok(self.exceeded(rules.mode, what, (started, Decider::Trees)));
         }
-        let trees = &rules.trees;
-        let mut found: Vec<_> = descriptors
-            .iter()
-            .map(|descriptor| trees.compiled.lookup(domain, descriptor))
-            .collect();
-        envoy::drop_replaced(&mut found);
-        let own: Vec<_> = descriptors
-            .iter()
-            .zip(&found)
-            .map(|(descriptor, lookup)| OwnLimit::of(trees, descriptor, lookup))
-            .collect();
-        let facts: Vec<Facts<'_>> = descriptors
-            .iter()
-            .zip(found.iter().zip(&own))
-            .map(|(descriptor, (lookup, own))| {
-                trees.by_place(domain, descriptor, lookup, own.as_ref())
-            })
-            .collect();
-        let mut met: Vec<Option<Met<'_>>> = descriptors
-            .iter()
-            .zip(found.iter().zip(&own))
-            .zip(&facts)
-            .map(|((descriptor, (lookup, own)), facts)| {
-                let asked = (*lookup, own.as_ref());
-                let mut met = trees.meet(&self.hashers, (domain, descriptor), asked, facts)?;
-                met.charge = envoy::charge(descriptor, hits_addend);
-                Some(met)
-            })
-            .collect();
-        if met.iter().any(Option::is_some) {
-            trees.seen.note_found();
-        } else {
-            self.note_unmet_descriptors(&rules, domain, descriptors);
+        (self.decide_trees(&rules, &request, (started, Decider::Trees))).await
+    }
+
+    /// Decides a request by its descriptors alone, or before the rules decide it.
+    pub(super) async fn decide_trees(
+        &self,
+        rules: &Rules,
+        request: &DescriptorRequest<'_>,
+        (started, decider): (Option<Timestamp>, Decider),
+    ) -> Result<DescriptorVerdict, B::Error> {
+        let orders = self.ordered(rules);
+        let lookups = Lookups::new(&rules.trees, request);
+        let keys = lookups.keys(&rules.trees, request);
+        let orders = orders.as_ref().map(Held::in_force);
+        let met = self.match_trees(rules, request, (&lookups, &keys), orders);
+        self.note_tree_match(rules, request, &met);
+        self.give_back_first(&met).await?;
+        let told = TreeRequest {
+            rules,
+            found: &lookups.found,
+            met: &met,
+        };
+        let mut charge = TreeCharge::new(&told, request.domain);
+        let mut permits = Permits::default();
+        if let Some(asked) = charge.charge(&self.backend, &[]).await? {
+            permits.own = asked.answer.pass;
+            permits.shadows = charge.take_permits();
         }
+        (charge.settle_shadows(&self.backend, &mut permits, &[])).await;
+        let telling = Telling {
+            started,
+            counts_request: decider == Decider::Trees
+                || (!charge.allowed && rules.mode == Mode::Enforce),
+        };
+        let (code, findings) = self.descriptor_findings(&told, charge.decided(), telling);
+        Ok(DescriptorVerdict::new(code, findings, permits))
+    }
+
+    /// Whether a request would hold a permit of a tree if it passed.
+    ///
+    /// ```
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Policy};
+    /// use tollgate_engine::engine::DescriptorRequest;
+    /// use tollgate_engine::facts::Descriptor;
+    ///
+    /// let file = "domain: edge\ndescriptors: [{key: job, rate_limit: {concurrency: 2}}]";
+    /// let engine = Engine::new(Policy::from_text(file, Format::Yaml)?.policy, Memory::new())?;
+    /// let holds = |key: &'static str| {
+    ///     let entries = [(key, "a")];
+    ///     let descriptors = [Descriptor::new(&entries)];
+    ///     engine.would_hold_descriptors(&DescriptorRequest { domain: "edge", descriptors: &descriptors, hits_addend: 1 })
+    /// };
+    /// assert!(holds("job") && !holds("user"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn would_hold_descriptors(&self, request: &DescriptorRequest<'_>) -> bool {
+        let rules = self.rules.load_full();
         let orders = self.ordered(&rules);
-        if let Some(orders) = &orders {
-            ordered::heed(&found, &mut met, orders.in_force());
+        let lookups = Lookups::new(&rules.trees, request);
+        let keys = lookups.keys(&rules.trees, request);
+        let orders = orders.as_ref().map(Held::in_force);
+        let met = self.match_trees(&rules, request, (&lookups, &keys), orders);
+        let mut checks = met.iter().flatten().flat_map(|met| met.checks(met.cost()));
+        checks.any(|check| matches!(check.limit.kind(), LimitKind::Concurrency(_)))
+    }
+
+    /// The limits that the descriptors of a request match, as operators have changed them.
+    pub(super) fn match_trees<'a>(
+        &self,
+        rules: &'a Rules,
+        request: &DescriptorRequest<'a>,
+        (lookups, keys): (&'a Lookups<'a>, &'a [Facts<'a>]),
+        orders: Option<InForce<'a>>,
+    ) -> Vec<Option<Met<'a>>> {
+        let each = request.descriptors.iter().zip(lookups.each()).zip(keys);
+        let met = each.map(|((descriptor, asked), facts)| {
+            let place = (request.domain, descriptor);
+            let mut met = rules.trees.meet(&self.hashers, place, asked, facts)?;
+            met.charge = envoy::charge(descriptor, request.hits_addend);
+            Some(met)
+        });
+        let mut met: Vec<_> = met.collect();
+        if let Some(orders) = orders {
+            ordered::heed(&lookups.found, &mut met, orders);
         }
+        met
+    }
+
+    /// Notes whether the trees match anything, to warn of those that never do.
+    pub(super) fn note_tree_match(
+        &self,
+        rules: &Rules,
+        request: &DescriptorRequest<'_>,
+        met: &[Option<Met<'_>>],
+    ) {
+        if met.iter().any(Option::is_some) {
+            rules.trees.seen.note_found();
+        } else {
+            self.note_unmet_descriptors(rules, request.domain, request.descriptors);
+        }
+    }
+
+    /// Gives back the cost of descriptors that ask for a refund.
+    pub(super) async fn give_back_first(&self, met: &[Option<Met<'_>>]) -> Result<(), B::Error> {
         for met in met.iter().flatten() {
             if let Charge::GiveBack(units) = met.charge {
                 let checks: Vec<_> = met.checks(units).collect();
-                self.backend.give_back(&checks).await?;
+                self.backend.refund(&checks, Refund::Cost).await?;
             }
         }
-        let charging = trees.compiled.charging(domain);
-        let decided = charge::decide(&self.backend, &met, charging).await?;
-        Ok(self.descriptor_verdict(&rules, (&found, &met), decided, started))
+        Ok(())
     }
 
-    /// The verdict on a request of descriptors that were decided so.
-    fn descriptor_verdict(
+    /// The status of each descriptor of a request that was decided so, and that of the request.
+    pub(super) fn descriptor_findings(
         &self,
-        rules: &Rules,
-        (found, met): (&[Lookup<'_>], &[Option<Met<'_>>]),
+        request: &TreeRequest<'_, '_>,
         decided: Decided,
-        started: Option<Timestamp>,
-    ) -> DescriptorVerdict {
+        telling: Telling,
+    ) -> (StatusCode, DescriptorFindings) {
+        let TreeRequest { rules, found, met } = *request;
         let statuses: Vec<_> = (found.iter().zip(&decided.each).zip(met))
             .map(|((lookup, decision), met)| {
                 let status = envoy::status(*lookup, decision.as_slice());
@@ -401,9 +511,8 @@ impl<B: Backend> Engine<B> {
                 charged,
             })
             .collect();
-        let request = Request { rules, found, met };
         if self.is_told() {
-            self.tell_descriptors(&request, &decided, &told, started);
+            self.tell_descriptors(request, &decided, &told, telling);
         }
         let code = match rules.mode {
             Mode::Enforce if !decided.allowed => StatusCode::OverLimit,
@@ -426,10 +535,10 @@ impl<B: Backend> Engine<B> {
             fallback: decided.fallback,
             too_much: None,
         };
-        DescriptorVerdict::new(code, findings, decided.permits)
+        (code, findings)
     }
 
-    fn too_much(&self, descriptors: &[Descriptor<'_>]) -> Option<TooMuch<'static>> {
+    pub(super) fn too_much(&self, descriptors: &[Descriptor<'_>]) -> Option<TooMuch<'static>> {
         let Bounds {
             descriptors: most,
             fact_bytes,
@@ -448,13 +557,17 @@ impl<B: Backend> Engine<B> {
 
     /// The answer to a request that has too much of something.
     #[cold]
-    fn exceeded(
+    pub(super) fn exceeded(
         &self,
         mode: Mode,
         what: TooMuch<'static>,
-        started: Option<Timestamp>,
+        (started, decider): (Option<Timestamp>, Decider),
     ) -> DescriptorVerdict {
-        self.tell_exceeded(mode, what, started);
+        let telling = Telling {
+            started,
+            counts_request: decider == Decider::Trees || mode == Mode::Enforce,
+        };
+        self.tell_exceeded(mode, what, telling);
         let (code, retry_after) = match mode {
             Mode::Enforce => (StatusCode::OverLimit, Duration::MAX),
             _ => (StatusCode::Ok, Duration::ZERO),

@@ -66,6 +66,30 @@ pub(crate) struct Gathered<'a> {
     pub(crate) lacks: Lacks,
     /// Rules that deny it for want of a key.
     pub(crate) keyless: Option<Box<Keyless>>,
+    /// Whether the trees limit the request, too.
+    pub(crate) trees: TreeMatch,
+}
+
+/// Whether trees of descriptors limit a request of facts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TreeMatch {
+    /// No tree does.
+    None,
+    /// Operators have let it pass all trees that would.
+    Bypassed,
+    /// Some do.
+    Some,
+}
+
+/// A request of facts, and what it is matched with.
+#[derive(Clone, Copy)]
+pub(crate) struct MatchInput<'a, 'e> {
+    pub(crate) rules: &'a Rules,
+    /// The overrides of operators, if there are any.
+    pub(crate) orders: Option<InForce<'a>>,
+    pub(crate) facts: &'a Facts<'a>,
+    pub(crate) hashers: &'e KeyHashers,
+    pub(crate) bounds: &'e Bounds,
 }
 
 /// A rule that applies to a request, by number, and the fingerprint of its key there.
@@ -128,6 +152,7 @@ impl<'a> Gathered<'a> {
             gates: None,
             lacks: Lacks::new(),
             keyless: None,
+            trees: TreeMatch::None,
         }
     }
 
@@ -163,15 +188,16 @@ impl<'a> Gathered<'a> {
 
     /// Finds out what is to be asked about a request.
     #[inline]
-    pub(crate) fn fill(
-        &mut self,
-        (rules, orders): (&'a Rules, Option<InForce<'a>>),
-        facts: &'a Facts<'a>,
-        (hashers, bounds): (&KeyHashers, &Bounds),
-        backend: &impl Backend,
-    ) {
+    pub(crate) fn fill(&mut self, input: MatchInput<'a, '_>, backend: &impl Backend) {
+        let MatchInput {
+            rules,
+            orders,
+            facts,
+            hashers,
+            bounds,
+        } = input;
         if !facts.is_single() {
-            return self.fill_sets((rules, orders), facts, (hashers, bounds), backend);
+            return self.fill_sets(input, backend);
         }
         if let Some(orders) = orders {
             self.heed(rules, orders, facts);

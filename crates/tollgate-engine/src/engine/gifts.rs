@@ -6,10 +6,9 @@ use std::task::{Context, Poll, Waker};
 use tollgate::Clock;
 
 use super::Engine;
-use super::gather::{Gathered, Group};
-use super::orders::Held;
+use super::gather::Group;
 use super::turns::Spot;
-use crate::backend::{Backend, Gift, Memory};
+use crate::backend::{Backend, Gift, Memory, Refund};
 use crate::facts::Facts;
 use crate::limits::Limit;
 use crate::policy::{Settle, Unsettled};
@@ -49,12 +48,14 @@ impl<B: Backend> Engine<B> {
     /// If the backend couldn't be asked.
     pub async fn forget_async(&self, facts: &Facts<'_>) -> Result<Gift, B::Error> {
         let rules = self.rules.load_full();
-        let mut gathered = Gathered::new();
-        let bounds = (&self.hashers, &self.bounds);
-        gathered.fill((&rules, None), facts, bounds, &self.backend);
+        let gathered = self.gather(self.match_input(&rules, None, facts));
         let mut gift = Gift::Given;
         for group in [&gathered.enforced, &gathered.shadow] {
-            gift = gift.max(self.backend.forget(group.checks.as_slice()).await?);
+            gift = gift.max(
+                self.backend
+                    .refund(group.checks.as_slice(), Refund::Everything)
+                    .await?,
+            );
         }
         self.tell_those_who_wait(&gathered.enforced);
         Ok(gift)
@@ -157,15 +158,12 @@ impl<B: Backend> Engine<B> {
     ) -> Result<Gift, B::Error> {
         let rules = self.rules.load_full();
         let orders = self.ordered(&rules);
-        let orders = orders.as_ref().map(Held::in_force);
-        let mut gathered = Gathered::new();
-        let bounds = (&self.hashers, &self.bounds);
-        gathered.fill((&rules, orders), facts, bounds, &self.backend);
+        let gathered = self.gather(self.match_input(&rules, orders.as_ref(), facts));
         let mut gift = Gift::Given;
         for group in [&gathered.enforced, &gathered.shadow] {
             let checks = group.checks.as_slice().iter().copied();
             let checks: Vec<_> = checks.filter(|check| is_meant(check.limit)).collect();
-            gift = gift.max(self.backend.give_back(&checks).await?);
+            gift = gift.max(self.backend.refund(&checks, Refund::Cost).await?);
         }
         self.tell_those_who_wait(&gathered.enforced);
         Ok(gift)

@@ -165,7 +165,7 @@ impl<B: Backend> Engine<B> {
     /// It takes memory for eight times as many keys, however many are refused.
     #[must_use]
     pub fn with_top(mut self, keys: usize) -> Self {
-        self.top = Some(Top::new(keys, self.backend.wall()));
+        self.top = Some(Top::new(keys, self.clocks.wall.now()));
         self
     }
 
@@ -193,7 +193,7 @@ impl<B: Backend> Engine<B> {
     /// ```
     pub fn reset_top(&self) {
         if let Some(top) = &self.top {
-            top.reset(self.backend.wall());
+            top.reset(self.clocks.wall.now());
         }
     }
 }

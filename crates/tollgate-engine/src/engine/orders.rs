@@ -141,7 +141,7 @@ impl<B: Backend> Engine<B> {
     /// ```
     pub fn order(&self, new: NewOrder) -> Result<Order, OrderError> {
         is_sound(&new)?;
-        let now = self.backend.wall();
+        let now = self.clocks.wall.now();
         let mut book = self.book();
         book.end(now);
         let NewOrder {
@@ -238,7 +238,7 @@ impl<B: Backend> Engine<B> {
     }
 
     fn withdraw_where(&self, is_meant: impl Fn(&Order) -> bool) -> Option<Order> {
-        let now = self.backend.wall();
+        let now = self.clocks.wall.now();
         let mut book = self.book();
         book.end(now);
         let place = book.orders.iter().position(is_meant)?;
@@ -254,7 +254,7 @@ impl<B: Backend> Engine<B> {
 
     /// All orders that haven't ended, from the oldest, and what each does by the policy in force.
     pub fn orders(&self) -> Vec<Order> {
-        let now = self.backend.wall();
+        let now = self.clocks.wall.now();
         let mut book = self.book();
         if book.end(now) {
             let rules = self.rules.load_full();
@@ -292,7 +292,7 @@ impl<B: Backend> Engine<B> {
     #[cold]
     fn ordered_now(&self, rules: &Rules) -> Option<Held> {
         let table = rules.orders.load()?;
-        let now = self.backend.wall();
+        let now = self.clocks.wall.now();
         if table.is_old(now)
             && let Ok(mut book) = self.orders.try_lock()
         {

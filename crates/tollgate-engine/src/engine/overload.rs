@@ -7,10 +7,10 @@ use std::fmt;
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tollgate::adaptive::{Bounds, Controller, Law, LawError};
 use tollgate::concurrency::{NoPermit, OwnedPermit};
-use tollgate::shed::{Criticality, Shares, Shedder};
 use tollgate::{Clock, ConcurrencyLimiter, Decision, LimitError, Outcome};
+use tollgate_adaptive::shed::{Criticality, Shares, Shedder};
+use tollgate_adaptive::{Bounds, Controller, Law, LawError};
 
 use super::counters::{Counters, Sharing};
 use crate::limits::{Check, Limit, LimitKind};

@@ -6,16 +6,13 @@ use std::task::{Context, Poll, Waker};
 use arc_swap::Guard;
 use tollgate::{Clock, Decision};
 
-use super::gather::Gathered;
-use super::orders::Held;
 use super::overload::Entered;
 use super::warm::is_gate;
 use super::{Engine, runs};
-use crate::backend::fallback::is_failure;
 use crate::backend::{Backend, Memory};
 use crate::facts::Facts;
 use crate::limits::{Answer, LimitKind};
-use crate::policy::{Mode, OnStoreFailure};
+use crate::policy::Mode;
 use crate::verdict::{Findings, Said};
 
 impl<B: Backend> Engine<B> {
@@ -36,10 +33,7 @@ impl<B: Backend> Engine<B> {
     pub fn would_hold(&self, facts: &Facts<'_>) -> bool {
         let rules = self.rules.load_full();
         let orders = self.ordered(&rules);
-        let orders = orders.as_ref().map(Held::in_force);
-        let mut gathered = Gathered::new();
-        let bounds = (&self.hashers, &self.bounds);
-        gathered.fill((&rules, orders), facts, bounds, &self.backend);
+        let gathered = self.gather(self.match_input(&rules, orders.as_ref(), facts));
         if Said::default().settle(&gathered) {
             return false;
         }
@@ -77,20 +71,13 @@ impl<B: Backend> Engine<B> {
         let mut said = Said::default();
         {
             let orders = self.ordered(&rules);
-            let orders = orders.as_ref().map(Held::in_force);
-            let mut gathered = Gathered::new();
-            let bounds = (&self.hashers, &self.bounds);
-            gathered.fill((&rules, orders), facts, bounds, &self.backend);
+            let gathered = self.gather(self.match_input(&rules, orders.as_ref(), facts));
             if !said.settle(&gathered) {
                 let in_line = rules.waits && self.turns.is_any();
                 if !in_line || !self.stands_behind(&mut said, &rules, &gathered) {
                     let checks = gathered.enforced.checks.as_slice();
                     let each = self.backend.peek(checks).await?;
-                    let mut answer = Answer::over(checks, &each);
-                    let decider = answer.decider.and_then(|decider| checks.get(decider));
-                    if decider.is_some_and(|check| is_failure(check, &answer.decision)) {
-                        answer.fallback = Some(OnStoreFailure::Closed);
-                    }
+                    let answer = Answer::over_results(checks, &each);
                     said.hear(&gathered, Entered::look(&gathered, answer));
                 }
                 if said.allowed {
@@ -101,7 +88,7 @@ impl<B: Backend> Engine<B> {
                             said.overhear(
                                 (&rules, &gathered),
                                 (number, checks),
-                                Answer::over(checks, &each),
+                                Answer::over_results(checks, &each),
                             );
                         }
                     }
@@ -120,10 +107,7 @@ impl<B: Backend> Engine<B> {
     pub async fn left_async(&self, facts: &Facts<'_>) -> Result<Vec<Left>, B::Error> {
         let rules = self.rules.load_full();
         let orders = self.ordered(&rules);
-        let orders = orders.as_ref().map(Held::in_force);
-        let mut gathered = Gathered::new();
-        let bounds = (&self.hashers, &self.bounds);
-        gathered.fill((&rules, orders), facts, bounds, &self.backend);
+        let gathered = self.gather(self.match_input(&rules, orders.as_ref(), facts));
         let mut left = Vec::new();
         let groups = [
             (&gathered.enforced, Mode::Enforce),
@@ -132,15 +116,15 @@ impl<B: Backend> Engine<B> {
         for (group, mode) in groups {
             let checks = group.checks.as_slice();
             let each = self.backend.peek(checks).await?;
-            for ((check, asker), decision) in checks.iter().zip(group.askers.as_slice()).zip(each) {
+            for ((check, asker), said) in checks.iter().zip(group.askers.as_slice()).zip(each) {
                 let rule = &rules.applied[*asker as usize];
                 left.push(Left {
                     rule: rule.name.to_string(),
                     mode,
                     kind: check.limit.kind().clone(),
                     is_warm_up: is_gate(check.limit),
-                    is_known: !is_failure(check, &decision),
-                    decision,
+                    is_known: said.is_ok(),
+                    decision: said.unwrap_or_else(|store| store.decision()),
                 });
             }
         }

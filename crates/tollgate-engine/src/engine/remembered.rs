@@ -6,7 +6,7 @@ use super::Engine;
 use super::gather::Group;
 use super::rules::Rules;
 use crate::backend::Backend;
-use crate::limits::{Answer, DenyRecheck, DenyVersion, KnownDenial, Source};
+use crate::limits::{Answer, DenyRecheck, DenyVersion, KnownDenial};
 
 /// What is known of a request's checks before they are asked.
 pub(super) enum Remembered<'e> {
@@ -34,7 +34,7 @@ impl<B: Backend> Engine<B> {
             return Remembered::Asking(Asking::default());
         };
         // Read before the question: an answer is of the epoch in which it was asked for.
-        let version = DenyVersion(rules.version, self.backend.epoch());
+        let version = DenyVersion(rules.version, self.backend.deny_epoch().unwrap_or_default());
         let at = self.backend.now();
         let recheck = match deny.look_up(group.checks.as_slice(), at, version) {
             KnownDenial::Repeat(decider, decision) => {
@@ -61,7 +61,7 @@ impl<B: Backend> Engine<B> {
         let Some(deny) = &self.deny else {
             return answer;
         };
-        if answer.fallback.is_some() {
+        if answer.unavailable.is_some() {
             // Nobody knows better than what was remembered.
             return match asking.without_backend() {
                 Some(denied) => {
@@ -89,9 +89,6 @@ impl Asking<'_> {
     /// The denial that holds as far as is known, if the backend couldn't be asked about it again.
     pub(super) fn without_backend(self) -> Option<Answer> {
         let (decider, decision) = self.recheck?.failed();
-        Some(Answer {
-            source: Source::Known,
-            ..Answer::new(Some(decider), decision)
-        })
+        Some(Answer::known(Some(decider), decision))
     }
 }

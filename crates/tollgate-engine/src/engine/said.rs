@@ -6,7 +6,6 @@ use super::gather::{Gathered, Keyless, Met, Ordered};
 use super::rules::Rules;
 use super::warm::is_gate;
 use crate::limits::{Answer, Check};
-use crate::policy::OnStoreFailure;
 use crate::verdict::{BLOCKED, By, MetLimit, Said, Shadowed};
 
 impl Said {
@@ -75,8 +74,9 @@ impl Said {
     pub(super) fn hear(&mut self, gathered: &Gathered<'_>, answer: Answer) {
         self.allowed = answer.allowed;
         self.decision = answer.decision;
+        let is_unavailable = answer.is_unavailable();
         self.permits.own = answer.pass;
-        self.fallback = answer.fallback;
+        self.unavailable = answer.unavailable;
         self.at = gathered.now;
         let group = &gathered.enforced;
         let decider = answer.decider.and_then(|decider| {
@@ -100,9 +100,10 @@ impl Said {
             Some(met)
         });
         if let Some(met) = decider.or(gathered.unasked) {
-            self.by = match (answer.allowed, answer.fallback) {
-                (false, Some(OnStoreFailure::Closed)) => By::StoreFailure(met.number),
-                _ => By::Applied(met.number),
+            self.by = if is_unavailable {
+                By::StoreFailure(met.number)
+            } else {
+                By::Applied(met.number)
             };
             (self.fingerprint, self.set) = (met.fingerprint, met.set);
             if let Some(ordered) = &gathered.ordered {

@@ -16,7 +16,7 @@ use super::Engine;
 use super::counters::Counters;
 use super::orders::{Book, BookForm};
 use super::rules::{Before, PolicyError, Rules};
-use crate::backend::{Backend, Memory, MemoryBuilder};
+use crate::backend::{Memory, MemoryBuilder};
 use crate::limits::KeyHashers;
 
 /// The version of the section.
@@ -153,7 +153,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
         file.words(&self.hashers.probes())?;
         self.rules.load().counters.save(file)?;
         let book = self.book().clone();
-        book.save(file, self.backend.wall())?;
+        book.save(file, self.clocks.wall.now())?;
         self.backend.save(file)
     }
 }

@@ -11,8 +11,8 @@ use std::task::Waker;
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
-use tollgate::shed::Criticality;
 use tollgate::{Decision, Outcome, Timestamp};
+use tollgate_adaptive::shed::Criticality;
 
 mod demand;
 mod waiting;

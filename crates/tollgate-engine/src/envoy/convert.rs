@@ -6,15 +6,13 @@ use super::compiled::Wildcard;
 use super::{Compiled, Domains, Leaf, PathEntry};
 use crate::checked::Rejected;
 use crate::document::Format;
+use crate::escape::is_hidden;
 use crate::facts::{DESCRIPTOR, DOMAIN, IP, descriptor_name, fact_name};
+use crate::native::text::{self, quoted};
 use crate::native::{LONGEST_CONDITION, LONGEST_NAME, MOST_KEY_FACTS};
-use crate::policy::{Charging, DescriptorRule, KeyPart, Match, Mode, Pattern, Policy, Rule};
-
-mod names;
-mod text;
-mod unsaid;
-
-pub use unsaid::{Converted, Loss, Unsaid};
+use crate::policy::{
+    Charging, Counting, DescriptorRule, KeyPart, Match, Mode, Pattern, Policy, Rule,
+};
 
 /// What is said of a limit in shadow that replaces one that isn't.
 const IN_SHADOW: &str =
@@ -57,7 +55,7 @@ const CIRCLE: &str = "replaces in a circle: there all of them give way";
 /// ```
 pub fn convert(policy: &Policy) -> Result<String, Rejected> {
     let converted = to_rules(&policy.domains);
-    let text = text::write(&converted);
+    let text = write(&converted);
     if !converted.rules.is_empty() {
         Policy::from_text(&text, Format::Yaml)?;
     }
@@ -81,7 +79,7 @@ pub fn convert(policy: &Policy) -> Result<String, Rejected> {
 /// ```
 pub fn to_rules(domains: &Domains) -> Converted {
     let compiled = Compiled::new(domains);
-    let names = names::of(compiled.leaves());
+    let names = names_of(compiled.leaves());
     let called = called(compiled.leaves());
     let mut ways = Vec::with_capacity(names.len());
     for domain in domains.values() {
@@ -367,20 +365,8 @@ fn pattern(value: &str) -> Pattern {
             Pattern::Prefix(before.to_owned())
         };
     }
-    let parts: Vec<_> = value.split('*').map(escaped).collect();
+    let parts: Vec<_> = value.split('*').map(regex_syntax::escape).collect();
     Pattern::Regex(format!("(?s){}", parts.join(".*")))
-}
-
-/// Text as a regular expression for just itself.
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if r"\.+*?()|[]{}^$#&-~".contains(c) {
-            out.push('\\');
-        }
-        out.push(c);
-    }
-    out
 }
 
 /// Why a limit can't be said at all.
@@ -457,4 +443,210 @@ fn losses(leaf: &Leaf) -> [(bool, &'static str); 3] {
 
 fn index(leaf: &Leaf) -> usize {
     usize::try_from(leaf.id).unwrap_or(usize::MAX)
+}
+
+/// Rules of our own form, and what they don't say.
+///
+/// ```
+/// use tollgate_engine::envoy;
+///
+/// let file = "
+/// domain: edge
+/// descriptors:
+/// - {key: a, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 5}}
+/// ";
+/// let converted = envoy::to_rules(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// assert_eq!((converted.rules.len(), converted.unsaid.len()), (1, 1));
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Converted {
+    /// In the order of domains and then of the file.
+    pub rules: Vec<Rule>,
+    /// What is lost, in the same order.
+    pub unsaid: Vec<Unsaid>,
+}
+
+/// What becomes of a limit of which something can't be said.
+///
+/// ```
+/// use tollgate_engine::envoy::{self, Loss};
+///
+/// let file = "
+/// domain: edge
+/// descriptors:
+/// - {key: a, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 5}}
+/// - {key: b, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 5}}
+/// ";
+/// let converted = envoy::to_rules(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// let losses: Vec<_> = converted.unsaid.iter().map(|unsaid| unsaid.loss).collect();
+/// assert_eq!(losses, [Loss::Told, Loss::Limit]);
+/// assert!(Loss::Limit.decides() && !Loss::Told.decides());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// There is no rule for it: it limits nothing any more.
+    Limit,
+    /// Some requests are decided otherwise.
+    Otherwise,
+    /// Only what is told of it is less.
+    Told,
+}
+
+impl Loss {
+    /// Whether a request may be decided otherwise than before.
+    pub const fn decides(self) -> bool {
+        !matches!(self, Self::Told)
+    }
+}
+
+/// Something that our own form can't say.
+///
+/// ```
+/// use tollgate_engine::envoy;
+///
+/// let file = "
+/// domain: edge
+/// descriptors:
+/// - {key: a, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 5}}
+/// ";
+/// let converted = envoy::to_rules(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// let unsaid = &converted.unsaid[0];
+/// assert_eq!((unsaid.rule.as_deref(), unsaid.what), (Some("edge/a"), "detailed_metric"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsaid {
+    /// The rule that says the rest, if any does.
+    pub rule: Option<String>,
+    /// The limit it is about, `domain/key=value/key`, or the domain.
+    pub limit: String,
+    /// What is lost.
+    pub what: &'static str,
+    /// What that means.
+    pub loss: Loss,
+}
+
+/// Room in a name for what tells it from others.
+const SUFFIX: usize = 10;
+
+/// A text as a name of our own form can be: without signs that can't be seen, and not too long.
+fn tidy(text: &str) -> String {
+    let seen = text
+        .chars()
+        .map(|sign| if is_hidden(sign) { '_' } else { sign });
+    let short: String = seen.take(LONGEST_NAME - SUFFIX).collect();
+    match short.trim() {
+        "" => "_".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+/// A name for each limit, no two the same: its own if no other has it, else its path.
+fn names_of(leaves: &[Leaf]) -> Vec<String> {
+    let mut owners: BTreeMap<&str, usize> = BTreeMap::new();
+    for name in leaves.iter().filter_map(|leaf| leaf.limit.name.as_deref()) {
+        // One that has to be changed isn't one's own.
+        let count = if tidy(name) == name { 1 } else { 2 };
+        *owners.entry(name).or_default() += count;
+    }
+    let mut used: BTreeSet<String> = owners.keys().map(|name| (*name).to_owned()).collect();
+    let mut next: BTreeMap<String, usize> = BTreeMap::new();
+    let mut names = Vec::with_capacity(leaves.len());
+    for leaf in leaves {
+        let own = leaf.limit.name.as_deref();
+        if let Some(own) = own.filter(|own| owners.get(own) == Some(&1)) {
+            names.push(own.to_owned());
+            continue;
+        }
+        let path = tidy(&leaf.to_string());
+        let mut name = path.clone();
+        // Of many that begin alike, each goes on where the one before it ended.
+        let number = next.entry(path.clone()).or_insert(2);
+        while !used.insert(name.clone()) {
+            name = format!("{path}-{number}");
+            *number += 1;
+        }
+        names.push(name);
+    }
+    names
+}
+
+const HEAD: &str = "\
+# Converted from the form of envoyproxy/ratelimit. The facts are named like its keys. A rule is for
+# descriptors of just its keys; where a request comes as facts, for all that have its keys.
+";
+
+fn write(converted: &Converted) -> String {
+    let mut out = String::from(HEAD);
+    for unsaid in converted
+        .unsaid
+        .iter()
+        .filter(|unsaid| unsaid.rule.is_none())
+    {
+        let Unsaid { limit, what, .. } = unsaid;
+        line(
+            &mut out,
+            &format!("# Not converted, {}: {what}", quoted(limit)),
+        );
+    }
+    if !converted.rules.is_empty() {
+        line(&mut out, "limits:");
+    }
+    let mut lost: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for unsaid in &converted.unsaid {
+        if let Some(rule) = &unsaid.rule {
+            lost.entry(rule).or_default().push(unsaid.what);
+        }
+    }
+    for rule in &converted.rules {
+        limit(&mut out, rule);
+        for what in lost.get(rule.name.as_str()).into_iter().flatten() {
+            line(&mut out, &format!("  # lost: {what}"));
+        }
+    }
+    out
+}
+
+fn limit(out: &mut String, rule: &Rule) {
+    line(out, &format!("- name: {}", quoted(&rule.name)));
+    let mut field = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            line(out, &format!("  {name}: {value}"));
+        }
+    };
+    let list = |items: Vec<String>| match items.as_slice() {
+        [] => None,
+        items => Some(format!("[{}]", items.join(", "))),
+    };
+    let limits = &rule.limits;
+    let conditions = text::conditions(&rule.matches);
+    field("match", Some(format!("{{{conditions}}}")));
+    field("key", list(rule.key.iter().map(text::key_part).collect()));
+    let rates: Vec<_> = limits.rates.iter().map(ToString::to_string).collect();
+    let algorithm = text::algorithm(rule.algorithm).filter(|_| !rates.is_empty());
+    match rates.as_slice() {
+        [rate] => field("rate", Some(rate.clone())),
+        _ => field("rate", list(rates)),
+    }
+    field("quota", limits.quota.as_ref().map(ToString::to_string));
+    field("concurrency", limits.concurrency.map(|own| own.to_string()));
+    field("unlimited", limits.unlimited.then(|| "true".to_owned()));
+    field("algorithm", algorithm.map(str::to_owned));
+    // Nothing is counted of what is unlimited.
+    let is_said = rule.counting != Counting::default() && !limits.unlimited;
+    field("counting", is_said.then(|| rule.counting.name().to_owned()));
+    // One that asks no store has nothing to say of it.
+    let asks = rule.counting != Counting::Local && !limits.unlimited;
+    let failure = rule.on_store_failure.written(limits);
+    field("on_store_failure", failure.filter(|_| asks));
+    let is_shadow = rule.mode == Mode::Shadow;
+    field("mode", is_shadow.then(|| "shadow".to_owned()));
+    field(
+        "replaces",
+        list(rule.replaces.iter().map(|name| quoted(name)).collect()),
+    );
+}
+
+fn line(out: &mut String, text: &str) {
+    out.push_str(text);
+    out.push('\n');
 }

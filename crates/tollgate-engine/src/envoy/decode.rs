@@ -2,16 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::scalar::Source;
+use super::reader::Reader;
 use super::{DUPLICATE_DOMAIN, Diagnostic, Domains, Node, Problems, TOO_MANY, Value};
 use crate::diagnostic::Severity;
 use crate::document::{self, Format, MOST_BYTES, MOST_NODES, Span, TOO_LARGE};
 use crate::policy::{DescriptorRule, Domain};
-
-use self::descriptor::Reader;
-
-mod descriptor;
-mod limit;
 
 /// What files in this form say.
 ///
@@ -148,11 +143,7 @@ impl Decoder {
     }
 
     fn document(&mut self, root: &Node, text: &str, lines_before: u32) {
-        let mut reader = Reader {
-            source: Source::new(text),
-            problems: Vec::new(),
-            failure: None,
-        };
+        let mut reader = Reader::new(text);
         let (name, mut domain) = reader.root(root);
         reader.check_names(&domain.descriptors);
         let above = name.as_ref().map_or(0, |(name, _)| name.len());

@@ -1,9 +1,11 @@
 //! Which fields may stand where, and what is said about those that may not.
 
 use super::{
-    Code, Diagnostic, MISPLACED_FIELD, NAME_NOT_TEXT, NOT_A_MAP, Node, Problems, UNKNOWN_FIELD,
-    Value, WRONG_TYPE,
+    Diagnostic, MISPLACED_FIELD, NAME_NOT_TEXT, NOT_A_MAP, Node, Problems, UNKNOWN_FIELD, Value,
+    WRONG_TYPE,
 };
+use crate::document::{Format, Span};
+use crate::sources::Sources;
 use crate::suggest::did_you_mean;
 
 /// What a map is.
@@ -229,15 +231,158 @@ fn misplaced(text: &str, name: &Node, level: Level) -> Diagnostic {
     ))
 }
 
-/// A problem with a value of a fixed set of words.
-pub(super) fn not_a_word(
-    code: Code,
-    what: &str,
-    text: &str,
-    words: &[&str],
-    at: &Node,
-) -> Diagnostic {
-    let help = did_you_mean(text, words.iter().copied())
-        .unwrap_or_else(|| format!("use {}", words.join(", ")));
-    Diagnostic::error(code, format!("{text:?} is no {what}"), at.span).help(help)
+/// The scalars of a document, as its text has them: the parser reads YAML 1.2, and they read YAML 1.1.
+pub(super) struct Scalars(Sources);
+
+impl Scalars {
+    pub(super) fn new(text: &str) -> Self {
+        let mut sources = Sources::default();
+        sources.add(String::new(), text.to_owned(), Format::Yaml);
+        Self(sources)
+    }
+
+    /// How a plain scalar was written; none for one in quotes, an alias, or one of several lines.
+    fn plain(&self, node: &Node) -> Option<&str> {
+        // There is one text, whichever of the files it is of.
+        let text = self
+            .0
+            .slice(Span {
+                file: 0,
+                ..node.span
+            })?
+            .trim();
+        let is_it = match &node.value {
+            Value::Text(value) => text == value,
+            Value::Integer(value) => text.parse() == Ok(*value),
+            Value::Bool(value) => text.eq_ignore_ascii_case(&value.to_string()),
+            _ => false,
+        };
+        is_it.then_some(text)
+    }
+
+    /// The text of a scalar, if it can stand for text: `404` and `yes` do, as they were written.
+    pub(super) fn text(&self, node: &Node) -> Option<String> {
+        let printed = match &node.value {
+            Value::Text(text) => return Some(text.clone()),
+            Value::Null => return Some(String::new()),
+            Value::Integer(number) => number.to_string(),
+            Value::Bool(is) => is.to_string(),
+            Value::Float(_) | Value::List(_) | Value::Map(_) => return None,
+        };
+        Some(self.plain(node).map_or(printed, str::to_owned))
+    }
+
+    /// A yes or no, in all the words of YAML 1.1.
+    pub(super) fn truth(&self, node: &Node) -> Option<bool> {
+        match &node.value {
+            Value::Bool(is) => Some(*is),
+            Value::Null => Some(false),
+            Value::Text(_) => match self.plain(node)? {
+                "y" | "Y" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => Some(true),
+                "n" | "N" | "no" | "No" | "NO" | "off" | "Off" | "OFF" => Some(false),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// A whole number from 0, in all the forms of YAML 1.1: `1_000`, `0x1f`, `0b11`, and `010` is 8.
+    pub(super) fn count(&self, node: &Node) -> Option<u32> {
+        match &node.value {
+            Value::Null => Some(0),
+            Value::Integer(number) => {
+                let written = self.plain(node).and_then(in_any_base);
+                written.or_else(|| u32::try_from(*number).ok())
+            }
+            Value::Text(_) => in_any_base(self.plain(node)?),
+            _ => None,
+        }
+    }
+}
+
+fn in_any_base(text: &str) -> Option<u32> {
+    let text = text.strip_prefix('+').unwrap_or(text);
+    if text.starts_with(['_', '+', '-']) {
+        return None;
+    }
+    let digits = text.replace('_', "");
+    let (digits, base) = match digits.get(..2) {
+        Some("0x" | "0X") => (&digits[2..], 16),
+        Some("0b" | "0B") => (&digits[2..], 2),
+        Some("0o" | "0O") => (&digits[2..], 8),
+        Some(two) if two.starts_with('0') => (&digits[1..], 8),
+        _ => (digits.as_str(), 10),
+    };
+    u32::from_str_radix(digits, base).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::parse;
+
+    /// What `read` makes of each item of a list.
+    fn each<T>(list: &str, read: impl Fn(&Scalars, &Node) -> T) -> Vec<T> {
+        let Value::List(items) = parse(list, Format::Yaml, 0).expect("YAML").value else {
+            panic!("a list")
+        };
+        let source = Scalars::new(list);
+        items.iter().map(|item| read(&source, item)).collect()
+    }
+
+    #[test]
+    fn text_is_what_was_written() {
+        let texts = each("[é, 007, True, '1', ~, 1.5, [], +5]", |source, item| {
+            source.text(item)
+        });
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(
+            texts,
+            [
+                some("é"),
+                some("007"),
+                some("True"),
+                some("1"),
+                some(""),
+                None,
+                None,
+                some("+5")
+            ]
+        );
+    }
+
+    #[test]
+    fn truth_has_many_words_unless_in_quotes() {
+        let truths = each(
+            "[true, yes, On, n, off, ~, 'yes', 1, maybe]",
+            |source, item| source.truth(item),
+        );
+        let (yes, no) = (Some(true), Some(false));
+        assert_eq!(truths, [yes, yes, yes, no, no, no, None, None, None]);
+    }
+
+    #[test]
+    fn counts_have_many_forms_unless_in_quotes() {
+        let counts = each(
+            "[10, 1_000, 0x1f, 0b11, 010, +7, ~, '10', -1, 4294967296, 1.0, ten, 0, 0o17]",
+            |source, item| source.count(item),
+        );
+        let expected = [
+            Some(10),
+            Some(1_000),
+            Some(31),
+            Some(3),
+            Some(8),
+            Some(7),
+            Some(0),
+            None,
+            None,
+            None,
+            None,
+            None,
+            Some(0),
+            Some(15),
+        ];
+        assert_eq!(counts, expected);
+    }
 }

@@ -288,27 +288,12 @@ fn current_limit<'p>(leaf: &'p Leaf, tight: Option<(usize, &Decision)>) -> Curre
         (None, Some((_, decision))) => decision.limit,
         (None, None) => 0,
     };
-    let unit = rate.and_then(|rate| limit.unit.or_else(|| unit_of(rate.period()?)));
+    let unit = rate.and_then(|rate| limit.unit.or_else(|| Unit::of(rate.period()?)));
     CurrentLimit {
         requests_per_unit: small(requests),
         unit,
         name: limit.name.as_deref(),
     }
-}
-
-/// The unit that lasts so long.
-pub(crate) fn unit_of(period: Duration) -> Option<Unit> {
-    const ALL: [Unit; 7] = [
-        Unit::Second,
-        Unit::Minute,
-        Unit::Hour,
-        Unit::Day,
-        Unit::Week,
-        Unit::Month,
-        Unit::Year,
-    ];
-    ALL.into_iter()
-        .find(|unit| Duration::from_secs(unit.seconds()) == period)
 }
 
 fn small(number: u64) -> u32 {

@@ -7,7 +7,7 @@ use tollgate::{Decision, Outcome};
 
 use super::check::Check;
 use super::kind::LimitKind;
-use crate::policy::OnStoreFailure;
+use super::unavailable::{CheckResult, Unavailable, decisions};
 
 /// The answer to all checks of a request, as a backend gives it. Applications ask an [engine](crate::Engine), whose
 /// [verdict](crate::Verdict) shows plainly what holds the slots of a request.
@@ -17,7 +17,7 @@ use crate::policy::OnStoreFailure;
 /// use tollgate_engine::backend::Answer;
 ///
 /// let open = Answer::new(None, Decision::UNLIMITED);
-/// assert!(open.allowed && open.fallback.is_none());
+/// assert!(open.allowed && open.unavailable.is_none());
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
@@ -31,9 +31,9 @@ pub struct Answer {
     pub decision: Decision,
     /// Slots of concurrency limits.
     pub pass: Pass,
-    /// If a store couldn't be asked: what decided instead. A refusal of a limit that is
-    /// [closed](OnStoreFailure::Closed) then says nothing about that limit.
-    pub fallback: Option<OnStoreFailure>,
+    /// If a store couldn't be asked: why, and what decided instead. A denial by a limit that is
+    /// [closed](Unavailable::is_closed) then says nothing about that limit.
+    pub unavailable: Option<Unavailable>,
     /// Where it is from: what that says about a store.
     pub source: Source,
 }
@@ -83,6 +83,27 @@ impl Answer {
         }
     }
 
+    /// The same of checks that the store couldn't be asked about, some of them.
+    pub fn over_results(checks: &[Check<'_>], each: &[CheckResult]) -> Self {
+        let mut answer = Self::over(checks, &decisions(each));
+        let decider = answer.decider.and_then(|decider| each.get(decider));
+        answer.unavailable = decider.and_then(|decider| decider.err());
+        answer
+    }
+
+    /// A denial because the store couldn't be asked about this check, whose limit is closed then.
+    pub fn unavailable(check: usize, unavailable: Unavailable) -> Self {
+        Self {
+            unavailable: Some(unavailable),
+            ..Self::new(Some(check), unavailable.decision())
+        }
+    }
+
+    /// Whether it is denied because the store couldn't be asked.
+    pub fn is_unavailable(&self) -> bool {
+        !self.allowed && self.unavailable.is_some_and(|store| store.is_closed())
+    }
+
     /// What the check that decided said: the tightest if all passed, or of those that refused the one
     /// that takes longest.
     pub fn new(decider: Option<usize>, decision: Decision) -> Self {
@@ -91,8 +112,16 @@ impl Answer {
             decider,
             decision,
             pass: Pass::default(),
-            fallback: None,
+            unavailable: None,
             source: Source::Asked,
+        }
+    }
+
+    /// The same that was known here, without asking the backend.
+    pub fn known(decider: Option<usize>, decision: Decision) -> Self {
+        Self {
+            source: Source::Known,
+            ..Self::new(decider, decision)
         }
     }
 }

@@ -276,13 +276,23 @@ impl Limit {
         self.details.slot.as_deref()
     }
 
-    /// The same limit cut down to a part of it: `part.0` of `part.1`, at least one and never more than
-    /// it is.
-    pub(crate) fn cut(&self, part: (u64, u64)) -> Result<Self, LimitError> {
+    /// The same limit cut down to `parts` of `all`: at least one, and never more than it is.
+    ///
+    /// # Errors
+    /// If the algorithm doesn't take the rate.
+    ///
+    /// ```
+    /// use tollgate_engine::backend::{LimitKind, SoleLimit};
+    ///
+    /// let jobs = SoleLimit::new("jobs", LimitKind::Concurrency(8))?;
+    /// assert_eq!(jobs.limit().cut(2, 5)?.kind(), &LimitKind::Concurrency(4));
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn cut(&self, parts: u64, all: u64) -> Result<Self, LimitError> {
         let cut = |count: u64| {
-            let (of, all) = (u128::from(part.0), u128::from(part.1.max(1)));
+            let (parts, all) = (u128::from(parts), u128::from(all.max(1)));
             let count = u128::from(count);
-            let cut = (count * of).div_ceil(all).clamp(count.min(1), count);
+            let cut = (count * parts).div_ceil(all).clamp(count.min(1), count);
             u64::try_from(cut).unwrap_or(u64::MAX)
         };
         let kind = match self.kind() {

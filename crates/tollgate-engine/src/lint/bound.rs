@@ -5,14 +5,20 @@ use std::time::Duration;
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Rate, Timestamp, core::Align};
 
+use crate::policy::is_bucket;
+
 /// A rate and how it is counted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counted {
-    pub(super) rate: Rate,
-    pub(super) algorithm: Algorithm,
+    rate: Rate,
+    algorithm: Algorithm,
 }
 
 impl Counted {
+    pub(super) const fn new(rate: Rate, algorithm: Algorithm) -> Self {
+        Self { rate, algorithm }
+    }
+
     /// Whether this never refuses what `other` has let pass.
     pub(super) fn never_refuses_after(&self, other: &Self) -> bool {
         let (Some(own), Some(others)) = (self.rate.period(), other.rate.period()) else {
@@ -70,10 +76,7 @@ impl Counted {
     }
 
     fn is_bucket(&self) -> bool {
-        matches!(
-            self.algorithm,
-            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket
-        )
+        is_bucket(self.algorithm)
     }
 }
 

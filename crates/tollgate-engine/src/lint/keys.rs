@@ -1,8 +1,14 @@
-//! What a key lets people do: choose it, share it, or multiply it.
+//! One rule by itself: its key, what it does when there is too much, and the memory that it takes.
 
-use super::{ADDRESS_ALONE, Found, KEY_ANYONE_CAN_SET, ROUTE_TIMES_KEY};
+use tollgate::{Algorithm, Rate};
+
+use super::{
+    ADAPTIVE_BY_KEY, ADAPTIVE_UNTOLD, ADDRESS_ALONE, Found, KEY_ANYONE_CAN_SET, LOG_MEMORY,
+    ROUTE_TIMES_KEY, SHED_ANYONE_CAN_SET,
+};
+use crate::document::Span;
 use crate::native::RulePlaces;
-use crate::policy::{KeyPart, Pattern, Rule};
+use crate::policy::{KeyPart, Pattern, Policy, Rule};
 
 /// Headers that prove who sends them, so that making one up gains nothing.
 const PROOF: [&str; 5] = [
@@ -128,5 +134,119 @@ pub(super) fn texts<'a>(pattern: &'a Pattern, found: &mut Vec<&'a str>) {
         }
         // A condition that says what isn't wanted names none of the texts that are.
         _ => {}
+    }
+}
+
+/// Facts that only Envoy's rate-limit actions make of a request.
+const ENVOY: [&str; 7] = [
+    "destination_cluster",
+    "generic_key",
+    "header_match",
+    "masked_remote_address",
+    "query_match",
+    "remote_address",
+    "source_cluster",
+];
+
+pub(super) fn overload(found: &mut Found, policy: &Policy, rule: &Rule, place: &RulePlaces) {
+    if rule.adaptive.is_some() {
+        untold(found, policy, rule, place);
+        by_key(found, rule, place);
+    }
+    if let Some(shed) = &rule.shed
+        && let Some(header) = header(&shed.by)
+    {
+        let message =
+            format!("anyone can set the header {header:?}: whoever says critical is shed last");
+        let help = "shed by a fact that was checked, or have the proxy in front of you set it, and leave it out of \
+                    what clients send";
+        found.warn(SHED_ANYONE_CAN_SET, place.shed, message, help);
+    }
+}
+
+/// Over Envoy's protocol nobody says when a request ended.
+fn untold(found: &mut Found, policy: &Policy, rule: &Rule, place: &RulePlaces) {
+    let keys = rule.key_facts();
+    let conditions = rule.matches.conditions.iter();
+    let mut facts = keys.chain(conditions.map(|(fact, _)| fact.as_str()));
+    let why = match facts.find(|fact| ENVOY.contains(fact)) {
+        Some(fact) => format!("{fact} is a fact of Envoy's"),
+        None if !policy.domains.is_empty() => "this policy has descriptors of Envoy's".to_owned(),
+        None => return,
+    };
+    let message = format!(
+        "{why}, and over its protocol nobody tells how long requests take: the limit never adapts to them"
+    );
+    let help = "say how many at once, as in concurrency: 20, or let the service ask that runs the requests: by the \
+                middleware, or by /v1/hold";
+    found.warn(ADAPTIVE_UNTOLD, place.concurrency, message, help);
+}
+
+/// There is one law a rule, and one limit.
+fn by_key(found: &mut Found, rule: &Rule, place: &RulePlaces) {
+    let splits = !rule.limits.rates.is_empty() || rule.limits.quota.is_some();
+    if rule.key.is_empty() || splits || rule.enforced_percent < 100 {
+        return;
+    }
+    let message =
+        "a limit that adapts is one for all keys of its rule: the key splits nothing here"
+            .to_owned();
+    let help = "leave it out, or write a rule for each part that has a backend of its own";
+    found.warn(ADAPTIVE_BY_KEY, place.key, message, help);
+}
+
+/// What a hit in a log takes in memory: when it was, and how much of it.
+const HIT: u64 = 16;
+/// And in a store, about.
+const HIT_IN_STORE: u64 = 70;
+/// The fewest bytes a key, in memory, that are worth a warning.
+const MUCH: u64 = 16 << 10;
+
+/// A sliding log remembers each hit of its window.
+pub(super) fn memory(found: &mut Found, rate: &Rate, algorithm: Algorithm, span: Span) {
+    let hits = rate.burst_size();
+    let bytes = hits.saturating_mul(HIT);
+    if algorithm != Algorithm::SlidingLog || bytes < MUCH {
+        return;
+    }
+    let message = format!(
+        "a log of {hits} hits takes about {} a key in memory, and {} in a store",
+        size(bytes),
+        size(hits.saturating_mul(HIT_IN_STORE))
+    );
+    let help =
+        "say algorithm: sliding-window or gcra, whose memory is constant, or a shorter period";
+    found.warn(LOG_MEMORY, span, message, help);
+}
+
+/// A number of bytes as people write it, to at least two digits.
+fn size(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
+    let unit = UNITS.iter().find(|(unit, _)| bytes >= *unit);
+    match unit {
+        Some((unit, name)) if bytes / unit < 10 => {
+            format!("{}.{} {name}", bytes / unit, bytes % unit * 10 / unit)
+        }
+        Some((unit, name)) => format!("{} {name}", bytes / unit),
+        None => format!("{bytes} bytes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_short() {
+        let sizes = [999, 1_600, 16_000, 160_000, 70_000_000, u64::MAX].map(size);
+        let expected = [
+            "999 bytes",
+            "1.6 kB",
+            "16 kB",
+            "160 kB",
+            "70 MB",
+            "18446744073 GB",
+        ];
+        assert_eq!(sizes, expected);
     }
 }

@@ -3,17 +3,18 @@
 use std::collections::{HashMap, HashSet};
 
 use super::bound::{Counted, quota_never_refuses};
-use super::cover::{Fuel, covers, has_key_of};
-use super::index::Index;
+use super::cover::{Fuel, Index, covers, has_key_of};
 use super::{Found, NEVER_DECIDES, NEVER_REACHED, SAME_KEY_AND_MATCH, in_use};
 use crate::native::{LimitPlaces, Places, RulePlaces};
 use crate::policy::{KeyPart, Limits, Match, Mode, Pattern, Policy, Rule};
 use tollgate::Algorithm;
 
 pub(super) fn lint(found: &mut Found, policy: &Policy, places: &Places) {
-    let fuel = Fuel::new();
-    let index = Index::new(&policy.rules);
-    let unreachable = unreachable(found, policy, places, (&index, &fuel));
+    let search = Search {
+        index: Index::new(&policy.rules),
+        fuel: Fuel::new(),
+    };
+    let unreachable = unreachable(found, policy, places, &search);
     let pointless = Pointless {
         twice: twice(found, policy, places),
         unreachable,
@@ -26,7 +27,21 @@ pub(super) fn lint(found: &mut Found, policy: &Policy, places: &Places) {
             within(found, &tier.limits, tier.algorithm, &place.limits);
         }
     }
-    across(found, policy, places, &pointless, (&index, &fuel));
+    across(found, policy, places, &pointless, &search);
+}
+
+/// Which rules a condition covers, as far as there is time to look.
+struct Search<'a> {
+    index: Index<'a>,
+    fuel: Fuel,
+}
+
+impl Search<'_> {
+    /// The rules that may be covered; none once there was enough of looking.
+    fn candidates(&self, outer: &Match) -> Option<Vec<usize>> {
+        let candidates = self.index.covered_by(outer);
+        self.fuel.burn(candidates.len() + 1).then_some(candidates)
+    }
 }
 
 /// Rules that a warning was given for already, by index.
@@ -40,15 +55,15 @@ fn unreachable(
     found: &mut Found,
     policy: &Policy,
     places: &Places,
-    (index, fuel): (&Index<'_>, &Fuel),
+    search: &Search<'_>,
 ) -> HashSet<usize> {
+    let fuel = &search.fuel;
     let inside = |list: &[Match]| {
         let mut covered = HashSet::new();
         for outer in list {
-            let rules = index.covered_by(outer);
-            if !fuel.burn(rules.len() + 1) {
+            let Some(rules) = search.candidates(outer) else {
                 break;
-            }
+            };
             let rules = rules.into_iter();
             covered.extend(rules.filter(|rule| covers(outer, &policy.rules[*rule].matches, fuel)));
         }
@@ -177,10 +192,7 @@ pub(super) fn within(
     algorithm: Algorithm,
     places: &LimitPlaces,
 ) {
-    let counted = |index: usize| Counted {
-        rate: limits.rates[index],
-        algorithm,
-    };
+    let counted = |index: usize| Counted::new(limits.rates[index], algorithm);
     let count = limits.rates.len().min(places.rates.len());
     for index in 0..count {
         let first = (0..count).find(|other| {
@@ -217,7 +229,7 @@ fn across(
     policy: &Policy,
     places: &Places,
     pointless: &Pointless,
-    (index, fuel): (&Index<'_>, &Fuel),
+    search: &Search<'_>,
 ) {
     let gives_way: HashSet<&str> = policy
         .rules
@@ -236,10 +248,9 @@ fn across(
     let mut told: HashSet<(usize, usize)> = HashSet::new();
     for outer in wide {
         let other = &policy.rules[outer];
-        let candidates = index.covered_by(&other.matches);
-        if !fuel.burn(candidates.len() + 1) {
+        let Some(candidates) = search.candidates(&other.matches) else {
             return;
-        }
+        };
         for inner in candidates {
             let (rule, place) = (&policy.rules[inner], &places.rules[inner]);
             let pair = (outer.min(inner), outer.max(inner));
@@ -254,11 +265,13 @@ fn across(
             if skip
                 || rule.cost != other.cost
                 || !counts_within(rule, other)
-                || !covers(&other.matches, &rule.matches, fuel)
+                || !covers(&other.matches, &rule.matches, &search.fuel)
             {
                 continue;
             }
-            never_decides(found, (rule, place, inner), other, &mut told);
+            never_decides(found, rule, place, other, |number| {
+                told.insert((inner, number))
+            });
         }
     }
 }
@@ -274,25 +287,19 @@ fn counts_within(rule: &Rule, other: &Rule) -> bool {
 /// Warns of each rate of a rule that another rule's rates make pointless, once each.
 fn never_decides(
     found: &mut Found,
-    (rule, place, index): (&Rule, &RulePlaces, usize),
+    rule: &Rule,
+    place: &RulePlaces,
     other: &Rule,
-    told: &mut HashSet<(usize, usize)>,
+    mut is_new: impl FnMut(usize) -> bool,
 ) {
     let rates = rule.limits.rates.iter().zip(&place.limits.rates);
     for (number, (rate, span)) in rates.enumerate() {
-        let own = Counted {
-            rate: *rate,
-            algorithm: rule.algorithm,
-        };
-        let first = other.limits.rates.iter().find(|first| {
-            let first = Counted {
-                rate: **first,
-                algorithm: other.algorithm,
-            };
-            own.never_refuses_after(&first)
-        });
+        let own = Counted::new(*rate, rule.algorithm);
+        let mut others = other.limits.rates.iter();
+        let first =
+            others.find(|first| own.never_refuses_after(&Counted::new(**first, other.algorithm)));
         if let Some(first) = first
-            && told.insert((index, number))
+            && is_new(number)
         {
             let message = format!(
                 "{rate} never decides: {:?} with {first} always refuses first",

@@ -64,38 +64,3 @@ pub const INCLUDE: Code = Code("bad-include");
 pub const UNKNOWN_FACT: Code = Code("unknown-fact");
 /// More errors than are shown.
 pub const TOO_MANY_ERRORS: Code = Code("too-many-errors");
-
-/// All of them, for lists and for tests of the documentation.
-pub const ALL: [Code; 31] = [
-    UNKNOWN_FIELD,
-    UNKNOWN_VALUE,
-    WRONG_TYPE,
-    MISSING_FIELD,
-    EMPTY,
-    CONFLICT,
-    OUT_OF_RANGE,
-    BAD_NAME,
-    DUPLICATE_NAME,
-    BAD_RATE,
-    BAD_QUOTA,
-    UNREPRESENTABLE,
-    BAD_REGEX,
-    BAD_CIDR,
-    REGEX_AS_TEXT,
-    NETWORK_AS_TEXT,
-    BAD_GLOB,
-    BAD_KEY,
-    NO_LIMIT,
-    NOTHING_PASSES,
-    COST_ZERO,
-    UNKNOWN_TIER,
-    UNKNOWN_RULE,
-    REPLACES_CYCLE,
-    BAD_SHARED,
-    MATCHES_ALL,
-    UNREADABLE,
-    NO_DESCRIPTORS,
-    INCLUDE,
-    UNKNOWN_FACT,
-    TOO_MANY_ERRORS,
-];

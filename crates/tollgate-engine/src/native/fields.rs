@@ -1,4 +1,9 @@
-//! Every field of the native form, once: the decoder knows no others, and the schema is made of these.
+//! Every field and every word of the native form, once: the decoder knows no others, and the schema is made of these.
+
+use tollgate::{Algorithm, OnMissingKey, Timestamp, core::Align};
+use tollgate_adaptive::NamedLaw;
+
+use crate::policy::{Counting, Mode, OnStoreFailure, Unsettled};
 
 /// A field that a map may have.
 #[derive(Debug)]
@@ -379,6 +384,71 @@ pub(crate) const FAILURE_KINDS: &[Field] = &[
         "What slots do: local unless said otherwise.",
     ),
 ];
+
+/// All ways of counting, by name.
+pub(crate) const ALGORITHMS: &[(&str, Algorithm)] = &[
+    ("gcra", Algorithm::Gcra),
+    ("token-bucket", Algorithm::TokenBucket),
+    ("leaky", Algorithm::LeakyBucket),
+    (
+        "fixed-window",
+        Algorithm::FixedWindow(Align::Boundary(Timestamp::ZERO)),
+    ),
+    ("sliding-window", Algorithm::SlidingCounter),
+    ("sliding-log", Algorithm::SlidingLog),
+];
+
+/// All modes, by name.
+pub(crate) const MODES: &[(&str, Mode)] = &[
+    ("enforce", Mode::Enforce),
+    ("shadow", Mode::Shadow),
+    ("off", Mode::Off),
+];
+
+/// All that can be done without the store, by name; `inherit` is as if nothing were said.
+pub(crate) const FAILURES: &[(&str, Option<OnStoreFailure>)] = &[
+    ("open", Some(OnStoreFailure::Open)),
+    ("closed", Some(OnStoreFailure::Closed)),
+    ("local", Some(OnStoreFailure::Local)),
+    ("circuit-break", Some(OnStoreFailure::CircuitBreak)),
+    ("inherit", None),
+];
+
+/// What can happen to a request without its key, by name.
+pub(crate) const MISSING_KEYS: &[(&str, OnMissingKey)] = &[
+    ("pass", OnMissingKey::Pass),
+    ("deny", OnMissingKey::Deny),
+    ("one_counter", OnMissingKey::OneCounter),
+];
+
+/// How several nodes can count together, by name.
+pub(crate) const COUNTINGS: &[(&str, Counting)] = &[
+    (Counting::Exact.name(), Counting::Exact),
+    (Counting::Leased.name(), Counting::Leased),
+    (Counting::Local.name(), Counting::Local),
+];
+
+/// All laws that find a limit, by name.
+pub(crate) fn laws() -> [(&'static str, NamedLaw); NamedLaw::ALL.len()] {
+    NamedLaw::ALL.map(|law| (law.name(), law))
+}
+
+/// What becomes of an estimate that nobody settles, by name.
+pub(crate) const UNSETTLED: &[(&str, Unsettled)] = &[
+    (Unsettled::Charge.name(), Unsettled::Charge),
+    (Unsettled::Refund.name(), Unsettled::Refund),
+];
+
+/// What keeps a limit from being leased.
+pub(crate) const NOT_LEASED: &str = "only rates by gcra, token-bucket or leaky can be leased";
+/// What is said of a limit that never asks a store.
+pub(crate) const ASKS_NO_STORE: &str =
+    "on_store_failure does nothing where counting is local: no store is asked";
+
+/// The words of a table.
+pub(crate) fn names<T>(table: &[(&'static str, T)]) -> Vec<&'static str> {
+    table.iter().map(|(name, _)| *name).collect()
+}
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,7 @@
 //! Conditions on facts.
 
-use super::cidr::Cidr;
+use std::net::IpAddr;
+
 use super::codes;
 use super::fields::PATTERN;
 use super::reader::{Part, Reader, shorten};
@@ -101,8 +102,7 @@ impl Reader<'_> {
             );
             let shown = shorten(&text);
             let help = format!("write {fact}: {{regex: '{shown}'}}, or a glob such as /v1/**");
-            self.error_with(codes::REGEX_AS_TEXT, message, node.span, help);
-            return None;
+            return self.reject(codes::REGEX_AS_TEXT, message, node.span, help);
         }
         if text.contains('*') {
             return self.glob(text, node);
@@ -112,8 +112,7 @@ impl Reader<'_> {
                 "{fact:?} is one address and never {text:?}: only \"ip\" takes a network as plain text"
             );
             let help = format!("write {fact}: {{cidr: {text}}}, or ip: {text}");
-            self.error_with(codes::NETWORK_AS_TEXT, message, node.span, help);
-            return None;
+            return self.reject(codes::NETWORK_AS_TEXT, message, node.span, help);
         }
         if fact == ADDRESS {
             return self.cidr(&text, node);
@@ -137,8 +136,7 @@ impl Reader<'_> {
             let message = format!("{kind:?} and {second:?} in one condition");
             let help =
                 "write one each, as a list if one of them is enough: [{prefix: /a}, {glob: /b/*}]";
-            self.error_with(codes::CONFLICT, message, place.span, help);
-            return None;
+            return self.reject(codes::CONFLICT, message, place.span, help);
         }
         match kind {
             "present" => Some(if self.flag(value)? {
@@ -189,16 +187,14 @@ impl Reader<'_> {
             "a condition of {} bytes; at most {LONGEST_CONDITION}",
             text.len()
         );
-        self.error(codes::OUT_OF_RANGE, message, node.span);
-        None
+        self.reject_bare(codes::OUT_OF_RANGE, message, node.span)
     }
 
     fn prefix(&mut self, text: String, node: &Node) -> Option<Pattern> {
         if text.is_empty() {
             let message = "an empty prefix: everything begins with it";
             let help = "write {present: true} if any value will do";
-            self.error_with(codes::MATCHES_ALL, message, node.span, help);
-            return None;
+            return self.reject(codes::MATCHES_ALL, message, node.span, help);
         }
         self.sized(text, node).map(Pattern::Prefix)
     }
@@ -210,21 +206,18 @@ impl Reader<'_> {
                 .sources
                 .within(node.span, &text, text[..at].chars().count(), 3);
             let message = "\"***\" in a glob: * is anything but /, ** anything";
-            self.error_with(codes::BAD_GLOB, message, span, "write ** or *");
-            return None;
+            return self.reject(codes::BAD_GLOB, message, span, "write ** or *");
         }
         if text.matches('*').count() > MOST_STARS {
             let message = format!("a glob of more than {MOST_STARS} stars");
             let help = "write a shorter one, or a {prefix: …}";
-            self.error_with(codes::BAD_GLOB, message, node.span, help);
-            return None;
+            return self.reject(codes::BAD_GLOB, message, node.span, help);
         }
         if Glob::new(&text).is_none() {
             let message =
                 format!("a glob of more than {MOST_PARTS} characters after its first * or ?");
             let help = "write a shorter one, or a {prefix: …}";
-            self.error_with(codes::BAD_GLOB, message, node.span, help);
-            return None;
+            return self.reject(codes::BAD_GLOB, message, node.span, help);
         }
         Some(Pattern::Glob(text))
     }
@@ -236,8 +229,7 @@ impl Reader<'_> {
                 let span = self
                     .sources
                     .within(node.span, text, error.from, error.length);
-                self.error_with(codes::BAD_CIDR, error.message, span, error.help);
-                None
+                self.reject(codes::BAD_CIDR, error.message, span, error.help)
             }
         }
     }
@@ -246,8 +238,7 @@ impl Reader<'_> {
         let text = self.sized(text, node)?;
         if self.regexes.count() >= MOST_REGEXES && !self.regexes.knows(&text) {
             let message = format!("more than {MOST_REGEXES} regular expressions");
-            self.error_with(codes::BAD_REGEX, message, node.span, FASTER);
-            return None;
+            return self.reject(codes::BAD_REGEX, message, node.span, FASTER);
         }
         let problem = match self.regexes.add(&text) {
             Ok(_) => return Some(Pattern::Regex(text)),
@@ -257,8 +248,7 @@ impl Reader<'_> {
                     RegexError::TooMuch(_) => FASTER,
                     _ => "write a shorter one: repetitions such as {1000} are what makes it large",
                 };
-                self.error_with(codes::BAD_REGEX, error.to_string(), node.span, help);
-                return None;
+                return self.reject(codes::BAD_REGEX, error.to_string(), node.span, help);
             }
         };
         let (why, marks) = regex_problem(&problem);
@@ -268,8 +258,7 @@ impl Reader<'_> {
         };
         let message = format!("no regular expression: {why}");
         let help = "to mean a sign as it stands, put \\ before it; in YAML, use single quotes";
-        self.error_with(codes::BAD_REGEX, message, span, help);
-        None
+        self.reject(codes::BAD_REGEX, message, span, help)
     }
 }
 
@@ -312,6 +301,92 @@ fn regex_problem(text: &str) -> (String, Option<(usize, usize)>) {
     (why, marks)
 }
 
+/// A network, such as `10.0.0.0/8`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cidr {
+    bits: u8,
+    network: IpAddr,
+}
+
+/// Why a text is no network, and what part of it, in characters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CidrError {
+    pub(crate) message: String,
+    pub(crate) help: String,
+    pub(crate) from: usize,
+    pub(crate) length: usize,
+}
+
+impl Cidr {
+    /// Reads `10.0.0.0/8`, or an address, which is the network of itself.
+    pub(crate) fn parse(text: &str) -> Result<Self, CidrError> {
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits)),
+            None => (text, None),
+        };
+        let example =
+            "write an address such as 192.0.2.7, or a network such as 10.0.0.0/8 or 2001:db8::/32";
+        let Ok(network) = address.parse::<IpAddr>() else {
+            return Err(CidrError {
+                message: format!("{:?} is no IP address", shorten(address)),
+                help: example.to_owned(),
+                from: 0,
+                length: address.chars().count(),
+            });
+        };
+        let most = width(network);
+        let bits = match bits {
+            None => most,
+            Some(bits) => {
+                let number = bits.parse::<u8>().ok().filter(|number| *number <= most);
+                number.ok_or_else(|| CidrError {
+                    message: format!("expected 0 to {most} bits after \"/\""),
+                    help: example.to_owned(),
+                    from: address.chars().count() + 1,
+                    length: bits.chars().count(),
+                })?
+            }
+        };
+        let masked = mask(network, bits);
+        if masked != network {
+            return Err(CidrError {
+                message: format!("{network} has bits beyond the first {bits}"),
+                help: format!("did you mean {masked}/{bits}, or the one address {network}?"),
+                from: 0,
+                length: text.chars().count(),
+            });
+        }
+        Ok(Self { bits, network })
+    }
+}
+
+impl std::fmt::Display for Cidr {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.network, self.bits)
+    }
+}
+
+fn width(address: IpAddr) -> u8 {
+    match address {
+        IpAddr::V4(_) => 32,
+        IpAddr::V6(_) => 128,
+    }
+}
+
+/// The address with only its leading bits.
+fn mask(address: IpAddr, bits: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(v4) => {
+            let kept = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
+            IpAddr::V4((u32::from(v4) & kept).into())
+        }
+        IpAddr::V6(v6) => {
+            let kept = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
+            IpAddr::V6((u128::from(v6) & kept).into())
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -330,5 +405,23 @@ mod tests {
             assert_eq!(place, marks, "{error}");
         }
         assert_eq!(regex_problem("?"), ("it can't be read".to_owned(), None));
+    }
+
+    #[test]
+    fn networks_are_read() {
+        let net = |text: &str| Cidr::parse(text).unwrap();
+        assert_eq!(net("192.0.2.7").to_string(), "192.0.2.7/32");
+        assert_eq!(net("2001:db8:0::/32").to_string(), "2001:db8::/32");
+    }
+
+    #[test]
+    fn what_is_none_says_why() {
+        let wrong = |text: &str| Cidr::parse(text).unwrap_err();
+        assert_eq!(wrong("10.0.0/8").message, "\"10.0.0\" is no IP address");
+        assert_eq!((wrong("10.0.0.0/33").from, wrong("::/129").from), (9, 3));
+        assert_eq!(
+            wrong("10.0.0.1/8").help,
+            "did you mean 10.0.0.0/8, or the one address 10.0.0.1?"
+        );
     }
 }

@@ -4,17 +4,74 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::codes;
-use super::fields::Field;
-use super::problems::Problems;
-use super::words::names;
+use super::fields::{Field, names};
 use super::{Mention, Written};
-use crate::diagnostic::{Code, Diagnostic};
+use crate::diagnostic::{Code, Diagnostic, Severity};
 use crate::document::{Node, Span, Value, duplicate};
 use crate::escape::is_hidden;
 use crate::facts::fact_name;
 use crate::matcher::regex::Regexes;
 use crate::sources::Sources;
 use crate::suggest;
+
+/// Most errors that are kept.
+const MOST_PROBLEMS: usize = 1_000;
+
+/// The errors of a policy as they are found, no more of them than people read.
+#[derive(Debug, Default)]
+pub(crate) struct Problems {
+    found: Vec<Diagnostic>,
+    more: usize,
+    /// Whether a file is missing or no tree.
+    is_partial: bool,
+}
+
+impl Problems {
+    pub(crate) fn push(&mut self, problem: Diagnostic) {
+        debug_assert_eq!(problem.severity, Severity::Error);
+        if self.found.len() < MOST_PROBLEMS {
+            self.found.push(problem);
+        } else {
+            self.more += 1;
+        }
+    }
+
+    /// Whether further errors are only counted, so that their texts need not be made.
+    pub(crate) fn is_full(&self) -> bool {
+        self.found.len() >= MOST_PROBLEMS
+    }
+
+    /// Notes that a file is missing or no tree: what refers to its names is not judged.
+    pub(crate) fn some_unread(&mut self) {
+        self.is_partial = true;
+    }
+
+    pub(crate) fn all_was_read(&self) -> bool {
+        !self.is_partial
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.found.len() + self.more
+    }
+
+    /// All of them in the order of the files; the last says how many more there are.
+    pub(crate) fn into_sorted(mut self) -> Vec<Diagnostic> {
+        self.found.sort_by_key(|problem| problem.span);
+        self.found.dedup();
+        if self.more > 0 {
+            let at = self.found.last().map_or_else(Span::default, |last| Span {
+                file: last.span.file,
+                ..Span::default()
+            });
+            let message = format!("{} more errors are not shown", self.more);
+            self.found.push(
+                Diagnostic::error(codes::TOO_MANY_ERRORS, message, at)
+                    .help("correct these first, then check again"),
+            );
+        }
+        self.found
+    }
+}
 
 /// Longest name of a rule, tier, tenant or fact, in characters.
 pub(crate) const LONGEST_NAME: usize = 200;
@@ -90,6 +147,50 @@ impl Reader<'_> {
             .push(Diagnostic::error(code, message, span).help(help));
     }
 
+    /// Notes an error in a value, of which nothing is left.
+    pub(super) fn reject<T>(
+        &mut self,
+        code: Code,
+        message: impl Into<String>,
+        span: Span,
+        help: impl Into<String>,
+    ) -> Option<T> {
+        self.error_with(code, message, span, help);
+        None
+    }
+
+    /// The same, where there is nothing to say of what to do.
+    pub(super) fn reject_bare<T>(
+        &mut self,
+        code: Code,
+        message: impl Into<String>,
+        span: Span,
+    ) -> Option<T> {
+        self.error(code, message, span);
+        None
+    }
+
+    /// The same of a value of another kind than expected.
+    pub(super) fn mismatch<T>(&mut self, node: &Node, expected: &str) -> Option<T> {
+        self.unexpected(node, expected);
+        None
+    }
+
+    /// A field that a map must have.
+    pub(super) fn required<'n>(
+        &mut self,
+        fields: &Fields<'n>,
+        name: &str,
+        message: &str,
+        help: impl Into<String>,
+    ) -> Option<&'n Node> {
+        let node = fields.get(name);
+        if node.is_none() {
+            self.error_with(codes::MISSING_FIELD, message, fields.span, help);
+        }
+        node
+    }
+
     /// Notes that a value is of another kind than expected.
     pub(super) fn unexpected(&mut self, node: &Node, expected: &str) {
         let message = format!("expected {expected}, found {}", node.value.kind());
@@ -132,8 +233,7 @@ impl Reader<'_> {
                 _ => None,
             };
             let help = help.unwrap_or_else(|| format!("its fields are {}", names.join(", ")));
-            self.error_with(codes::WRONG_TYPE, message, node.span, help);
-            return None;
+            return self.reject(codes::WRONG_TYPE, message, node.span, help);
         };
         let mut known = Vec::with_capacity(pairs.len());
         for (name, value) in pairs {
@@ -259,8 +359,7 @@ impl Reader<'_> {
             Value::Bool(is) => is.to_string(),
             Value::Float(number) => number.to_string(),
             _ => {
-                self.unexpected(node, expected);
-                return None;
+                return self.mismatch(node, expected);
             }
         };
         if self.sources.slice(node.span).map(str::trim_end) == Some(printed.as_str()) {
@@ -268,8 +367,7 @@ impl Reader<'_> {
         }
         let message = format!("expected {expected}, found {}", node.value.kind());
         let help = "put it in quotes if this text is meant";
-        self.error_with(codes::WRONG_TYPE, message, node.span, help);
-        None
+        self.reject(codes::WRONG_TYPE, message, node.span, help)
     }
 
     /// Text that can be a name: not empty, of one line, not too long.
@@ -288,8 +386,7 @@ impl Reader<'_> {
             return Some(name);
         };
         let message = format!("{what} {why}");
-        self.error(codes::BAD_NAME, message, node.span);
-        None
+        self.reject_bare(codes::BAD_NAME, message, node.span)
     }
 
     /// The name of a fact: one word.
@@ -325,8 +422,7 @@ impl Reader<'_> {
         } else {
             "use letters, digits, _ - . and :, as in user or header.x-plan"
         };
-        self.error_with(codes::BAD_NAME, message, span, help);
-        None
+        self.reject(codes::BAD_NAME, message, span, help)
     }
 
     /// One of the words of a table.
@@ -339,8 +435,7 @@ impl Reader<'_> {
         let words = names(table);
         let expected = format!("{what}: {}", suggest::any_of(&words));
         let Value::Text(text) = &node.value else {
-            self.unexpected(node, &expected);
-            return None;
+            return self.mismatch(node, &expected);
         };
         let found = table.iter().find(|(word, _)| word == text);
         if found.is_none() {
@@ -354,8 +449,7 @@ impl Reader<'_> {
     /// A whole number from 0 on.
     pub(super) fn number(&mut self, node: &Node, what: &str) -> Option<u64> {
         let Value::Integer(number) = node.value else {
-            self.unexpected(node, what);
-            return None;
+            return self.mismatch(node, what);
         };
         let fits = u64::try_from(number).ok();
         if fits.is_none() {
@@ -379,8 +473,7 @@ impl Reader<'_> {
                     },
                     _ => "write true or false",
                 };
-                self.error_with(codes::WRONG_TYPE, message, node.span, help);
-                None
+                self.reject(codes::WRONG_TYPE, message, node.span, help)
             }
         }
     }
@@ -414,5 +507,16 @@ pub(super) fn shorten(text: &str) -> String {
     match text.char_indices().nth(MOST) {
         Some((at, _)) => format!("{}…", &text[..at]),
         None => text.to_owned(),
+    }
+}
+
+/// A place for something that is missing from a whole map: its first character.
+pub(super) fn first_line(span: Span) -> Span {
+    if span.end.line == span.start.line {
+        return span;
+    }
+    Span {
+        end: span.start,
+        ..span
     }
 }

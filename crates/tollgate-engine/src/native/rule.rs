@@ -1,19 +1,38 @@
-//! One rule or tier: its limits, what a request costs, and what happens when they are reached.
+//! One rule or tier: its name, its key, its mode, where it is counted, and what happens when the store fails.
 
-use tollgate::{Algorithm, Rate};
+use std::time::Duration;
+
+use tollgate::Algorithm;
 
 use super::codes;
-use super::failure::WrittenFailures;
-use super::fields::{RULE, TIER};
-use super::idle::{RULE_KEPT, TIER_KEPT};
-use super::reader::{Fields, Reader};
-use super::words::{ALGORITHMS, ASKS_NO_STORE, COUNTINGS, MISSING_KEYS, NOT_LEASED, lends};
+use super::fields::{
+    ALGORITHMS, ASKS_NO_STORE, COUNTINGS, FAILURE_KINDS, FAILURES, KEY, MISSING_KEYS, MODES,
+    NOT_LEASED, ROLLOUT, RULE, TIER,
+};
+use super::limits::adapts;
+use super::reader::{Fields, LONGEST_NAME, Part, Reader, first_line, shorten};
+use super::text::key_part;
 use super::{LimitPlaces, RulePlaces, TierPlaces};
 use crate::document::{Node, Span, Value};
-use crate::policy::{Counting, KeyPart, Limits, Match, OnMissingKey, Rule, Tier};
+use crate::limits::warm_up::Gate;
+use crate::policy::{
+    Counting, FailureModes, KeyPart, Limits, Mode, OnMissingKey, OnStoreFailure, Rule, Tier,
+    is_bucket,
+};
 
-/// Most rates of one rule or tier.
-const MOST_RATES: usize = 16;
+/// Most facts of a key.
+pub(crate) const MOST_KEY_FACTS: usize = 16;
+/// Most keys of which the first is taken.
+pub(crate) const MOST_KEYS: usize = 8;
+
+/// What a cost is charged to.
+pub(crate) const CHARGED: [&str; 2] = ["rate", "quota"];
+/// What is counted in a store.
+pub(crate) const COUNTED: [&str; 3] = ["rate", "quota", "concurrency"];
+/// What a rule says of how its limits are kept, which does nothing without one.
+pub(crate) const RULE_KEPT: &[&str] = &["counting", "on_store_failure", "over", "slot"];
+/// And a tier.
+pub(crate) const TIER_KEPT: &[&str] = &["counting", "on_store_failure", "over"];
 
 /// A rule as far as its own lines tell.
 #[derive(Debug)]
@@ -32,18 +51,42 @@ pub(super) struct TierDraft {
     pub(super) places: TierPlaces,
 }
 
+/// What is written of failures of the store, by kind of limit; what isn't is for others to say.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct WrittenFailures {
+    rate: Option<OnStoreFailure>,
+    quota: Option<OnStoreFailure>,
+    concurrency: Option<OnStoreFailure>,
+    /// Whether it says more than `inherit`.
+    says: bool,
+}
+
+impl WrittenFailures {
+    /// What holds, by what is said here, for the whole policy, or nowhere.
+    pub(super) fn or(self, whole: Self) -> FailureModes {
+        let default = FailureModes::default();
+        let concurrency = self.concurrency.or(whole.concurrency);
+        FailureModes {
+            rate: self.rate.or(whole.rate).unwrap_or(default.rate),
+            quota: self.quota.or(whole.quota).unwrap_or(default.quota),
+            concurrency: concurrency.unwrap_or(default.concurrency),
+        }
+    }
+}
+
 impl Reader<'_> {
     pub(super) fn rule(&mut self, node: &Node) -> Option<Draft> {
         let fields = self.fields(node, "a rule", RULE)?;
         self.idle(&fields, RULE_KEPT);
-        let name = self.rule_name(fields.get("name"), node);
-        let matches = match fields.get("match") {
-            Some(node) => self.matches(node),
-            None => Match::default(),
+        let message = "expected a name for this rule";
+        let help = "add one such as name: per-user; verdicts and metrics show it";
+        let name = match fields.get("name") {
+            Some(node) => self.name(node, "the name of a rule"),
+            None => self.reject(codes::MISSING_FIELD, message, first_line(node.span), help),
         };
-        let mut keys = fields
-            .get("key")
-            .map_or_else(Vec::new, |node| self.keys(node));
+        let matches = fields.get("match").map(|node| self.matches(node));
+        let keys = fields.get("key").map(|node| self.keys(node));
+        let mut keys = keys.unwrap_or_default();
         let on_missing_key = self.on_missing_key(&fields, &keys);
         let algorithm = self.algorithm(&fields);
         let (limits, places) = self.limits(&fields, algorithm, "rule");
@@ -65,7 +108,7 @@ impl Reader<'_> {
         let fallback_keys = keys.split_off(keys.len().min(1));
         let rule = Rule {
             name: name?,
-            matches,
+            matches: matches.unwrap_or_default(),
             key: keys.pop().unwrap_or_default(),
             fallback_keys,
             on_missing_key,
@@ -92,15 +135,173 @@ impl Reader<'_> {
         })
     }
 
-    /// The name of a rule, which it must have.
-    fn rule_name(&mut self, name: Option<&Node>, rule: &Node) -> Option<String> {
-        if let Some(node) = name {
-            return self.name(node, "the name of a rule");
+    pub(super) fn tier(&mut self, node: &Node) -> Option<TierDraft> {
+        let fields = self.fields(node, "a tier", TIER)?;
+        self.idle(&fields, TIER_KEPT);
+        let algorithm = self.algorithm(&fields);
+        let (limits, places) = self.limits(&fields, algorithm, "tier");
+        let cost = self.own_cost(&fields, &limits, &places);
+        let over = self.over(&fields);
+        let failure = self.failures(&fields);
+        let tier = Tier {
+            algorithm,
+            cost,
+            over,
+            counting: self.counting(&fields, algorithm, failure),
+            span: node.span,
+            ..Tier::new(limits)
+        };
+        Some(TierDraft {
+            tier,
+            failure,
+            places: TierPlaces {
+                name: Span::default(),
+                on_store_failure: fields.place("on_store_failure"),
+                limits: places,
+            },
+        })
+    }
+
+    /// Notes each field that would have no effect, those among them that say where something is counted.
+    fn idle(&mut self, fields: &Fields<'_>, kept: &[&str]) {
+        let has = |name: &str| fields.get(name).is_some();
+        let any = |names: &[&str]| names.iter().any(|name| has(name));
+        let says = |name: &str, word: &str| {
+            let node = fields.get(name);
+            node.is_some_and(|node| matches!(&node.value, Value::Text(text) if text == word))
+        };
+        if has("cost") && !any(&CHARGED) && (has("concurrency") || has("unlimited")) {
+            let mut message = "a cost is charged to rates and quotas, but there is none".to_owned();
+            let mut help = "leave it out";
+            if has("concurrency") {
+                message += ": a request takes one slot, whatever it costs";
+                help = "add a rate or a quota, or leave it out";
+            }
+            self.error_with(codes::CONFLICT, message, fields.place("cost"), help);
         }
-        let message = "expected a name for this rule";
-        let help = "add one such as name: per-user; verdicts and metrics show it";
-        self.error_with(codes::MISSING_FIELD, message, first_line(rule.span), help);
-        None
+        // Of a lease it is told elsewhere that there is no rate.
+        let is_told = |name: &str| name == "counting" && says("counting", "leased");
+        for &name in kept.iter().filter(|name| has(name) && !is_told(name)) {
+            let message = if name != "over" && adapts(fields) && !any(&CHARGED) {
+                format!(
+                    "{name} does nothing for a limit that adapts: it is counted in each process by itself"
+                )
+            } else if has("unlimited") && !any(&COUNTED) {
+                format!("{name} does nothing where all is unlimited: nothing is counted")
+            } else if name == "slot" && says("counting", "local") {
+                "slot does nothing where counting is local: no store is asked".to_owned()
+            } else {
+                continue;
+            };
+            self.error_with(codes::CONFLICT, message, fields.place(name), "leave it out");
+        }
+    }
+
+    /// The key of a rule, and those to fall back to.
+    fn keys(&mut self, node: &Node) -> Vec<Vec<KeyPart>> {
+        let Value::Map(_) = &node.value else {
+            return vec![self.key(node)];
+        };
+        let Some(fields) = self.fields(node, "a key", KEY) else {
+            return Vec::new();
+        };
+        let message = "expected the keys of which the first is taken";
+        let help = "write {first: [user, ip]}, or a list of facts such as [user, method]";
+        let Some(first) = self.required(&fields, "first", message, help) else {
+            return Vec::new();
+        };
+        let Value::List(items) = &first.value else {
+            self.unexpected(first, "a list of keys, such as [user, ip]");
+            return Vec::new();
+        };
+        let mut keys: Vec<Vec<KeyPart>> = Vec::with_capacity(items.len());
+        for item in items {
+            let key = self.key(item);
+            if matches!(&item.value, Value::List(parts) if parts.is_empty()) {
+                let message =
+                    "a key without facts, where the first key is taken that a request has";
+                let help = "leave it out, and say on_missing_key: one_counter: all others count together then";
+                self.error_with(codes::EMPTY, message, item.span, help);
+            } else if let Some(before) = keys.iter().find(|before| is_known_with(before, &key)) {
+                let message =
+                    "this key is never taken: a request that has it has the one before, too";
+                let names: Vec<_> = before.iter().map(key_part).collect();
+                let help = if before.len() == key.len() {
+                    "leave out one of them".to_owned()
+                } else {
+                    format!("put it before [{}], or leave it out", names.join(", "))
+                };
+                self.error_with(codes::BAD_KEY, message, item.span, help);
+            } else if keys.len() == MOST_KEYS {
+                let message = format!("more than {MOST_KEYS} keys");
+                self.error(codes::BAD_KEY, message, item.span);
+                break;
+            } else if !key.is_empty() {
+                keys.push(key);
+            }
+        }
+        if items.is_empty() {
+            let message = "expected at least one key";
+            self.error(codes::EMPTY, message, first.span);
+        }
+        keys
+    }
+
+    /// Which facts make a key: one, or a list of them, each once.
+    fn key(&mut self, node: &Node) -> Vec<KeyPart> {
+        let expected = "a fact or a list of facts, such as [user] or [ip/64, method]";
+        let items = match &node.value {
+            // No facts at all are one counter for all, as if there were no key.
+            Value::List(items) => items.as_slice(),
+            _ => std::slice::from_ref(node),
+        };
+        let mut parts = Vec::with_capacity(items.len());
+        for item in items {
+            let Some(text) = self.text(item, expected) else {
+                continue;
+            };
+            let Some(part) = self.key_part(&text, item) else {
+                continue;
+            };
+            if parts.contains(&part) {
+                let message = format!("{:?} is in this key twice", shorten(&text));
+                self.error(codes::BAD_KEY, message, item.span);
+            } else if parts.len() == MOST_KEY_FACTS {
+                let message = format!("a key of more than {MOST_KEY_FACTS} facts");
+                self.error(codes::BAD_KEY, message, item.span);
+                break;
+            } else {
+                parts.push(part);
+            }
+        }
+        parts
+    }
+
+    fn key_part(&mut self, text: &str, node: &Node) -> Option<KeyPart> {
+        let Some((fact, bits)) = text.split_once('/') else {
+            return self.fact(node).map(KeyPart::Fact);
+        };
+        let number = bits.parse::<u8>().ok();
+        let number = number.filter(|number| (1..=128).contains(number));
+        // In one way only, as the schema has it.
+        let Some(number) = number.filter(|number| number.to_string() == bits) else {
+            let (from, length) = (fact.chars().count() + 1, bits.chars().count());
+            let span = self.sources.within(node.span, text, from, length);
+            let message = "expected 1 to 128 bits after \"/\"";
+            let help = "ip/64 counts all addresses of a network of 64 bits together";
+            return self.reject(codes::BAD_KEY, message, span, help);
+        };
+        if fact.chars().count() > LONGEST_NAME {
+            let message = "the name of a fact has more than 200 characters";
+            return self.reject_bare(codes::BAD_NAME, message, node.span);
+        }
+        if fact.is_empty() {
+            let message = "expected a fact before \"/\", as in ip/64";
+            return self.reject_bare(codes::BAD_KEY, message, node.span);
+        }
+        let fact = self.fact_named(fact.to_owned(), node.span)?;
+        self.mention(&fact, node.span, Part::Other);
+        Some(KeyPart::Network { fact, bits: number })
     }
 
     /// What happens to requests without the key, if that is said.
@@ -133,40 +334,119 @@ impl Reader<'_> {
         Some(fact)
     }
 
-    pub(super) fn tier(&mut self, node: &Node) -> Option<TierDraft> {
-        let fields = self.fields(node, "a tier", TIER)?;
-        self.idle(&fields, TIER_KEPT);
-        let algorithm = self.algorithm(&fields);
-        let (limits, places) = self.limits(&fields, algorithm, "tier");
-        let cost = self.own_cost(&fields, &limits, &places);
-        let over = self.over(&fields);
-        let failure = self.failures(&fields);
-        let tier = Tier {
-            algorithm,
-            cost,
-            over,
-            counting: self.counting(&fields, algorithm, failure),
-            span: node.span,
-            ..Tier::new(limits)
-        };
-        Some(TierDraft {
-            tier,
-            failure,
-            places: TierPlaces {
-                name: Span::default(),
-                on_store_failure: fields.place("on_store_failure"),
-                limits: places,
-            },
-        })
-    }
-
     /// One name or a list of them.
-    pub(super) fn names(&mut self, node: &Node, what: &str) -> Vec<(String, Span)> {
+    fn names(&mut self, node: &Node, what: &str) -> Vec<(String, Span)> {
         let items = self.one_or_more(node, what);
         let names = items
             .iter()
             .filter_map(|item| Some((self.name(item, what)?, item.span)));
         names.collect()
+    }
+
+    /// The mode of a whole policy, which has no parts.
+    pub(super) fn whole_mode(&mut self, node: &Node) -> Mode {
+        if let Value::Map(_) = &node.value {
+            let message = "expected a mode: enforce, shadow or off, found a map";
+            let help = "only a rule is enforced for a part of its keys: say it there";
+            self.error_with(codes::WRONG_TYPE, message, node.span, help);
+            return Mode::Enforce;
+        }
+        self.word(node, "mode", MODES).unwrap_or_default()
+    }
+
+    /// A rule's mode, and for how many of a hundred keys it is enforced.
+    fn rollout(&mut self, fields: &Fields<'_>, keys: &[Vec<KeyPart>]) -> (Mode, u8) {
+        const ALL: u8 = 100;
+        let Some(node) = fields.get("mode") else {
+            return (Mode::Enforce, ALL);
+        };
+        let Value::Map(_) = &node.value else {
+            return (self.word(node, "mode", MODES).unwrap_or_default(), ALL);
+        };
+        let Some(part) = self.fields(node, "a mode", ROLLOUT) else {
+            return (Mode::Enforce, ALL);
+        };
+        let message = "expected the part of the keys for which it is enforced";
+        let help = "write {enforce: 10%}, or one of enforce, shadow and off";
+        let percent = self.required(&part, "enforce", message, help);
+        let percent = percent.and_then(|node| self.percent(node));
+        if keys.iter().all(Vec::is_empty) {
+            let message = "it is to be enforced for a part of its keys, but it has no key";
+            let help = "give it a key such as [user], or say enforce or shadow for all requests";
+            self.error_with(codes::CONFLICT, message, node.span, help);
+        }
+        (Mode::Enforce, percent.unwrap_or(ALL))
+    }
+
+    /// For how long its rates grow after a start.
+    fn warm_up(&mut self, fields: &Fields<'_>, limits: &Limits) -> Option<Duration> {
+        let node = fields.get("warm_up")?;
+        let place = fields.place("warm_up");
+        let length = self.duration(node, "a length of time such as 30s")?;
+        if fields.get("rate").is_none() {
+            let message = "warm_up lets rates grow, but there is no rate";
+            let help = "add a rate, or leave it out: quotas and slots don't warm up";
+            return self.reject(codes::CONFLICT, message, place, help);
+        }
+        if let Some(rate) = limits.rates.iter().find(|rate| Gate::new(**rate).is_err()) {
+            let message =
+                format!("{rate} can't be warmed up: a part of it can't be counted exactly enough");
+            let help = "use another rate, or leave warm_up out";
+            return self.reject(codes::UNREPRESENTABLE, message, place, help);
+        }
+        Some(length)
+    }
+
+    /// What a rule or tier says of failures of the store.
+    fn failures(&mut self, fields: &Fields<'_>) -> WrittenFailures {
+        let Some(node) = fields.get("on_store_failure") else {
+            return WrittenFailures::default();
+        };
+        if let Value::Map(kinds) = &node.value {
+            for (name, _) in kinds {
+                let Value::Text(kind) = &name.value else {
+                    continue;
+                };
+                let is_kind = FAILURE_KINDS.iter().any(|field| field.name == kind);
+                if is_kind && fields.get(kind).is_none() {
+                    let message = format!("{kind} does nothing here: there is no {kind}");
+                    self.error_with(codes::CONFLICT, message, name.span, "leave it out");
+                }
+            }
+        }
+        self.each_failure(node)
+    }
+
+    /// One word for all, or a map of them.
+    pub(super) fn each_failure(&mut self, node: &Node) -> WrittenFailures {
+        if !matches!(node.value, Value::Map(_)) {
+            let all = self.word(node, "way to fail", FAILURES).flatten();
+            return WrittenFailures {
+                rate: all,
+                quota: all,
+                concurrency: all,
+                says: all.is_some(),
+            };
+        }
+        let before = self.problems.len();
+        let Some(fields) = self.fields(node, "ways to fail by kind", FAILURE_KINDS) else {
+            return WrittenFailures::default();
+        };
+        if fields.iter().next().is_none() && self.problems.len() == before {
+            let message = "expected ways to fail by kind, but there is nothing in it";
+            let help = "write one such as {rate: local, quota: closed}, or one word for all";
+            self.error_with(codes::EMPTY, message, node.span, help);
+        }
+        let mut read = |kind: &str| {
+            let node = fields.get(kind)?;
+            self.word(node, "way to fail", FAILURES).flatten()
+        };
+        WrittenFailures {
+            rate: read("rate"),
+            quota: read("quota"),
+            concurrency: read("concurrency"),
+            says: true,
+        }
     }
 
     fn counting(
@@ -180,19 +460,14 @@ impl Reader<'_> {
         };
         let counting = self.word(node, "way to count", COUNTINGS);
         let counting = counting.unwrap_or_default();
-        if counting == Counting::Leased && !(lends(algorithm) && fields.get("rate").is_some()) {
+        if counting == Counting::Leased && !(is_bucket(algorithm) && fields.get("rate").is_some()) {
             let span = fields.place("counting");
             let help = "say exact, or leave it out";
             self.error_with(codes::CONFLICT, NOT_LEASED, span, help);
         }
         if counting == Counting::Local && failure.says {
-            let span = fields.place("on_store_failure");
-            self.error_with(
-                codes::CONFLICT,
-                ASKS_NO_STORE,
-                span,
-                "leave out one of them",
-            );
+            let (span, help) = (fields.place("on_store_failure"), "leave out one of them");
+            self.error_with(codes::CONFLICT, ASKS_NO_STORE, span, help);
         }
         counting
     }
@@ -201,161 +476,34 @@ impl Reader<'_> {
         let Some(node) = fields.get("algorithm") else {
             return Algorithm::Gcra;
         };
-        if let Value::Text(text) = &node.value {
-            let meant = match text.as_str() {
-                "leaky-bucket" | "leaky_bucket" => "leaky",
-                "sliding-counter" | "sliding_counter" => "sliding-window",
-                _ => "",
-            };
-            if !meant.is_empty() {
-                let message = format!("unknown algorithm {text:?}");
-                let help = format!("did you mean {meant:?}?");
-                self.error_with(codes::UNKNOWN_VALUE, message, node.span, help);
-                return Algorithm::Gcra;
-            }
+        let meant = match &node.value {
+            Value::Text(text) => match text.as_str() {
+                "leaky-bucket" | "leaky_bucket" => Some((text, "leaky")),
+                "sliding-counter" | "sliding_counter" => Some((text, "sliding-window")),
+                _ => None,
+            },
+            _ => None,
+        };
+        if let Some((text, meant)) = meant {
+            let message = format!("unknown algorithm {text:?}");
+            let help = format!("did you mean {meant:?}?");
+            self.error_with(codes::UNKNOWN_VALUE, message, node.span, help);
+            return Algorithm::Gcra;
         }
         if fields.get("rate").is_none() {
             let message = "an algorithm says how rates are counted, but there is no rate";
-            let span = fields.place("algorithm");
-            self.error_with(
-                codes::CONFLICT,
-                message,
-                span,
-                "add a rate, or leave it out",
-            );
+            let (span, help) = (fields.place("algorithm"), "add a rate, or leave it out");
+            self.error_with(codes::CONFLICT, message, span, help);
         }
         self.word(node, "algorithm", ALGORITHMS)
             .unwrap_or(Algorithm::Gcra)
     }
+}
 
-    fn limits(
-        &mut self,
-        fields: &Fields<'_>,
-        algorithm: Algorithm,
-        what: &str,
-    ) -> (Limits, LimitPlaces) {
-        let mut limits = Limits::default();
-        let mut places = LimitPlaces::default();
-        if let Some(node) = fields.get("rate") {
-            for item in self.one_or_more(node, RATE) {
-                if limits.rates.len() == MOST_RATES {
-                    let message = format!("more than {MOST_RATES} rates");
-                    self.error(codes::OUT_OF_RANGE, message, item.span);
-                    break;
-                }
-                if let Some(rate) = self.rate(item, algorithm) {
-                    limits.rates.push(rate);
-                    places.rates.push(item.span);
-                }
-            }
-        }
-        if let Some(node) = fields.get("quota") {
-            limits.quota = self.quota(node);
-            places.quota = node.span;
-        }
-        if let Some(node) = fields.get("concurrency") {
-            limits.concurrency = match node.value {
-                // A law that finds it, which is read by itself.
-                Value::Map(_) if what == "rule" => None,
-                _ => self.concurrency(node),
-            };
-        }
-        if let Some(node) = fields.get("unlimited") {
-            limits.unlimited = self.flag(node).unwrap_or(false);
-        }
-        let limiting = ["rate", "quota", "concurrency"];
-        let limiting = limiting.iter().find(|name| fields.get(name).is_some());
-        match (limiting, fields.get("unlimited")) {
-            (Some(name), Some(node)) if limits.unlimited => {
-                let message = format!("unlimited, but with a {name}");
-                self.error_with(codes::CONFLICT, message, node.span, "leave out one of them");
-            }
-            (None, Some(node)) if !limits.unlimited && node.value == Value::Bool(false) => {
-                self.no_limit(fields, what);
-            }
-            (None, None) => self.no_limit(fields, what),
-            _ => {}
-        }
-        (limits, places)
-    }
-
-    fn no_limit(&mut self, fields: &Fields<'_>, what: &str) {
-        let message = format!("this {what} has no limit");
-        let help = match limit_in_match(fields) {
-            Some(name) => format!("{name:?} stands inside match: move it one level to the left"),
-            None => "give it a rate, a quota or a concurrency, or say unlimited: true".to_owned(),
-        };
-        let span = first_line(fields.span);
-        self.error_with(codes::NO_LIMIT, message, span, help);
-    }
-
-    fn rate(&mut self, node: &Node, algorithm: Algorithm) -> Option<Rate> {
-        let Value::Text(text) = &node.value else {
-            match node.value {
-                Value::Integer(number) if number > 0 => {
-                    let message = format!("expected {RATE}, found a whole number");
-                    let help = format!("say in how long: {number}/s");
-                    self.error_with(codes::WRONG_TYPE, message, node.span, help);
-                }
-                _ => self.unexpected(node, RATE),
-            }
-            return None;
-        };
-        let rate: Rate = match text.parse() {
-            Ok(rate) => rate,
-            Err(error) => {
-                let error: tollgate::core::RateParseError = error;
-                let place = error.place();
-                let chars = |bytes: usize| text.get(..bytes).map_or(0, |part| part.chars().count());
-                let (from, to) = (chars(place.start), chars(place.end));
-                let span = self.sources.within(node.span, text, from, to - from);
-                let (message, help) = one_line(&error.to_string());
-                self.error_with(codes::BAD_RATE, message, span, help);
-                return None;
-            }
-        };
-        if rate.is_unlimited() {
-            let help = "leave it out, or say unlimited: true";
-            self.error_with(codes::BAD_RATE, "an unlimited rate", node.span, help);
-            return None;
-        }
-        if let Err(error) = algorithm.takes(rate) {
-            let text = error.to_string();
-            let text = text
-                .strip_prefix(&format!("rate \"{rate}\""))
-                .unwrap_or(&text);
-            let text = text.trim_start_matches([':', ' ']);
-            let (message, help) = text.split_once("; ").unwrap_or((text, "use another rate"));
-            self.error_with(codes::UNREPRESENTABLE, message, node.span, help);
-            return None;
-        }
-        Some(rate)
-    }
-
-    fn concurrency(&mut self, node: &Node) -> Option<u32> {
-        if let Value::Map(_) = node.value {
-            let message = "expected how many at once, a whole number from 1, found a map";
-            let help =
-                "only a rule may have a limit that adapts: a tier's slots are for each tenant";
-            self.error_with(codes::WRONG_TYPE, message, node.span, help);
-            return None;
-        }
-        let number = self.number(node, "how many at once, a whole number from 1")?;
-        match u32::try_from(number) {
-            Ok(0) => {
-                let message = "a concurrency of 0 lets nothing pass";
-                let help = "list the requests under block if none of them may pass";
-                self.error_with(codes::NOTHING_PASSES, message, node.span, help);
-                None
-            }
-            Ok(number) => Some(number),
-            Err(_) => {
-                let message = format!("{number} at once is above {}", u32::MAX);
-                self.error(codes::OUT_OF_RANGE, message, node.span);
-                None
-            }
-        }
-    }
+/// Whether each request that has all facts of `key` has those of `before`.
+fn is_known_with(before: &[KeyPart], key: &[KeyPart]) -> bool {
+    let has = |fact: &str| key.iter().any(|part| part.fact() == fact);
+    !key.is_empty() && before.iter().all(|part| has(part.fact()))
 }
 
 /// Where the fields of a rule stand.
@@ -375,79 +523,5 @@ fn rule_places(
         shared: fields.place("shared"),
         replaces,
         limits,
-    }
-}
-
-const RATE: &str = "a rate such as 10/s burst 20";
-
-/// A place for something that is missing from a whole map: its first character.
-pub(super) fn first_line(span: Span) -> Span {
-    if span.end.line == span.start.line {
-        return span;
-    }
-    Span {
-        end: span.start,
-        ..span
-    }
-}
-
-/// The limit that stands among the conditions of a rule, where it was indented too far.
-fn limit_in_match(fields: &Fields<'_>) -> Option<&'static str> {
-    let (_, _, conditions) = fields.iter().find(|(name, ..)| *name == "match")?;
-    let Value::Map(conditions) = &conditions.value else {
-        return None;
-    };
-    let limits = ["rate", "quota", "concurrency", "unlimited"];
-    limits.into_iter().find(|limit| {
-        let mut names = conditions.iter().map(|(name, _)| &name.value);
-        names.any(|name| matches!(name, Value::Text(text) if text == limit))
-    })
-}
-
-/// The first line of a rate's error without what the file's line and column say: what is wrong, and
-/// what to write.
-pub(super) fn one_line(text: &str) -> (String, String) {
-    let line = text.lines().next().unwrap_or("");
-    // The quoted text may hold the same marks, so it is skipped by its escaped quote.
-    let why = line.rfind("\": ").map_or(line, |at| &line[at + 3..]);
-    let (message, help) = why
-        .split_once("; ")
-        .unwrap_or((why, "write a rate such as 100/s burst 200"));
-    let mut message = message.to_owned();
-    for before in [" at column ", "column "] {
-        if let Some(at) = message.find(before) {
-            let digits = &message[at + before.len()..];
-            let digits = digits.len()
-                - digits
-                    .trim_start_matches(|c: char| c.is_ascii_digit())
-                    .len();
-            let this = if before == "column " { "it" } else { "" };
-            message.replace_range(at..at + before.len() + digits, this);
-        }
-    }
-    (message, help.to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rates_error_is_one_line_without_its_own_columns() {
-        let line = |text: &str| one_line(&text.parse::<Rate>().unwrap_err().to_string());
-        let (message, help) = line("100/fortnight");
-        assert_eq!(message, "unknown unit \"fortnight\"");
-        assert_eq!(help, "use ns, us, ms, s, m (minute), h, d or w");
-        assert_eq!(line("0.5/s").0, "numbers are whole, but it has a fraction");
-        assert_eq!(
-            line("10").0,
-            "expected \"/\" or \"per\" and a period, as in 100/s or 10 per 250ms"
-        );
-        assert_eq!(line("10/0s").0, "the period is zero");
-        assert_eq!(
-            line("10/s burst").0,
-            "expected a whole number after \"burst\""
-        );
-        assert_eq!(line("").0, "it is empty");
     }
 }

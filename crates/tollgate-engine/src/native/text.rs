@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use tollgate::Algorithm;
 
-use super::words::ALGORITHMS;
+use super::fields::ALGORITHMS;
 use crate::escape::is_hidden;
 use crate::policy::{KeyPart, Match, Pattern, Rule};
 

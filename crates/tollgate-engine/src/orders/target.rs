@@ -1,8 +1,9 @@
 //! Who an order is for: a rule, and a key by the facts that make it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use super::pattern::FactPattern;
+use crate::address::Network;
 use crate::facts::fact_name;
 use crate::key_text::{KeyTextError, Shown, read_pairs, write_pair};
 
@@ -58,6 +59,14 @@ fn owned<N: Into<String>, V: Into<String>>(
     pairs.map(|(name, value)| (name.into(), value.into()))
 }
 
+/// Facts in the order of their names, each with its last value.
+fn sorted<V>(facts: impl IntoIterator<Item = (String, V)>) -> Vec<(String, V)> {
+    let named = facts
+        .into_iter()
+        .map(|(name, value)| (fact_name(&name).into_owned(), value));
+    named.collect::<BTreeMap<_, _>>().into_iter().collect()
+}
+
 impl Target {
     /// All requests.
     pub fn everything() -> Self {
@@ -90,14 +99,7 @@ impl Target {
     pub fn facts<N: Into<String>, V: Into<String>>(
         facts: impl IntoIterator<Item = (N, V)>,
     ) -> Self {
-        let mut all: Vec<(String, String)> = Vec::new();
-        for (name, value) in owned(facts) {
-            let name = fact_name(&name).into_owned();
-            match all.binary_search_by(|(known, _)| known.as_str().cmp(&name)) {
-                Ok(place) => all[place].1 = value,
-                Err(place) => all.insert(place, (name, value)),
-            }
-        }
+        let all = sorted(owned(facts));
         Self {
             rule: None,
             key: if all.is_empty() {
@@ -154,24 +156,14 @@ impl Target {
         rule: Option<&str>,
         facts: impl IntoIterator<Item = (String, FactPattern)>,
     ) -> Self {
-        let mut all: Vec<(String, FactPattern)> = Vec::new();
-        for (name, pattern) in facts {
-            let name = fact_name(&name).into_owned();
-            match all.binary_search_by(|(known, _)| known.as_str().cmp(&name)) {
-                Ok(place) => all[place].1 = pattern,
-                Err(place) => all.insert(place, (name, pattern)),
-            }
-        }
+        let all = sorted(facts);
         let is_exact = |(_, pattern): &(_, FactPattern)| matches!(pattern, FactPattern::Exact(_));
         let key = if all.is_empty() {
             TargetKey::Everybody
         } else if all.iter().all(is_exact) {
             let exact = all.into_iter();
-            TargetKey::Facts(
-                exact
-                    .map(|(name, own)| (name, own.text().to_owned()))
-                    .collect(),
-            )
+            let exact = exact.map(|(name, own)| (name, own.text().to_owned()));
+            TargetKey::Facts(exact.collect())
         } else {
             TargetKey::Patterns(all)
         };
@@ -215,10 +207,10 @@ impl Target {
             TargetKey::Everybody => 0,
             TargetKey::Facts(facts) => sum(facts),
             TargetKey::Patterns(facts) => {
-                let lengths = facts
-                    .iter()
-                    .map(|(name, own)| name.len() + own.text().len());
-                lengths.sum()
+                let lengths = facts.iter();
+                lengths
+                    .map(|(name, own)| name.len() + own.text().len())
+                    .sum()
             }
             TargetKey::Descriptor { domain, entries } => domain.len() + sum(entries),
         };
@@ -261,6 +253,60 @@ impl fmt::Display for TargetKey {
                 }
                 Ok(())
             }
+        }
+    }
+}
+
+/// Which values of a fact an order is for.
+///
+/// ```
+/// use tollgate_engine::orders::FactPattern;
+///
+/// assert_eq!(FactPattern::of("ada"), FactPattern::Exact("ada".to_owned()));
+/// assert_eq!(FactPattern::of("/api/**"), FactPattern::Glob("/api/**".to_owned()));
+/// assert_eq!(FactPattern::of("10.0.0.0/8"), FactPattern::Network("10.0.0.0/8".to_owned()));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FactPattern {
+    /// This text.
+    Exact(String),
+    /// What a policy's glob matches: `*` is anything but `/`, `**` anything, `?` one character but `/`.
+    Glob(String),
+    /// All addresses of this network; and the text itself, as lists show a key that is a network.
+    Network(String),
+}
+
+impl FactPattern {
+    /// What an operator means who writes this: a glob if it has a `*`, a network if it is one, as a policy reads it.
+    pub fn of(text: impl Into<String>) -> Self {
+        let text = text.into();
+        if text.contains('*') {
+            Self::Glob(text)
+        } else if text.contains('/') && Network::parse(&text).is_some() {
+            Self::Network(text)
+        } else {
+            Self::Exact(text)
+        }
+    }
+
+    /// As it was written.
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Exact(text) | Self::Glob(text) | Self::Network(text) => text,
+        }
+    }
+}
+
+impl fmt::Display for FactPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(text) => Shown(text).fmt(f),
+            // A star stands bare only here, where it means a glob.
+            Self::Glob(text) if Shown(&text.replace('*', "")).to_string().starts_with('"') => {
+                write!(f, "{text:?}")
+            }
+            Self::Glob(text) | Self::Network(text) => f.write_str(text),
         }
     }
 }

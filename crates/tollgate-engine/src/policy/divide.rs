@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::{Algorithm, Rate};
 
-use super::{Cost, Counting, DescriptorRule, Limits, Policy};
+use super::{Cost, Counting, DescriptorRule, Limits, Policy, is_bucket};
 
 /// No longer period is made of a shorter one.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
@@ -194,9 +194,10 @@ impl Cut {
 
 impl Periods {
     const fn of(algorithm: Algorithm) -> Self {
-        match algorithm {
-            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => Self::Grow,
-            _ => Self::Stay,
+        if is_bucket(algorithm) {
+            Self::Grow
+        } else {
+            Self::Stay
         }
     }
 }

@@ -9,8 +9,8 @@ use super::{Rejected, Sources};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{self, Format, MOST_BYTES, MOST_NODES, Node, Span, TOO_LARGE, Value};
 use crate::envoy;
+use crate::native::Problems;
 use crate::native::codes;
-use crate::native::problems::Problems;
 
 /// Most files of one policy.
 pub const MOST_FILES: usize = 100;
@@ -83,7 +83,7 @@ pub(super) fn envoy_text(path: &Path) -> Result<Option<String>, Rejected> {
 /// # Errors
 /// There is no file descriptor to look with.
 pub(super) fn folder(path: &Path) -> Result<Vec<PathBuf>, Rejected> {
-    match super::folder::list(path) {
+    match super::list(path) {
         Err(error) if is_out_of_descriptors(&error) => Err(Unread::by(path, &error).of(path)),
         listed => Ok(listed.unwrap_or_default()),
     }

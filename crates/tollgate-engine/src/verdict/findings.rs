@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arc_swap::Guard;
 use tollgate::Decision;
 
-use super::{Cause, DenyReason, Said, is_near, percent_of};
+use super::{By, Cause, DenyReason, Said, is_near, percent_of};
 use crate::engine::rules::Rules;
 use crate::facts::Facts;
 use crate::limits::{Limit, LimitKind, RequestKey};
@@ -266,7 +266,14 @@ impl Findings<'_> {
     /// A request that is refused because the store can't be asked
     /// ([`Cause::StoreFailure`]) wants another answer than one that has reached a limit: 503, not 429.
     pub fn fallback(&self) -> Option<OnStoreFailure> {
-        self.said.fallback
+        self.said.unavailable.map(|store| store.fallback)
+    }
+}
+
+impl Findings<'_> {
+    /// Whether no rule and no list has decided anything, in shadow or in force.
+    pub(crate) fn is_unmatched(&self) -> bool {
+        self.said.by == By::Nothing && self.said.shadows.as_slice().is_empty()
     }
 }
 

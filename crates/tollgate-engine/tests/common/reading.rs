@@ -2,10 +2,10 @@
 //! fuzz target of `fuzz/` both do.
 
 use std::convert::Infallible;
-use std::future::{Ready, ready};
+use std::future::ready;
 
 use tollgate::{Decision, Timestamp};
-use tollgate_engine::backend::{Answer, Backend, Check};
+use tollgate_engine::backend::{Answer, Backend, Check, CheckResult};
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Policy, envoy, lint, render};
 
@@ -14,9 +14,12 @@ struct Open;
 
 impl Backend for Open {
     type Error = Infallible;
-    type Asking<'a> = Ready<Result<Answer, Infallible>>;
 
-    fn check<'a>(&'a self, _checks: &'a [Check<'a>]) -> Self::Asking<'a> {
+    fn ask<'a>(
+        &'a self,
+        _checks: &'a [Check<'a>],
+        _: Option<&'a mut Vec<CheckResult>>,
+    ) -> impl Future<Output = Result<Answer, Infallible>> + Send + 'a {
         ready(Ok(Answer::new(None, Decision::UNLIMITED)))
     }
 

@@ -2,6 +2,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod counted;
+mod dropped;
 mod ip_keys;
 mod keys_shown;
 mod missing_key;

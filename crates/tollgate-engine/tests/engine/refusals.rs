@@ -1,7 +1,6 @@
 //! Refusals that are remembered and repeated without a question, for as long as they hold.
 
 use std::convert::Infallible;
-use std::future::Ready;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -12,7 +11,7 @@ use crate::{awaited, user};
 use tollgate::Timestamp;
 use tollgate::clock::Manual;
 use tollgate_engine::Engine;
-use tollgate_engine::backend::{Answer, Backend, Check, Memory};
+use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, Memory};
 use tollgate_engine::policy::Limits;
 use tollgate_engine::verdict::Cause;
 
@@ -24,11 +23,14 @@ struct Asked {
 
 impl Backend for Asked {
     type Error = Infallible;
-    type Asking<'a> = Ready<Result<Answer, Infallible>>;
 
-    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
+    fn ask<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        _: Option<&'a mut Vec<CheckResult>>,
+    ) -> impl Future<Output = Result<Answer, Infallible>> + Send + 'a {
         self.times.fetch_add(1, Ordering::Relaxed);
-        self.memory.check(checks)
+        self.memory.ask(checks, None)
     }
 
     fn now(&self) -> Timestamp {
@@ -120,9 +122,12 @@ struct Shared {
 
 impl Backend for Shared {
     type Error = &'static str;
-    type Asking<'a> = Pin<Box<dyn Future<Output = Result<Answer, &'static str>> + Send + 'a>>;
 
-    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
+    fn ask<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        _: Option<&'a mut Vec<CheckResult>>,
+    ) -> impl Future<Output = Result<Answer, &'static str>> + Send + 'a {
         self.times.fetch_add(1, Ordering::Relaxed);
         let answer = if self.fails.load(Ordering::Relaxed) {
             Err("away")
@@ -249,9 +254,12 @@ struct Far(Memory<Manual, Manual>, Manual);
 
 impl Backend for Far {
     type Error = Infallible;
-    type Asking<'a> = Ready<Result<Answer, Infallible>>;
 
-    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
+    fn ask<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        _: Option<&'a mut Vec<CheckResult>>,
+    ) -> impl Future<Output = Result<Answer, Infallible>> + Send + 'a {
         let answer = self.0.answer(checks);
         self.1.advance(Duration::from_secs(1));
         std::future::ready(Ok(answer))

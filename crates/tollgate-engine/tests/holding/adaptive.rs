@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tollgate::Clock;
-use tollgate::adaptive::NamedLaw;
 use tollgate::clock::Manual;
 use tollgate::concurrency::Ending;
+use tollgate_adaptive::NamedLaw;
 use tollgate_engine::engine::AdaptiveState;
 use tollgate_engine::verdict::{Cause, DenyReason, Permits};
 use tollgate_engine::{Engine, Facts, Policy, PolicyError, Verdict};
@@ -309,7 +309,7 @@ fn a_policy_of_a_program_is_judged_as_a_file_is() {
         (rule.adaptive, rule.limits.unlimited) = (None, true);
         rule.shed = Some(tollgate_engine::policy::Shed {
             by: "priority".to_owned(),
-            shares: tollgate::shed::Shares::default(),
+            shares: tollgate_adaptive::shed::Shares::default(),
         });
     });
     assert_eq!(

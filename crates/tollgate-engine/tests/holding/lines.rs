@@ -5,13 +5,14 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::mem;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tollgate::clock::{Manual, Wakeup};
+use tollgate::clock::Manual;
 use tollgate::{Clock, Timestamp};
-use tollgate_engine::backend::{Answer, Backend, Check, Memory};
+use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, Clocks, Memory};
 use tollgate_engine::verdict::Permits;
 use tollgate_engine::{Engine, Facts, Verdict};
 
@@ -99,9 +100,12 @@ struct Far {
 
 impl Backend for Far {
     type Error = Infallible;
-    type Asking<'a> = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send + 'a>>;
 
-    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
+    fn ask<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        _: Option<&'a mut Vec<CheckResult>>,
+    ) -> impl Future<Output = Result<Answer, Infallible>> + Send + 'a {
         let answer = self.memory.answer(checks);
         Box::pin(async move {
             poll_fn(|context| {
@@ -120,8 +124,11 @@ impl Backend for Far {
         self.clock.now()
     }
 
-    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
-        self.clock.wake_at(at, waker)
+    fn clocks(&self) -> Clocks {
+        Clocks {
+            timer: Arc::new(self.clock.clone()),
+            ..Clocks::default()
+        }
     }
 }
 

@@ -91,11 +91,6 @@ impl Network {
         // As many bits as it has itself, unless it is of the other family.
         Self::around(address, self.bits) == *self
     }
-
-    /// The range of an address without a number of bits: that address.
-    fn only(address: IpAddr) -> Self {
-        Self::around(address, u8::MAX)
-    }
 }
 
 /// In one piece, or two: each costs a key's hash a step.
@@ -121,7 +116,7 @@ impl FromStr for Network {
         let no_address = || wrong("write it as 10.0.0.0/8 or 2001:db8::/32");
         let Some((address, bits)) = text.split_once('/') else {
             let address: IpAddr = text.parse().map_err(|_| no_address())?;
-            return Ok(Self::only(address));
+            return Ok(address.into());
         };
         let address: IpAddr = address.parse().map_err(|_| no_address())?;
         let most = if address.is_ipv4() { 32 } else { 128 };
@@ -149,9 +144,10 @@ impl FromStr for Network {
     }
 }
 
+/// The range of that address alone.
 impl From<IpAddr> for Network {
     fn from(address: IpAddr) -> Self {
-        Self::only(address)
+        Self::around(address, u8::MAX)
     }
 }
 

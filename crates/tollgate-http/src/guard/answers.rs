@@ -7,10 +7,10 @@ use tollgate::{Clock, clock::Wall};
 
 use super::denial::Denial;
 use super::fields::{Fields, Written};
+use super::keyless::{KeySource, MissingKey};
 use super::memo;
-use super::missing::{KeySource, MissingKey};
 use super::request::Request;
-use crate::{DenyReason, Dialect, Refusal, Shown, fields, grpc};
+use crate::{DenyReason, Dialect, Refusal, Shown, fields, grpc, retry_after};
 
 const PROBLEM_TYPE: Bytes = Bytes::from_static(Refusal::PROBLEM_TYPE.as_bytes());
 const JSON_TYPE: Bytes = Bytes::from_static(b"application/json");
@@ -40,6 +40,7 @@ pub enum Form {
 /// # let _ = answers;
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Answers {
     dialects: Vec<Dialect>,
     form: Form,
@@ -61,16 +62,6 @@ pub struct Refused {
     pub body: Bytes,
 }
 
-/// The answer to a request of which nothing can be said, ready to be sent. It has no body.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Failed {
-    /// The status of HTTP.
-    pub status: u16,
-    /// Header fields.
-    pub fields: Fields,
-}
-
 impl Default for Answers {
     fn default() -> Self {
         Self::new()
@@ -88,7 +79,6 @@ impl Answers {
     }
 
     /// What is left is told in these; in none, nobody is told unless refused.
-    #[must_use]
     pub fn dialects(mut self, dialects: impl IntoIterator<Item = Dialect>) -> Self {
         self.dialects = dialects.into_iter().collect();
         self.exposed = self.exposed.is_some().then(|| self.names());
@@ -96,14 +86,12 @@ impl Answers {
     }
 
     /// The body of refusals.
-    #[must_use]
     pub const fn form(mut self, form: Form) -> Self {
         self.form = form;
         self
     }
 
     /// Scripts of other origins may read the fields (`access-control-expose-headers`).
-    #[must_use]
     pub fn expose(mut self) -> Self {
         self.exposed = Some(self.names());
         self
@@ -133,13 +121,9 @@ impl Answers {
             return Fields::new();
         }
         match shown() {
-            Some(shown) => self.shown(&shown),
+            Some(shown) => self.listed(&[shown]),
             None => Fields::new(),
         }
-    }
-
-    fn shown(&self, shown: &Shown<'_>) -> Fields {
-        self.listed(std::slice::from_ref(shown))
     }
 
     /// What goes along with the answer to a request that passed these limits.
@@ -153,20 +137,8 @@ impl Answers {
     }
 
     /// What a refused request is answered, which is told to come again after so many seconds.
-    pub(super) fn refused(
-        &self,
-        request: &(impl Request + ?Sized),
-        denial: &Denial,
-        retry_after: Option<u64>,
-    ) -> Refused {
-        let refusal = Refusal {
-            reason: denial.reason,
-            limit: &denial.limit,
-            retry_after,
-        };
-        if request.is_grpc() {
-            return grpc_refused(&refusal, denial);
-        }
+    pub(super) fn refused(&self, denial: &Denial, retry_after: Option<u64>) -> Refused {
+        let refusal = denial.refusal(retry_after);
         let mut fields = Written::default();
         denial.show_limits(|limits| match limits {
             [_, ..] if !self.dialects.is_empty() => self.show(limits, &mut fields),
@@ -242,30 +214,52 @@ impl Answers {
 }
 
 /// The answer to a request of which nothing can be said: 500 without a word, or what gRPC has in its place.
-pub(super) fn failed(request: &(impl Request + ?Sized)) -> Failed {
+#[cold]
+pub(super) fn failed(request: &(impl Request + ?Sized)) -> Refused {
     let mut fields = Written::default();
-    if !request.is_grpc() {
+    let status = if request.is_grpc() {
+        fields.push("content-type", "application/grpc");
+        let message = "The server can't tell whose request this is: its log says why";
+        grpc::write_failure(grpc::INTERNAL, message, |name, value| {
+            fields.push(name, value)
+        });
+        200
+    } else {
         fields.known("cache-control", NO_STORE);
-        return Failed {
-            status: 500,
-            fields: fields.into(),
-        };
-    }
-    fields.push("content-type", "application/grpc");
-    let message = "The server can't tell whose request this is: its log says why";
-    grpc::write_failure(grpc::INTERNAL, message, |name, value| {
-        fields.push(name, value)
-    });
-    Failed {
-        status: 200,
+        500
+    };
+    Refused {
+        reason: DenyReason::MissingKey,
+        status,
         fields: fields.into(),
+        body: Bytes::new(),
+    }
+}
+
+impl Refused {
+    /// What a denied request is answered, unless a guard's settings say otherwise.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate_http::guard::{Denial, Refused};
+    ///
+    /// let refused = Refused::http(&Denial::blocked("denied", Some(Duration::from_secs(2))));
+    /// assert_eq!((refused.status, refused.fields.get("retry-after")), (429, Some("2")));
+    /// ```
+    pub fn http(denial: &Denial) -> Self {
+        Answers::new().refused(denial, retry_after(&denial.decision))
+    }
+
+    /// The same for a call of gRPC, which reads header fields alone.
+    pub fn grpc(denial: &Denial) -> Self {
+        grpc_refused(denial, retry_after(&denial.decision))
     }
 }
 
 /// By fields alone, as gRPC does.
-fn grpc_refused(refusal: &Refusal<'_>, denial: &Denial) -> Refused {
+pub(super) fn grpc_refused(denial: &Denial, retry_after: Option<u64>) -> Refused {
     // A client that waits for whole seconds doesn't come before the time that it was told.
-    let told = refusal.retry_after.map(Duration::from_secs);
+    let told = retry_after.map(Duration::from_secs);
     let wait = denial.wait().map(|wait| match told {
         Some(told) if told > wait.saturating_add(Duration::from_secs(1)) => told,
         _ => wait,
@@ -281,7 +275,10 @@ fn grpc_refused(refusal: &Refusal<'_>, denial: &Denial) -> Refused {
             let message = format!("The call lacks {}", missing.wanted);
             grpc::write_failure(code, &message, |name, value| fields.push(name, value));
         }
-        None => grpc::write(refusal, wait, |name, value| fields.push(name, value)),
+        None => {
+            let refusal = denial.refusal(retry_after);
+            grpc::write(&refusal, wait, |name, value| fields.push(name, value));
+        }
     }
     Refused {
         reason: denial.reason,

@@ -18,7 +18,6 @@ use super::keys::Address;
 use super::request::Request;
 use super::{Asked, Judged, Limits, Settles, Terms};
 use crate::Answered;
-use crate::json::digit_bytes;
 
 /// The limits of a policy, whoever keeps the counts.
 ///
@@ -188,17 +187,15 @@ struct AddressText {
 
 impl AddressText {
     fn of(address: IpAddr) -> Self {
-        let mut text = Self {
-            bytes: [0; 40],
-            used: 0,
-        };
+        let (bytes, used) = ([0; 40], 0);
+        let mut text = Self { bytes, used };
         let written = match address {
             // Most are these, and `fmt` takes several times as long.
             IpAddr::V4(four) => four.octets().iter().enumerate().try_for_each(|(at, part)| {
                 if at > 0 {
-                    text.put(b".")?;
+                    text.write_str(".")?;
                 }
-                text.put(digit_bytes(u64::from(*part), &mut [0; 20]))
+                text.write_str(itoa::Buffer::new().format(*part))
             }),
             // The longest address has 39 signs.
             IpAddr::V6(six) => write!(text, "{six}"),
@@ -207,23 +204,19 @@ impl AddressText {
         text
     }
 
-    #[inline]
-    fn put(&mut self, bytes: &[u8]) -> fmt::Result {
-        let end = self.used + bytes.len();
-        let room = self.bytes.get_mut(self.used..end).ok_or(fmt::Error)?;
-        room.copy_from_slice(bytes);
-        self.used = end;
-        Ok(())
-    }
-
     fn as_str(&self) -> &str {
         str::from_utf8(&self.bytes[..self.used]).unwrap_or_default()
     }
 }
 
 impl Write for AddressText {
+    #[inline]
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.put(text.as_bytes())
+        let end = self.used + text.len();
+        let room = self.bytes.get_mut(self.used..end).ok_or(fmt::Error)?;
+        room.copy_from_slice(text.as_bytes());
+        self.used = end;
+        Ok(())
     }
 }
 
@@ -241,6 +234,10 @@ impl<R: Request + ?Sized, B: Backend + 'static> Limits<R> for ByPolicy<B> {
         let ip = ip.flatten().map(AddressText::of);
         let ip = ip.as_ref().map(AddressText::as_str);
         let bits = self.address.bits();
+        let decide = |now: Now<B>, facts: &Facts<'_>| {
+            let verdict = now(&self.engine, facts, terms.answers);
+            Asked::Now(judged(verdict, terms.answers))
+        };
         if let Some(now) = now {
             let mut known = Facts::new().counting_clients_by(bits.0, bits.1);
             let is_known = facts::facts(request, ip, &asked).all(|(_, name, value)| {
@@ -255,10 +252,7 @@ impl<R: Request + ?Sized, B: Backend + 'static> Limits<R> for ByPolicy<B> {
                 if let Some(cost) = terms.cost {
                     known.set_cost(cost);
                 }
-                return Asked::Now(judged(
-                    now(&self.engine, &known, terms.answers),
-                    terms.answers,
-                ));
+                return decide(now, &known);
             }
         }
         let question = match OwnedFacts::of(request, ip, asked) {
@@ -272,11 +266,7 @@ impl<R: Request + ?Sized, B: Backend + 'static> Limits<R> for ByPolicy<B> {
         match now {
             Some(now) => {
                 let others = question.others();
-                let facts = question.first().also(&others);
-                Asked::Now(judged(
-                    now(&self.engine, &facts, terms.answers),
-                    terms.answers,
-                ))
+                decide(now, &question.first().also(&others))
             }
             None => Asked::Later(question),
         }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tollgate::{Decision, Outcome};
 
-use super::missing::MissingKey;
-use crate::{DenyReason, Shown, status_of};
+use super::keyless::MissingKey;
+use crate::{DenyReason, Refusal, Shown, status_of};
 
 /// Why a request may not go on: what limits find, and a guard makes an answer of.
 ///
@@ -23,6 +23,7 @@ use crate::{DenyReason, Shown, status_of};
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
+#[must_use]
 pub struct Denial {
     /// What refused.
     pub reason: DenyReason,
@@ -103,14 +104,12 @@ impl Denial {
     }
 
     /// What tells its key from others in logs.
-    #[must_use]
     pub const fn key(mut self, key: u64) -> Self {
         self.key = Some(key);
         self
     }
 
     /// The same, and clients are shown this of the limit, whose name is known already.
-    #[must_use]
     pub fn showing(mut self, shown: Option<Shown<'_>>) -> Self {
         self.shown = shown.map(|shown| Shown { name: "", ..shown });
         self
@@ -126,7 +125,6 @@ impl Denial {
     }
 
     /// The same, and clients are shown all of these limits, the most urgent first. One alone has the denial's own name.
-    #[must_use]
     pub fn listing(mut self, limits: &[Shown<'_>]) -> Self {
         if let [_, _, ..] = limits {
             let listed = limits.iter().map(|limit| {
@@ -152,6 +150,15 @@ impl Denial {
             .map(|(name, shown)| Shown { name, ..*shown })
             .collect();
         show(&limits)
+    }
+
+    /// What its client is told, who is to come again after so many seconds.
+    pub(super) fn refusal(&self, retry_after: Option<u64>) -> Refusal<'_> {
+        Refusal {
+            reason: self.reason,
+            limit: &self.limit,
+            retry_after,
+        }
     }
 
     /// How long to wait; none if it never passes.

@@ -9,8 +9,7 @@ use std::borrow::Cow;
 use tollgate_engine::facts::text_of_bytes;
 use tollgate_engine::{Facts, FactsAsked};
 
-use super::host;
-use super::missing::{KeySource, MissingKey};
+use super::keyless::{KeySource, MissingKey};
 use super::request::{MoreFacts, Request, Tenant, Tier, User};
 
 /// So many sets of facts may stand for one request.
@@ -247,13 +246,13 @@ fn unique<'v>(values: impl Iterator<Item = Cow<'v, str>>) -> Vec<String> {
 
 /// The host, which a request may tell by its target and by any number of lines.
 fn host_name<R: Request + ?Sized>(request: &R, used: Use) -> Value<'_> {
-    let own = request.host().map(host::name);
+    let own = request.host().map(host_without_port);
     let mut lines = request.lines("host");
     match (own, lines.next(), lines.next()) {
         (None, None, _) => Value::Absent,
         (Some(own), None, _) => cow(own),
         (Some(own), Some(line), None)
-            if str::from_utf8(line).is_ok_and(|line| host::name(line) == own) =>
+            if str::from_utf8(line).is_ok_and(|line| host_without_port(line) == own) =>
         {
             cow(own)
         }
@@ -269,7 +268,7 @@ fn several_hosts<'r, R: Request + ?Sized>(
 ) -> Value<'r> {
     let lines = request.lines("host").map(|line| {
         let written = text_of_bytes(line);
-        Cow::Owned(host::name(&written).into_owned())
+        Cow::Owned(host_without_port(&written).into_owned())
     });
     one_of(unique(own.into_iter().chain(lines)), used)
 }
@@ -359,4 +358,43 @@ fn api_key<R: Request + ?Sized>(request: &R, used: Use) -> Value<'_> {
     }
     let all = [first, second].into_iter().chain(keys);
     one_of(unique(all.map(text_of_bytes)), used)
+}
+
+/// The host of `Host` or of an address, as rules write it: in lower case, without the port and the dot at its end. Otherwise whoever
+/// writes `API.example.com:80` gets past a rule for `api.example.com`.
+fn host_without_port(written: &str) -> Cow<'_, str> {
+    let host = written.trim();
+    let port = host.rfind(':').filter(|at| {
+        // The colons of an address of IPv6 are between brackets.
+        !host[*at..].contains(']')
+    });
+    let host = port.map_or(host, |at| &host[..at]);
+    let host = host.strip_suffix('.').unwrap_or(host);
+    if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        Cow::Owned(host.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(host)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_has_one_name() {
+        for (written, expected) in [
+            ("api.example.com", "api.example.com"),
+            ("API.Example.com:8080", "api.example.com"),
+            (" api.example.com. ", "api.example.com"),
+            ("api.example.com.:80", "api.example.com"),
+            ("[2001:DB8::1]:443", "[2001:db8::1]"),
+            ("[::1]", "[::1]"),
+            ("127.0.0.1:80", "127.0.0.1"),
+            ("", ""),
+            (":80", ""),
+        ] {
+            assert_eq!(host_without_port(written), expected, "{written}");
+        }
+    }
 }

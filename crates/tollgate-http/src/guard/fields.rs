@@ -9,7 +9,6 @@ use smallvec::SmallVec;
 use super::memo;
 use crate::Shown;
 use crate::fields::{self, Sink, secs};
-use crate::json::digit_bytes;
 
 /// Most values fit here while they are being written.
 const USUAL: usize = 64;
@@ -166,11 +165,6 @@ impl Sink for Written {
     #[inline]
     fn text(&mut self, text: &str) {
         self.value.push(text.as_bytes());
-    }
-
-    #[inline]
-    fn number(&mut self, value: u64) {
-        self.value.push(digit_bytes(value, &mut [0; 20]));
     }
 
     #[inline]

@@ -1,10 +1,15 @@
 //! What operators see of single requests: events of `tracing`, on the span that is current.
 
-use tollgate::Decision;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tollgate::{Decision, Limiter, Rate};
 use tollgate_engine::warning::Warning;
 use tracing::level_filters::LevelFilter;
 
 use super::denial::Denial;
+use super::offenders::AnyClock;
+use super::{Mistake, Mode};
 use crate::DenyReason;
 
 /// The target of all events.
@@ -60,16 +65,46 @@ pub(super) fn policy_warning(warning: &Warning) {
     tracing::warn!(target: TARGET, rule = warning.rule(), help, "{warning}");
 }
 
-/// What came of a refusal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Came {
-    Refused,
-    /// It would have been, and passes.
-    Shadow,
+/// The log of denials and mistakes. It is limited, as whoever can send one such request can send many.
+#[derive(Debug)]
+pub(super) struct DenialLog {
+    limiter: Limiter<AnyClock>,
+    /// How many weren't logged since the last that was.
+    untold: AtomicU64,
+}
+
+impl DenialLog {
+    pub(super) fn new(rate: Rate, clock: &AnyClock) -> Self {
+        Self {
+            limiter: Limiter::with_clock(rate, Arc::clone(clock)),
+            untold: AtomicU64::new(0),
+        }
+    }
+
+    /// Hands on how many weren't logged before this one, or counts it as one of them.
+    fn limited(&self, log: impl FnOnce(u64)) {
+        // Only a number for people; nothing is ordered by it.
+        if self.limiter.allow() {
+            log(self.untold.swap(0, Ordering::Relaxed));
+        } else {
+            self.untold.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[cold]
+    pub(super) fn mistake(&self, why: &Mistake) {
+        self.limited(|untold| tracing::error!(target: TARGET, untold, "{why}"));
+    }
+
+    pub(super) fn denied(&self, denial: &Denial, mode: Mode) {
+        if is_heard(denial) {
+            self.limited(|untold| refused(denial, mode, untold));
+        }
+    }
 }
 
 /// Whether anybody hears of such a refusal.
-pub(super) fn is_heard(denial: &Denial) -> bool {
+fn is_heard(denial: &Denial) -> bool {
     if denial.error.is_some() {
         return tracing::enabled!(target: "tollgate", tracing::Level::ERROR);
     }
@@ -80,10 +115,10 @@ pub(super) fn is_heard(denial: &Denial) -> bool {
 }
 
 /// Tells of a refusal, and of how many nothing was told since the last one.
-pub(super) fn refused(denial: &Denial, came: Came, untold: u64) {
-    let outcome = match came {
-        Came::Refused => "refused",
-        Came::Shadow => "shadow",
+fn refused(denial: &Denial, mode: Mode, untold: u64) {
+    let outcome = match mode {
+        Mode::Enforce => "refused",
+        Mode::Shadow => "shadow",
     };
     let Denial {
         reason,

@@ -2,6 +2,7 @@
 //! refused in the same words again and again.
 
 use std::cell::RefCell;
+use std::thread::LocalKey;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,26 +15,19 @@ const PLACES: usize = 64;
 
 thread_local! {
     /// Of each thread its own, so that nobody waits for the count of who shares a text.
-    static POLICIES: RefCell<[Option<Memo>; PLACES]> = const { RefCell::new([const { None }; PLACES]) };
-    static REFUSALS: RefCell<[Option<Words>; PLACES]> = const { RefCell::new([const { None }; PLACES]) };
-    static EMPTY: RefCell<[Option<Empty>; PLACES]> = const { RefCell::new([const { None }; PLACES]) };
+    static POLICIES: Places<OfLimit, Same> = const { RefCell::new([const { None }; PLACES]) };
+    static REFUSALS: Places<OfRefusal, Texts> = const { RefCell::new([const { None }; PLACES]) };
+    static EMPTY: Places<(Box<str>, u64), Bytes> = const { RefCell::new([const { None }; PLACES]) };
 }
 
-/// What `RateLimit` says of a limit of which nothing is left for so many seconds.
-struct Empty {
-    name: Box<str>,
-    seconds: u64,
-    value: Bytes,
-}
+/// Texts, each with what it was written of.
+type Places<K, T> = RefCell<[Option<(K, T)>; PLACES]>;
 
-/// The words of a refusal.
-struct Words {
-    form: Form,
-    reason: DenyReason,
-    limit: Box<str>,
-    retry_after: Option<u64>,
-    text: Texts,
-}
+/// A limit: its name, quota and window.
+type OfLimit = (Box<str>, u64, Option<Duration>);
+
+/// A refusal: the name of its limit, its form and reason, and when to come again.
+type OfRefusal = (Box<str>, Form, DenyReason, Option<u64>);
 
 /// What a refusal says that doesn't depend on who is refused.
 #[derive(Clone)]
@@ -41,13 +35,6 @@ pub(super) struct Texts {
     pub(super) body: Bytes,
     /// The value of `Retry-After`.
     pub(super) retry_after: Bytes,
-}
-
-struct Memo {
-    name: Box<str>,
-    quota: u64,
-    window: Option<Duration>,
-    same: Same,
 }
 
 /// What all answers say that show a limit.
@@ -58,57 +45,79 @@ pub(super) struct Same {
     pub(super) name: Bytes,
 }
 
-/// Takes what is written of this limit whatever is left, by the first function if it isn't remembered.
+/// Takes the text at this place if it is the one that is looked for, and writes it there if not.
 #[inline]
-pub(super) fn same<T>(
-    limit: &Shown<'_>,
-    write: impl Fn() -> Same,
-    mut take: impl FnMut(&Same) -> T,
-) -> T {
-    let taken = POLICIES.try_with(|places| {
-        let mut places = places.borrow_mut();
-        let place = &mut places[place_of(limit.name, limit.quota)];
+fn remembered<K, T, R>(
+    places: &'static LocalKey<Places<K, T>>,
+    place: usize,
+    is_it: impl FnOnce(&K) -> bool,
+    write: impl Fn() -> (K, T),
+    mut take: impl FnMut(&T) -> R,
+) -> R {
+    let taken = places.try_with(|places| {
+        let place = &mut places.borrow_mut()[place];
         match place {
-            Some(memo) if memo.is_of(limit) => take(&memo.same),
-            _ => take(&place.insert(Memo::new(limit, write())).same),
+            Some((of, text)) if is_it(of) => take(text),
+            _ => take(put(place, write())),
         }
     });
     // A thread that ends remembers nothing, and may still have something to answer.
-    taken.unwrap_or_else(|_| take(&write()))
+    taken.unwrap_or_else(|_| take(&write().1))
+}
+
+#[cold]
+fn put<K, T>(place: &mut Option<(K, T)>, written: (K, T)) -> &T {
+    &place.insert(written).1
+}
+
+/// Takes what is written of this limit whatever is left, by the first function if it isn't remembered.
+#[inline]
+pub(super) fn same<R>(
+    limit: &Shown<'_>,
+    write: impl Fn() -> Same,
+    take: impl FnMut(&Same) -> R,
+) -> R {
+    let &Shown {
+        name,
+        quota,
+        window,
+        ..
+    } = limit;
+    remembered(
+        &POLICIES,
+        place_of(name, quota),
+        |of| (&*of.0, of.1, of.2) == (name, quota, window),
+        || ((name.into(), quota, window), write()),
+        take,
+    )
 }
 
 /// What is written of a refusal, by this function if it isn't remembered.
 pub(super) fn refusal(form: Form, refusal: &Refusal<'_>, write: impl Fn() -> Texts) -> Texts {
-    let texts = REFUSALS.try_with(|places| {
-        let seconds = refusal.retry_after.unwrap_or(u64::MAX);
-        let mut places = places.borrow_mut();
-        let place = &mut places[place_of(refusal.limit, seconds)];
-        match place {
-            Some(words) if words.are_of(form, refusal) => words.text.clone(),
-            _ => place
-                .insert(Words::new(form, refusal, write()))
-                .text
-                .clone(),
-        }
-    });
-    texts.unwrap_or_else(|_| write())
+    let &Refusal {
+        reason,
+        limit,
+        retry_after,
+    } = refusal;
+    remembered(
+        &REFUSALS,
+        place_of(limit, retry_after.unwrap_or(u64::MAX)),
+        |of| (&*of.0, of.1, of.2, of.3) == (limit, form, reason, retry_after),
+        || ((limit.into(), form, reason, retry_after), write()),
+        Texts::clone,
+    )
 }
 
 /// The value of `RateLimit` while nothing is left of the limit with this name for so many seconds, by this function if it isn't
 /// remembered.
 pub(super) fn empty(name: &str, seconds: u64, write: impl Fn() -> Bytes) -> Bytes {
-    let value = EMPTY.try_with(|places| {
-        let mut places = places.borrow_mut();
-        let place = &mut places[place_of(name, seconds)];
-        match place {
-            Some(empty) if empty.seconds == seconds && *empty.name == *name => empty.value.clone(),
-            _ => place
-                .insert(Empty::new(name, seconds, write()))
-                .value
-                .clone(),
-        }
-    });
-    value.unwrap_or_else(|_| write())
+    remembered(
+        &EMPTY,
+        place_of(name, seconds),
+        |of| (&*of.0, of.1) == (name, seconds),
+        || ((name.into(), seconds), write()),
+        Bytes::clone,
+    )
 }
 
 /// Where what is known of a limit is kept, with this number of its. Those that share a place take turns.
@@ -119,58 +128,6 @@ fn place_of(name: &str, number: u64) -> usize {
     // Names of rules are often numbered, and differ at their end.
     let mixed = number ^ (u64::from(last) << 3) ^ (name.len() as u64);
     (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % PLACES
-}
-
-impl Empty {
-    #[cold]
-    fn new(name: &str, seconds: u64, value: Bytes) -> Self {
-        Self {
-            name: name.into(),
-            seconds,
-            value,
-        }
-    }
-}
-
-impl Words {
-    #[cold]
-    fn new(form: Form, refusal: &Refusal<'_>, text: Texts) -> Self {
-        let &Refusal {
-            reason,
-            limit,
-            retry_after,
-        } = refusal;
-        Self {
-            form,
-            reason,
-            limit: limit.into(),
-            retry_after,
-            text,
-        }
-    }
-
-    #[inline]
-    fn are_of(&self, form: Form, refusal: &Refusal<'_>) -> bool {
-        let own = (self.form, self.reason, self.retry_after);
-        own == (form, refusal.reason, refusal.retry_after) && *self.limit == *refusal.limit
-    }
-}
-
-impl Memo {
-    #[cold]
-    fn new(limit: &Shown<'_>, same: Same) -> Self {
-        Self {
-            name: limit.name.into(),
-            quota: limit.quota,
-            window: limit.window,
-            same,
-        }
-    }
-
-    #[inline]
-    fn is_of(&self, limit: &Shown<'_>) -> bool {
-        self.quota == limit.quota && self.window == limit.window && *self.name == *limit.name
-    }
 }
 
 #[cfg(test)]

@@ -1,25 +1,31 @@
-//! One rate for each key.
+//! One rate for each key: in 16 bytes a key, or such that costs can be settled afterwards.
 
 use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::clock::{Clock, Monotonic};
+use tollgate::exact_keyed::OwnedKey as ExactOwnedKey;
 use tollgate::keyed::OwnedKey;
-use tollgate::{Decision, KeyedLimiter, LimitError, OnMissingKey, Outcome, Rate, Timestamp};
+use tollgate::stack::{self, Hold};
+use tollgate::{
+    Algorithm, Decision, ExactKeyedLimiter, KeyedLimiter, Level, LimitError, OnMissingKey, Outcome,
+    Rate, Stack, Timestamp,
+};
 
 use super::answers::Answers;
 use super::denial::Denial;
 use super::fields::Fields;
 use super::hooks;
+use super::keyless::{Finder, Fingerprint, Keyless};
 use super::keys::KeyOf;
-use super::missing::{Instead, Keyless, SHARED_KEY};
 use super::request::Request;
-use super::{Asked, Judged, Limits, Look, Terms};
+use super::ticket::Estimate;
+use super::{Asked, Judged, Limits, Look, Settles, Terms};
 use crate::{DenyReason, Shown};
 
 /// Keys that are sure of a place, unless told otherwise: 25 MB at most.
-pub(super) const KEYS: usize = 1_000_000;
+const KEYS: usize = 1_000_000;
 
 /// A rate for each key, in memory: 16 bytes a key, by GCRA.
 ///
@@ -32,6 +38,7 @@ pub(super) const KEYS: usize = 1_000_000;
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
 #[derive(Debug)]
+#[must_use]
 pub struct PerKey<K, C: Clock = Monotonic> {
     limiter: Arc<KeyedLimiter<C>>,
     key: K,
@@ -101,7 +108,6 @@ impl<K, C: Clock> PerKey<K, C> {
     /// # let _ = limits;
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
-    #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         self.name = name.into();
         self
@@ -120,7 +126,6 @@ impl<K, C: Clock> PerKey<K, C> {
     /// # let _ = limits;
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
-    #[must_use]
     pub const fn on_missing_key(mut self, choice: OnMissingKey) -> Self {
         self.keyless.on_missing = choice;
         self
@@ -130,7 +135,6 @@ impl<K, C: Clock> PerKey<K, C> {
     /// refused at once if not. At most as many wait as the limiter lets
     /// ([`max_waiters`](tollgate::keyed::Builder::max_waiters)). Nobody's turn comes sooner if a request goes away, but
     /// its place is free.
-    #[must_use]
     pub const fn wait(mut self, longest: Duration) -> Self {
         self.wait = longest;
         self
@@ -204,12 +208,12 @@ impl<K, C: Clock> PerKey<K, C> {
 
 /// What a limit of this rate is called unless it has a name: two layers on one path seldom have one rate, and clients tell limits apart by
 /// their names.
-pub(super) fn requests_name(rate: Rate) -> Arc<str> {
+fn requests_name(rate: Rate) -> Arc<str> {
     format!("requests:{rate}").into()
 }
 
 /// A cost that never fits is no matter of time.
-pub(super) fn reason_of(decision: &Decision) -> DenyReason {
+fn reason_of(decision: &Decision) -> DenyReason {
     match decision.outcome {
         Outcome::Never => DenyReason::TooLarge,
         _ => DenyReason::Rate,
@@ -257,11 +261,9 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<
             self.keyless.some_have_one();
             return self.decide(&key, now, terms);
         }
-        match self.keyless.instead(&self.key, request) {
-            Instead::Pass => Asked::Now(Judged::Exempt),
-            Instead::OneCounter => self.decide(&SHARED_KEY, now, terms),
-            Instead::Deny(missing) => Asked::Now(Judged::missing_key(&self.name, missing)),
-            Instead::Fail(why) => Asked::Now(Judged::Failed(why)),
+        match self.keyless.instead(&self.key, request, &self.name) {
+            Ok(shared) => self.decide(&shared, now, terms),
+            Err(judged) => Asked::Now(judged),
         }
     }
 
@@ -288,3 +290,191 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<
         self.key.is_everyone()
     }
 }
+
+/// Keys that are sure of a place: about 100 bytes each.
+const EXACT_KEYS: usize = 100_000;
+
+/// An answer that takes longer than this is charged its estimate.
+const LONGEST: Duration = Duration::from_secs(600);
+
+/// A rate for each key, in memory, that holds the cost of a request until it is known: for
+/// [counting only some answers](super::Guard::count) and for [settling](super::Guard::settle) what an answer did cost.
+///
+/// ```
+/// use tollgate::Rate;
+/// use tollgate_http::guard::{ExactPerKey, keys::Address};
+///
+/// let logins = ExactPerKey::new(Rate::per_minute(5), Address::new())?.named("logins");
+/// # let _ = logins;
+/// # Ok::<(), tollgate::LimitError>(())
+/// ```
+#[derive(Debug)]
+#[must_use]
+pub struct ExactPerKey<K, C: Clock = Monotonic> {
+    limiter: Arc<ExactKeyedLimiter<Fingerprint, C>>,
+    finder: Finder<K>,
+    name: Arc<str>,
+    longest: Duration,
+    wait: Duration,
+}
+
+/// A request that waits for its turn.
+#[derive(Debug)]
+pub struct ExactWaiting<C: Clock> {
+    key: ExactOwnedKey<Fingerprint, C>,
+    cost: u64,
+    print: Fingerprint,
+}
+
+impl<K> ExactPerKey<K> {
+    /// This rate for each key, a hundred thousand of which are sure of a place.
+    ///
+    /// # Errors
+    /// A rate that can't be kept.
+    pub fn new(rate: Rate, key: K) -> Result<Self, LimitError> {
+        let limiter =
+            ExactKeyedLimiter::builder(rate, EXACT_KEYS).algorithm(Algorithm::TokenBucket);
+        Ok(Self::by(Arc::new(limiter.build()?), key))
+    }
+}
+
+impl<K, C: Clock> ExactPerKey<K, C> {
+    /// By a limiter of any algorithm.
+    pub fn by(limiter: Arc<ExactKeyedLimiter<Fingerprint, C>>, key: K) -> Self {
+        Self {
+            name: requests_name(limiter.rate()),
+            limiter,
+            finder: Finder::new(key),
+            longest: LONGEST,
+            wait: Duration::ZERO,
+        }
+    }
+
+    /// What clients are told that it is called, as [`PerKey::named`](super::PerKey::named).
+    pub fn named(mut self, name: &str) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// What happens to requests without a key: they are denied, unless this says otherwise. See
+    /// [`PerKey::on_missing_key`](super::PerKey::on_missing_key).
+    pub const fn on_missing_key(mut self, choice: OnMissingKey) -> Self {
+        self.finder.keyless.on_missing = choice;
+        self
+    }
+
+    /// For how long a cost may be held: 10 minutes unless said otherwise. After that it is spent.
+    pub const fn settle_within(mut self, longest: Duration) -> Self {
+        self.longest = longest;
+        self
+    }
+
+    /// A request that is over the limit waits for its turn if that comes within this time, first come first served, and is
+    /// refused at once if not: as [`PerKey::wait`](super::PerKey::wait). It holds its cost from its turn on. What others hold may come back at
+    /// any time, so one that waits for that may be refused only when its time is over.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::Rate;
+    /// use tollgate_http::guard::{ExactPerKey, keys::Header};
+    ///
+    /// let tokens = ExactPerKey::new(Rate::per_minute(90_000), Header::new("x-api-key"))?.wait(Duration::from_secs(5));
+    /// # let _ = tokens;
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub const fn wait(mut self, longest: Duration) -> Self {
+        self.wait = longest;
+        self
+    }
+
+    /// The limiter, for what operators do: block a key, forget one, change the rate.
+    pub const fn limiter(&self) -> &Arc<ExactKeyedLimiter<Fingerprint, C>> {
+        &self.limiter
+    }
+
+    fn shown(&self, decision: &Decision) -> Shown<'_> {
+        Shown::of_bucket(&self.name, decision, self.limiter.rate())
+    }
+}
+
+impl<K, C: Clock + 'static> ExactPerKey<K, C> {
+    fn decide(
+        &self,
+        print: Fingerprint,
+        terms: &Terms<'_>,
+    ) -> Asked<Judged<Option<Estimate>>, Box<ExactWaiting<C>>> {
+        let cost = terms.cost();
+        let key = self.limiter.key_owned(&print);
+        if cost == 0 {
+            let decision = key.check_n(0);
+            let fields = terms.answers.passed(|| Some(self.shown(&decision)));
+            return Asked::Now(Judged::Passed { held: None, fields });
+        }
+        let levels = [Level::estimated("", key, cost)];
+        let held = Stack::new().hold(&levels, stack::Terms::within(self.longest));
+        let held = held.map_err(|refusal| refusal.decision);
+        if let Err(over) = &held
+            && over.outcome == Outcome::Denied
+            && terms.may_wait
+            && !self.wait.is_zero()
+            && over.wait() <= self.wait
+        {
+            let key = self.limiter.key_owned(&print);
+            return Asked::Later(Box::new(ExactWaiting { key, cost, print }));
+        }
+        Asked::Now(self.judge(print, held, terms))
+    }
+
+    fn judge(
+        &self,
+        print: Fingerprint,
+        held: Result<Hold<'static>, Decision>,
+        terms: &Terms<'_>,
+    ) -> Judged<Option<Estimate>> {
+        match held {
+            Ok(hold) => {
+                let decision = self.limiter.key(&print).peek();
+                hooks::passed_or_not(&self.name, || print[0], &decision);
+                let fields = terms.answers.passed(|| Some(self.shown(&decision)));
+                let held = Some(Estimate::new(hold));
+                Judged::Passed { held, fields }
+            }
+            Err(decision) => {
+                hooks::passed_or_not(&self.name, || print[0], &decision);
+                let denial = Denial::new(reason_of(&decision), Arc::clone(&self.name), decision);
+                let shown = Some(self.shown(&decision));
+                Judged::Refused(Box::new(denial.showing(shown).key(print[0])))
+            }
+        }
+    }
+}
+
+impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for ExactPerKey<K, C> {
+    type Held = Option<Estimate>;
+    /// In a box: few wait, and all pay for what is moved.
+    type Question = Box<ExactWaiting<C>>;
+
+    fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<Self::Held>, Self::Question> {
+        match self.finder.find(request, &self.name) {
+            Ok(print) => self.decide(print, terms),
+            Err(judged) => Asked::Now(judged),
+        }
+    }
+
+    async fn answer(&self, waiting: Box<ExactWaiting<C>>, terms: &Terms<'_>) -> Judged<Self::Held> {
+        let ExactWaiting { key, cost, print } = *waiting;
+        let acquire = key.acquire_n(cost).timeout(self.wait);
+        let held = acquire.hold(stack::Terms::within(self.longest)).await;
+        self.judge(print, held.map_err(|refused| *refused.decision()), terms)
+    }
+
+    fn takes_time(&self) -> bool {
+        !self.wait.is_zero()
+    }
+
+    fn is_everyone(&self) -> bool {
+        self.finder.key.is_everyone()
+    }
+}
+
+impl<K, C: Clock> Settles for ExactPerKey<K, C> {}

@@ -7,8 +7,8 @@ use std::time::Duration;
 use foldhash::quality::RandomState;
 use tollgate::Clock;
 
-use super::block::AnyClock;
 use super::denial::Denial;
+use super::offenders::AnyClock;
 
 /// Counts of recent refusals; keys that share one are spread further than need be.
 const COUNTS: usize = 4_096;

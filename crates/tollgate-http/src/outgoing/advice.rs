@@ -7,6 +7,21 @@ use super::items::{Item, items, number, seconds};
 /// Resets above this many seconds are times since 1970, unless it is said what they are: fifteen years from now, or 1986.
 const LEAST_EPOCH: u64 = 500_000_000;
 
+/// The fields of a limit, of what is left, of when there is more, and of policies.
+const DRAFT_6: [&str; 4] = [
+    "ratelimit-limit",
+    "ratelimit-remaining",
+    "ratelimit-reset",
+    "ratelimit-policy",
+];
+/// Envoy has the policy in the limit: `X-RateLimit-Limit: 3, 3;w=3600`.
+const X_RATELIMIT: [&str; 4] = [
+    "x-ratelimit-limit",
+    "x-ratelimit-remaining",
+    "x-ratelimit-reset",
+    "x-ratelimit-limit",
+];
+
 /// What an answer says of the limit of whom was asked.
 ///
 /// ```
@@ -79,8 +94,8 @@ impl Advice {
             seconds(value).or_else(|| Some(Duration::from_secs(date(value)?.saturating_sub(now))))
         });
         let (left, interval) = of_drafts(&lines)
-            .or_else(|| of_counts(&lines, "ratelimit", seconds))
-            .or_else(|| of_counts(&lines, "x-ratelimit", |value| reset.from(value, now)))
+            .or_else(|| of_counts(&lines, DRAFT_6, seconds))
+            .or_else(|| of_counts(&lines, X_RATELIMIT, |value| reset.from(value, now)))
             .unzip();
         Self {
             is_refusal: status == 429 || status == 503 && retry_after.is_some(),
@@ -193,24 +208,9 @@ impl Dictionary {
 /// Three fields with a number each.
 fn of_counts<'a, I: Iterator<Item = &'a [u8]>>(
     lines: &impl Fn(&'static str) -> I,
-    family: &'static str,
+    [limit, remaining, after, policies]: [&'static str; 4],
     reset: impl Fn(&[u8]) -> Option<Duration>,
 ) -> Option<Said> {
-    let [limit, remaining, after, policies] = match family {
-        "ratelimit" => [
-            "ratelimit-limit",
-            "ratelimit-remaining",
-            "ratelimit-reset",
-            "ratelimit-policy",
-        ],
-        // Envoy has the policy in the limit: `X-RateLimit-Limit: 3, 3;w=3600`.
-        _ => [
-            "x-ratelimit-limit",
-            "x-ratelimit-remaining",
-            "x-ratelimit-reset",
-            "x-ratelimit-limit",
-        ],
-    };
     let one = |field| lines(field).next().map(<[u8]>::trim_ascii);
     let left = Left {
         remaining: number(one(remaining)?)?,

@@ -1,5 +1,6 @@
-//! What one host has told: not to be asked before a time, or only every so often.
+//! What hosts have told: not to be asked before a time, or only every so often.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -103,7 +104,8 @@ impl<C: Clock> Host<C> {
     /// Takes note of the answer to a call that began at this time.
     pub(super) fn heard(
         &self,
-        (began, now): (Timestamp, Timestamp),
+        began: Timestamp,
+        now: Timestamp,
         advice: &Advice,
         bounds: &Bounds,
         clock: &Arc<C>,
@@ -114,7 +116,7 @@ impl<C: Clock> Host<C> {
         if advice.is_refusal {
             state.refusals = state.refusals.saturating_add(u32::from(!is_late));
             let stop = refused_for(advice, state.refusals).min(bounds.longest_stop);
-            state.stop((now, stop), advice, bounds, clock);
+            state.stop(now, stop, advice, bounds, clock);
             return;
         }
         if is_late {
@@ -124,7 +126,7 @@ impl<C: Clock> Host<C> {
         match advice.left {
             Some(left) if left.remaining == 0 => {
                 let stop = left.more_after.min(bounds.longest_stop);
-                state.stop((now, stop), advice, bounds, clock);
+                state.stop(now, stop, advice, bounds, clock);
             }
             Some(left) if is_low(left, bounds.slow_below) => {
                 let every = left.spread().min(bounds.longest_stop);
@@ -178,7 +180,8 @@ impl<C: Clock> State<C> {
     /// Nobody asks for this long, and then one by one, until it is known how many may.
     fn stop(
         &mut self,
-        (now, stop): (Timestamp, Duration),
+        now: Timestamp,
+        stop: Duration,
         advice: &Advice,
         bounds: &Bounds,
         clock: &Arc<C>,
@@ -248,5 +251,53 @@ impl<C: Clock> Pace<C> {
         // Between a millisecond and the longest stop: a rate that can be kept.
         let changed = self.line.set_rate(rate(self.every));
         debug_assert!(changed.is_ok());
+    }
+}
+
+/// The hosts that told something. If there are too many, the one whose word is over soonest is forgotten.
+#[derive(Debug)]
+pub(super) struct Hosts<C: Clock> {
+    known: Mutex<HashMap<Box<str>, Arc<Host<C>>>>,
+    most: usize,
+}
+
+impl<C: Clock> Hosts<C> {
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            known: Mutex::default(),
+            most: most.max(1),
+        }
+    }
+
+    /// What is known of a host.
+    pub(super) fn get(&self, host: &str) -> Option<Arc<Host<C>>> {
+        self.lock().get(host).map(Arc::clone)
+    }
+
+    /// What is known of a host, which may be new.
+    pub(super) fn get_or_add(&self, host: &str, now: Timestamp) -> Arc<Host<C>> {
+        let mut known = self.lock();
+        if let Some(found) = known.get(host) {
+            return Arc::clone(found);
+        }
+        if known.len() >= self.most {
+            known.retain(|_, host| host.over_at(now).is_some());
+        }
+        if known.len() >= self.most {
+            let soonest = known.iter().min_by_key(|(_, host)| host.over_at(now));
+            let soonest = soonest.map(|(name, _)| name.clone());
+            soonest.and_then(|name| known.remove(&name));
+        }
+        let new = Arc::new(Host::new());
+        known.insert(host.into(), Arc::clone(&new));
+        new
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Arc<Host<C>>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

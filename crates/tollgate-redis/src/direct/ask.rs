@@ -1,10 +1,11 @@
 //! Questions on their way: what was decided without the store goes before them, and calendars may go twice.
 
-use tollgate_engine::backend::{Check, Owed};
+use tollgate_engine::backend::Check;
 
 use super::estimate::is_held;
 use super::{Direct, StoredLimit};
 use crate::error::StoreError;
+use crate::local::Owed;
 use crate::question::{Answers, Kind, Op, Question};
 use crate::store::Patience;
 

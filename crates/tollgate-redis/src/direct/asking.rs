@@ -1,6 +1,5 @@
 //! An answer that is on its way, or was there already.
 
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -9,8 +8,7 @@ use tollgate_engine::backend::Answer;
 use crate::error::StoreError;
 
 /// An answer on its way from the store, or one that was there already.
-#[must_use = "a question that isn't awaited isn't asked"]
-pub struct Asking<'a>(Inner<'a>);
+pub(super) struct Asking<'a>(Inner<'a>);
 
 /// A question on its way.
 pub(super) type Asked<'a> = Pin<Box<dyn Future<Output = Result<Answer, StoreError>> + Send + 'a>>;
@@ -38,11 +36,5 @@ impl Future for Asking<'_> {
             Inner::Said(answer) => Poll::Ready(answer.take().unwrap_or(Err(StoreError::Stopped))),
             Inner::Asked(asking) => asking.as_mut().poll(context),
         }
-    }
-}
-
-impl fmt::Debug for Asking<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Asking").finish_non_exhaustive()
     }
 }

@@ -1,7 +1,7 @@
 //! The second step of a request: what was planned is done, all or none.
 
 use tollgate::{Decision, Timestamp};
-use tollgate_engine::backend::{Answer, Backend, Check, DenyVersion};
+use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, DenyVersion};
 use tollgate_engine::policy::Counting;
 
 use super::estimate::is_held;
@@ -14,10 +14,10 @@ use crate::question::Question;
 use crate::store::Patience;
 
 /// What came of a request.
-pub(super) struct CarriedOut {
-    pub(super) answer: Answer,
+struct CarriedOut {
+    answer: Answer,
     /// What each check said, unless one refused before all were asked.
-    pub(super) each: Option<Vec<Decision>>,
+    each: Option<Vec<Decision>>,
 }
 
 /// A request that is being carried out. Dropped before its end, it has charged nothing.
@@ -34,7 +34,7 @@ struct Carrying<'a, 'c> {
 
 impl Direct {
     /// Does what was planned.
-    pub(super) async fn carry_out(
+    async fn carry_out(
         &self,
         checks: &[Check<'_>],
         needs: Vec<Need<'_>>,
@@ -78,13 +78,18 @@ impl Direct {
         Ok(carrying.passed())
     }
 
-    /// Does what was planned, for those who want to know no more than the answer.
+    /// Does what was planned, and lists what each check said if that is wanted.
     pub(super) async fn answer(
         &self,
         checks: &[Check<'_>],
         needs: Vec<Need<'_>>,
+        each: Option<&mut Vec<CheckResult>>,
     ) -> Result<Answer, StoreError> {
-        Ok(self.carry_out(checks, needs).await?.answer)
+        let done = self.carry_out(checks, needs).await?;
+        if let Some(each) = each {
+            each.extend(done.each.into_iter().flatten().map(Ok));
+        }
+        Ok(done.answer)
     }
 
     /// Asks the only question of a request, which takes no slot: there is nothing to put back.
@@ -301,7 +306,7 @@ impl Carrying<'_, '_> {
             if check.limit.counting() == Counting::Exact && !direct.is_lent(check) {
                 direct.local.note(check, decision);
             }
-            if let Some(slot) = direct.local.hold_slot(check) {
+            if let Some(slot) = direct.local.hold_permit(check) {
                 answer.pass = std::mem::take(&mut answer.pass).and(slot);
             }
         }

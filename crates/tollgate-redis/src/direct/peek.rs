@@ -9,20 +9,6 @@ use crate::question::Op;
 use crate::store::Patience;
 
 impl Direct {
-    /// What each check would say by itself.
-    pub(super) async fn look_at_all(
-        &self,
-        checks: &[Check<'_>],
-    ) -> Result<Vec<Decision>, StoreError> {
-        // However many are asked, one after the other.
-        let mut patience = self.store.patience();
-        let mut each = Vec::with_capacity(checks.len());
-        for number in 0..checks.len() {
-            each.push(self.look(checks, number, &mut patience).await?);
-        }
-        Ok(each)
-    }
-
     /// What one of these checks would say by itself.
     pub(super) async fn look(
         &self,

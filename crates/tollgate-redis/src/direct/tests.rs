@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tollgate::quota::Quota;
 use tollgate::{Rate, Timestamp};
-use tollgate_engine::backend::{Backend, Check, LimitKind, SoleLimit};
+use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, LimitKind, SoleLimit};
 use tollgate_engine::document::Format;
 use tollgate_engine::{Bounds, Engine, Facts, Policy};
 use tollgate_testkit::redis::Server;
@@ -82,16 +82,19 @@ struct Noting(Redis, Mutex<Vec<(usize, u64)>>);
 
 impl Backend for Noting {
     type Error = Infallible;
-    type Asking<'a> = <Redis as Backend>::Asking<'a>;
 
-    fn check<'a>(&'a self, checks: &'a [Check<'a>]) -> Self::Asking<'a> {
+    fn ask<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        each: Option<&'a mut Vec<CheckResult>>,
+    ) -> impl Future<Output = Result<Answer, Infallible>> + Send + 'a {
         let direct = self.0.direct().unwrap();
         for check in checks {
             let made = direct.stored(check.limit).unwrap();
             let place = std::ptr::from_ref(made).addr();
             self.1.lock().unwrap().push((place, made.version));
         }
-        self.0.check(checks)
+        self.0.ask(checks, each)
     }
 
     fn now(&self) -> Timestamp {

@@ -1,7 +1,5 @@
 //! All or none: what a request was charged so far, until all of its limits have passed.
 
-use std::sync::Arc;
-
 use super::Direct;
 use crate::lease::{Estimate, LeaseKey, Stamp, Taken};
 use crate::question::{Op, Question, Raw};
@@ -96,11 +94,7 @@ impl Drop for Undo<'_> {
                 continue;
             }
             question.op = back;
-            let (store, at) = (Arc::clone(&self.direct.store), self.direct.at());
-            // If the store can't be told, it drains by itself.
-            self.direct.host.spawn(async move {
-                let _ = store.ask(vec![question], at).await;
-            });
+            self.direct.tell_store(question);
         }
     }
 }

@@ -5,10 +5,11 @@ use std::time::Duration;
 use tollgate::core::{self, Arithmetic as _};
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Decision, Rate, Timestamp, core::Align};
-use tollgate_engine::backend::{CarryOver, Limit, LimitKind, Owed};
+use tollgate_engine::backend::{CarryOver, Limit, LimitKind};
 
 use super::{Kind, micros};
 use crate::error::StoreLimitError;
+use crate::local::Owed;
 
 /// Doubles are exact below this.
 const EXACT: u128 = 1 << 53;

@@ -5,23 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::clock::Clock;
-use tollgate_engine::backend::{Breaker, Local, Memory, StoreEvent};
+use tollgate_engine::backend::Memory;
 
 use super::{ConnectError, Home, Redis};
 use crate::address::Address;
 use crate::direct::Direct;
-use crate::failure::Failures;
+use crate::fallback::{Breaker, StoreEvent};
 use crate::host::Host;
+use crate::local::Local;
 use crate::nodes::Nodes;
-use crate::noted::Noted;
 use crate::options::Options;
 
 /// Builds a [`Redis`]; made by [`Redis::builder`].
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_engine::backend::Breaker;
-/// use tollgate_redis::Redis;
+/// use tollgate_redis::{Breaker, Redis};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 ///
@@ -117,7 +116,7 @@ impl RedisBuilder {
 
     /// Tells this what happens to the store. It is logged in any case.
     pub fn on_event(mut self, tell: impl Fn(&StoreEvent<'_>) + Send + Sync + 'static) -> Self {
-        self.options.tell = Some(Box::new(tell));
+        self.options.on_event = Some(Box::new(tell));
         self
     }
 
@@ -147,13 +146,11 @@ impl RedisBuilder {
         };
         let local = Memory::builder().clock(host.clock()).wall(host.wall());
         let local = Arc::new(Local::new(local.build()));
-        let guard = self.options.guard();
-        let failures = Failures::new(host.clock(), host.wall());
-        let inner = Direct::new(&self.options, Arc::clone(&local), host);
-        let inner = inner.map_err(ConnectError::Store)?;
-        let of = (&inner.store, Arc::clone(&local));
-        let nodes = Nodes::new(of, &inner.naming.prefix, self.options.nodes, &inner.host);
-        let fallback = guard.before(Noted { inner, failures }, local);
+        let direct = Direct::new(&self.options, Arc::clone(&local), host);
+        let direct = direct.map_err(ConnectError::Store)?;
+        let of = (&direct.store, Arc::clone(&local));
+        let nodes = Nodes::new(of, &direct.naming.prefix, self.options.nodes, &direct.host);
+        let fallback = self.options.put_fallback_before(direct, local);
         Ok(Redis {
             home: Home::Store(Arc::new(fallback)),
             nodes: Some(nodes),

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use tollgate::clock::Manual;
-use tollgate_engine::backend::Local;
 
 use super::{Home, Redis, RedisBuilder};
 use crate::address::Address;
+use crate::local::Local;
 use crate::rehearsal::{Rehearsal, memory};
 
 impl Redis {
@@ -41,7 +41,7 @@ impl Redis {
     pub fn rehearsal(&self) -> Option<&Rehearsal> {
         match &self.home {
             Home::Store(_) => None,
-            Home::Memory(fallback) => Some(&fallback.store().inner),
+            Home::Memory(fallback) => Some(fallback.store()),
         }
     }
 }
@@ -71,11 +71,10 @@ impl RedisBuilder {
     /// # }
     /// ```
     pub fn in_memory(mut self, clock: Manual) -> Redis {
-        let guard = self.options.guard();
         let local = Arc::new(Local::new(memory(&clock)));
         local.set_nodes(self.options.nodes.unwrap_or(1));
-        let store = Rehearsal::noted(&self.options, (&clock, Arc::clone(&local)));
-        let fallback = guard.before(store, local);
+        let store = Rehearsal::new(&self.options, &clock, Arc::clone(&local));
+        let fallback = self.options.put_fallback_before(store, local);
         Redis {
             home: Home::Memory(Arc::new(fallback)),
             nodes: None,

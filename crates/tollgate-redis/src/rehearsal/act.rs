@@ -106,7 +106,7 @@ fn carry_out(state: &mut State, check: &Check<'_>, op: Op) -> (Decision, Duratio
             (decision, decision.wait())
         }
         Op::Look => {
-            let said = memory.look_ahead(&[*check]);
+            let said = memory.peek_each(&[*check]);
             let decision = said.first().copied().unwrap_or(Decision::UNLIMITED);
             (decision, decision.wait())
         }

@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tollgate::{Outcome, Rate};
-use tollgate_engine::backend::{Breaker, StoreEvent};
 use tollgate_engine::policy::OnStoreFailure;
-use tollgate_redis::{FailureKind, LimitVerdict, Redis, RedisLimiter, RedisStats};
+use tollgate_redis::{
+    Breaker, FailureKind, LimitVerdict, Redis, RedisLimiter, RedisStats, StoreEvent,
+};
 
 /// How long a decision may wait for the store.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(60);

@@ -3,12 +3,12 @@
 use crate::common::{LIMIT, PATIENT, TIMEOUT, connect, eventually};
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Outcome, Rate};
-use tollgate_engine::backend::{Breaker, LimitKind, Memory};
+use tollgate_engine::backend::{LimitKind, Memory};
 use tollgate_engine::document::Format;
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_engine::verdict::Cause;
 use tollgate_engine::{Engine, Facts, Policy};
-use tollgate_redis::Redis;
+use tollgate_redis::{Breaker, Redis};
 use tollgate_testkit::redis::Server;
 
 fn policy(text: &str) -> Policy {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Outcome, Rate, Timestamp, core::Align};
-use tollgate_engine::backend::{Backend, LimitKind, SoleLimit};
+use tollgate_engine::backend::{Backend, LimitKind, Refund, SoleLimit};
 use tollgate_redis::{Redis, StoreError};
 use tollgate_testkit::redis::{Server, until};
 
@@ -313,13 +313,13 @@ async fn what_came_back_before_another_failed_is_not_refused_from_memory() {
     let (foreign, own) = (limit("foreign"), limit("own"));
     let facts = SoleLimit::facts("k");
     let (foreign, own) = (foreign.check(&facts, 1), own.check(&facts, 1));
-    let allowed = async |check| redis.check(&[check]).await.unwrap().allowed;
+    let allowed = async |check| redis.ask(&[check], None).await.unwrap().allowed;
     assert!(allowed(foreign).await);
     let keys = server.command(&["KEYS", "*"]);
     let key = keys.items()[0].text().unwrap();
     server.command(&["SET", &key, "of somebody else"]);
     assert!(allowed(own).await && !allowed(own).await);
-    let Ok(_) = Backend::give_back(&redis, &[own, foreign]).await;
+    let Ok(_) = redis.refund(&[own, foreign], Refund::Cost).await;
     assert_eq!(redis.stats().strange_keys, 1, "the second failed");
     assert!(allowed(own).await, "the first came back");
 }

@@ -1,6 +1,5 @@
 //! The bookkeeping of what is held, without a service around it.
 
-use super::table::MOST_REMEMBERED;
 use super::*;
 
 /// Permits that hold something.
@@ -19,13 +18,13 @@ fn some() -> Permits {
 #[test]
 fn what_was_given_back_or_renewed_leaves_no_end_behind() {
     let (holds, hour) = (Holds::new(10), Duration::from_secs(3_600));
-    assert!(holds.keep(b"kept", (some(), hour), None).is_ok());
+    assert!(holds.keep(b"kept", some(), hour, None).is_ok());
     let check = || {
         let ends = holds.table().ends.len();
         assert!(ends <= 100, "{ends} ends of one that is held");
     };
     for _ in 0..1_000 {
-        assert!(holds.keep(b"short", (some(), hour), None).is_ok());
+        assert!(holds.keep(b"short", some(), hour, None).is_ok());
         assert!(holds.take(b"short").is_some());
     }
     check();
@@ -46,7 +45,7 @@ fn what_holds_nothing_needs_no_room_and_is_bounded() {
             holds.ask_for(&name, b"asked", Needs::Room),
             Known::Nothing
         ));
-        holds.keep_answered(&name, (Permits::default(), hour), (b"asked", b"answer"));
+        holds.keep_answered(&name, Permits::default(), hour, b"asked", b"answer");
         holds.decided(&name);
     }
     assert_eq!(
@@ -83,10 +82,10 @@ fn room_is_asked_for_before_anything_is_decided() {
         holds.ask_for(b"c", b"", Needs::Room),
         Known::Full(_)
     ));
-    assert!(holds.keep(b"other", (some(), hour), None).is_err());
+    assert!(holds.keep(b"other", some(), hour, None).is_err());
     // One that came to nothing leaves its room.
     holds.decided(b"a");
-    holds.keep_answered(b"b", (some(), hour), (b"", b""));
+    holds.keep_answered(b"b", some(), hour, b"", b"");
     holds.decided(b"b");
     assert!(matches!(
         holds.ask_for(b"c", b"", Needs::Room),
@@ -103,7 +102,7 @@ fn room_that_is_reserved_is_had_and_given_up() {
     let (holds, hour) = (Holds::new(1), Duration::from_secs(3_600));
     let room = holds.reserve().expect("room");
     assert!(holds.reserve().is_err());
-    assert!(holds.keep(b"other", (some(), hour), None).is_err());
+    assert!(holds.keep(b"other", some(), hour, None).is_err());
     let full = holds.ask_for(b"a", b"", Needs::Room);
     assert!(matches!(full, Known::Full(_)));
     // What holds nothing needs none.
@@ -112,7 +111,7 @@ fn room_that_is_reserved_is_had_and_given_up() {
     holds.decided(b"a");
     drop(room);
     let room = holds.reserve().expect("room again");
-    assert!(holds.keep(b"own", (some(), hour), Some(room)).is_ok());
+    assert!(holds.keep(b"own", some(), hour, Some(room)).is_ok());
     assert!(holds.reserve().is_err());
     assert!(holds.take(b"own").is_some());
     assert!(holds.reserve().is_ok());

@@ -9,8 +9,9 @@ use super::answer::Answer;
 use super::body::{self, Asked};
 use super::descriptors::{self, AskedDescriptor};
 use super::session::{Session, Wrong, bad};
+use crate::answers::{Answered, LimitText, limited_by, unix_now};
+use crate::decider::{LimitsTold, Store};
 use crate::rls::{Decided, Question, Undecided, ask};
-use crate::service::{Answered, LimitText, LimitsTold, Store, limited_by, unix_now};
 use crate::settings::ShadowAnswers;
 
 /// Whether a request is charged, or only looked at.
@@ -33,13 +34,13 @@ impl<B: Store> Session<B> {
             return Ok(());
         }
         asked
-            .check_facts(self.service.bounds.arguments)
+            .check_facts(self.service.decider.bounds.arguments)
             .map_err(bad)?;
         let facts = asked.facts();
-        let (answer, dialects) = (&mut self.answer, &self.service.dialects);
-        let shadow = self.service.shadow_answers;
+        let (answer, dialects) = (&mut self.answer, &self.service.answers.dialects);
+        let shadow = self.service.answers.shadow;
         let told = LimitsTold::by(dialects);
-        let checked = self.service.check(&facts, told, |answered| {
+        let checked = self.service.decider.check(&facts, told, |answered| {
             tell(answer, dialects, answered);
             show_shadow(&mut answer.body, shadow, answered);
         });
@@ -49,7 +50,7 @@ impl<B: Store> Session<B> {
     /// Decides a list, in order: each has an answer, and the status is 200 whatever they are.
     async fn check_all(&mut self, body: &[u8]) -> Result<(), Wrong> {
         let asked: Vec<Asked<'_>> = body::read(body).map_err(bad)?;
-        let most = self.service.bounds.batch;
+        let most = self.service.decider.bounds.batch;
         if asked.len() > most {
             return Err((
                 413,
@@ -80,21 +81,24 @@ impl<B: Store> Session<B> {
                 Err((_, why)) => show_undecided(out, &why, None),
             };
         }
-        if let Err(why) = asked.check_facts(self.service.bounds.arguments) {
+        if let Err(why) = asked.check_facts(self.service.decider.bounds.arguments) {
             return show_undecided(&mut self.answer.body, &why, None);
         }
         let facts = asked.facts();
         let out = &mut self.answer.body;
-        let shadow = self.service.shadow_answers;
-        let checked = self.service.check(&facts, LimitsTold::Decider, |answered| {
-            match undecided(answered) {
-                Some(why) => show_undecided(out, &why, Some(answered.reason())),
-                None => {
-                    show(out, answered);
-                    show_shadow(out, shadow, answered);
+        let shadow = self.service.answers.shadow;
+        let checked = self
+            .service
+            .decider
+            .check(&facts, LimitsTold::Decider, |answered| {
+                match undecided(answered) {
+                    Some(why) => show_undecided(out, &why, Some(answered.reason())),
+                    None => {
+                        show(out, answered);
+                        show_shadow(out, shadow, answered);
+                    }
                 }
-            }
-        });
+            });
         if let Err(full) = checked.await {
             show_undecided(&mut self.answer.body, &full.to_string(), None);
         }
@@ -108,12 +112,12 @@ impl<B: Store> Session<B> {
             return Ok(());
         }
         asked
-            .check_facts(self.service.bounds.arguments)
+            .check_facts(self.service.decider.bounds.arguments)
             .map_err(bad)?;
         let facts = asked.facts();
         let answer = &mut self.answer;
-        let shadow = self.service.shadow_answers;
-        let look = self.service.peek(&facts, |answered| {
+        let shadow = self.service.answers.shadow;
+        let look = self.service.decider.peek(&facts, |answered| {
             match (answered.too_much(), undecided(answered)) {
                 (Some(what), _) => Err((413, what.to_string())),
                 (None, Some(why)) => Err((503, why)),
@@ -156,7 +160,12 @@ impl<B: Store> Session<B> {
             hits_addend,
         };
         // In a place of its own: nested in all that is around it, its type would be more than the compiler reads.
-        let decided = Box::pin(ask(&self.service, &question, &self.service.dialects)).await;
+        let decided = Box::pin(ask(
+            &self.service,
+            &question,
+            &self.service.answers.dialects,
+        ))
+        .await;
         decided.map_err(|why| match why {
             Undecided::Invalid(why) => bad(why),
             Undecided::Unavailable(_) | Undecided::Full(_) => (503, why.to_string()),

@@ -9,8 +9,8 @@ use tollgate_http::json;
 use super::body;
 use super::descriptors::{self, AskedDescriptor};
 use super::session::{Session, Wrong, bad};
+use crate::decider::Store;
 use crate::rls::{Decided, Limit, Question, Undecided, decide};
-use crate::service::Store;
 
 /// `envoy.service.ratelimit.v3.RateLimitRequest`.
 #[derive(Debug, Deserialize)]

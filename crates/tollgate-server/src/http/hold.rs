@@ -14,9 +14,11 @@ use super::body::{self, Asked, Pairs};
 use super::check::{show, tell};
 use super::request::Request;
 use super::session::{Session, Wrong, bad};
+use crate::address::Peer;
+use crate::answers::Answered;
+use crate::decider::{LimitsTold, Store, name_of};
 use crate::holds::{Known, Needs};
-use crate::listen::Peer;
-use crate::service::{self, Answered, LimitsTold, Store};
+use crate::service::Service;
 
 /// The longest that something is held without a word.
 const LONGEST: u64 = 3_600;
@@ -68,11 +70,11 @@ impl From<Outcome> for Ending {
 }
 
 /// A name that is being decided about, until this is dropped.
-struct Undecided<'a, B: Store>(&'a service::Service<B>, &'a [u8]);
+struct Undecided<'a, B: Store>(&'a Service<B>, &'a [u8]);
 
 impl<B: Store> Drop for Undecided<'_, B> {
     fn drop(&mut self) {
-        self.0.holds.decided(self.1);
+        self.0.decider.holds.decided(self.1);
     }
 }
 
@@ -92,13 +94,19 @@ impl<B: Store> Session<B> {
             cost,
             ..Asked::default()
         };
-        asked.check_facts(service.bounds.arguments).map_err(bad)?;
+        asked
+            .check_facts(service.decider.bounds.arguments)
+            .map_err(bad)?;
         let facts = asked.facts();
         let what = what_of(&facts);
         match known(&service, (&name, &what), &facts) {
             Known::Held(answer) => {
                 // Whoever asks again holds it from then on. If its time ended just now, it is told what it was told.
-                let left = service.holds.lengthen(&name, life).unwrap_or_default();
+                let left = service
+                    .decider
+                    .holds
+                    .lengthen(&name, life)
+                    .unwrap_or_default();
                 tell_with_life(&mut self.answer.body, &answer, left);
                 return Ok(());
             }
@@ -119,20 +127,24 @@ impl<B: Store> Session<B> {
             Known::Nothing => {}
         }
         let _undecided = Undecided(&service, &name);
-        let verdict = B::decide(&service.engine, &facts, LimitsTold::by(&service.dialects)).await;
+        let verdict = B::decide(
+            &service.decider.engine,
+            &facts,
+            LimitsTold::by(&service.answers.dialects),
+        )
+        .await;
         let is_allowed = verdict.refused().is_none();
         let answered = Answered::of(&verdict, is_allowed);
         if !is_allowed {
-            tell(&mut self.answer, &service.dialects, &answered);
+            tell(&mut self.answer, &service.answers.dialects, &answered);
             return Ok(());
         }
         show(&mut self.answer.body, &answered);
         let Verdict::Passed(passed) = verdict else {
             return Ok(());
         };
-        let told = (what.as_slice(), self.answer.body.as_slice());
-        let held = (passed.into_permits(), life);
-        service.holds.keep_answered(&name, held, told);
+        let (permits, holds) = (passed.into_permits(), &service.decider.holds);
+        holds.keep_answered(&name, permits, life, &what, &self.answer.body);
         let answer = std::mem::take(&mut self.answer.body);
         tell_with_life(&mut self.answer.body, &answer, life);
         Ok(())
@@ -143,7 +155,7 @@ impl<B: Store> Session<B> {
         let named: Named<'_> = body::read(&request.body).map_err(bad)?;
         let name = self.name_of(&named.id, request)?;
         let life = life(named.ttl)?;
-        if !self.service.holds.renew(&name, life) {
+        if !self.service.decider.holds.renew(&name, life) {
             return Err(unknown(&named.id));
         }
         tell_with_life(&mut self.answer.body, b"{\"renewed\":true}", life);
@@ -154,7 +166,7 @@ impl<B: Store> Session<B> {
     pub(super) fn release_hold(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
         let named: Named<'_> = body::read(&request.body).map_err(bad)?;
         let name = self.name_of(&named.id, request)?;
-        let holds = &self.service.holds;
+        let holds = &self.service.decider.holds;
         let ending = named.outcome.unwrap_or_default().into();
         let answer: &[u8] = if holds.release(&name, ending) {
             b"{\"released\":true}"
@@ -172,7 +184,7 @@ impl<B: Store> Session<B> {
             .spent
             .ok_or_else(|| bad("spent: it is missing: what the request did cost".to_owned()))?;
         let name = self.name_of(&named.id, request)?;
-        let holds = &self.service.holds;
+        let holds = &self.service.decider.holds;
         let ending = named.outcome.unwrap_or_default().into();
         let answer: &[u8] = match holds.settle(&name, spent, ending) {
             Some(Settlement::InTime) => b"{\"settled\":true}",
@@ -192,7 +204,7 @@ impl<B: Store> Session<B> {
         };
         // Only a token that was looked at says who it is.
         let token = request.bearer();
-        let token = token.filter(|_| self.service.client_token.is_some());
+        let token = token.filter(|_| self.service.credentials.client_token.is_some());
         let user = match self.from {
             Peer::Unix { user, .. } => Some(user.to_le_bytes()),
             Peer::Tcp(_) | Peer::Gone => None,
@@ -210,14 +222,10 @@ impl<B: Store> Session<B> {
 }
 
 /// What there is by a name, for one that asks this: what holds nothing needs no room.
-fn known<B: Store>(
-    service: &service::Service<B>,
-    (name, what): (&[u8], &[u8]),
-    facts: &Facts<'_>,
-) -> Known {
-    match service.holds.ask_for(name, what, Needs::Room) {
-        Known::Full(_) if !service.engine.would_hold(facts) => {
-            service.holds.ask_for(name, what, Needs::Nothing)
+fn known<B: Store>(service: &Service<B>, (name, what): (&[u8], &[u8]), facts: &Facts<'_>) -> Known {
+    match service.decider.holds.ask_for(name, what, Needs::Room) {
+        Known::Full(_) if !service.decider.engine.would_hold(facts) => {
+            service.decider.holds.ask_for(name, what, Needs::Nothing)
         }
         known => known,
     }
@@ -233,7 +241,7 @@ fn tell_with_life(out: &mut Vec<u8>, answer: &[u8], left: Duration) {
 
 /// What a call asks for, as bytes: the same call is the same, whatever the order of its facts.
 fn what_of(facts: &Facts<'_>) -> Vec<u8> {
-    let mut what = service::name_of(facts);
+    let mut what = name_of(facts);
     if let Some(cost) = facts.cost() {
         what.extend(cost.to_le_bytes());
     }

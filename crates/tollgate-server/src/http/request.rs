@@ -6,8 +6,6 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use crate::protocol_errors::ErrorKind;
-
 /// The most header fields of a request; docs/server.md says so.
 const FIELDS: usize = 64;
 /// The longest line before a chunk: a size, and what nobody reads.
@@ -350,12 +348,9 @@ impl Bad {
         }
     }
 
-    /// As what it is counted.
-    pub(crate) const fn kind(self) -> ErrorKind {
-        match self {
-            Self::Head { .. } | Self::Body { .. } => ErrorKind::TooLarge,
-            _ => ErrorKind::Malformed,
-        }
+    /// Whether it is more than is taken.
+    pub(crate) const fn is_too_large(self) -> bool {
+        matches!(self, Self::Head { .. } | Self::Body { .. })
     }
 }
 

@@ -6,18 +6,20 @@ use std::sync::Arc;
 use tokio::task::spawn_blocking;
 use tollgate_engine::backend::Gift;
 
+use super::admin;
 use super::answer::Answer;
 use super::body::{self, Asked};
 use super::request::{self, Found, Most, Request};
-use crate::admin;
+use crate::address::Peer;
+use crate::address::Protocol;
+use crate::answers::LOST;
 use crate::connection::{ENOUGH, Heard, Speaks, Then};
+use crate::decider::Store;
 use crate::drain::ENDS;
 use crate::guesses::TRIES;
-use crate::listen::Peer;
-use crate::measured::Protocol;
 use crate::metrics::{self, Form};
 use crate::protocol_errors::{ErrorKind, ErrorSource};
-use crate::service::{LOST, Service, Store};
+use crate::service::Service;
 use crate::settings::HttpDate;
 
 #[cfg(test)]
@@ -29,7 +31,8 @@ const OPENAPI: &[u8] = include_bytes!("openapi.json");
 /// One client's connection.
 pub(crate) struct Session<B: Store> {
     pub(crate) service: Arc<Service<B>>,
-    door: Door,
+    /// Which listener a client came by: the one that anybody may ask, for operators and probes, or for Prometheus and probes.
+    protocol: Protocol,
     errors: ErrorSource,
     pub(super) from: Peer,
     /// What the client has shown, if it was asked for one.
@@ -40,17 +43,6 @@ pub(crate) struct Session<B: Store> {
     told_to_go_on: bool,
     /// The service ends: an answer after which nothing is left says so.
     is_last: bool,
-}
-
-/// Which listener a client came by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Door {
-    /// The one that anybody may ask.
-    Public,
-    /// The one for operators and probes, and who came.
-    Admin(Peer),
-    /// The one for Prometheus and probes.
-    Metrics,
 }
 
 /// A status, and why.
@@ -84,12 +76,13 @@ impl Route {
 impl<B: Store> Session<B> {
     pub(crate) fn new(
         service: Arc<Service<B>>,
-        door: Door,
-        (from, errors): (Peer, ErrorSource),
+        protocol: Protocol,
+        from: Peer,
+        errors: ErrorSource,
     ) -> Self {
         Self {
             service,
-            door,
+            protocol,
             from,
             certificate: None,
             wrong_tokens: 0,
@@ -103,9 +96,9 @@ impl<B: Store> Session<B> {
     /// Answers one request.
     async fn request(&mut self, request: &Request<'_>) {
         self.answer.clear();
-        if let Door::Admin(from) = self.door
+        if self.protocol == Protocol::Admin
             // In a box, as connections are many, and operators few.
-            && let Some(done) = Box::pin(self.administer(request, from)).await
+            && let Some(done) = Box::pin(self.administer(request)).await
         {
             if let Err(wrong) = done {
                 if wrong.0 == 405 {
@@ -115,7 +108,7 @@ impl<B: Store> Session<B> {
             }
             return self.answer.field("x-content-type-options", "nosniff");
         }
-        let route = route(request, self.door);
+        let route = route(request, self.protocol);
         let may_ask = match route {
             Ok(route) if route.is_open() => Ok(()),
             _ => self.may_ask(request),
@@ -124,7 +117,7 @@ impl<B: Store> Session<B> {
             Ok(route) => route,
             Err(wrong) => {
                 if wrong.0 == 405
-                    && let Some((method, _)) = place(request.path, self.door)
+                    && let Some((method, _)) = place(request.path, self.protocol)
                 {
                     let methods = if method == "GET" { "GET, HEAD" } else { method };
                     self.answer.field("allow", methods);
@@ -166,14 +159,9 @@ impl<B: Store> Session<B> {
     /// Lets the answer to a wrong token wait if there were many; a connection has only a few tries.
     #[cold]
     async fn wrong_token(&mut self) {
-        let protocol = match self.door {
-            Door::Public => Protocol::Http,
-            Door::Admin(_) => Protocol::Admin,
-            Door::Metrics => Protocol::Metrics,
-        };
         self.wrong_tokens = self.wrong_tokens.saturating_add(1);
-        let service = &self.service;
-        let delay = service.guesses.wrong(&service.log, protocol, self.from);
+        let guesses = &self.service.credentials.guesses;
+        let delay = guesses.wrong(self.protocol, self.from);
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
@@ -192,15 +180,15 @@ impl<B: Store> Session<B> {
 
     /// Whether anything is answered at all.
     fn may_ask(&self, request: &Request<'_>) -> Result<(), Wrong> {
-        let Some(clients) = self.service.client_token.as_ref() else {
+        let Some(clients) = self.service.credentials.client_token.as_ref() else {
             return Ok(());
         };
-        let operators = self.service.token.as_ref();
+        let operators = self.service.credentials.token.as_ref();
         let told = request.bearer();
         let is_known = told.is_some_and(|told| {
             clients.is(told) | operators.is_some_and(|operators| operators.is(told))
         });
-        if is_known || self.door != Door::Public {
+        if is_known || self.protocol != Protocol::Http {
             return Ok(());
         }
         Err((
@@ -213,9 +201,9 @@ impl<B: Store> Session<B> {
         self.may_operate(request)?;
         let asked: Asked<'_> = body::read(&request.body).map_err(bad)?;
         asked
-            .check_facts(self.service.bounds.arguments)
+            .check_facts(self.service.decider.bounds.arguments)
             .map_err(bad)?;
-        if self.service.refund(&asked.facts()).await == Gift::Lost {
+        if self.service.decider.refund(&asked.facts()).await == Gift::Lost {
             return Err((503, LOST.to_owned()));
         }
         self.answer.body.extend(b"{}");
@@ -224,8 +212,8 @@ impl<B: Store> Session<B> {
 
     /// Whether clients may come, and what is wrong.
     fn ready(&mut self) {
-        let health = &self.service.health;
-        health.write_json(&mut self.answer.body);
+        let health = &self.service.monitor.health;
+        self.answer.body.extend(health.to_json().as_bytes());
         if !health.is_ready() {
             self.answer.status = 503;
         }
@@ -235,11 +223,11 @@ impl<B: Store> Session<B> {
     async fn metrics(&mut self, accept: Option<&[u8]>) -> Result<(), Wrong> {
         let form = Form::wanted(accept);
         let service = Arc::clone(&self.service);
-        let turn = Arc::clone(&service.scraping).lock_owned().await;
+        let turn = Arc::clone(&service.monitor.scraping).lock_owned().await;
         // The turn is over when the text is there, also if its client has left before: else whoever asks and leaves
         // would begin as many at once as he likes.
         let render = move || {
-            let text = metrics::render(&*service, form);
+            let text = metrics::render(service, form);
             drop(turn);
             text
         };
@@ -251,7 +239,7 @@ impl<B: Store> Session<B> {
     }
 
     fn may_operate(&self, request: &Request<'_>) -> Result<(), Wrong> {
-        let Some(token) = &self.service.token else {
+        let Some(token) = &self.service.credentials.token else {
             return Err((
                 403,
                 "this is for operators: start the service with --http-token-file".to_owned(),
@@ -273,11 +261,11 @@ impl<B: Store> Speaks for Session<B> {
     }
 
     async fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> Heard {
-        let since = self.service.measured.now();
-        if self.service.http_date == HttpDate::On {
+        let since = self.service.monitor.measured.now();
+        if self.service.answers.http_date == HttpDate::On {
             self.answer.date(since);
         }
-        let bounds = &self.service.bounds;
+        let bounds = &self.service.decider.bounds;
         let most = Most {
             head: bounds.head_bytes,
             body: bounds.request_bytes,
@@ -319,7 +307,7 @@ impl<B: Store> Speaks for Session<B> {
                         break 'heard Then::Read;
                     }
                     Err(wrong) => {
-                        self.errors.record(wrong.kind(), &wrong);
+                        self.errors.unreadable(wrong.is_too_large(), &wrong);
                         self.answer.clear();
                         self.answer.problem(wrong.status(), &wrong.to_string());
                         self.answer.write(out, false, false);
@@ -329,18 +317,21 @@ impl<B: Store> Speaks for Session<B> {
             }
             Then::Answer
         };
-        if self.door == Door::Public {
-            self.service.measured.took(Protocol::Http, since, answered);
+        if self.protocol == Protocol::Http {
+            self.service
+                .monitor
+                .measured
+                .took(Protocol::Http, since, answered);
         }
         Heard { used, then }
     }
 
     fn lets_wait(&self) -> bool {
-        self.service.engine.lets_wait()
+        self.service.decider.engine.lets_wait()
     }
 
     fn too_slow(&mut self, out: &mut Vec<u8>) {
-        let seconds = self.service.bounds.request_time.as_secs();
+        let seconds = self.service.decider.bounds.request_time.as_secs();
         let why = format!("the request wasn't sent within {seconds} s");
         self.errors.record(ErrorKind::Timeout, &why);
         self.answer.clear();
@@ -366,10 +357,10 @@ pub(crate) fn bad(why: String) -> Wrong {
 }
 
 /// What a request is about, if it may ask at all.
-fn route(request: &Request<'_>, door: Door) -> Result<Route, Wrong> {
-    let is_public = door == Door::Public;
+fn route(request: &Request<'_>, protocol: Protocol) -> Result<Route, Wrong> {
+    let is_public = protocol == Protocol::Http;
     let path = request.path;
-    let Some((method, route)) = place(path, door) else {
+    let Some((method, route)) = place(path, protocol) else {
         let see = if is_public {
             "/openapi.json"
         } else {
@@ -388,8 +379,8 @@ fn route(request: &Request<'_>, door: Door) -> Result<Route, Wrong> {
 }
 
 /// What is at a path, and by which method; it is read by `HEAD`, too.
-fn place(path: &str, door: Door) -> Option<(&'static str, Route)> {
-    let is_public = door == Door::Public;
+fn place(path: &str, protocol: Protocol) -> Option<(&'static str, Route)> {
+    let is_public = protocol == Protocol::Http;
     Some(match path {
         "/v1/check" if is_public => ("POST", Route::Check),
         "/v1/peek" if is_public => ("POST", Route::Peek),

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 
+use percent_encoding::percent_decode_str;
 use tollgate_engine::Facts;
 use tollgate_engine::engine::Left;
 use tollgate_http::json;
@@ -12,7 +13,7 @@ use tollgate_http::json;
 use super::body::as_policies_name;
 use super::check::unavailable;
 use super::session::{Session, Wrong, bad};
-use crate::service::Store;
+use crate::decider::Store;
 
 /// The most facts of one request: all of them are told with each of its limits.
 const FACTS: usize = 64;
@@ -31,7 +32,7 @@ struct Asked<'q> {
 impl<B: Store> Session<B> {
     pub(super) async fn usage(&mut self, query: &str) -> Result<(), Wrong> {
         let asked = Asked::read(query)?;
-        let most = self.service.bounds.batch;
+        let most = self.service.decider.bounds.batch;
         let (name, values) = asked
             .each
             .unwrap_or((Cow::Borrowed(""), vec![Cow::Borrowed("")]));
@@ -58,7 +59,7 @@ impl<B: Store> Session<B> {
             if !name.is_empty() {
                 facts.set(&name, value);
             }
-            let Ok(left) = self.service.engine.left_async(&facts).await;
+            let Ok(left) = self.service.decider.engine.left_async(&facts).await;
             if let Some(unknown) = left.iter().find(|left| !left.is_known) {
                 self.answer.body.clear();
                 return Err((503, unavailable(&unknown.rule)));
@@ -137,30 +138,17 @@ pub(crate) fn decoded(text: &str) -> Result<Cow<'_, str>, Wrong> {
     if !text.contains(['%', '+']) {
         return Ok(Cow::Borrowed(text));
     }
-    let wrong = || bad(format!("{text}: it isn't percent-encoded text"));
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'+' => b' ',
-            b'%' => {
-                let (high, low) = (rest.next().and_then(digit), rest.next().and_then(digit));
-                high.zip(low)
-                    .map(|(high, low)| high << 4 | low)
-                    .ok_or_else(wrong)?
-            }
-            other => other,
-        });
-    }
-    String::from_utf8(bytes)
-        .map(Cow::Owned)
-        .map_err(|_| wrong())
-}
-
-fn digit(byte: u8) -> Option<u8> {
-    char::from(byte)
-        .to_digit(16)
-        .and_then(|digit| u8::try_from(digit).ok())
+    let is_code = |code: &str| {
+        let digits = code.as_bytes().get(..2);
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    let spaced = text.replace('+', " ");
+    let decoded = percent_decode_str(&spaced).decode_utf8();
+    let decoded = decoded
+        .ok()
+        .filter(|_| text.split('%').skip(1).all(is_code));
+    let decoded = decoded.map(|text| Cow::Owned(text.into_owned()));
+    decoded.ok_or_else(|| bad(format!("{text}: it isn't percent-encoded text")))
 }
 
 /// One limit: whose, which, how much of it, and when it is as if never used.

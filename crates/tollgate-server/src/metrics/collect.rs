@@ -1,6 +1,8 @@
 //! The names and help of all metrics, and which values they have.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
@@ -13,9 +15,11 @@ use tollgate_engine::tally::Tally;
 use tollgate_engine::verdict::DenyReason;
 use tollgate_redis::FailureKind;
 
-use super::{Scrape, Times};
+use super::{Allows, Scrape, Times, allows, backend_stats, overrides, seconds};
+use crate::address::Protocol;
+use crate::decider::{BackendStats, Store};
 use crate::health::Concern;
-use crate::measured::Protocol;
+use crate::protocol_errors::ErrorKind;
 
 /// A label of one name.
 type One<'a> = [(&'static str, &'a str); 1];
@@ -23,23 +27,35 @@ type One<'a> = [(&'static str, &'a str); 1];
 /// Where metrics are written to.
 struct Out<'e>(DescriptorEncoder<'e>);
 
-impl Collector for Scrape {
+impl<B: Store> Collector for Scrape<B> {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut out = Out(encoder);
-        self.decisions(&mut out)?;
-        self.limits(&mut out)?;
-        self.keys(&mut out)?;
-        self.store(&mut out)?;
+        let tallies = self.0.decider.engine.tallies();
+        let allows = allows(&self.0.decider.engine, &tallies);
+        let stats = backend_stats(&self.0);
+        self.decisions(&mut out, &tallies, &allows)?;
+        limits(&mut out, &allows)?;
+        self.keys(&mut out, &stats)?;
+        store(&mut out, &stats)?;
         self.clients(&mut out)?;
         self.state(&mut out)?;
-        self.service(&mut out)
+        self.service(&mut out, stats.backend)
     }
 }
 
-impl Scrape {
-    fn decisions(&self, out: &mut Out<'_>) -> fmt::Result {
+impl<B: Store> fmt::Debug for Scrape<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Scrape")
+    }
+}
+
+/// What each limiter allows, by its name.
+type AllAllow = BTreeMap<Arc<str>, Allows>;
+
+impl<B: Store> Scrape<B> {
+    fn decisions(&self, out: &mut Out<'_>, tallies: &[Tally], allows: &AllAllow) -> fmt::Result {
         let of = |count: fn(&Tally) -> u64| {
-            let all = self.tallies.iter();
+            let all = tallies.iter();
             all.map(move |tally| ([("limiter", &*tally.limiter)], count(tally)))
         };
         out.counters(
@@ -47,7 +63,7 @@ impl Scrape {
             "Requests that a limiter applied to, and that passed.",
             of(|tally| tally.allowed),
         )?;
-        let denied = self.tallies.iter().flat_map(|tally| {
+        let denied = tallies.iter().flat_map(|tally| {
             DenyReason::ALL.map(|reason| {
                 let labels = [("limiter", &*tally.limiter), ("reason", reason.name())];
                 (labels, tally.denied(reason))
@@ -73,56 +89,27 @@ impl Scrape {
             "Requests that a limiter was for, but that lacked its key; of (tier), requests without a tenant.",
             of(|tally| tally.missing_key),
         )?;
-        let never = self.allows.iter();
+        let never = allows.iter();
         let never = never.filter_map(|(name, own)| Some((&**name, own.never_finds_its_key?)));
         out.gauges(
             "tollgate_key_never_found",
             "1 if the first hundred requests of a limiter all lacked its key, and the policy doesn't say on_missing_key: pass.",
             never.map(|(name, never)| ([("limiter", name)], u64::from(never))),
         )?;
+        let engine = &self.0.decider.engine;
         out.counter(
             "tollgate_unknown_tier",
             "Requests of a tenant that no tier of the policy was found for.",
-            self.requests.unknown_tier,
+            engine.requests().unknown_tier,
         )?;
         let help = "How long requests waited for their turn, where a rule lets them.";
+        let waits = engine.waits().map(Times::of).unwrap_or_default();
         let mut metric = out.begin("tollgate_wait_seconds", help, MetricType::Histogram)?;
-        self.waits.write(&mut metric)
+        waits.write(&mut metric)
     }
 
-    fn limits(&self, out: &mut Out<'_>) -> fmt::Result {
-        let rates = self.allows.iter();
-        let rates = rates.filter_map(|(name, own)| Some((&**name, own.rate?)));
-        out.gauges(
-            "tollgate_limit_rate",
-            "What a limiter allows a second in the long run: the lowest of its rates.",
-            rates.map(|(name, rate)| ([("limiter", name)], rate)),
-        )?;
-        let bursts = self.allows.iter();
-        let bursts = bursts.filter_map(|(name, own)| Some((&**name, own.burst?)));
-        out.gauges(
-            "tollgate_limit_burst",
-            "What a limiter allows at once: the least of its bursts, totals and slots.",
-            bursts.map(|(name, burst)| ([("limiter", name)], burst)),
-        )?;
-        let adaptive = || {
-            let all = self.allows.iter();
-            all.filter_map(|(name, own)| Some(([("limiter", &**name)], own.adaptive?)))
-        };
-        out.gauges(
-            "tollgate_adaptive_limit",
-            "How many at once a limit that adapts allows at present.",
-            adaptive().map(|(labels, now)| (labels, now.limit)),
-        )?;
-        out.gauges(
-            "tollgate_adaptive_in_flight",
-            "How many run at present under a limit that adapts.",
-            adaptive().map(|(labels, now)| (labels, now.in_flight)),
-        )
-    }
-
-    fn keys(&self, out: &mut Out<'_>) -> fmt::Result {
-        let tables = &self.kept.tables;
+    fn keys(&self, out: &mut Out<'_>, stats: &BackendStats) -> fmt::Result {
+        let (tables, decider) = (&stats.tables, &self.0.decider);
         let of = |count: fn(&TableStats) -> usize| {
             let all = tables.iter();
             all.map(move |table| ([("table", table.table)], count(table)))
@@ -156,89 +143,50 @@ impl Scrape {
         out.gauge(
             "tollgate_waiters",
             "Requests that wait for their turn.",
-            self.waiters,
+            decider.engine.waiting(),
         )?;
         out.gauge(
             "tollgate_in_flight",
             "Slots of concurrency limits that are held in this process.",
-            self.kept.in_flight,
+            stats.in_flight,
         )?;
         out.gauge(
             "tollgate_holds",
             "Permits and reservations that callers hold by name, or until they run out.",
-            self.held,
+            decider.holds.count(),
         )?;
         out.counter(
             "tollgate_holds_full",
             "Requests that weren't decided because no more may be held.",
-            self.times_full,
-        )
-    }
-
-    fn store(&self, out: &mut Out<'_>) -> fmt::Result {
-        let store = &self.kept.store;
-        let failures = FailureKind::ALL.map(|kind| {
-            let found = store.failures.iter().find(|one| one.kind == kind);
-            (kind.name(), found.map_or(0, |one| one.count))
-        });
-        out.counters(
-            "tollgate_store_failures",
-            "Questions that the store didn't answer, by why.",
-            by("kind", failures),
-        )?;
-        out.gauge(
-            "tollgate_store_clock_offset_seconds",
-            "How far the store's clock is ahead of this machine's; 0 if it isn't known.",
-            micros(store.clock_offset_micros.unwrap_or(0)),
-        )?;
-        out.gauge(
-            "tollgate_fallback_active",
-            "Whether requests are decided without the store.",
-            u64::from(self.kept.is_without_store),
-        )?;
-        out.gauge(
-            "tollgate_breaker_state",
-            "Whether rules that circuit-break ask the store: 0 they do, 1 one of them tries or the next will, 2 they don't.",
-            store.breaker as u64,
-        )?;
-        out.gauge(
-            "tollgate_lease_tokens",
-            "Tokens that this process holds of leased limits.",
-            store.leased,
-        )?;
-        out.counter(
-            "tollgate_store_round_trips",
-            "Calls of the store.",
-            store.round_trips,
-        )?;
-        out.counter(
-            "tollgate_store_questions",
-            "Questions that these calls answered.",
-            store.questions,
+            decider.holds.times_full(),
         )
     }
 
     fn clients(&self, out: &mut Out<'_>) -> fmt::Result {
+        let monitor = &self.0.monitor;
+        let measured = &monitor.measured;
         let help = "From when a request was read until its answer was ready.";
         let mut metric = out.begin("tollgate_request_seconds", help, MetricType::Histogram)?;
-        for (protocol, times) in &self.times {
+        for (protocol, times) in measured.times() {
             let labels = [("protocol", protocol.name())];
-            times.write(&mut metric.encode_family(&labels)?)?;
+            Times::of(times).write(&mut metric.encode_family(&labels)?)?;
         }
-        let connections = self.connections.iter();
+        let connections = Protocol::ALL.map(|one| (one.name(), measured.connections(one)));
         out.gauges(
             "tollgate_connections",
             "Connections that are open.",
-            connections.map(|(protocol, count)| ([("protocol", protocol.name())], *count)),
+            by("protocol", connections),
         )?;
         out.counter(
             "tollgate_grpc_resets",
             "Calls that clients gave up before their messages were complete.",
-            self.resets,
+            measured.resets(),
         )?;
-        let errors = self.errors.iter().map(|(protocol, kind, count)| {
-            let labels = [("protocol", protocol.name()), ("kind", kind.name())];
-            (labels, *count)
+        let errors = Protocol::ALL.into_iter().flat_map(|protocol| {
+            ErrorKind::ALL.map(|kind| {
+                let labels = [("protocol", protocol.name()), ("kind", kind.name())];
+                (labels, monitor.errors.count(protocol, kind))
+            })
         });
         out.counters(
             "tollgate_protocol_errors",
@@ -246,28 +194,28 @@ impl Scrape {
             errors,
         )?;
         // Envoy and Prometheus bring no secret along.
-        let guesses = self.guesses.iter();
+        let guesses = self.0.credentials.guesses.counts();
         let guesses =
             guesses.filter(|(protocol, _)| !matches!(protocol, Protocol::Grpc | Protocol::Metrics));
         out.counters(
             "tollgate_wrong_secrets",
             "Wrong passwords and tokens.",
-            guesses.map(|(protocol, count)| ([("protocol", protocol.name())], *count)),
+            by("protocol", guesses.map(|(one, count)| (one.name(), count))),
         )?;
         out.counters(
             "tollgate_rls_undecided",
             "Requests of Envoy that couldn't be decided, by what Envoy was told: an error, which its failure_mode_deny reads, or a denial.",
-            by("answer", self.undecided),
+            by("answer", measured.undecided()),
         )?;
         out.counter(
             "tollgate_unknown_domain",
             "Requests of a domain that the policy has no limit for.",
-            self.unknown_domains,
+            measured.unknown_domains(),
         )
     }
 
     fn state(&self, out: &mut Out<'_>) -> fmt::Result {
-        let state = &self.state;
+        let state = self.0.state.told().unwrap_or_default();
         out.counters(
             "tollgate_state_saves",
             "How often state was saved, by what came of it.",
@@ -290,31 +238,33 @@ impl Scrape {
         )
     }
 
-    fn service(&self, out: &mut Out<'_>) -> fmt::Result {
+    fn service(&self, out: &mut Out<'_>, backend: &str) -> fmt::Result {
+        let (engine, monitor) = (&self.0.decider.engine, &self.0.monitor);
+        let reloads = self.0.reloader.counts();
         let reloads = [
-            ("ok", self.reloads.ok),
-            ("rejected", self.reloads.rejected),
-            ("unchanged", self.reloads.unchanged),
+            ("ok", reloads.ok),
+            ("rejected", reloads.rejected),
+            ("unchanged", reloads.unchanged),
         ];
         out.counters(
             "tollgate_reloads",
             "How often the policy was read again, by what came of it.",
             by("outcome", reloads),
         )?;
-        let concerns =
-            Concern::ALL.map(|one| (one.name(), u64::from(self.concerns.contains(&one))));
+        let raised = monitor.health.concerns();
+        let is_raised = |one: Concern| raised.iter().any(|(other, _)| *other == one);
+        let concerns = Concern::ALL.map(|one| (one.name(), u64::from(is_raised(one))));
         out.gauges(
             "tollgate_concern",
             "What is wrong now, as /readyz says it with its reason: 1 if it is.",
             by("concern", concerns),
         )?;
-        let overrides = self.overrides.iter().copied();
         out.gauges(
             "tollgate_overrides",
             "Blocks, bypasses and other limits that operators have put in force, by kind.",
-            by("kind", overrides),
+            by("kind", overrides(engine)),
         )?;
-        if let Some(end) = self.certificate_not_after {
+        if let Some(end) = self.0.credentials.renewed.certificate_not_after() {
             out.gauge(
                 "tollgate_certificate_expiry_timestamp_seconds",
                 "When the certificate ends that clients are shown, since 1970.",
@@ -324,26 +274,100 @@ impl Scrape {
         out.counter(
             "tollgate_log_dropped",
             "Lines of the log that nobody read in time.",
-            self.log_dropped,
+            monitor.log.dropped(),
         )?;
         out.gauge(
             "process_start_time_seconds",
             "When it was started, since 1970.",
-            self.since,
+            seconds(monitor.measured.since.as_nanos()),
         )?;
         let help = "What runs, and where its limits are counted.";
         let policy = "The policy in force, by a hash of what it says.";
         out.begin("tollgate_policy", policy, MetricType::Info)?
-            .encode_info(&[("hash", self.policy.as_str())])?;
+            .encode_info(&[("hash", format!("{:016x}", engine.policy().fingerprint()))])?;
         let labels = [
             ("version", env!("CARGO_PKG_VERSION")),
-            ("backend", self.kept.backend),
+            ("backend", backend),
             ("os", std::env::consts::OS),
             ("arch", std::env::consts::ARCH),
         ];
         out.begin("tollgate_build", help, MetricType::Info)?
             .encode_info(&labels)
     }
+}
+
+fn limits(out: &mut Out<'_>, allows: &AllAllow) -> fmt::Result {
+    let rates = allows.iter();
+    let rates = rates.filter_map(|(name, own)| Some((&**name, own.rate?)));
+    out.gauges(
+        "tollgate_limit_rate",
+        "What a limiter allows a second in the long run: the lowest of its rates.",
+        rates.map(|(name, rate)| ([("limiter", name)], rate)),
+    )?;
+    let bursts = allows.iter();
+    let bursts = bursts.filter_map(|(name, own)| Some((&**name, own.burst?)));
+    out.gauges(
+        "tollgate_limit_burst",
+        "What a limiter allows at once: the least of its bursts, totals and slots.",
+        bursts.map(|(name, burst)| ([("limiter", name)], burst)),
+    )?;
+    let adaptive = || {
+        let all = allows.iter();
+        all.filter_map(|(name, own)| Some(([("limiter", &**name)], own.adaptive?)))
+    };
+    out.gauges(
+        "tollgate_adaptive_limit",
+        "How many at once a limit that adapts allows at present.",
+        adaptive().map(|(labels, now)| (labels, now.limit)),
+    )?;
+    out.gauges(
+        "tollgate_adaptive_in_flight",
+        "How many run at present under a limit that adapts.",
+        adaptive().map(|(labels, now)| (labels, now.in_flight)),
+    )
+}
+
+fn store(out: &mut Out<'_>, stats: &BackendStats) -> fmt::Result {
+    let store = &stats.store;
+    let failures = FailureKind::ALL.map(|kind| {
+        let found = store.failures.iter().find(|one| one.kind == kind);
+        (kind.name(), found.map_or(0, |one| one.count))
+    });
+    out.counters(
+        "tollgate_store_failures",
+        "Questions that the store didn't answer, by why.",
+        by("kind", failures),
+    )?;
+    out.gauge(
+        "tollgate_store_clock_offset_seconds",
+        "How far the store's clock is ahead of this machine's; 0 if it isn't known.",
+        micros(store.clock_offset_micros.unwrap_or(0)),
+    )?;
+    out.gauge(
+        "tollgate_fallback_active",
+        "Whether requests are decided without the store.",
+        u64::from(stats.is_without_store),
+    )?;
+    out.gauge(
+        "tollgate_breaker_state",
+        "Whether rules that circuit-break ask the store: 0 they do, 1 one of them tries or the next will, 2 they don't.",
+        store.breaker as u64,
+    )?;
+    out.gauge(
+        "tollgate_lease_tokens",
+        "Tokens that this process holds of leased limits.",
+        store.leased,
+    )?;
+    out.counter(
+        "tollgate_store_round_trips",
+        "Calls of the store.",
+        store.round_trips,
+    )?;
+    out.counter(
+        "tollgate_store_questions",
+        "Questions that these calls answered.",
+        store.questions,
+    )
 }
 
 impl Times {

@@ -6,8 +6,6 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::protocol_errors::ErrorKind;
-
 /// The longest line before the bytes of a command: `*1024\r\n`, `$65536\r\n`.
 const LONGEST_LINE: usize = 32;
 /// What a handshake of TLS begins with: no command does, and the line that it were might never end.
@@ -212,12 +210,9 @@ fn whole(digits: &[u8]) -> Option<usize> {
 }
 
 impl Broken {
-    /// As what it is counted.
-    pub(crate) const fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Words { .. } | Self::Bytes { .. } => ErrorKind::TooLarge,
-            _ => ErrorKind::Malformed,
-        }
+    /// Whether it is more than is taken.
+    pub(crate) const fn is_too_large(&self) -> bool {
+        matches!(self, Self::Words { .. } | Self::Bytes { .. })
     }
 }
 

@@ -5,19 +5,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate_engine::Facts;
+use tollgate_engine::engine::ThrottleDecision;
 use tollgate_engine::facts::{fact_name, text_of_bytes};
+use tollgate_engine::verdict::DenyReason;
 
 use super::frame::{Frame, Most};
 use super::reply::{Replies, Version};
-use super::throttle::{Ask, Throttle, ThrottleLimit};
+use crate::address::Peer;
+use crate::address::Protocol;
+use crate::answers::{Answered, limited_by};
 use crate::cells::Cells;
 use crate::connection::{ENOUGH, Heard, Speaks, Then};
+use crate::decider::{LimitsTold, Store};
 use crate::drain::ENDS;
-use crate::listen::Peer;
-use crate::measured::Protocol;
 use crate::protocol_errors::{ErrorKind, ErrorSource};
-use crate::service::{Answered, LimitsTold, Service, Store, limited_by};
+use crate::service::Service;
 use crate::settings::ShadowAnswers;
+use crate::throttle::{Ask, Throttle, ThrottleLimit};
 
 mod about;
 mod commands;
@@ -81,11 +85,7 @@ pub(crate) struct Session<B: Store> {
 }
 
 impl<B: Store> Session<B> {
-    pub(crate) fn new(
-        service: Arc<Service<B>>,
-        id: u64,
-        (from, errors): (Peer, ErrorSource),
-    ) -> Self {
+    pub(crate) fn new(service: Arc<Service<B>>, id: u64, from: Peer, errors: ErrorSource) -> Self {
         Self {
             service,
             frame: Frame::default(),
@@ -105,6 +105,14 @@ impl<B: Store> Session<B> {
 
     fn named(&mut self) -> &mut Named {
         self.named.get_or_insert_default()
+    }
+
+    /// Where answers go, in the version that the client reads.
+    const fn replies<'o>(&self, out: &'o mut Vec<u8>) -> Replies<'o> {
+        Replies {
+            bytes: out,
+            version: self.version,
+        }
     }
 
     /// Answers one command, or queues it.
@@ -130,11 +138,7 @@ impl<B: Store> Session<B> {
         let Some(name) = words.next() else {
             return;
         };
-        let version = self.version;
-        let mut out = Replies {
-            bytes: out,
-            version,
-        };
+        let mut out = self.replies(out);
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
         let answered = if let Err(refused) = self.may_ask(name) {
             Err(refused)
@@ -167,16 +171,16 @@ impl<B: Store> Session<B> {
         out: &mut Replies<'_>,
     ) -> Result<(), String> {
         let mut asked = Throttle::read(words).map_err(wrong)?;
-        if self.service.replicas > 1 {
-            asked.ask = asked.ask.divided(self.service.replicas);
+        if self.service.decider.replicas > 1 {
+            asked.ask = asked.ask.divided(self.service.decider.replicas);
         }
-        let most = self.service.bounds.key_bytes;
+        let most = self.service.decider.bounds.key_bytes;
         if asked.key.len() > most {
             return Err(format!(
                 "ERR a key of more than the {most} bytes that are taken"
             ));
         }
-        let cells = &self.service.cells;
+        let cells = &self.service.decider.cells;
         let last = match &mut self.last {
             Some(last) if last.ask == asked.ask => last,
             last => {
@@ -189,6 +193,15 @@ impl<B: Store> Session<B> {
             }
         };
         let charged = cells.charge(&last.ready, asked.key, asked.quantity).await;
+        // One of no tokens only looks.
+        if asked.quantity > 0 {
+            let denied = match &charged {
+                Ok(charged) => last.limit.deny_reason(charged, asked.quantity),
+                Err(_) => Some(DenyReason::Store),
+            };
+            let key = asked.key;
+            (self.service.decider.engine).count_throttle(ThrottleDecision { key, denied });
+        }
         let charged = charged.map_err(|why| format!("UNAVAILABLE {why}"))?;
         out.array(5);
         for number in last.limit.answer(&charged, asked.quantity) {
@@ -205,10 +218,13 @@ impl<B: Store> Session<B> {
         let odd = odd_texts(words.clone());
         let mut facts = Facts::new();
         read_facts(words, &odd, &mut facts)?;
-        let shadow = self.service.shadow_answers;
-        let checked = self.service.check(&facts, LimitsTold::Decider, |answer| {
-            tell(out, answer, shadow)
-        });
+        let shadow = self.service.answers.shadow;
+        let checked = self
+            .service
+            .decider
+            .check(&facts, LimitsTold::Decider, |answer| {
+                tell(out, answer, shadow)
+            });
         checked
             .await
             .unwrap_or_else(|full| Err(format!("UNAVAILABLE {full}")))
@@ -222,8 +238,9 @@ impl<B: Store> Session<B> {
         let odd = odd_texts(words.clone());
         let mut facts = Facts::new();
         read_facts(words, &odd, &mut facts)?;
-        let shadow = self.service.shadow_answers;
+        let shadow = self.service.answers.shadow;
         self.service
+            .decider
             .peek(&facts, |answer| tell(out, answer, shadow))
             .await
     }
@@ -239,8 +256,8 @@ impl<B: Store> Session<B> {
 
 impl<B: Store> Speaks for Session<B> {
     async fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> Heard {
-        let since = self.service.measured.now();
-        let bounds = &self.service.bounds;
+        let since = self.service.monitor.measured.now();
+        let bounds = &self.service.decider.bounds;
         let most = Most {
             bytes: bounds.request_bytes,
             words: bounds.arguments,
@@ -271,13 +288,8 @@ impl<B: Store> Speaks for Session<B> {
                         break 'heard Then::Read;
                     }
                     Err(broken) => {
-                        self.errors.record(broken.kind(), &broken);
-                        let version = self.version;
-                        Replies {
-                            bytes: out,
-                            version,
-                        }
-                        .error(&format!("ERR {broken}"));
+                        self.errors.unreadable(broken.is_too_large(), &broken);
+                        self.replies(out).error(&format!("ERR {broken}"));
                         self.is_over = true;
                     }
                 }
@@ -288,24 +300,22 @@ impl<B: Store> Speaks for Session<B> {
             }
             Then::Answer
         };
-        self.service.measured.took(Protocol::Resp, since, answered);
+        self.service
+            .monitor
+            .measured
+            .took(Protocol::Resp, since, answered);
         Heard { used, then }
     }
 
     fn lets_wait(&self) -> bool {
-        self.service.engine.lets_wait()
+        self.service.decider.engine.lets_wait()
     }
 
     fn too_slow(&mut self, out: &mut Vec<u8>) {
-        let version = self.version;
-        let seconds = self.service.bounds.request_time.as_secs();
+        let seconds = self.service.decider.bounds.request_time.as_secs();
         let why = format!("the command wasn't sent within {seconds} s");
         self.errors.record(ErrorKind::Timeout, &why);
-        Replies {
-            bytes: out,
-            version,
-        }
-        .error(&format!("ERR {why}"));
+        self.replies(out).error(&format!("ERR {why}"));
     }
 
     const TELLS_THE_LAST: bool = false;
@@ -313,12 +323,7 @@ impl<B: Store> Speaks for Session<B> {
     fn is_last(&mut self) {}
 
     fn ends_first(&mut self, out: &mut Vec<u8>) {
-        let version = self.version;
-        Replies {
-            bytes: out,
-            version,
-        }
-        .error(&format!("UNAVAILABLE {ENDS}"));
+        self.replies(out).error(&format!("UNAVAILABLE {ENDS}"));
     }
 }
 

@@ -8,6 +8,7 @@ use h2::server::SendResponse;
 use h2::{Reason, SendStream};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode};
+use percent_encoding::{AsciiSet, CONTROLS, PercentEncode, utf8_percent_encode};
 
 /// The bytes before a message: whether it is compressed, and its length.
 pub(crate) const PREFIX: usize = 5;
@@ -69,7 +70,7 @@ impl Failed {
 
     fn tell(&self, fields: &mut HeaderMap) {
         fields.insert(GRPC_STATUS, HeaderValue::from(u16::from(self.code)));
-        if let Ok(why) = HeaderValue::try_from(percent_encoded(&self.why)) {
+        if let Ok(why) = HeaderValue::try_from(percent_encoded(&self.why).to_string()) {
             fields.insert(GRPC_MESSAGE, why);
         }
         if self.code == UNIMPLEMENTED {
@@ -272,15 +273,9 @@ pub(crate) fn refuse(respond: &mut SendResponse<Bytes>) -> Result<(), h2::Error>
 }
 
 /// Text as `grpc-message` has it: printable ASCII, and all else as the bytes of UTF-8.
-fn percent_encoded(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'%' | 0..=0x1f | 0x7f.. => encoded.push_str(&format!("%{byte:02X}")),
-            _ => encoded.push(char::from(byte)),
-        }
-    }
-    encoded
+fn percent_encoded(text: &str) -> PercentEncode<'_> {
+    const OTHERS: AsciiSet = CONTROLS.add(b'%');
+    utf8_percent_encode(text, &OTHERS)
 }
 
 #[cfg(test)]
@@ -339,6 +334,6 @@ mod tests {
 
     #[test]
     fn reasons_are_printable() {
-        assert_eq!(percent_encoded("50% é\n"), "50%25 %C3%A9%0A");
+        assert_eq!(percent_encoded("50% é\n").to_string(), "50%25 %C3%A9%0A");
     }
 }

@@ -19,12 +19,13 @@ use super::call::{self, Failed, Method, PREFIX, Unsent};
 use super::decide::{Decided, Question, Undecided, could_not_decide, decide};
 use super::decided::unlimited;
 use super::request::Request as Asked;
-use super::waiting::WaitingCall;
+use super::waiting::{Waiting, WaitingCall};
 use super::{answer, health, reflect};
+use crate::address::Protocol;
+use crate::decider::Store;
 use crate::drain::{self, Stage};
-use crate::measured::Protocol;
 use crate::protocol_errors::{ErrorKind, ErrorSource};
-use crate::service::{Service, Store};
+use crate::service::Service;
 
 /// Calls of one connection that go on for as long as their clients like: watching health, and reflection.
 const LASTING: usize = 8;
@@ -66,6 +67,8 @@ struct Head {
 /// All calls of a connection.
 pub(super) struct Calls<B: Store> {
     service: Arc<Service<B>>,
+    /// Calls of all connections whose messages aren't complete.
+    all_waiting: Arc<Waiting>,
     errors: ErrorSource,
     open: FuturesUnordered<Open>,
     lasting: Seat,
@@ -73,9 +76,14 @@ pub(super) struct Calls<B: Store> {
 }
 
 impl<B: Store> Calls<B> {
-    pub(super) fn new(service: Arc<Service<B>>, errors: ErrorSource) -> Self {
+    pub(super) fn new(
+        service: Arc<Service<B>>,
+        all_waiting: Arc<Waiting>,
+        errors: ErrorSource,
+    ) -> Self {
         Self {
             service,
+            all_waiting,
             errors,
             open: FuturesUnordered::new(),
             lasting: Seat::default(),
@@ -90,7 +98,7 @@ impl<B: Store> Calls<B> {
     /// Whether so many are decided that no more should be read. Those whose messages are missing are as many as may be
     /// open; those that were reset aren't among them any more, but are decided all the same.
     pub(super) fn are_too_many(&self) -> bool {
-        let most = usize::try_from(self.service.bounds.streams).unwrap_or(usize::MAX);
+        let most = usize::try_from(self.service.decider.bounds.streams).unwrap_or(usize::MAX);
         self.open.len() >= most.saturating_mul(2)
     }
 
@@ -114,10 +122,10 @@ impl<B: Store> Calls<B> {
     /// nobody waits in a queue any longer.
     pub(super) async fn finish(mut self) {
         let service = Arc::clone(&self.service);
-        if service.engine.lets_wait() || self.open.is_empty() {
+        if service.decider.engine.lets_wait() || self.open.is_empty() {
             return;
         }
-        let end = Instant::now() + service.bounds.request_time;
+        let end = Instant::now() + service.decider.bounds.request_time;
         let rest = async {
             while let Some(done) = self.open.next().await {
                 // Nobody reads an answer any more.
@@ -141,7 +149,7 @@ impl<B: Store> Calls<B> {
             let _ = call::refuse(&mut respond);
             return;
         }
-        let bounds = &self.service.bounds;
+        let bounds = &self.service.decider.bounds;
         let method = match Method::of(&request) {
             Ok(method) => method,
             Err(failed) => return drop(call::answer(&mut respond, Err(failed))),
@@ -152,7 +160,7 @@ impl<B: Store> Calls<B> {
         let timeout = call::timeout(request.headers());
         let head = Head {
             method,
-            since: self.service.measured.now(),
+            since: self.service.monitor.measured.now(),
             deadline: timeout.map(|time| Instant::now() + time),
             denies_at: timeout.map(|time| Instant::now() + time * 4 / 5),
             respond,
@@ -182,7 +190,7 @@ impl<B: Store> Calls<B> {
     /// Decides a call.
     pub(super) async fn decide(&mut self, mut call: Call) {
         let service = &self.service;
-        let is_immediate = B::IS_HERE && !service.engine.lets_wait();
+        let is_immediate = B::IS_HERE && !service.decider.engine.lets_wait();
         let outcome = match call.head.method {
             Method::ShouldRateLimit if is_immediate => {
                 should_rate_limit(service, &call.message).await
@@ -197,7 +205,10 @@ impl<B: Store> Calls<B> {
             Method::HealthWatch => return self.watch(call),
             Method::Reflection => Err(Failed::unknown("this method has a stream of messages")),
         };
-        service.measured.took(Protocol::Grpc, call.head.since, 1);
+        service
+            .monitor
+            .measured
+            .took(Protocol::Grpc, call.head.since, 1);
         if let Some(unsent) = call.answer(service, outcome) {
             self.send_later(unsent);
         }
@@ -207,12 +218,12 @@ impl<B: Store> Calls<B> {
     /// reads none would have the service keep them all.
     #[cold]
     fn send_later(&mut self, unsent: Unsent) {
-        let Some(waiting) = WaitingCall::enter(&self.service.waiting, &self.waiting) else {
+        let Some(waiting) = WaitingCall::enter(&self.all_waiting, &self.waiting) else {
             let detail = "too many answers wait to be read";
             self.errors.record(ErrorKind::Refused, &detail);
             return unsent.reset();
         };
-        let end = Instant::now() + self.service.bounds.request_time;
+        let end = Instant::now() + self.service.decider.bounds.request_time;
         let errors = self.errors.clone();
         self.open.push(Box::pin(async move {
             send(unsent, end, &errors).await;
@@ -224,13 +235,13 @@ impl<B: Store> Calls<B> {
     /// Waits for the rest of a message.
     #[cold]
     fn wait(&mut self, head: Head, mut body: Body) {
-        let Some(mut waiting) = WaitingCall::enter(&self.service.waiting, &self.waiting) else {
+        let Some(mut waiting) = WaitingCall::enter(&self.all_waiting, &self.waiting) else {
             let failed = Failed::exhausted("too many calls wait for their messages");
             return head.give_up(&self.service, Unread::Failed(failed));
         };
         let service = Arc::clone(&self.service);
         self.open.push(Box::pin(async move {
-            let time = service.bounds.request_time;
+            let time = service.decider.bounds.request_time;
             let end = Instant::now() + time;
             let end = head.deadline.map_or(end, |deadline| deadline.min(end));
             let read = poll_fn(|cx| match body.poll_rest(cx, &mut waiting) {
@@ -289,7 +300,7 @@ impl<B: Store> Calls<B> {
         };
         let service = Arc::clone(&self.service);
         self.open.push(Box::pin(async move {
-            let mut talk = pin!(reflect::serve(&service.bounds, asks, &mut respond));
+            let mut talk = pin!(reflect::serve(&service.decider.bounds, asks, &mut respond));
             // Its client may think for long, so it isn't waited for.
             poll_fn(|cx| match talk.as_mut().poll(cx) {
                 Poll::Pending if service.closing.stage() > Stage::Leaving => Poll::Ready(()),
@@ -353,9 +364,9 @@ impl Head {
     #[cold]
     fn give_up<B: Store>(mut self, service: &Service<B>, unread: Unread) {
         match unread {
-            Unread::Reset => service.measured.call_was_reset(),
+            Unread::Reset => service.monitor.measured.call_was_reset(),
             Unread::Failed(failed) => {
-                service.measured.took(Protocol::Grpc, self.since, 1);
+                service.monitor.measured.took(Protocol::Grpc, self.since, 1);
                 let is_question = self.method == Method::ShouldRateLimit;
                 let outcome = if is_question && failed.is_about_message() {
                     answer_unread(service, failed)
@@ -392,7 +403,7 @@ async fn decide_later<B: Store>(
     errors: ErrorSource,
     mut call: Call,
 ) -> Option<Further> {
-    let may_leave = service.engine.lets_wait();
+    let may_leave = service.decider.engine.lets_wait();
     let head = &mut call.head;
     let end = if may_leave {
         head.denies_at
@@ -407,7 +418,7 @@ async fn decide_later<B: Store>(
                 return Poll::Ready(Some(outcome));
             }
             if head.respond.poll_reset(cx).is_ready() && may_leave {
-                service.measured.call_was_reset();
+                service.monitor.measured.call_was_reset();
                 return Poll::Ready(None);
             }
             if service.closing.stage() == Stage::Hurry {
@@ -429,7 +440,7 @@ async fn decide_later<B: Store>(
         .await
     };
     let outcome = outcome?;
-    service.measured.took(Protocol::Grpc, head.since, 1);
+    service.monitor.measured.took(Protocol::Grpc, head.since, 1);
     call.answer(&service, outcome).map(Further::Send)
 }
 

@@ -15,10 +15,12 @@ use super::call::PREFIX;
 use super::calls::Calls;
 use super::quiet::{Quiet, Then};
 use super::transport::{Transport, TransportSettings, Turn};
+use super::waiting::Waiting;
 use crate::bounds::Bounds;
+use crate::decider::Store;
 use crate::drain::{self, Notice, Stage};
 use crate::protocol_errors::{ErrorKind, ErrorSource};
-use crate::service::{Service, Store};
+use crate::service::Service;
 
 /// What clients may send of messages that aren't complete, all calls of a connection together.
 const WINDOW: u32 = 256 << 10;
@@ -46,14 +48,16 @@ enum Next {
 pub(crate) async fn serve<B: Store, S>(
     mut stream: S,
     service: Arc<Service<B>>,
+    waiting: Arc<Waiting>,
     errors: ErrorSource,
     mut notice: Notice,
 ) -> Result<(), h2::Error>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut calls = Calls::new(Arc::clone(&service), errors.clone());
-    let served = serve_calls(&mut stream, &service, (&mut calls, errors), &mut notice).await;
+    let mut calls = Calls::new(Arc::clone(&service), waiting, errors.clone());
+    let bounds = &service.decider.bounds;
+    let served = serve_calls(&mut stream, bounds, &mut calls, errors, &mut notice).await;
     if notice.stage() > Stage::Serving {
         drain::linger(&mut stream, &mut notice).await;
     }
@@ -64,14 +68,14 @@ where
 /// The same without the end of the connection below.
 async fn serve_calls<B: Store, S>(
     stream: &mut S,
-    service: &Service<B>,
-    (calls, errors): (&mut Calls<B>, ErrorSource),
+    bounds: &Bounds,
+    calls: &mut Calls<B>,
+    errors: ErrorSource,
     notice: &mut Notice,
 ) -> Result<(), h2::Error>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let bounds = &service.bounds;
     let turn = Arc::new(Turn::default());
     let settings = TransportSettings {
         turn: Arc::clone(&turn),

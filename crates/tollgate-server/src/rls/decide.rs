@@ -7,18 +7,22 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tollgate::Decision;
 use tollgate_engine::Facts;
-use tollgate_engine::engine::DescriptorsPassed;
+use tollgate_engine::engine::{
+    CombinedVerdict, DescriptorFindings, DescriptorRequest, DescriptorStatus, DescriptorVerdict,
+};
 use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_engine::verdict::{DenyReason, Permits};
 use tollgate_http::{Dialect, retry_after};
 
-use super::closed::RlsClosed;
 use super::decided::{by_rule, by_tree, unlimited};
 use super::facts::{Sets, Texts};
+use crate::answers::{Answered, LimitText};
 use crate::bounds::Bounds;
+use crate::decider::{LimitsTold, Store, name_of};
 use crate::holds::{Full, Room};
 use crate::log::Level;
-use crate::service::{self, Answered, LimitText, LimitsTold, Service, Store};
+use crate::rls_closed::RlsClosed;
+use crate::service::Service;
 use crate::settings::ShadowAnswers;
 
 /// What is asked: a domain, its descriptors, and what the whole request costs.
@@ -151,67 +155,77 @@ impl Question<'_> {
         Some(each.collect())
     }
 
+    /// The same for the engine's trees.
+    fn descriptor_request(&self) -> DescriptorRequest<'_> {
+        DescriptorRequest {
+            domain: self.domain,
+            descriptors: self.descriptors,
+            hits_addend: self.hits_addend,
+        }
+    }
+
+    /// Keeps the permits of a request that passed. If no more may be held, it can't run, and what it was charged comes back:
+    /// it was decided while there was room, and by a policy that has changed since.
+    async fn keep<B: Store>(
+        &self,
+        service: &Service<B>,
+        passed: Passed<'_, '_>,
+        room: Option<Room<'_>>,
+    ) -> Result<(), Undecided> {
+        let Some(permits) = passed.permits.filter(|permits| !permits.is_empty()) else {
+            return Ok(());
+        };
+        let by_trees = passed.by_trees.filter(|trees| trees.decider.is_some());
+        let name = match (by_trees, passed.facts) {
+            (None, Some(facts)) => name_of(facts),
+            // Permits of trees are for the descriptors, of which the facts don't have all.
+            _ => self.name(),
+        };
+        let Err(full) = service.decider.lend(&name, permits, room) else {
+            return Ok(());
+        };
+        if let Some(facts) = passed.facts {
+            service.decider.take_back(facts).await;
+        }
+        if let Some(trees) = by_trees {
+            self.give_back_trees(service, &trees.statuses).await;
+        }
+        Err(Undecided::Full(full))
+    }
+
     /// Gives back what the trees were charged, of a request that can't run.
     #[cold]
-    async fn give_back_trees<B: Store>(&self, service: &Service<B>, charged: &[u64]) {
-        let taken = self.descriptors.iter().zip(charged);
-        let taken = taken.filter(|(_, charged)| **charged > 0);
+    async fn give_back_trees<B: Store>(&self, service: &Service<B>, statuses: &[DescriptorStatus]) {
+        let taken = self.descriptors.iter().zip(statuses);
+        let taken = taken.filter(|(_, status)| status.charged > 0);
         let back: Vec<_> = taken
-            .map(|(one, charged)| Descriptor {
+            .map(|(one, status)| Descriptor {
                 refund: true,
-                cost: Some(*charged),
+                cost: Some(status.charged),
                 ..*one
             })
             .collect();
         if back.is_empty() {
             return;
         }
-        let asked = (service.engine).decide_descriptors_async(self.domain, &back, self.hits_addend);
+        let asked =
+            (service.decider.engine).decide_descriptors_async(self.domain, &back, self.hits_addend);
         let Ok(_) = asked.await;
     }
 
-    /// Keeps what a request holds that passed, by rules and by trees. If that can't be, it can't run, and what the rules
-    /// took comes back.
-    async fn keep<B: Store>(
-        &self,
-        service: &Service<B>,
-        facts: &Facts<'_>,
-        (by_rules, by_trees): (Option<Permits>, Option<Permits>),
-        room: Option<Room<'_>>,
-    ) -> Result<(), Undecided> {
-        let by_trees = by_trees.filter(|permits| !permits.is_empty() && !self.takes_nothing());
-        if by_rules.is_none() && by_trees.is_none() {
-            return Ok(());
-        }
-        let name = self.name();
-        let is_by_trees = by_trees.is_some();
-        let mut kept = by_trees.map_or(Ok(()), |permits| service.lend(&name, permits, None));
-        match by_rules {
-            Some(permits) if kept.is_ok() => {
-                kept = service.lend(&service::name_of(facts), permits, room);
-                if kept.is_err() && is_by_trees {
-                    // The oldest may be another's, but slots are alike.
-                    drop(service.holds.take(&name));
-                }
-            }
-            Some(permits) => permits.cancel(),
-            None => {}
-        }
-        if kept.is_err() && service.engine.decides_by_facts() {
-            service.take_back(facts).await;
-        }
-        kept.map_err(Undecided::Full)
-    }
-
-    /// Frees what a request holds whose client has left: it doesn't run. The oldest may be another's, but slots are alike.
+    /// Frees what a request holds whose client has left: it doesn't run. The oldest may be another's, but permits of one
+    /// name are alike.
     #[cold]
     pub(crate) fn release<B: Store>(&self, service: &Service<B>) {
-        if service.holds.count() > 0 && !self.takes_nothing() {
-            drop(service.holds.take(&self.name()));
-            let texts = Texts::of(self, &service.engine.facts_asked());
-            if let Ok(Sets { first, .. }) = texts.sets(self) {
-                drop(service.holds.take(&service::name_of(&first)));
-            }
+        if service.decider.holds.count() == 0 || self.takes_nothing() {
+            return;
+        }
+        if let Some(permits) = service.decider.holds.take(&self.name()) {
+            return drop(permits);
+        }
+        let texts = Texts::of(self, &service.decider.engine.facts_asked());
+        if let Ok(Sets { first, .. }) = texts.sets(self) {
+            drop(service.decider.holds.take(&name_of(&first)));
         }
     }
 
@@ -239,10 +253,10 @@ pub(crate) async fn decide<B: Store>(
     service: &Service<B>,
     question: &Question<'_>,
 ) -> Result<Decided, Undecided> {
-    match ask(service, question, &service.rls_headers).await {
+    match ask(service, question, &service.answers.rls_headers).await {
         Err(why) => could_not_decide(service, question.descriptors.len(), why),
         Ok(mut decided) => {
-            decided.tell_wait(&service.rls_headers);
+            decided.tell_wait(&service.answers.rls_headers);
             Ok(decided)
         }
     }
@@ -255,8 +269,11 @@ pub(super) fn could_not_decide<B: Store>(
     descriptors: usize,
     why: Undecided,
 ) -> Result<Decided, Undecided> {
-    service.measured.could_not_decide(service.rls_closed);
-    if service.rls_closed == RlsClosed::Error {
+    service
+        .monitor
+        .measured
+        .could_not_decide(service.answers.rls_closed);
+    if service.answers.rls_closed == RlsClosed::Error {
         return Err(why);
     }
     let mut refused = unlimited(descriptors);
@@ -274,7 +291,7 @@ pub(super) fn could_not_decide<B: Store>(
 /// Counts a request of a domain that the policy doesn't know, and says so once.
 #[cold]
 fn note_unknown_domain<B: Store>(service: &Service<B>, domain: &str) {
-    if service.measured.is_new_unknown_domain(domain) {
+    if service.monitor.measured.is_new_unknown_domain(domain) {
         let fields: [(&str, &dyn fmt::Display); 2] = [
             ("domain", &domain),
             (
@@ -282,7 +299,10 @@ fn note_unknown_domain<B: Store>(service: &Service<B>, domain: &str) {
                 &"the policy has no limit for this domain, so its requests pass: add it, or send another domain",
             ),
         ];
-        service.log.say(Level::Warn, "unknown_domain", &fields);
+        service
+            .monitor
+            .log
+            .say(Level::Warn, "unknown_domain", &fields);
     }
 }
 
@@ -292,158 +312,222 @@ pub(crate) async fn ask<B: Store>(
     question: &Question<'_>,
     dialects: &[Dialect],
 ) -> Result<Decided, Undecided> {
-    question.check(&service.bounds)?;
-    if !service.engine.knows_domain(question.domain) {
+    question.check(&service.decider.bounds)?;
+    if !service.decider.engine.knows_domain(question.domain) {
         note_unknown_domain(service, question.domain);
     }
-    let parts = question.parts(service.replicas);
+    let parts = question.parts(service.decider.replicas);
     let question = &Question {
         descriptors: parts.as_deref().unwrap_or(question.descriptors),
         ..*question
     };
-    if question
-        .descriptors
-        .iter()
-        .any(|descriptor| descriptor.refund)
-    {
-        drop(service.holds.take(&question.name()));
-    }
-    let texts = Texts::of(question, &service.engine.facts_asked());
+    let refunds = question.descriptors.iter().any(|one| one.refund);
+    let released = if refunds {
+        service.decider.holds.take(&question.name())
+    } else {
+        None
+    };
+    let is_released = released.is_some();
+    drop(released);
+    let texts = Texts::of(question, &service.decider.engine.facts_asked());
     let Sets { first, others } = texts.sets(question)?;
     let given_back = texts.given_back(question)?;
     let facts = first.also(&others);
-    if service.engine.decides_by_facts() {
+    if service.decider.engine.decides_by_facts() {
         for part in &given_back {
-            service.refund(part).await;
+            refund(service, part, is_released).await;
+        }
+        if question.gives_back() {
+            refund(service, &facts, is_released).await;
         }
     }
-    ask_both(service, question, &facts, dialects).await
-}
-
-/// What trees and rules decide, whichever there are: a request is charged to both or to neither.
-async fn ask_both<B: Store>(
-    service: &Service<B>,
-    question: &Question<'_>,
-    facts: &Facts<'_>,
-    dialects: &[Dialect],
-) -> Result<Decided, Undecided> {
-    let takes = !question.takes_nothing() && !question.gives_back();
-    let room = if takes && service.engine.decides_by_facts() {
-        service.room_for(facts).map_err(Undecided::Full)?
+    let by_trees = service.decider.engine.decides_by_descriptors() || question.brings_limit();
+    let asked = Asked {
+        question,
+        facts: service.decider.engine.decides_by_facts().then_some(&facts),
+        by_trees,
+        dialects,
+    };
+    if question.takes_nothing() {
+        asked.look(service).await
     } else {
-        None
-    };
-    let trees = if service.engine.decides_by_descriptors() || question.brings_limit() {
-        Some(ask_trees(service, question, dialects).await?)
-    } else {
-        None
-    };
-    let trees = match trees {
-        Some(trees) if !trees.decided.is_allowed => return Ok(trees.decided),
-        trees => trees,
-    };
-    let by_rules = if service.engine.decides_by_facts() {
-        ask_rules(service, question, facts, dialects).await
-    } else {
-        Ok((None, None))
-    };
-    let passes = |decided: &Option<Decided>| decided.as_ref().is_none_or(|one| one.is_allowed);
-    let (by_rules, held) = match by_rules {
-        Ok((decided, held)) if passes(&decided) => (decided, held),
-        refused => {
-            // Of all limits or of none: what the trees took comes back, which they have told to the unit.
-            if let Some(trees) = trees {
-                if let Some(permits) = trees.permits {
-                    permits.cancel();
-                }
-                question.give_back_trees(service, &trees.charged).await;
-            }
-            let (decided, _) = refused?;
-            return Ok(decided.unwrap_or_else(|| unlimited(question.descriptors.len())));
-        }
-    };
-    let Some(trees) = trees else {
-        question.keep(service, facts, (held, None), room).await?;
-        return Ok(by_rules.unwrap_or_else(|| unlimited(question.descriptors.len())));
-    };
-    let held = (held, trees.permits);
-    if let Err(full) = question.keep(service, facts, held, room).await {
-        question.give_back_trees(service, &trees.charged).await;
-        return Err(full);
+        asked.charge(service).await
     }
-    // What limits is told before what doesn't.
-    let (mut told, other) = match by_rules {
-        Some(by_rules) if trees.decided.limits_nothing() => (by_rules, Some(trees.decided)),
-        by_rules => (trees.decided, by_rules),
-    };
-    told.shadow
-        .extend(other.into_iter().flat_map(|other| other.shadow));
-    Ok(told)
 }
 
-/// What the trees of descriptors made of a request.
-struct ByTrees {
-    decided: Decided,
-    /// What they took for each descriptor: all of it comes back if the rules deny the request.
-    charged: Vec<u64>,
+/// Gives rules back what a request like this cost. If its permits were released by now, its estimates have come back.
+async fn refund<B: Store>(service: &Service<B>, facts: &Facts<'_>, is_released: bool) {
+    if is_released {
+        let Ok(_) = service.decider.engine.refund_dropped_async(facts).await;
+    } else {
+        service.decider.refund(facts).await;
+    }
+}
+
+/// A question, and by what it is decided: rules, trees or both.
+struct Asked<'a> {
+    question: &'a Question<'a>,
+    /// What rules know of it, if there are any.
+    facts: Option<&'a Facts<'a>>,
+    by_trees: bool,
+    dialects: &'a [Dialect],
+}
+
+/// What a request was charged that passed, and the permits that it holds.
+struct Passed<'a, 'f> {
+    facts: Option<&'a Facts<'f>>,
+    by_trees: Option<&'a DescriptorFindings>,
     permits: Option<Permits>,
 }
 
-/// What the trees of descriptors decide. They are asked before the rules, because they tell what they have charged: what
-/// rules were charged can't be told from what they weren't, and would be given back all the same.
-async fn ask_trees<B: Store>(
-    service: &Service<B>,
-    question: &Question<'_>,
-    dialects: &[Dialect],
-) -> Result<ByTrees, Undecided> {
-    let Question {
-        domain,
-        descriptors,
-        hits_addend,
-    } = *question;
-    let asked = service
-        .engine
-        .decide_descriptors_async(domain, descriptors, hits_addend);
-    let Ok(verdict) = asked.await;
-    let mut decided = by_tree((domain, descriptors.len()), &verdict, dialects)?;
-    if decided.is_allowed && service.shadow_answers == ShadowAnswers::Shown {
-        let shadows = verdict.statuses.iter().filter(|one| one.would_refuse);
-        decided.shadow = shadows.filter_map(|one| one.limit.clone()).collect();
+impl Asked<'_> {
+    /// Decides a request that takes something: by rules and trees together, all or none.
+    async fn charge<B: Store>(&self, service: &Service<B>) -> Result<Decided, Undecided> {
+        let question = self.question;
+        let request = self.by_trees.then(|| question.descriptor_request());
+        let room =
+            (service.decider.room_for(self.facts, request.as_ref())).map_err(Undecided::Full)?;
+        let places = question.descriptors.len();
+        match (self.facts, request) {
+            (None, None) => Ok(unlimited(places)),
+            (None, Some(request)) => {
+                let verdict = self.ask_trees(service, request).await;
+                let decided = self.by_trees(service, &verdict, verdict.refused().is_none())?;
+                if let DescriptorVerdict::Passed(passed) = verdict {
+                    let (findings, permits) = passed.into_parts();
+                    let passed = Passed {
+                        facts: None,
+                        by_trees: Some(&findings),
+                        permits: Some(permits),
+                    };
+                    question.keep(service, passed, room).await?;
+                }
+                Ok(decided)
+            }
+            (Some(facts), None) => {
+                let told = LimitsTold::by(self.dialects);
+                let tell = |answered: &Answered<'_>| self.by_rules(service, answered);
+                let (decided, permits) = service.decider.decide(facts, told, tell).await;
+                let passed = Passed {
+                    facts: Some(facts),
+                    by_trees: None,
+                    permits,
+                };
+                question.keep(service, passed, room).await?;
+                decided
+            }
+            (Some(facts), Some(request)) => {
+                // In a box: few policies have both, and every connection has room for the largest step.
+                Box::pin(self.charge_both(service, facts, request, room)).await
+            }
+        }
     }
-    let charged = verdict.statuses.iter().map(|one| one.charged).collect();
-    let permits = verdict.passed().map(DescriptorsPassed::into_permits);
-    Ok(ByTrees {
-        decided,
-        charged,
-        permits,
-    })
-}
 
-/// What rules say, and what a request holds by them that passes; nothing to one that only gives back.
-async fn ask_rules<B: Store>(
-    service: &Service<B>,
-    question: &Question<'_>,
-    facts: &Facts<'_>,
-    dialects: &[Dialect],
-) -> Result<(Option<Decided>, Option<Permits>), Undecided> {
-    if question.gives_back() {
-        service.refund(facts).await;
-        return Ok((None, None));
+    /// Decides a request by rules and trees together.
+    async fn charge_both<B: Store>(
+        &self,
+        service: &Service<B>,
+        facts: &Facts<'_>,
+        request: DescriptorRequest<'_>,
+        room: Option<Room<'_>>,
+    ) -> Result<Decided, Undecided> {
+        let on = LimitsTold::by(self.dialects).conditions();
+        let deciding = service
+            .decider
+            .engine
+            .decide_with_descriptors(on, facts, request);
+        let (mut passed, by_trees) = match deciding.await {
+            // Only said on the condition that some facts alone are known.
+            Ok(None) => return Ok(unlimited(self.question.descriptors.len())),
+            Ok(Some(CombinedVerdict::DeniedByDescriptor(findings))) => {
+                return self.by_trees(service, &findings, false);
+            }
+            Ok(Some(CombinedVerdict::DeniedByRule(denied))) => {
+                return self.by_rules(service, &Answered::of(&denied, false));
+            }
+            Ok(Some(CombinedVerdict::Passed(passed, by_trees))) => (passed, by_trees),
+        };
+        let kept = Passed {
+            facts: Some(facts),
+            by_trees: Some(&by_trees),
+            permits: passed.take_permits(),
+        };
+        self.question.keep(service, kept, room).await?;
+        let by_rules = self.by_rules(service, &Answered::of(&passed, true))?;
+        Ok(self.by_trees(service, &by_trees, true)?.joined(by_rules))
     }
-    let places = question.descriptors.len();
-    let tell = |answered: &Answered<'_>| {
-        let mut decided = by_rule(places, answered, dialects)?;
-        if decided.is_allowed && service.shadow_answers == ShadowAnswers::Shown {
+
+    /// What a request would be told that takes nothing.
+    async fn look<B: Store>(&self, service: &Service<B>) -> Result<Decided, Undecided> {
+        let mut by_trees = None;
+        if self.by_trees {
+            let request = self.question.descriptor_request();
+            let verdict = self.ask_trees(service, request).await;
+            let is_allowed = verdict.refused().is_none();
+            let decided = self.by_trees(service, &verdict, is_allowed)?;
+            if !is_allowed {
+                return Ok(decided);
+            }
+            by_trees = Some(decided);
+        }
+        let by_rules = match self.facts {
+            Some(facts) if !self.question.gives_back() => {
+                let tell = |answered: &Answered<'_>| self.by_rules(service, answered);
+                Some(service.decider.peek(facts, tell).await?)
+            }
+            _ => None,
+        };
+        Ok(match (by_trees, by_rules) {
+            (Some(by_trees), Some(by_rules)) if by_rules.is_allowed => by_trees.joined(by_rules),
+            (_, Some(by_rules)) => by_rules,
+            (Some(by_trees), None) => by_trees,
+            (None, None) => unlimited(self.question.descriptors.len()),
+        })
+    }
+
+    async fn ask_trees<B: Store>(
+        &self,
+        service: &Service<B>,
+        request: DescriptorRequest<'_>,
+    ) -> DescriptorVerdict {
+        let DescriptorRequest {
+            domain,
+            descriptors,
+            hits_addend,
+        } = request;
+        let asked =
+            (service.decider.engine).decide_descriptors_async(domain, descriptors, hits_addend);
+        let Ok(verdict) = asked.await;
+        verdict
+    }
+
+    /// What trees decide, as Envoy is told of it.
+    fn by_trees<B: Store>(
+        &self,
+        service: &Service<B>,
+        findings: &DescriptorFindings,
+        is_allowed: bool,
+    ) -> Result<Decided, Undecided> {
+        let mut decided = by_tree(self.question, findings, is_allowed, self.dialects)?;
+        if is_allowed && service.answers.shadow == ShadowAnswers::Shown {
+            let shadows = findings.statuses.iter().filter(|one| one.would_refuse);
+            decided.shadow = shadows.filter_map(|one| one.limit.clone()).collect();
+        }
+        Ok(decided)
+    }
+
+    /// What rules decide, as Envoy is told of it.
+    fn by_rules<B: Store>(
+        &self,
+        service: &Service<B>,
+        answered: &Answered<'_>,
+    ) -> Result<Decided, Undecided> {
+        let mut decided = by_rule(self.question.descriptors.len(), answered, self.dialects)?;
+        if decided.is_allowed && service.answers.shadow == ShadowAnswers::Shown {
             decided.shadow = answered.shadow_rules().collect();
         }
         Ok(decided)
-    };
-    let (decided, held) = if question.takes_nothing() {
-        (service.peek(facts, tell).await, None)
-    } else {
-        service.decide(facts, LimitsTold::by(dialects), tell).await
-    };
-    Ok((Some(decided?), held))
+    }
 }
 
 impl Decided {
@@ -475,6 +559,17 @@ impl Decided {
         if let (false, false, Some(seconds)) = (self.is_allowed, dialects.is_empty(), wait) {
             self.headers.push(("retry-after", seconds.to_string()));
         }
+    }
+
+    /// The answer of trees and rules that both let a request pass: a limit is told before no limit.
+    fn joined(self, by_rules: Self) -> Self {
+        let (mut told, other) = if self.limits_nothing() {
+            (by_rules, self)
+        } else {
+            (self, by_rules)
+        };
+        told.shadow.extend(other.shadow);
+        told
     }
 
     fn limits_nothing(&self) -> bool {

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use tollgate_engine::backend::LimitKind;
-use tollgate_engine::engine::{DescriptorStatus, DescriptorVerdict};
+use tollgate_engine::engine::{DescriptorFindings, DescriptorStatus};
 use tollgate_engine::envoy::StatusCode;
 use tollgate_engine::facts::Unit;
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_engine::verdict::DenyReason;
 use tollgate_http::{Dialect, MOST_LISTED, Shown, fields};
 
-use super::decide::{Decided, Limit, Status, Undecided};
-use crate::service::{Answered, LimitText, limited_by, unix_now};
+use super::decide::{Decided, Limit, Question, Status, Undecided};
+use crate::answers::{Answered, LimitText, limited_by, unix_now};
 
 /// The fields that show a limit, in the dialects that were chosen.
 fn headers(dialects: &[Dialect], limits: &[Shown<'_>]) -> Vec<(&'static str, String)> {
@@ -96,30 +96,19 @@ pub(super) fn by_rule(
 
 /// The unit of a limit, if it is by one of theirs.
 fn unit_of(kind: &LimitKind) -> Option<Unit> {
-    let window = kind.window()?;
-    let units = [
-        Unit::Second,
-        Unit::Minute,
-        Unit::Hour,
-        Unit::Day,
-        Unit::Week,
-        Unit::Month,
-        Unit::Year,
-    ];
-    units
-        .into_iter()
-        .find(|unit| Duration::from_secs(unit.seconds()) == window)
+    Unit::of(kind.window()?)
 }
 
 /// What trees have said.
 pub(super) fn by_tree(
-    (domain, descriptors): (&str, usize),
-    verdict: &DescriptorVerdict,
+    question: &Question<'_>,
+    verdict: &DescriptorFindings,
+    is_allowed: bool,
     dialects: &[Dialect],
 ) -> Result<Decided, Undecided> {
-    let is_allowed = verdict.refused().is_none();
+    let domain = question.domain;
     if let Some(what) = verdict.too_much.filter(|_| !is_allowed) {
-        let mut decided = unlimited(descriptors);
+        let mut decided = unlimited(question.descriptors.len());
         decided.refuse();
         decided.reason = Some(DenyReason::TooLarge);
         decided.failure = Some(("failure", what.to_string()));

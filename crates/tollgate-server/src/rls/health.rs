@@ -11,9 +11,10 @@ use tokio::time::timeout;
 use super::call::{self, Failed, PREFIX};
 use super::descriptors::FILES;
 use super::wire::{self, Fields};
+use crate::decider::Store;
 use crate::drain::Stage;
 use crate::protocol_errors::{ErrorKind, ErrorSource};
-use crate::service::{Service, Store};
+use crate::service::Service;
 
 /// The numbers of `HealthCheckResponse.ServingStatus`.
 const SERVING: u64 = 1;
@@ -57,7 +58,7 @@ pub(crate) async fn watch<B: Store>(
     };
     let mut next = framed(told);
     loop {
-        let time = service.bounds.request_time;
+        let time = service.decider.bounds.request_time;
         match timeout(time, send(&mut stream, next)).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => return,
@@ -113,7 +114,7 @@ fn status<B: Store>(service: &Service<B>, body: &[u8]) -> Result<u64, Failed> {
     let is_known = name.is_empty() || FILES.services().iter().any(|own| own == name);
     Ok(match is_known {
         false => SERVICE_UNKNOWN,
-        true if service.health.is_ready() => SERVING,
+        true if service.monitor.health.is_ready() => SERVING,
         true => NOT_SERVING,
     })
 }

@@ -47,8 +47,9 @@ impl From<SnapshotError> for Refused {
 }
 
 /// Writes all that is active now, and says how many keys that are. Decisions go on meanwhile.
-pub(super) fn save<C: Clock + 'static, W: Clock + 'static>(
-    (engine, cells): (&Engine<Memory<C, W>>, &Here<C>),
+pub(crate) fn save<C: Clock + 'static, W: Clock + 'static>(
+    engine: &Engine<Memory<C, W>>,
+    cells: &Here<C>,
     path: &Path,
     uptime: fn() -> Option<Uptime>,
 ) -> Result<u64, SnapshotError> {

@@ -19,7 +19,7 @@ use tollgate_testkit::snapshot::tamper;
 use super::*;
 use crate::cells::Cells;
 use crate::log::{Log, LogForm};
-use crate::resp::ThrottleLimit;
+use crate::throttle::ThrottleLimit;
 
 mod before;
 
@@ -212,7 +212,7 @@ impl World {
         self.tell_uptime();
         let own = self.opened.as_ref().expect("it runs");
         let path = own.folder.snapshot();
-        snapshot::save((&own.engine, &own.cells), &path, uptime).expect("saved");
+        snapshot::save(&own.engine, &own.cells, &path, uptime).expect("saved");
         let shown = i64::try_from(self.shown()).expect("a time");
         self.saved = (
             self.now,
@@ -382,7 +382,7 @@ fn with_folder(name: &str, check: impl FnOnce(&Folder, &Opening<'_, Manual, Manu
         assert!(verdict.passed().is_some());
     }
     let path = opened.folder.snapshot();
-    snapshot::save((&opened.engine, &opened.cells), &path, || None).expect("saved");
+    snapshot::save(&opened.engine, &opened.cells, &path, || None).expect("saved");
     let Opened { folder, engine, .. } = opened;
     drop(engine);
     check(&folder, &opening());

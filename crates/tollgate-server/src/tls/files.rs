@@ -4,7 +4,6 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
@@ -13,7 +12,7 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 
 use super::{Tls, dates};
-use crate::small_file;
+use crate::secret::read_file;
 
 /// Lists of revoked certificates may be long.
 const MOST_BYTES: usize = 64 << 20;
@@ -142,7 +141,7 @@ fn wrong(flag: &str, path: &Path, why: &dyn fmt::Display) -> String {
 }
 
 fn read(flag: &str, path: &Path) -> Result<Vec<u8>, String> {
-    let read = small_file::read(path, MOST_BYTES);
+    let read = read_file(path, MOST_BYTES);
     read.map_err(|error| wrong(flag, path, &error))
 }
 
@@ -153,11 +152,6 @@ fn pem<T: PemObject>(bytes: &[u8], what: &str) -> Result<Vec<T>, String> {
         Ok(_) => Err(format!("it has no {what} in PEM")),
         Err(error) => Err(format!("it is no PEM: {error}")),
     }
-}
-
-/// A time as people and logs write it.
-pub(super) fn shown(seconds: i64) -> String {
-    Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
 }
 
 impl fmt::Debug for Files {

@@ -79,9 +79,9 @@ impl Running {
             .clock(Arc::clone(&clock))
             .wall(Arc::clone(&clock))
             .build();
-        let here = (memory, Arc::clone(&clock));
+        let own = Arc::clone(&clock);
         Self::start(clock, policy, change, still, async |policy, settings| {
-            Server::in_memory(policy, here, settings).await
+            Server::in_memory(policy, memory, own, settings).await
         })
     }
 

@@ -10,7 +10,7 @@ use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use tollgate_server::{Address, Settings, Tls, TlsOn};
+use tollgate_server::{Address, Protocol, Settings, Tls};
 use tollgate_testkit::certificates::{Authority, Pair};
 
 use crate::kit::Running;
@@ -23,7 +23,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// What is spoken on a listener: its name, a question, and how the answer ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spoken {
-    pub(crate) on: TlsOn,
+    pub(crate) on: Protocol,
     alpn: Option<&'static str>,
     question: &'static [u8],
     answer: &'static [u8],
@@ -32,26 +32,26 @@ pub(crate) struct Spoken {
 /// All listeners that a service has.
 pub(crate) const SPOKEN: [Spoken; 4] = [
     Spoken {
-        on: TlsOn::Http,
+        on: Protocol::Http,
         alpn: Some("http/1.1"),
         question: b"GET /healthcheck HTTP/1.1\r\nhost: here\r\n\r\n",
         answer: b"\r\n\r\nOK\n",
     },
     Spoken {
-        on: TlsOn::Grpc,
+        on: Protocol::Grpc,
         alpn: Some("h2"),
         // A ping, which is answered by one with its flag set.
         question: b"\0\0\x08\x06\0\0\0\0\0question",
         answer: b"\0\0\x08\x06\x01\0\0\0\0question",
     },
     Spoken {
-        on: TlsOn::Resp,
+        on: Protocol::Resp,
         alpn: None,
         question: b"PING\r\n",
         answer: b"+PONG\r\n",
     },
     Spoken {
-        on: TlsOn::Admin,
+        on: Protocol::Admin,
         alpn: Some("http/1.1"),
         question: b"GET /healthz HTTP/1.1\r\nhost: here\r\n\r\n",
         answer: b"\r\n\r\nOK\n",
@@ -71,7 +71,7 @@ pub(crate) fn tls(pair: &Pair, clients: Option<&Path>, revoked: Option<&Path>) -
         key: pair.key.clone(),
         client_authority: clients.map(Into::into),
         revoked: revoked.map(Into::into),
-        on: TlsOn::ALL.to_vec(),
+        on: Protocol::ALL.to_vec(),
     }
 }
 
@@ -100,9 +100,9 @@ impl Spoken {
     pub(crate) fn address(&self, running: &Running) -> SocketAddr {
         let addresses = running.server.as_ref().expect("a service").addresses();
         let address = match self.on {
-            TlsOn::Http => &addresses.http,
-            TlsOn::Grpc => &addresses.grpc,
-            TlsOn::Resp => &addresses.resp,
+            Protocol::Http => &addresses.http,
+            Protocol::Grpc => &addresses.grpc,
+            Protocol::Resp => &addresses.resp,
             _ => &addresses.admin,
         };
         match address {
@@ -150,7 +150,7 @@ impl Secured {
             answer,
         } = self.spoken;
         let is_first = self.stream.conn.is_handshaking();
-        let said = if on == TlsOn::Grpc && is_first {
+        let said = if on == Protocol::Grpc && is_first {
             [PREFACE, question].concat()
         } else {
             question.to_vec()

@@ -1,166 +1,99 @@
-//! Adding an item, and waiting for room.
+//! Waiting for room for an item.
 
 use std::fmt;
+use std::hash::Hash;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
-/// Why an item was not added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum NotAdded {
-    /// As many items as may be are held.
-    Full {
-        /// How many that are.
-        most: usize,
-    },
-    /// It alone weighs more than a batch may.
-    TooLarge {
-        /// What it weighs.
-        weight: u64,
-        /// What a batch may weigh.
-        most: u64,
-    },
-    /// It was stopped, or is being closed.
-    Stopped,
+use tollgate::Clock;
+
+use super::{AddError, Coalescer, NotAdded};
+use crate::work::Then;
+
+/// Adds an item as soon as there is room; the future of [`Coalescer::add`]. Dropping it gives up, and the item
+/// is dropped with it.
+#[must_use = "futures do nothing unless awaited"]
+pub struct Adding<K, V, C>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    C: Clock,
+{
+    coalescer: Coalescer<K, V, C>,
+    item: Option<(K, V)>,
+    /// Its place among those who wait.
+    waiter: Option<u64>,
 }
 
-/// An item that was not added, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AddError<K, V> {
-    /// Why.
-    pub why: NotAdded,
-    /// The item.
-    pub item: Option<(K, V)>,
-}
-
-impl<K, V> AddError<K, V> {
-    pub(super) const fn new(why: NotAdded, item: Option<(K, V)>) -> Self {
-        Self { why, item }
+impl<K, V, C> Adding<K, V, C>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    C: Clock,
+{
+    pub(super) const fn new(coalescer: Coalescer<K, V, C>, key: K, value: V) -> Self {
+        Self {
+            coalescer,
+            item: Some((key, value)),
+            waiter: None,
+        }
     }
 }
 
-impl<K: fmt::Debug, V> fmt::Display for AddError<K, V> {
+impl<K, V, C> Future for Adding<K, V, C>
+where
+    K: Hash + Eq + Send + Sync + Unpin + 'static,
+    V: Send + Sync + Unpin + 'static,
+    C: Clock,
+{
+    type Output = Result<(), AddError<K, V>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let (item, waiter) = (&mut this.item, &mut this.waiter);
+        let handle = &this.coalescer.handle;
+        let added = handle.change(|store, now| {
+            let (added, then) = store.add(item, *waiter, now);
+            let waits = matches!(added, Err(NotAdded::Full { .. }));
+            if waits {
+                *waiter = Some(store.wait(*waiter, context.waker()));
+                return ((added, None), Then::Nothing);
+            }
+            let left = waiter.take().and_then(|waiter| store.leave(waiter));
+            ((added, left), then)
+        });
+        // The waker that was left goes under no lock.
+        match added.map(|(added, _left)| added) {
+            Some(Ok(())) => Poll::Ready(Ok(())),
+            Some(Err(NotAdded::Full { .. })) => Poll::Pending,
+            Some(Err(why)) => Poll::Ready(Err(AddError::new(why, this.item.take()))),
+            None => Poll::Ready(Err(AddError::new(NotAdded::Stopped, this.item.take()))),
+        }
+    }
+}
+
+impl<K, V, C> Drop for Adding<K, V, C>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    C: Clock,
+{
+    fn drop(&mut self) {
+        if let Some(waiter) = self.waiter.take() {
+            // The next one may have its place.
+            let left = self.coalescer.handle.with(|store| store.leave(waiter));
+            drop(left);
+        }
+    }
+}
+
+impl<K, V, C> fmt::Debug for Adding<K, V, C>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    C: Clock,
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the item")?;
-        if let Some((key, _)) = &self.item {
-            write!(f, " {key:?}")?;
-        }
-        match self.why {
-            NotAdded::Full { most } => write!(
-                f,
-                " isn't added: {most} are held already; wait by `add`, or raise max_pending"
-            ),
-            NotAdded::TooLarge { weight, most } => write!(
-                f,
-                " weighs {weight}, above the {most} that a batch may weigh: split it, or raise max_weight"
-            ),
-            NotAdded::Stopped => f.write_str(" isn't added: the coalescer was stopped"),
-        }
-    }
-}
-
-impl<K: fmt::Debug, V: fmt::Debug> std::error::Error for AddError<K, V> {}
-
-#[cfg(not(any(loom, shuttle)))]
-pub use future::Adding;
-
-#[cfg(not(any(loom, shuttle)))]
-mod future {
-    use std::fmt;
-    use std::future::Future;
-    use std::hash::Hash;
-    use std::pin::Pin;
-    use std::task::{Context, Poll};
-
-    use tollgate::Clock;
-
-    use super::super::Coalescer;
-    use super::{AddError, NotAdded};
-    use crate::work::Then;
-
-    /// Adds an item as soon as there is room; the future of [`Coalescer::add`]. Dropping it gives up, and the item
-    /// is dropped with it.
-    #[must_use = "futures do nothing unless awaited"]
-    pub struct Adding<K, V, C>
-    where
-        K: Hash + Eq + Send + Sync + 'static,
-        V: Send + Sync + 'static,
-        C: Clock,
-    {
-        coalescer: Coalescer<K, V, C>,
-        item: Option<(K, V)>,
-        /// Its place among those who wait.
-        waiter: Option<u64>,
-    }
-
-    impl<K, V, C> Adding<K, V, C>
-    where
-        K: Hash + Eq + Send + Sync + 'static,
-        V: Send + Sync + 'static,
-        C: Clock,
-    {
-        pub(in super::super) const fn new(coalescer: Coalescer<K, V, C>, key: K, value: V) -> Self {
-            Self {
-                coalescer,
-                item: Some((key, value)),
-                waiter: None,
-            }
-        }
-    }
-
-    impl<K, V, C> Future for Adding<K, V, C>
-    where
-        K: Hash + Eq + Send + Sync + Unpin + 'static,
-        V: Send + Sync + Unpin + 'static,
-        C: Clock,
-    {
-        type Output = Result<(), AddError<K, V>>;
-
-        fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-            let this = &mut *self;
-            let (item, waiter) = (&mut this.item, &mut this.waiter);
-            let handle = &this.coalescer.handle;
-            let added = handle.change(|store, now| {
-                let (added, then) = store.add(item, *waiter, now);
-                let waits = matches!(added, Err(NotAdded::Full { .. }));
-                if waits {
-                    *waiter = Some(store.wait(*waiter, context.waker()));
-                    return ((added, None), Then::Nothing);
-                }
-                let left = waiter.take().and_then(|waiter| store.leave(waiter));
-                ((added, left), then)
-            });
-            // The waker that was left goes under no lock.
-            match added.map(|(added, _left)| added) {
-                Some(Ok(())) => Poll::Ready(Ok(())),
-                Some(Err(NotAdded::Full { .. })) => Poll::Pending,
-                Some(Err(why)) => Poll::Ready(Err(AddError::new(why, this.item.take()))),
-                None => Poll::Ready(Err(AddError::new(NotAdded::Stopped, this.item.take()))),
-            }
-        }
-    }
-
-    impl<K, V, C> Drop for Adding<K, V, C>
-    where
-        K: Hash + Eq + Send + Sync + 'static,
-        V: Send + Sync + 'static,
-        C: Clock,
-    {
-        fn drop(&mut self) {
-            if let Some(waiter) = self.waiter.take() {
-                // The next one may have its place.
-                let left = self.coalescer.handle.with(|store| store.leave(waiter));
-                drop(left);
-            }
-        }
-    }
-
-    impl<K, V, C> fmt::Debug for Adding<K, V, C>
-    where
-        K: Hash + Eq + Send + Sync + 'static,
-        V: Send + Sync + 'static,
-        C: Clock,
-    {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.debug_struct("Adding").finish_non_exhaustive()
-        }
+        f.debug_struct("Adding").finish_non_exhaustive()
     }
 }

@@ -5,20 +5,16 @@
 //! a key that is called a million times costs one timer. A timer whose key is gone is skipped when it rings, and
 //! if there are more of those than others the heap is cleared of them.
 
+use super::{NoRoom, WhenFull};
+use crate::debounce::{Fired, Spacing};
+use crate::timeline::{Called, Edge, Rang, Timeline, Times};
+use crate::work::{Store, Then};
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash};
-
-use foldhash::fast::RandomState;
-use hashbrown::HashTable;
 use tollgate::Timestamp;
-
-use super::{NoRoom, WhenFull};
-use crate::debounce::{Fired, Spacing};
-use crate::timeline::{Called, Edge, Timeline, Times};
-use crate::work::Then;
-
-mod rings;
 
 /// A key that fires.
 pub(super) type KeyFired<K, T> = (K, Fired<T>);
@@ -37,6 +33,14 @@ type Cancelled<K, T> = (Option<Entry<K, T>>, Option<Fired<T>>);
 
 /// What was replaced or dropped, to be dropped under no lock.
 type Old<K, T> = (Option<K>, Option<T>);
+
+/// What came of a wait that ended.
+struct EndedWait<K, T> {
+    fired: Option<KeyFired<K, T>>,
+    dropped: Option<T>,
+    /// Until when its entry is needed.
+    until: Timestamp,
+}
 
 /// All keys of one debouncer.
 #[derive(Debug)]
@@ -235,11 +239,24 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
 
     /// The wait of an entry is over: whether there was one, what fires and what is dropped.
     fn over(&mut self, slot: u32, now: Timestamp) -> (bool, Option<KeyFired<K, T>>, Option<T>) {
+        let entry = self.entry_mut(slot);
+        let was_pending = entry.is_some_and(|entry| entry.line.flush());
+        match self.end_wait(slot, now, was_pending) {
+            Some(ended) => (was_pending, ended.fired, ended.dropped),
+            None => (was_pending, None, None),
+        }
+    }
+
+    /// Ends the wait of an entry: what fires if it was pending, what is dropped, and until when the entry is needed. It is removed if
+    /// that is over: soon after a firing that the max wait or a flush brought, the next call isn't the first of a wait.
+    fn end_wait(
+        &mut self,
+        slot: u32,
+        now: Timestamp,
+        was_pending: bool,
+    ) -> Option<EndedWait<K, T>> {
         let times = self.times;
-        let Some(entry) = self.entry_mut(slot) else {
-            return (false, None, None);
-        };
-        let was_pending = entry.line.flush();
+        let entry = self.entry_mut(slot)?;
         let called = entry.line.called().unwrap_or(now);
         let mut value = entry.value.take();
         let fired = match times.trailing {
@@ -249,19 +266,18 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
         if fired.is_some() {
             entry.line.fire(now);
         }
-        // Soon after a firing that the max wait or a flush brought, the next call isn't the first of a wait.
-        let is_forgotten = entry.line.over(&times) <= now;
-        let key = match (fired.is_some(), is_forgotten) {
-            (true, true) => self.remove(slot).map(|entry| entry.key),
-            (true, false) => Some(entry.key.clone()),
-            (false, true) => {
-                drop(self.remove(slot));
-                None
-            }
-            (false, false) => None,
+        let until = entry.line.over(&times);
+        let key = if until > now {
+            fired.is_some().then(|| entry.key.clone())
+        } else {
+            self.remove(slot).map(|entry| entry.key)
         };
         let fired = key.zip(fired.map(|value| Fired { value, called }));
-        (was_pending, fired, value)
+        Some(EndedWait {
+            fired,
+            dropped: value,
+            until,
+        })
     }
 
     /// Makes room: the key whose timer rings first is over now.
@@ -359,6 +375,125 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
 
     fn entry_mut(&mut self, slot: u32) -> Option<&mut Entry<K, T>> {
         self.slots.get_mut(index(slot))?.entry.as_mut()
+    }
+}
+
+impl<K, T> Store for Table<K, T>
+where
+    K: Hash + Eq + Clone + Send + 'static,
+    T: Send + 'static,
+{
+    type Job = KeyFired<K, T>;
+    type Outcome = ();
+    type Rest = Box<Self>;
+
+    fn due(&self) -> Option<Timestamp> {
+        let not_before = self.spacing.not_before();
+        if !self.order.is_empty() {
+            return Some(not_before);
+        }
+        let Reverse((at, ..)) = self.timers.peek()?;
+        Some((*at).max(not_before))
+    }
+
+    fn take(&mut self, now: Timestamp) -> Option<KeyFired<K, T>> {
+        if now < self.spacing.not_before() {
+            return None;
+        }
+        if let Some(key) = self.order.pop_front() {
+            let fired = self.ready.remove(&key)?;
+            if self.order.is_empty() && self.ready.capacity() > KEPT {
+                // A burst of keys is over, and its memory is freed.
+                (self.order, self.ready) = (VecDeque::new(), HashMap::default());
+            }
+            self.spacing.fired(now);
+            return Some((key, fired));
+        }
+        while let Some(Reverse((at, slot, stamp))) = self.timers.peek().copied() {
+            if at > now {
+                return None;
+            }
+            self.timers.pop();
+            let times = self.times;
+            let place = self.slots.get_mut(index(slot));
+            let place = place.filter(|place| place.stamp == stamp);
+            let Some(entry) = place.and_then(|place| place.entry.as_mut()) else {
+                self.stale = self.stale.saturating_sub(1);
+                continue;
+            };
+            let Some(timer) = entry.line.timer() else {
+                // It only lasted until its last firing doesn't count any more.
+                let until = entry.line.over(&times);
+                self.forget_or_keep(slot, stamp, until, now);
+                continue;
+            };
+            if timer > now {
+                self.push((timer, slot, stamp));
+                continue;
+            }
+            if entry.line.ring(&times, now) == Rang::Again {
+                let again = entry.line.timer().unwrap_or(now);
+                self.push((again, slot, stamp));
+                continue;
+            }
+            if let Some(fired) = self.rang(slot, stamp, now) {
+                self.spacing.fired(now);
+                return Some(fired);
+            }
+        }
+        None
+    }
+
+    fn defer(&mut self, (key, fired): KeyFired<K, T>) {
+        self.spacing.put_off();
+        self.put_off(key, fired);
+    }
+
+    fn ended(&mut self, _now: Timestamp, _outcome: Option<()>) {}
+
+    fn set_back(&mut self, from: Timestamp, to: Timestamp) {
+        self.spacing.set_back(from, to);
+        let entries = self.slots.iter_mut().filter_map(|slot| slot.entry.as_mut());
+        entries.for_each(|entry| entry.line.set_back(from, to));
+        // All of them by as much, so their order stays.
+        let timers = std::mem::take(&mut self.timers).into_vec().into_iter();
+        self.timers = timers
+            .map(|Reverse((at, slot, stamp))| Reverse((at.shifted(from, to), slot, stamp)))
+            .collect();
+    }
+
+    fn flush(&mut self, now: Timestamp) {
+        self.flush_all(now);
+        self.spacing = self.spacing.reset();
+    }
+
+    fn clear(&mut self) -> Box<Self> {
+        let fresh = Self::new(self.times, self.spacing, self.capacity, self.when_full);
+        Box::new(std::mem::replace(self, fresh))
+    }
+}
+
+impl<K: Hash + Eq + Clone, T> Table<K, T> {
+    /// The wait of an entry whose timer is out of the heap is over.
+    fn rang(&mut self, slot: u32, stamp: u32, now: Timestamp) -> Option<KeyFired<K, T>> {
+        let EndedWait { fired, until, .. } = self.end_wait(slot, now, true)?;
+        if until > now {
+            self.push((until, slot, stamp));
+        } else {
+            // Its timer is out of the heap, so there is none that is stale.
+            self.stale = self.stale.saturating_sub(1);
+        }
+        fired
+    }
+
+    /// An entry without a timer is forgotten, or kept until its last firing doesn't count any more.
+    fn forget_or_keep(&mut self, slot: u32, stamp: u32, until: Timestamp, now: Timestamp) {
+        if until > now {
+            self.push((until, slot, stamp));
+        } else {
+            drop(self.remove(slot));
+            self.stale = self.stale.saturating_sub(1);
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Work that a pacer runs when its turn has come.
 
 use std::fmt;
-use std::future::{Future, IntoFuture, poll_fn, ready};
+use std::future::{poll_fn, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use tollgate::Clock;
 
-use super::{PaceRefused, Pacer, Pacing};
+use super::{PaceRefused, Pacer};
 use crate::place;
 
 /// Work that was submitted won't end: it panicked, or the runtime that it was to run in is gone.
@@ -108,9 +108,15 @@ impl<C: Clock + Clone + Send + Sync + 'static> Pacer<C> {
         });
         let end = End(Arc::clone(&shared));
         place::run(self.clock(), async move {
-            if let Some(turn) = turn {
-                let cancelled = Turn { turn, slot: &end.0 };
-                if cancelled.await == Ended::Cancelled {
+            if let Some(mut turn) = turn {
+                // Until its turn has come, or it is cancelled. It has a place already, so only a clock that was set refuses it.
+                let has_turn = poll_fn(|context| {
+                    if !end.0.is_queued(context.waker()) {
+                        return Poll::Ready(false);
+                    }
+                    turn.as_mut().poll(context).map(|turn| turn.is_ok())
+                });
+                if !has_turn.await {
                     return;
                 }
             }
@@ -137,37 +143,6 @@ impl<C: Clock + Clone + Send + Sync + 'static> Pacer<C> {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Ended {
-    Turn,
-    Cancelled,
-}
-
-/// Waits for its turn, or until it is cancelled.
-struct Turn<'a, R, C: Clock> {
-    turn: Pin<Box<Pacing<C>>>,
-    slot: &'a Slot<R>,
-}
-
-impl<R, C: Clock> Future for Turn<'_, R, C> {
-    type Output = Ended;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Ended> {
-        let mut state = self.slot.lock();
-        if matches!(state.stage, Stage::Cancelled) {
-            return Poll::Ready(Ended::Cancelled);
-        }
-        let old = state.task.replace(context.waker().clone());
-        drop(state);
-        drop(old);
-        self.turn.as_mut().poll(context).map(|turn| match turn {
-            Ok(_) => Ended::Turn,
-            // It has a place already, so only a clock that was set can bring this.
-            Err(_) => Ended::Cancelled,
-        })
-    }
-}
-
 /// When the task is gone without a result, whoever awaits it is told.
 struct End<R>(Arc<Slot<R>>);
 
@@ -181,6 +156,19 @@ impl<R> Drop for End<R> {
 }
 
 impl<R> Slot<R> {
+    /// Whether it wasn't cancelled. If it is, it wakes this.
+    fn is_queued(&self, task: &Waker) -> bool {
+        let mut state = self.lock();
+        if matches!(state.stage, Stage::Cancelled) {
+            return false;
+        }
+        let old = state.task.replace(task.clone());
+        drop(state);
+        // Dropping a waker may drop a task: not under the lock.
+        drop(old);
+        true
+    }
+
     fn begin(&self) -> bool {
         let mut state = self.lock();
         let begins = matches!(state.stage, Stage::Queued);

@@ -3,14 +3,15 @@
 use std::fmt;
 use std::task::{Poll, Waker};
 use std::time::Duration;
-
-use tollgate::{Clock, Timestamp};
-
-use super::{Store, Work, inside};
-use crate::sync::waker_of_this_thread;
+#[cfg(not(any(loom, shuttle)))]
+use std::{future::poll_fn, pin::pin, sync::Arc};
 
 #[cfg(not(any(loom, shuttle)))]
-pub(crate) use future::Draining;
+use tollgate::clock::sleep_until;
+use tollgate::{Clock, Timestamp};
+
+use super::{Inside, Store, Work};
+use crate::sync::waker_of_this_thread;
 
 /// The deadline passed while an action ran. It goes on, but no other one starts.
 ///
@@ -47,7 +48,7 @@ impl<S: Store, C: Clock> Work<S, C> {
     /// called when that is so.
     fn drained(&self, waker: &Waker) -> Poll<()> {
         let mut state = self.lock();
-        if state.action.is_none() && state.running <= inside::depth(self.id()) {
+        if state.action.is_none() && state.running <= Inside::depth(self.id()) {
             return Poll::Ready(());
         }
         if !state.draining.iter().any(|known| known.will_wake(waker)) {
@@ -73,61 +74,24 @@ impl<S: Store, C: Clock> Work<S, C> {
 }
 
 #[cfg(not(any(loom, shuttle)))]
-mod future {
-    use std::fmt;
-    use std::future::Future;
-    use std::pin::Pin;
-    use std::sync::Arc;
-    use std::task::{Context, Poll};
-    use std::time::Duration;
-
-    use pin_project_lite::pin_project;
-    use tollgate::Clock;
-    use tollgate::clock::{Sleep, sleep_until};
-
-    use super::{StillRunning, Store, Work};
-
-    pin_project! {
-        /// Waits until no action runs any more; the future of `stop_and_wait`.
-        #[must_use = "futures do nothing unless awaited"]
-        pub(crate) struct Draining<S: Store, C: Clock> {
-            work: Arc<Work<S, C>>,
-            most: Duration,
-            #[pin]
-            sleep: Sleep<C>,
-        }
-    }
-
-    impl<S: Store, C: Clock + Clone> Draining<S, C> {
-        pub(crate) fn new(work: Arc<Work<S, C>>, most: Duration) -> Self {
-            let clock = work.clock().clone();
-            let deadline = clock.now() + most;
-            Self {
-                work,
-                most,
-                sleep: sleep_until(clock, deadline),
-            }
-        }
-    }
-
-    impl<S: Store, C: Clock> Future for Draining<S, C> {
-        type Output = Result<(), StillRunning>;
-
-        fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-            let this = self.project();
-            if this.work.drained(context.waker()).is_ready() {
-                return Poll::Ready(Ok(()));
-            }
-            let waited = *this.most;
-            this.sleep
-                .poll(context)
-                .map(|()| Err(StillRunning { waited }))
-        }
-    }
-
-    impl<S: Store, C: Clock> fmt::Debug for Draining<S, C> {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.debug_struct("Draining").finish_non_exhaustive()
+impl<S: Store, C: Clock + Clone> Work<S, C> {
+    /// Waits until no action runs, or for so long from now on.
+    pub(crate) fn drain(
+        self: Arc<Self>,
+        most: Duration,
+    ) -> impl Future<Output = Result<(), StillRunning>> + Send {
+        let clock = self.clock.clone();
+        let deadline = clock.now() + most;
+        async move {
+            let mut sleep = pin!(sleep_until(clock, deadline));
+            let drained = poll_fn(|context| {
+                if self.drained(context.waker()).is_ready() {
+                    return Poll::Ready(Ok(()));
+                }
+                let is_late = sleep.as_mut().poll(context);
+                is_late.map(|()| Err(StillRunning { waited: most }))
+            });
+            drained.await
         }
     }
 }

@@ -1,7 +1,5 @@
 //! The future that keeps the time of one debouncer or coalescer, and runs its actions.
 
-use std::fmt;
-use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,7 +9,7 @@ use pin_project_lite::pin_project;
 use tollgate::clock::{Sleep, sleep_until};
 use tollgate::{Clock, Timestamp};
 
-use super::{Action, Ended, Next, Outcoming, Store, Work, inside};
+use super::{Action, Ended, Inside, Next, Outcoming, Store, Work};
 
 /// How many actions run before other tasks of the executor get their turn.
 const BUDGET: usize = 32;
@@ -59,7 +57,7 @@ impl<S: Store, C: Clock + Clone> Future for Driver<S, C> {
         let mut this = self.project();
         for _ in 0..BUDGET {
             if let Some(running) = this.running {
-                let inside = inside::enter(this.work.id());
+                let inside = Inside::enter(this.work.id());
                 let poll = || running.as_mut().poll(context);
                 let ended = match catch_unwind(AssertUnwindSafe(poll)) {
                     Ok(poll) => Ended::With(ready!(poll)),
@@ -80,7 +78,7 @@ impl<S: Store, C: Clock + Clone> Future for Driver<S, C> {
                         this.work.run(action, job);
                         continue;
                     };
-                    let inside = inside::enter(this.work.id());
+                    let inside = Inside::enter(this.work.id());
                     let begun = catch_unwind(AssertUnwindSafe(|| begin(job)));
                     drop(action);
                     drop(inside);
@@ -104,11 +102,5 @@ impl<S: Store, C: Clock + Clone> Future for Driver<S, C> {
         }
         context.waker().wake_by_ref();
         Poll::Pending
-    }
-}
-
-impl<S: Store, C: Clock> fmt::Debug for Driver<S, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Driver").finish_non_exhaustive()
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use tollgate::Timestamp;
-use tollgate::adaptive::{Aimd, Bounds, Gradient, Gradient2, Law, Sample, Vegas, Windowed};
+use tollgate_adaptive::{Aimd, Bounds, Gradient, Gradient2, Law, Sample, Vegas, Windowed};
 
 use crate::tally::Side::Ours;
 use crate::tally::Verdict::Compared;

@@ -95,8 +95,8 @@ impl Asked {
 
     async fn in_memory(clock: &Manual) -> Self {
         let memory = Memory::builder().clock(clock.clone()).wall(clock.clone());
-        let memory = (memory.build(), clock.clone());
-        let server = Server::in_memory(Policy::default(), memory, settings()).await;
+        let (policy, memory) = (Policy::default(), memory.build());
+        let server = Server::in_memory(policy, memory, clock.clone(), settings()).await;
         Self::new(server.expect("a service"))
     }
 

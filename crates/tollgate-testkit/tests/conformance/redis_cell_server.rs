@@ -52,7 +52,7 @@ async fn start() -> Service {
         throttle_keys: 1_000,
         ..Settings::default()
     };
-    let started = Server::in_memory(Policy::default(), (memory, Arc::clone(&clock)), settings);
+    let started = Server::in_memory(Policy::default(), memory, Arc::clone(&clock), settings);
     let server = started.await.expect("a service");
     let Some(Address::Tcp(address)) = server.addresses().resp else {
         panic!("a port");

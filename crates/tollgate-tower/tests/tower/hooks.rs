@@ -1,12 +1,12 @@
 //! What operators see.
 
-use std::future::{Ready, ready};
+use std::future::ready;
 use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::{Rate, Timestamp};
-use tollgate_engine::backend::{Answer, Backend, Check};
+use tollgate_engine::backend::{Answer, Backend, Check, CheckResult};
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Policy};
 use tollgate_tower::{
@@ -310,9 +310,12 @@ struct Broken;
 
 impl Backend for Broken {
     type Error = &'static str;
-    type Asking<'a> = Ready<Result<Answer, &'static str>>;
 
-    fn check<'a>(&'a self, _: &'a [Check<'a>]) -> Self::Asking<'a> {
+    fn ask<'a>(
+        &'a self,
+        _: &'a [Check<'a>],
+        _: Option<&'a mut Vec<CheckResult>>,
+    ) -> impl Future<Output = Result<Answer, &'static str>> + Send + 'a {
         ready(Err("the cable is cut"))
     }
 

@@ -14,9 +14,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tollgate::ConcurrencyLimiter;
-use tollgate::adaptive::{Bounds, Controller, Little};
 use tollgate::clock::Manual;
-use tollgate::shed::{Criticality, Shedder};
+use tollgate_adaptive::shed::{Criticality, Shedder};
+use tollgate_adaptive::{Bounds, Controller, Little};
 use tollgate_tower::{Admits, ShedLayer};
 
 /// What happens, in the order in which the test learns of it.

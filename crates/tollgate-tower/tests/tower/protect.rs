@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use http::{Method, Request, Response};
 use tollgate::ConcurrencyLimiter;
-use tollgate::breaker::{Breaker, Force, Open, State, Thresholds};
 use tollgate::clock::Manual;
 use tollgate::concurrency::{Ending, NoPermit};
-use tollgate::protect::{Backoff, Budget, Retry};
+use tollgate_adaptive::breaker::{Breaker, Force, Open, State, Thresholds};
+use tollgate_adaptive::protect::{Backoff, Budget, Retry};
 use tollgate_tower::{BoxError, BreakerLayer, RetryLayer, ShedLayer};
 use tower::{Layer, Service, service_fn};
 

@@ -38,6 +38,29 @@ async fn one_layer_around_two_services_is_one_limit() {
     assert_eq!(passed, 3);
 }
 
+/// What is chosen after a clone, or after a service was made, is for the new layer alone.
+#[tokio::test]
+async fn a_layer_that_is_changed_after_it_was_cloned_still_counts_together() {
+    let (limits, _) = per_key(Rate::per_second(1).burst(3), keys::Address::new());
+    let layer = RateLimitLayer::new(limits);
+    let (one, twin) = (app(layer.clone()), layer.clone());
+    let other = app(layer.exempt_probes());
+    let third = app(twin
+        .exempt(|head| head.uri().path() == "/users/7")
+        .exempt_probes());
+    let status = async |app, path| ask(app, from("192.0.2.1", path)).await.status;
+    assert_eq!(status(&one, "/healthz").await, 200);
+    assert_eq!(status(&other, "/").await, 200);
+    assert_eq!(status(&third, "/").await, 200);
+    for app in [&one, &other, &third] {
+        assert_eq!(status(app, "/").await, 429);
+    }
+    assert_eq!(status(&one, "/healthz").await, 429);
+    assert_eq!(status(&other, "/healthz").await, 200);
+    assert_eq!(status(&other, "/users/7").await, 429);
+    assert_eq!(status(&third, "/users/7").await, 200);
+}
+
 #[tokio::test]
 async fn what_a_client_forges_makes_no_new_client() {
     let (limits, _) = per_key(Rate::per_second(1).burst(2), keys::Address::new());

@@ -14,7 +14,7 @@ use http_body_util::{BodyExt, Full};
 use tollgate::ConcurrencyLimiter;
 use tollgate::clock::Manual;
 use tollgate::concurrency::{Ended, Ending, NoPermit, PermitObserver};
-use tollgate::shed::{Criticality, Partitions, Shedder};
+use tollgate_adaptive::shed::{Criticality, Partitions, Shedder};
 use tollgate_tower::ShedLayer;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -273,8 +273,8 @@ async fn clones_share_the_limit_and_refusals_say_what_to_do() {
         assert_eq!(refused.status(), 503);
         let said = fields(refused.headers());
         let expected = [
-            "content-type: application/problem+json",
             "retry-after: 1",
+            "content-type: application/problem+json",
             "cache-control: no-store",
         ];
         assert_eq!(said, expected);

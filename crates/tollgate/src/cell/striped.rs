@@ -254,7 +254,9 @@ impl Striped {
         let rest = stripe.rest(local);
         // A refusal must write nothing, so look before touching anything.
         if rest.0 >= rest.1
-            || !self.shared.would_pass_after_return(now, cost, rest)
+            || !self
+                .shared
+                .would_pass_after_return(now, cost, rest.0, rest.1)
             || !stripe.claim()
         {
             return false;

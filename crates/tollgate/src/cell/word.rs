@@ -40,11 +40,26 @@ mod held;
 pub(crate) use anchor::Mover;
 use anchor::{NEAR, SLACK};
 
-/// One limit's state on cache lines of its own.
+/// One limit's state on two cache lines of its own: one that charges write, and one that they only read.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Word {
+    terms: Terms,
     tat: AtomicU64,
+    /// The TAT after what was booked furthest ahead, and when the latest was booked by the clock.
+    booked: AtomicU64,
+    booked_at: AtomicU64,
+    /// Charges that left a TAT up to here aren't given back: something held came back since.
+    sealed: AtomicU64,
+    /// Boxed, so that all of this fits two cache lines.
+    settings: Mutex<Box<Settings>>,
+}
+
+/// What a charge reads and doesn't write. It has a cache line of its own, so that a thread has these words at hand while the
+/// line of the TAT is still at another core, and swaps the TAT as soon as it has come.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Terms {
     interval: AtomicU64,
     capacity: AtomicU64,
     burst: AtomicU64,
@@ -52,15 +67,8 @@ pub(crate) struct Word {
     sequence: AtomicU64,
     /// Times are kept from here, in nanoseconds of the clock, so that nine years fit the word.
     anchor: AtomicU64,
-    /// The TAT after what was booked furthest ahead, and when the latest was booked by the clock.
-    booked: AtomicU64,
-    booked_at: AtomicU64,
-    /// Charges that left a TAT up to here aren't given back: something held came back since.
-    sealed: AtomicU64,
     /// Who moves the anchor.
     mover: Mover,
-    /// Boxed, so that all of this fits two cache lines.
-    settings: Mutex<Box<Settings>>,
 }
 
 /// What a live change replaces; the words above are compiled from it.
@@ -100,16 +108,18 @@ impl Word {
     pub(crate) fn new(limit: Gcra, anchor: Timestamp, mover: Mover) -> Self {
         let pace = limit.pace();
         Self {
+            terms: Terms {
+                interval: AtomicU64::new(pace.interval),
+                capacity: AtomicU64::new(pace.capacity),
+                burst: AtomicU64::new(limit.limit()),
+                sequence: AtomicU64::new(0),
+                anchor: AtomicU64::new(anchor.as_nanos()),
+                mover,
+            },
             tat: AtomicU64::new(Tat::default().to_word()),
-            interval: AtomicU64::new(pace.interval),
-            capacity: AtomicU64::new(pace.capacity),
-            burst: AtomicU64::new(limit.limit()),
-            sequence: AtomicU64::new(0),
-            anchor: AtomicU64::new(anchor.as_nanos()),
             booked: AtomicU64::new(0),
             booked_at: AtomicU64::new(0),
             sealed: AtomicU64::new(0),
-            mover,
             settings: Mutex::new(Box::new(Settings {
                 limit,
                 counted_by: limit,
@@ -264,8 +274,8 @@ impl Word {
         // Both words change under this lock.
         let _unchanged = self.settings();
         let pace = Pace {
-            interval: self.interval.load(Ordering::Relaxed),
-            capacity: self.capacity.load(Ordering::Relaxed),
+            interval: self.terms.interval.load(Ordering::Relaxed),
+            capacity: self.terms.capacity.load(Ordering::Relaxed),
         };
         pace.time_for(tokens)
     }
@@ -290,7 +300,7 @@ impl Word {
     /// The pace in force, for a holder that hands out intervals of the TAT line.
     #[inline]
     pub(crate) fn interval(&self) -> u64 {
-        self.interval.load(Ordering::Relaxed)
+        self.terms.interval.load(Ordering::Relaxed)
     }
 
     /// Takes `cost` tokens at once, as an interval of the TAT line: where it ends.
@@ -304,7 +314,8 @@ impl Word {
         &self,
         now: Timestamp,
         cost: u64,
-        (start, end): (u64, u64),
+        start: u64,
+        end: u64,
     ) -> bool {
         let view = self.view(now);
         let plan = view.pace.plan(Tat::from_word(start), view.now, cost);
@@ -330,6 +341,7 @@ impl Word {
     }
 
     /// Charges `cost` if it has to wait at most `patience` nanoseconds.
+    #[inline(always)]
     fn take(&self, now: Timestamp, cost: u64, patience: u64) -> Tried {
         let mut backoff = Backoff::default();
         loop {
@@ -391,24 +403,24 @@ impl Word {
     /// Reads the words, unless they change at this moment, or the time is before the anchor, or far after it.
     #[inline]
     fn glance(&self, now: Timestamp) -> Option<View> {
-        let before = self.sequence.load(Ordering::Acquire);
+        let before = self.terms.sequence.load(Ordering::Acquire);
         // One comparison tells both a time before the anchor, which wraps, and one far after it.
         let nanos = now
             .as_nanos()
-            .wrapping_sub(self.anchor.load(Ordering::Relaxed));
+            .wrapping_sub(self.terms.anchor.load(Ordering::Relaxed));
         if nanos >= NEAR {
             return None;
         }
         let view = View {
             pace: Pace {
-                interval: self.interval.load(Ordering::Relaxed),
-                capacity: self.capacity.load(Ordering::Relaxed),
+                interval: self.terms.interval.load(Ordering::Relaxed),
+                capacity: self.terms.capacity.load(Ordering::Relaxed),
             },
             tat: Tat::from_word(self.tat.load(Ordering::Relaxed)),
             now: Timestamp::from_nanos(nanos + 1),
         };
         fence(Ordering::Acquire);
-        let after = self.sequence.load(Ordering::Relaxed);
+        let after = self.terms.sequence.load(Ordering::Relaxed);
         (before == after && before & 1 == 0).then_some(view)
     }
 
@@ -430,7 +442,7 @@ impl Word {
 
     #[inline]
     fn report(&self, tried: Tried) -> Decision {
-        let limit = self.burst.load(Ordering::Relaxed);
+        let limit = self.terms.burst.load(Ordering::Relaxed);
         let View { pace, tat, now } = tried.view;
         if pace.interval == 0 {
             let none = Duration::ZERO;

@@ -11,6 +11,7 @@ use super::home::PermitHome;
 use super::stats::Count;
 use super::{NoPermit, Permit};
 use crate::clock::Clock;
+use crate::line::places::Id;
 use crate::patience::{Patience, Until, waker_of_this_thread};
 
 #[cfg(not(any(loom, shuttle)))]
@@ -113,14 +114,11 @@ impl<H: PermitHome> Acquire<H> {
     /// # Ok::<(), tollgate::concurrency::NoPermit>(())
     /// ```
     pub fn wait_blocking(self) -> Result<Permit<H>, NoPermit> {
-        let mut unparker = None;
-        let waker = waker_of_this_thread;
-        let started = self.start(|| unparker.insert(waker()).clone())?;
-        let (mut place, mut until) = match started {
+        let (mut place, mut until) = match self.start()? {
             Started::Passed(permit) => return Ok(permit),
             Started::Waiting { place, until } => (place, until),
         };
-        let waker = unparker.unwrap_or_else(waker);
+        let waker = waker_of_this_thread();
         loop {
             if let Some(result) = place.ask(&waker) {
                 return result;
@@ -137,8 +135,8 @@ impl<H: PermitHome> Acquire<H> {
         }
     }
 
-    /// Enters, joins the queue, or says at once why not. The waker is made only if it has to wait.
-    fn start(self, waker: impl FnOnce() -> Waker) -> Result<Started<H>, NoPermit> {
+    /// Enters, joins the queue, or says at once why not.
+    fn start(self) -> Result<Started<H>, NoPermit> {
         let (home, weight) = (self.home?, self.weight);
         let until = match self.patience {
             Patience::Unsaid => home.timeout().map(|timeout| home.now() + timeout),
@@ -163,9 +161,8 @@ impl<H: PermitHome> Acquire<H> {
         if home.waiting_in_total().is_some_and(|all| !all.enter()) {
             return Err(refused(&home, NoPermit::QueueFull));
         }
-        let joined = home.gate().join(weight, home.max_waiters(), waker());
-        let ticket = match joined {
-            Joined::Queued { ticket } => ticket,
+        let place = match home.gate().join(weight, home.max_waiters()) {
+            Joined::Queued { place } => place,
             other => {
                 if let Some(all) = home.waiting_in_total() {
                     all.leave();
@@ -184,7 +181,7 @@ impl<H: PermitHome> Acquire<H> {
         Ok(Started::Waiting {
             place: QueuedWait {
                 home,
-                ticket,
+                place,
                 weight,
             },
             until,
@@ -201,14 +198,14 @@ fn refused<H: PermitHome>(home: &H, why: fn(super::Occupancy) -> NoPermit) -> No
 struct QueuedWait<H: PermitHome> {
     /// Taken out once the wait is over.
     home: Option<H>,
-    ticket: u64,
+    place: Id,
     weight: u32,
 }
 
 impl<H: PermitHome> QueuedWait<H> {
     /// How the wait ended, or nothing yet: then this waker is woken when it does.
     fn ask(&mut self, waker: &Waker) -> Option<Result<Permit<H>, NoPermit>> {
-        let told = self.home.as_ref()?.gate().ask(self.ticket, waker)?;
+        let told = self.home.as_ref()?.gate().ask(self.place, waker)?;
         let home = self.leave()?;
         Some(self.told(home, told))
     }
@@ -218,7 +215,7 @@ impl<H: PermitHome> QueuedWait<H> {
         let Some(home) = self.leave() else {
             unreachable!("a place is left once: by its answer, its deadline or its drop");
         };
-        match home.gate().give_up(self.ticket) {
+        match home.gate().give_up(self.place) {
             Some(told) => self.told(home, told),
             None => Err(refused(&home, NoPermit::TooLate)),
         }
@@ -250,7 +247,7 @@ impl<H: PermitHome> Drop for QueuedWait<H> {
             return;
         };
         home.tally().count(Count::Abandoned);
-        if let Some(Told::Granted { .. }) = home.gate().give_up(self.ticket) {
+        if let Some(Told::Granted { .. }) = home.gate().give_up(self.place) {
             home.gate().leave(self.weight);
         }
     }

@@ -16,10 +16,14 @@
 //! releases and entering acquires, so that what was done under a permit is seen by whoever has it
 //! next; those who enter from the queue get the same from the lock, which both sides take.
 
-use std::collections::BTreeMap;
+use std::mem;
 use std::task::Waker;
 
+use tollgate_core::Timestamp;
+
 use super::Occupancy;
+use crate::line::places::{Fifo, Id, LinePlace, Places};
+use crate::line::seats::{Seats, Woken};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, PoisonError};
 
 /// The highest limit: 31 bits of the word.
@@ -41,19 +45,49 @@ pub struct Gate {
 #[derive(Clone, Copy, Debug)]
 struct Word(u64);
 
-#[derive(Debug, Default)]
+/// Those who wait, in the order in which they came, and the results of waits whose tasks have not looked yet.
+#[derive(Debug)]
 struct Queue {
-    /// In the order of their tickets, which is the order in which they came.
-    waiting: BTreeMap<u64, Waiter>,
-    /// The results of waits whose tasks have not looked yet.
-    told: BTreeMap<u64, Told>,
-    next: u64,
+    places: Places<Told>,
+    line: Fifo,
+    seats: Seats,
+    /// Waiters that needn't wait any more and haven't been woken.
+    done: Vec<Id>,
 }
 
-#[derive(Debug)]
-struct Waiter {
-    weight: u32,
-    waker: Waker,
+impl Queue {
+    const fn new() -> Self {
+        Self {
+            places: Places::new(),
+            line: Fifo::EMPTY,
+            seats: Seats::new(),
+            done: Vec::new(),
+        }
+    }
+
+    /// Who is first, and what it asks for.
+    fn first(&self) -> Option<(Id, u32)> {
+        let first = self.line.first()?;
+        Some((first, weight_of(self.places.get(first)?)))
+    }
+
+    fn finish(&mut self, id: Id, told: Told) {
+        self.places.finish(&mut self.line, id, told);
+        self.done.push(id);
+    }
+
+    /// Whom to wake after a change, once the lock is released.
+    fn settle(&mut self) -> Woken {
+        let woken = self.seats.settle(mem::take(&mut self.done), None, None);
+        if self.seats.are_many() && self.places.used() == 0 {
+            *self = Self::new();
+        }
+        woken
+    }
+}
+
+fn weight_of(place: &LinePlace<Told>) -> u32 {
+    u32::try_from(place.cost).unwrap_or(u32::MAX)
 }
 
 /// How a wait in the queue ended.
@@ -69,7 +103,7 @@ pub(super) enum Told {
 #[derive(Debug)]
 pub(super) enum Joined {
     Entered { in_flight: u32 },
-    Queued { ticket: u64 },
+    Queued { place: Id },
     Never,
     QueueFull,
 }
@@ -118,7 +152,7 @@ impl Gate {
         Self {
             word: AtomicU64::new(Word::new(limit).0),
             queued: AtomicUsize::new(0),
-            queue: Mutex::new(Queue::default()),
+            queue: Mutex::new(Queue::new()),
         }
     }
 
@@ -185,9 +219,10 @@ impl Gate {
     }
 
     /// Enters, or takes a place at the end of the queue if fewer than `most` are there.
-    pub(super) fn join(&self, weight: u32, most: usize, waker: Waker) -> Joined {
+    /// A place has no waker until it is [asked](Self::ask) for its result.
+    pub(super) fn join(&self, weight: u32, most: usize) -> Joined {
         let mut queue = self.lock();
-        if queue.waiting.is_empty() {
+        if queue.line.len() == 0 {
             // What is given back up to the moment that sets the flag is seen here.
             let mut never = false;
             let stepped = self.step(Ordering::Acquire, |word| {
@@ -210,109 +245,82 @@ impl Gate {
             }
         } else if weight > Word(self.word.load(Ordering::Relaxed)).limit() {
             return Joined::Never;
-        } else if queue.waiting.len() >= most {
+        } else if queue.line.len() >= most {
             return Joined::QueueFull;
         }
-        let ticket = queue.next;
-        queue.next += 1;
-        queue.waiting.insert(ticket, Waiter { weight, waker });
+        // Whoever waits here keeps its own time.
+        let waiter = LinePlace::new(Timestamp::ZERO, u64::from(weight), None, ());
+        let Queue { places, line, .. } = &mut *queue;
+        let place = places.insert(waiter);
+        places.push(line, place);
         self.note_length(&queue);
-        Joined::Queued { ticket }
+        Joined::Queued { place }
     }
 
     /// How a wait ended. Nothing if it hasn't yet: then this waker is woken when it does.
-    pub(super) fn ask(&self, ticket: u64, waker: &Waker) -> Option<Told> {
-        let mut queue = self.lock();
-        if let Some(told) = queue.told.remove(&ticket) {
-            return Some(told);
-        }
-        let waiter = queue.waiting.get_mut(&ticket)?;
-        if !waiter.waker.will_wake(waker) {
-            let stale = std::mem::replace(&mut waiter.waker, waker.clone());
-            // Dropping a waker may run foreign code, which must not happen under the lock.
-            drop(queue);
-            drop(stale);
-        }
-        None
+    pub(super) fn ask(&self, place: Id, waker: &Waker) -> Option<Told> {
+        self.visit(|queue| {
+            let told = queue.places.collect(place);
+            match told {
+                Some(_) => queue.seats.forget(place),
+                None => queue.seats.remember(place, waker, None),
+            }
+            told
+        })
     }
 
     /// Leaves the queue; or, if the wait ended meanwhile, returns how.
-    pub(super) fn give_up(&self, ticket: u64) -> Option<Told> {
-        let mut queue = self.lock();
-        let told = queue.told.remove(&ticket);
-        let left = queue.waiting.remove(&ticket);
-        if left.is_some() {
-            self.note_length(&queue);
-        }
-        drop(queue);
-        if left.is_some() {
-            // Waiters behind this one may fit where it didn't.
-            self.admit();
-        }
-        told
+    pub(super) fn give_up(&self, place: Id) -> Option<Told> {
+        self.visit(|queue| {
+            let told = queue.places.collect(place);
+            queue.seats.forget(place);
+            if told.is_none() {
+                let Queue { places, line, .. } = &mut *queue;
+                places.unlink(line, place);
+                places.remove(place);
+                self.note_length(queue);
+                // Waiters behind this one may fit where it didn't.
+                self.admit_all(queue);
+            }
+            told
+        })
     }
 
     pub(super) fn set_limit(&self, limit: u32) {
-        let refused = self.change_limit(limit);
-        self.after_change(refused);
+        self.change_limit(limit).wake();
     }
 
-    /// Changes the limit. Returns the waiters that ask for more than it, to be woken by
-    /// [`after_change`](Self::after_change) under no lock.
-    #[must_use]
-    pub(super) fn change_limit(&self, limit: u32) -> Vec<Waker> {
+    /// Changes the limit: admits waiters that it makes room for, and refuses those that ask for more than it. They are
+    /// woken by what this returns, under no lock.
+    pub(super) fn change_limit(&self, limit: u32) -> Woken {
         let mut queue = self.lock();
         self.step(Ordering::Relaxed, |word| Some(word.with_limit(limit)));
         let limit = limit.min(MAX_LIMIT);
-        let mut refused = Vec::new();
-        if queue.waiting.values().any(|waiter| waiter.weight > limit) {
-            let Queue { waiting, told, .. } = &mut *queue;
-            waiting.retain(|ticket, waiter| {
-                let stays = waiter.weight <= limit;
-                if !stays {
-                    told.insert(*ticket, Told::Never);
-                    refused.push(std::mem::replace(&mut waiter.waker, Waker::noop().clone()));
-                }
-                stays
-            });
-            self.note_length(&queue);
+        let mut next = queue.line.first();
+        while let Some((id, place)) = next.and_then(|id| Some((id, queue.places.get(id)?))) {
+            next = place.next();
+            if weight_of(place) > limit {
+                queue.finish(id, Told::Never);
+            }
         }
-        refused
-    }
-
-    /// Wakes those whom a change refused and admits those whom it made room for.
-    pub(super) fn after_change(&self, refused: Vec<Waker>) {
-        for waker in refused {
-            waker.wake();
-        }
-        self.admit();
+        self.note_length(&queue);
+        self.admit_all(&mut queue);
+        queue.settle()
     }
 
     /// Admits the head of the queue for as long as it fits.
     #[cold]
     fn admit(&self) {
-        loop {
-            let mut queue = self.lock();
-            let Some(waker) = self.admit_first(&mut queue) else {
-                return;
-            };
-            let more = queue
-                .waiting
-                .first_key_value()
-                .is_some_and(|(_, next)| self.fits_now(next.weight));
-            drop(queue);
-            waker.wake();
-            if !more {
-                return;
-            }
-        }
+        self.visit(|queue| self.admit_all(queue));
     }
 
-    fn admit_first(&self, queue: &mut Queue) -> Option<Waker> {
-        let length = queue.waiting.len();
-        let first = queue.waiting.first_entry()?;
-        let weight = first.get().weight;
-        let last = length == 1;
+    fn admit_all(&self, queue: &mut Queue) {
+        while self.admit_first(queue).is_some() {}
+    }
+
+    fn admit_first(&self, queue: &mut Queue) -> Option<()> {
+        let (first, weight) = queue.first()?;
+        let last = queue.line.len() == 1;
         // Acquire: the lock orders this after whoever took it to make room, but another may have
         // given back since and be on its way to the lock.
         let entered = self.step(Ordering::Acquire, |word| {
@@ -320,20 +328,15 @@ impl Gate {
             // The flag falls with the last one's entry, so that no newcomer is refused in between.
             Some(if last { entered.unqueued() } else { entered })
         })?;
-        let (ticket, waiter) = first.remove_entry();
         let in_flight = entered.in_use();
-        queue.told.insert(ticket, Told::Granted { in_flight });
+        queue.finish(first, Told::Granted { in_flight });
         self.note_length(queue);
-        Some(waiter.waker)
-    }
-
-    fn fits_now(&self, weight: u32) -> bool {
-        Word(self.word.load(Ordering::Relaxed)).fits(weight)
+        Some(())
     }
 
     /// Keeps the flag and the count in step with the queue, under its lock.
     fn note_length(&self, queue: &Queue) {
-        let length = queue.waiting.len();
+        let length = queue.line.len();
         self.queued.store(length, Ordering::Relaxed);
         if length == 0 {
             self.step(Ordering::Relaxed, |word| {
@@ -358,6 +361,16 @@ impl Gate {
         }
     }
 
+    /// Changes the queue, and wakes the waiters that are affected.
+    fn visit<T>(&self, change: impl FnOnce(&mut Queue) -> T) -> T {
+        let mut queue = self.lock();
+        let result = change(&mut queue);
+        let woken = queue.settle();
+        drop(queue);
+        woken.wake();
+        result
+    }
+
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -365,7 +378,7 @@ impl Gate {
 
 /// So many percent of a limit, rounded down, and one at least if there is any.
 #[inline]
-pub(crate) fn part(limit: u32, percent: u8) -> u32 {
+pub fn part(limit: u32, percent: u8) -> u32 {
     let part = u64::from(limit) * u64::from(percent.min(100)) / 100;
     // No part is more than the whole, so it fits.
     u32::try_from(part)

@@ -13,7 +13,7 @@ use crate::clock::Clock;
 use crate::line::waiting::Waiting;
 
 /// Who gave a [`Permit`](super::Permit): `&ConcurrencyLimiter`, an `Arc` of one, a key of a
-/// [`KeyedConcurrency`](super::KeyedConcurrency), or a [`Share`](crate::shed::Share) of a partition.
+/// [`KeyedConcurrency`](super::KeyedConcurrency), or one of these [with a value](Attached).
 ///
 /// The trait is sealed: it is there to be named, not to be implemented.
 pub trait PermitHome: fmt::Debug + sealed::PermitHome {}
@@ -137,7 +137,18 @@ macro_rules! as_home {
     };
 }
 
-pub(crate) use as_home;
+/// Gives permits that keep a value until they are dropped.
+#[derive(Debug)]
+pub struct Attached<H, T> {
+    /// Gives the permits.
+    pub home: H,
+    /// Dropped after the permit was given back.
+    pub value: T,
+}
+
+impl<H: sealed::PermitHome, T> sealed::PermitHome for Attached<H, T> {
+    as_home!(self => self.home);
+}
 
 /// A limiter whatever its clock.
 pub(crate) struct SharedHome(pub(crate) Arc<dyn sealed::PermitHome + Send + Sync>);

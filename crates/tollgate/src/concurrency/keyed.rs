@@ -11,6 +11,7 @@ use super::stats::{Count, Tally};
 use super::{Acquire, NoPermit, Occupancy, Stats};
 use crate::AtCap;
 use crate::clock::{Clock, Monotonic};
+use crate::line::seats::Woken;
 use crate::line::waiting::Waiting;
 use crate::shards::Shards;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, PoisonError};
@@ -151,24 +152,16 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
         let first = self.shards.first().map(lock);
         self.limit
             .store(u64::from(limit.min(MAX_LIMIT)), Ordering::Relaxed);
-        let refused = self.shared.change_limit(limit);
+        let woken = self.shared.change_limit(limit);
         drop(first);
-        self.shared.after_change(refused);
+        woken.wake();
         for shard in &self.shards {
             let shard = lock(shard);
             let gates = shard.entries().filter(|entry| entry.limit == LimitOf::All);
-            let changed: Vec<_> = gates
-                .map(|entry| {
-                    (
-                        Arc::clone(&entry.gate),
-                        entry.gate.change_limit(self.limit()),
-                    )
-                })
-                .collect();
+            let woken = gates.map(|entry| entry.gate.change_limit(self.limit()));
+            let woken: Vec<_> = woken.collect();
             drop(shard);
-            for (gate, refused) in changed {
-                gate.after_change(refused);
-            }
+            woken.into_iter().for_each(Woken::wake);
         }
     }
 
@@ -220,9 +213,9 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
             entry.limit = limit_of;
             let gate = Arc::clone(&entry.gate);
             if gate.occupancy().limit != limit {
-                let refused = gate.change_limit(limit);
+                let woken = gate.change_limit(limit);
                 drop(shard);
-                gate.after_change(refused);
+                woken.wake();
             }
             return Ok((gate, Some(slot)));
         }

@@ -93,16 +93,26 @@ impl<H: PermitHome> Permit<H> {
         }
     }
 
+    /// A permit while less than so many percent of the limit are in use: for the crates of this project.
+    ///
+    /// # Errors
+    /// [`NoPermit`]: nothing was taken.
+    #[doc(hidden)]
     #[inline]
-    pub(crate) fn try_new_within(home: H, percent: u8) -> Result<Self, NoPermit> {
+    pub fn try_new_within(home: H, percent: u8) -> Result<Self, NoPermit> {
         match home.gate().try_enter_within(1, percent) {
             Some(in_flight) => Ok(Self::new(home, 1, in_flight)),
             None => Err(refuse(&home, 1)),
         }
     }
 
-    /// A permit also if there is no room, for somebody who was promised one at the limit that is in force.
-    pub(crate) fn try_new_promised(
+    /// A permit also if the limit is reached, for a caller who was promised one at the limit in force: for the crates of
+    /// this project.
+    ///
+    /// # Errors
+    /// [`NoPermit`]: nothing was taken.
+    #[doc(hidden)]
+    pub fn try_new_promised(
         home: H,
         is_promised: impl FnOnce(u32) -> bool,
     ) -> Result<Self, NoPermit> {
@@ -137,17 +147,26 @@ impl<H: PermitHome> Permit<H> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::adaptive::{Bounds, Controller, Little};
+    /// use tollgate::ConcurrencyLimiter;
     /// use tollgate::clock::Manual;
+    /// use tollgate::concurrency::{Ended, PermitObserver};
+    ///
+    /// struct LogLatency;
+    ///
+    /// impl PermitObserver for LogLatency {
+    ///     fn ended(&self, ended: &Ended) -> Option<u32> {
+    ///         println!("took {:?}", ended.latency);
+    ///         None
+    ///     }
+    /// }
     ///
     /// let clock = Manual::new();
-    /// let controller = Controller::new(Little::new(Bounds::new(5.0, 200.0)?));
-    /// let limiter = controller.concurrency().clock(clock.clone()).build();
+    /// let limiter = ConcurrencyLimiter::builder(200).observer(LogLatency).clock(clock.clone()).build();
     /// let mut permit = limiter.try_acquire()?;
     /// clock.advance(Duration::from_millis(3)); // Something else is asked, too.
     /// permit.restart();
     /// assert_eq!(permit.started().map(|at| at.as_nanos()), Some(3_000_000));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # Ok::<(), tollgate::concurrency::NoPermit>(())
     /// ```
     pub fn restart(&mut self) {
         if self.home.observer().is_some() {

@@ -54,11 +54,15 @@ pub trait Meter {
     fn takes(&self, terms: &Self::Terms, tokens: u128) -> Duration;
 }
 
+/// A limit, whatever it is: who waits in line has time for a call through a pointer.
+pub(super) type AnyMeter<'a, T> = dyn Meter<Terms = T> + 'a;
+
 /// Charges a cost as of when its turn came, or now if another caller came between.
-pub(super) fn charge<M: Meter + ?Sized>(
-    meter: &M,
-    terms: &M::Terms,
-    (due, now): (Timestamp, Timestamp),
+pub(super) fn charge<T: Clone + fmt::Debug>(
+    meter: &AnyMeter<'_, T>,
+    terms: &T,
+    due: Timestamp,
+    now: Timestamp,
     cost: u64,
 ) -> Result<(Ticket, Timestamp), Refused> {
     match meter.book(terms, due, cost, Duration::ZERO) {

@@ -5,9 +5,10 @@ use std::fmt;
 
 use foldhash::fast::FixedState;
 
+use super::State;
 use super::places::Id;
+use super::seats::{KEPT, Woken};
 use super::single::Single;
-use super::{KEPT, State};
 use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, PoisonError, fence};
 
 /// Keys share this many marks: while one key has waiters, others that share its mark look for a line in vain.
@@ -145,7 +146,7 @@ impl<K, T: Clone + fmt::Debug> KeyLines<K, T> {
                 }
             }
             drop(shard);
-            woken.into_iter().for_each(super::Woken::wake);
+            woken.into_iter().for_each(Woken::wake);
         }
     }
 

@@ -1,21 +1,18 @@
-//! Places in a line: numbered, used again once they are free, and linked first to last.
+//! Places in a queue of waiters: numbered, used again once they are free, and linked first to last. Every queue of this crate
+//! is made of them: those of limits, of clients and lanes that share one, and of permits.
 
 use std::collections::BTreeSet;
 use std::mem;
 
 use tollgate_core::Timestamp;
 
-use crate::Refused;
-
 /// The number of a place.
 pub(crate) type Id = u32;
 
 /// A waiter, or one that needn't wait any more and hasn't noticed yet.
 #[derive(Debug)]
-pub(super) struct LinePlace<R, X = ()> {
-    /// Whose line it stands in: a client, or a lane.
-    pub(super) owner: u32,
-    pub(super) cost: u64,
+pub(crate) struct LinePlace<R, X = ()> {
+    pub(crate) cost: u64,
     pub(super) arrived: Timestamp,
     /// Until when it waits; the end of time if there is no deadline.
     pub(super) deadline: Timestamp,
@@ -31,15 +28,13 @@ pub(super) enum Stage<R> {
         before: Option<Id>,
         after: Option<Id>,
     },
-    /// It was charged as of this time; the receipt is for giving back.
-    Passed(R, Timestamp),
-    /// Rare, and large.
-    Refused(Box<Refused>),
+    /// It needn't wait any more: its result.
+    Ended(R),
 }
 
-/// All places of a line.
+/// All places of a queue.
 #[derive(Debug)]
-pub(super) struct Places<R, X = ()> {
+pub(crate) struct Places<R, X = ()> {
     slots: Vec<Slot<R, X>>,
     free: Option<Id>,
     used: usize,
@@ -61,7 +56,7 @@ pub struct Fifo {
 }
 
 impl Fifo {
-    pub(super) const EMPTY: Self = Self {
+    pub(crate) const EMPTY: Self = Self {
         first: None,
         last: None,
         len: 0,
@@ -90,13 +85,32 @@ impl Fifo {
 }
 
 impl<R, X> LinePlace<R, X> {
+    /// A waiter that comes now.
+    pub(crate) fn new(now: Timestamp, cost: u64, deadline: Option<Timestamp>, extra: X) -> Self {
+        Self {
+            cost,
+            arrived: now,
+            deadline: deadline.unwrap_or(Timestamp::MAX),
+            stage: Stage::Queued {
+                before: None,
+                after: None,
+            },
+            extra,
+        }
+    }
+
+    /// Whether it has to wait.
+    pub(crate) const fn is_queued(&self) -> bool {
+        matches!(self.stage, Stage::Queued { .. })
+    }
+
     /// Until when it waits, if that was said.
     pub(super) fn deadline(&self) -> Option<Timestamp> {
         Some(self.deadline).filter(|deadline| *deadline < Timestamp::MAX)
     }
 
     /// Who stands behind it.
-    pub(super) const fn next(&self) -> Option<Id> {
+    pub(crate) const fn next(&self) -> Option<Id> {
         match self.stage {
             Stage::Queued { after, .. } => after,
             _ => None,
@@ -122,7 +136,7 @@ impl<R, X> Places<R, X> {
         deadlines.extend(shifted);
     }
 
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             slots: Vec::new(),
             free: None,
@@ -131,11 +145,11 @@ impl<R, X> Places<R, X> {
     }
 
     /// How many places are taken, by waiters and by those that haven't noticed that they needn't wait any more.
-    pub(super) const fn used(&self) -> usize {
+    pub(crate) const fn used(&self) -> usize {
         self.used
     }
 
-    pub(super) fn get(&self, id: Id) -> Option<&LinePlace<R, X>> {
+    pub(crate) fn get(&self, id: Id) -> Option<&LinePlace<R, X>> {
         match self.slots.get(index(id))? {
             Slot::Used(place) => Some(place),
             Slot::Free(_) => None,
@@ -149,7 +163,7 @@ impl<R, X> Places<R, X> {
         }
     }
 
-    pub(super) fn insert(&mut self, place: LinePlace<R, X>) -> Id {
+    pub(crate) fn insert(&mut self, place: LinePlace<R, X>) -> Id {
         self.used += 1;
         if let Some(id) = self.free {
             let old = mem::replace(&mut self.slots[index(id)], Slot::Used(place));
@@ -163,7 +177,7 @@ impl<R, X> Places<R, X> {
         Id::try_from(self.slots.len() - 1).unwrap_or(Id::MAX)
     }
 
-    pub(super) fn remove(&mut self, id: Id) -> Option<LinePlace<R, X>> {
+    pub(crate) fn remove(&mut self, id: Id) -> Option<LinePlace<R, X>> {
         self.get(id)?;
         let freed = mem::replace(&mut self.slots[index(id)], Slot::Free(self.free));
         self.free = Some(id);
@@ -175,26 +189,26 @@ impl<R, X> Places<R, X> {
     }
 
     /// The result for a waiter, whose place is free then; none while it has to wait.
-    pub(super) fn collect(&mut self, id: Id) -> Option<Result<Timestamp, Refused>> {
-        let result = match &self.get(id)?.stage {
-            Stage::Queued { .. } => return None,
-            Stage::Passed(_, at) => Ok(*at),
-            Stage::Refused(refused) => Err(**refused),
-        };
-        self.remove(id);
-        Some(result)
+    pub(crate) fn collect(&mut self, id: Id) -> Option<R> {
+        if self.get(id)?.is_queued() {
+            return None;
+        }
+        match self.remove(id)?.stage {
+            Stage::Ended(result) => Some(result),
+            Stage::Queued { .. } => None,
+        }
     }
 
     /// Notes the result for a waiter that stood in `fifo`.
-    pub(super) fn finish(&mut self, fifo: &mut Fifo, id: Id, stage: Stage<R>) {
+    pub(crate) fn finish(&mut self, fifo: &mut Fifo, id: Id, result: R) {
         self.unlink(fifo, id);
         if let Some(place) = self.get_mut(id) {
-            place.stage = stage;
+            place.stage = Stage::Ended(result);
         }
     }
 
     /// Puts a place at the end.
-    pub(super) fn push(&mut self, fifo: &mut Fifo, id: Id) {
+    pub(crate) fn push(&mut self, fifo: &mut Fifo, id: Id) {
         let before = fifo.last;
         let Some(place) = self.get_mut(id) else {
             return;
@@ -213,7 +227,7 @@ impl<R, X> Places<R, X> {
     }
 
     /// Takes a place out, wherever it stands.
-    pub(super) fn unlink(&mut self, fifo: &mut Fifo, id: Id) {
+    pub(crate) fn unlink(&mut self, fifo: &mut Fifo, id: Id) {
         let Some(place) = self.get(id) else {
             return;
         };
@@ -250,6 +264,6 @@ pub(super) fn make_room<T>(list: &mut Vec<T>, more: usize) {
     }
 }
 
-fn index(id: Id) -> usize {
+pub(super) fn index(id: Id) -> usize {
     usize::try_from(id).unwrap_or(usize::MAX)
 }

@@ -7,7 +7,7 @@ use std::mem;
 use tollgate_core::{Decision, Outcome, Timestamp};
 
 use super::Waits;
-use super::places::{Fifo, Id, LinePlace, Places, Stage};
+use super::places::{Fifo, Id, LinePlace, Places};
 use crate::Refused;
 
 /// Who is next, and what that costs: what weighted fair queueing and priority lanes differ in.
@@ -117,7 +117,7 @@ impl Lines {
 #[derive(Debug)]
 pub(crate) struct Queue<D: Discipline> {
     discipline: D,
-    places: Places<D::Receipt>,
+    places: Places<Ended<D>, Owner>,
     lines: Lines,
     deadlines: BTreeSet<(Timestamp, Id)>,
     waiting: usize,
@@ -125,6 +125,12 @@ pub(crate) struct Queue<D: Discipline> {
     /// Waiters that needn't wait any more and haven't been told.
     done: Vec<Id>,
 }
+
+/// Whose line a waiter stands in: a client, or a lane.
+type Owner = u32;
+
+/// A waiter's receipt, by which its charge is given back, and when its turn came; or why it was refused, which is rare and large.
+type Ended<D> = Result<(<D as Discipline>::Receipt, Timestamp), Box<Refused>>;
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,17 +235,8 @@ impl<D: Discipline> Queue<D> {
     }
 
     fn stand(&mut self, now: Timestamp, owner: u32, cost: u64, deadline: Option<Timestamp>) -> Id {
-        let id = self.places.insert(LinePlace {
-            owner,
-            cost,
-            arrived: now,
-            deadline: deadline.unwrap_or(Timestamp::MAX),
-            stage: Stage::Queued {
-                before: None,
-                after: None,
-            },
-            extra: (),
-        });
+        let place = LinePlace::new(now, cost, deadline, owner);
+        let id = self.places.insert(place);
         self.lines.change(owner, |line| self.places.push(line, id));
         self.waiting += 1;
         if let Some(deadline) = deadline {
@@ -273,7 +270,7 @@ impl<D: Discipline> Queue<D> {
             // What is left in line says how long it would have taken, or more.
             let at = self.discipline.all_passed(&self.lines);
             let decision = self.discipline.decision(now, Outcome::Denied, at);
-            let refused = Stage::Refused(Box::new(Refused::TooLate(decision)));
+            let refused = Err(Box::new(Refused::TooLate(decision)));
             self.finish(id, refused, Change::Left);
             return true;
         }
@@ -288,18 +285,18 @@ impl<D: Discipline> Queue<D> {
         if self.discipline.sheds(owner, &line, due, arrived) {
             let at = self.discipline.all_passed(&self.lines);
             let decision = self.discipline.decision(now, Outcome::Denied, at);
-            let refused = Stage::Refused(Box::new(Refused::Shed(decision)));
+            let refused = Err(Box::new(Refused::Shed(decision)));
             self.finish(id, refused, Change::Left);
         } else {
             let receipt = self.discipline.pass(owner, due, cost);
-            self.finish(id, Stage::Passed(receipt, due), Change::Passed);
+            self.finish(id, Ok((receipt, due)), Change::Passed);
         }
         true
     }
 
     /// Takes a waiter out of its line and notes its result.
-    fn finish(&mut self, id: Id, stage: Stage<D::Receipt>, why: Change) {
-        self.take_out(id, why, |places, line| places.finish(line, id, stage));
+    fn finish(&mut self, id: Id, result: Ended<D>, why: Change) {
+        self.take_out(id, why, |places, line| places.finish(line, id, result));
         self.done.push(id);
     }
 
@@ -307,12 +304,12 @@ impl<D: Discipline> Queue<D> {
         &mut self,
         id: Id,
         why: Change,
-        unlink: impl FnOnce(&mut Places<D::Receipt>, &mut Fifo),
+        unlink: impl FnOnce(&mut Places<Ended<D>, Owner>, &mut Fifo),
     ) {
         let Some(place) = self.places.get(id) else {
             return;
         };
-        let owner = place.owner;
+        let owner = place.extra;
         if let Some(deadline) = place.deadline() {
             self.deadlines.remove(&(deadline, id));
         }
@@ -340,13 +337,12 @@ impl<D: Discipline> Queue<D> {
         let Some(place) = self.places.get(id) else {
             return;
         };
-        if let Stage::Queued { .. } = place.stage {
+        let owner = place.extra;
+        if place.is_queued() {
             self.take_out(id, Change::Left, |places, line| places.unlink(line, id));
-        }
-        if let Some(place) = self.places.remove(id)
-            && let Stage::Passed(receipt, _) = place.stage
-        {
-            self.discipline.give_back(now, place.owner, receipt);
+            self.places.remove(id);
+        } else if let Some(Ok((receipt, _))) = self.places.collect(id) {
+            self.discipline.give_back(now, owner, receipt);
         }
     }
 }
@@ -371,7 +367,8 @@ impl<D: Discipline> Waits for Queue<D> {
     }
 
     fn collect(&mut self, id: Id) -> Option<Result<Timestamp, Refused>> {
-        self.places.collect(id)
+        let result = self.places.collect(id)?;
+        Some(result.map(|(_, at)| at).map_err(|refused| *refused))
     }
 
     fn arrived(&self, id: Id) -> Option<Timestamp> {

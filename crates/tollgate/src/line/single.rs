@@ -14,9 +14,9 @@ mod behind;
 mod bookings;
 mod set_back;
 
-use super::meter::{Meter, charge};
-use super::places::{Fifo, Id, LinePlace, Places, Stage};
-use super::{Rest, Waits};
+use super::Waits;
+use super::meter::{AnyMeter, charge};
+use super::places::{Fifo, Id, LinePlace, Places};
 use crate::Refused;
 use crate::cell::Ticket;
 use crate::steps::SLACK;
@@ -28,7 +28,7 @@ const BACKSTOP: Duration = Duration::from_millis(1);
 /// All waiters for one limit.
 #[derive(Debug)]
 pub struct Single<T> {
-    places: Places<(), Waiter<T>>,
+    places: Places<Ended, Waiter<T>>,
     line: Fifo,
     deadlines: BTreeSet<(Timestamp, Id)>,
     /// The latest visit or turn: no waiter passes at an earlier time, unless the clock was set back.
@@ -46,6 +46,9 @@ pub struct Single<T> {
     /// Waiters that needn't wait any more and haven't been told.
     done: Vec<Id>,
 }
+
+/// When a waiter's turn came, or why it was refused, which is rare and large.
+type Ended = Result<Timestamp, Box<Refused>>;
 
 /// What is kept of a waiter.
 #[derive(Debug)]
@@ -99,7 +102,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
 
     /// Lets every waiter pass whose turn has come by `now`, in order, each as of its own time, and drops those
     /// whose deadline came first.
-    pub(crate) fn advance<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+    pub(crate) fn advance(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp) {
         if self.seen - now > SLACK {
             self.keep_pace(meter, now);
         }
@@ -112,14 +115,14 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// From now on no waiter passes at an earlier time.
-    fn seen_at<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+    fn seen_at(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp) {
         if self.seen < now {
             self.seen = now;
             self.look_at_first(meter);
         }
     }
 
-    fn step<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) -> bool {
+    fn step(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp) -> bool {
         let Some((id, place)) = self.first_place() else {
             return false;
         };
@@ -151,7 +154,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         let charged = match place.extra.charged {
             Some(ticket) => Ok((ticket, self.due)),
             // At its own time, so that a late wake-up loses no rate.
-            None => charge(meter, &terms, (self.due, now), cost),
+            None => charge(meter, &terms, self.due, now, cost),
         };
         match charged {
             Ok((ticket, at)) => {
@@ -159,7 +162,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
                 if let Some(place) = self.places.get_mut(id) {
                     place.extra.charged = Some(ticket);
                 }
-                self.finish(id, Stage::Passed((), at));
+                self.finish(id, Ok(at));
                 true
             }
             Err(refused @ Refused::Never(_)) => {
@@ -179,13 +182,13 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// What the limit has left has changed, so a turn may come sooner.
-    pub(crate) fn improved<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M) {
+    pub(crate) fn improved(&mut self, meter: &AnyMeter<'_, T>) {
         self.refused_until = Timestamp::ZERO;
         self.look_at_first(meter);
     }
 
     /// When the next waiter passes: by what is booked, or else the first in line by what is left.
-    fn look_at_first<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M) {
+    fn look_at_first(&mut self, meter: &AnyMeter<'_, T>) {
         let first = match self.first_place() {
             None => Timestamp::MAX,
             Some((_, place)) => match &place.extra.charged {
@@ -208,17 +211,18 @@ impl<T: Clone + fmt::Debug> Single<T> {
         };
     }
 
-    fn first_place(&self) -> Option<(Id, &LinePlace<(), Waiter<T>>)> {
+    fn first_place(&self) -> Option<(Id, &LinePlace<Ended, Waiter<T>>)> {
         let id = self.line.first()?;
         Some((id, self.places.get(id)?))
     }
 
     /// Passes at once, takes a place in line, or says why it can do neither.
-    pub(crate) fn enter<M: Meter<Terms = T> + ?Sized>(
+    pub(crate) fn enter(
         &mut self,
-        meter: &M,
+        meter: &AnyMeter<'_, T>,
         terms: T,
-        (now, cost): (Timestamp, u64),
+        now: Timestamp,
+        cost: u64,
         deadline: Option<Timestamp>,
     ) -> Result<Entered, Refused> {
         self.advance(meter, now);
@@ -239,7 +243,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         // It was refused though it would pass alone, so the table has no room for its key.
         self.lacks_room = alone.is_allowed() && (self.is_empty() || self.lacks_room);
         if self.lacks_room {
-            return self.enter_booked(meter, terms, (now, cost), deadline);
+            return self.enter_booked(meter, terms, now, cost, deadline);
         }
         let told = self.turn_at_the_end(meter, &terms, now, cost);
         if deadline.is_some_and(|deadline| deadline < told) {
@@ -250,16 +254,17 @@ impl<T: Clone + fmt::Debug> Single<T> {
             told,
             charged: None,
         };
-        Ok(self.stand(meter, (now, cost), deadline, waiter))
+        Ok(self.stand(meter, now, cost, deadline, waiter))
     }
 
     /// Takes a place in line, charged ahead: the table has no room for its key, and the bucket that such keys
     /// share has one order for all of them.
-    fn enter_booked<M: Meter<Terms = T> + ?Sized>(
+    fn enter_booked(
         &mut self,
-        meter: &M,
+        meter: &AnyMeter<'_, T>,
         terms: T,
-        (now, cost): (Timestamp, u64),
+        now: Timestamp,
+        cost: u64,
         deadline: Option<Timestamp>,
     ) -> Result<Entered, Refused> {
         let patience = deadline.map_or(Duration::MAX, |deadline| deadline - now);
@@ -277,27 +282,19 @@ impl<T: Clone + fmt::Debug> Single<T> {
             told: ticket.at(),
             charged: Some(ticket),
         };
-        Ok(self.stand(meter, (now, 0), deadline, waiter))
+        Ok(self.stand(meter, now, 0, deadline, waiter))
     }
 
-    fn stand<M: Meter<Terms = T> + ?Sized>(
+    fn stand(
         &mut self,
-        meter: &M,
-        (now, cost): (Timestamp, u64),
+        meter: &AnyMeter<'_, T>,
+        now: Timestamp,
+        cost: u64,
         deadline: Option<Timestamp>,
         waiter: Waiter<T>,
     ) -> Entered {
-        let id = self.places.insert(LinePlace {
-            owner: 0,
-            cost,
-            arrived: now,
-            deadline: deadline.unwrap_or(Timestamp::MAX),
-            stage: Stage::Queued {
-                before: None,
-                after: None,
-            },
-            extra: waiter,
-        });
+        let place = LinePlace::new(now, cost, deadline, waiter);
+        let id = self.places.insert(place);
         self.places.push(&mut self.line, id);
         if let Some(deadline) = deadline {
             self.deadlines.insert((deadline, id));
@@ -308,12 +305,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
 
     /// This waiter leaves. It costs nothing, and if it was charged without having noticed, that is given back
     /// unless others rely on it.
-    pub(crate) fn leave<M: Meter<Terms = T> + ?Sized>(
-        &mut self,
-        meter: &M,
-        now: Timestamp,
-        id: Id,
-    ) {
+    pub(crate) fn leave(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp, id: Id) {
         // Waiters whose turn came before now are charged as if this one had stayed; those whose turn is right
         // now aren't yet, as they may leave as well.
         if let Some(before) = now.as_nanos().checked_sub(1) {
@@ -332,7 +324,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
 
     /// The limit has changed: waiters that can never pass any more are refused. What was booked before, and not
     /// [taken back](Self::unbook_all), was booked at another rate: nobody passes by it.
-    pub(crate) fn changed<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+    pub(crate) fn changed(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp) {
         self.forget_bookings();
         let mut next = self.line.first();
         while let Some((id, place)) = next.and_then(|id| Some((id, self.places.get(id)?))) {
@@ -346,30 +338,28 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// This waiter needn't wait any more; what was charged ahead for it is given back.
-    fn refuse<M: Meter<Terms = T> + ?Sized>(
-        &mut self,
-        meter: &M,
-        now: Timestamp,
-        id: Id,
-        refused: Refused,
-    ) {
+    fn refuse(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp, id: Id, refused: Refused) {
         let waiter = self.places.get_mut(id).map(|place| &mut place.extra);
         if let Some(waiter) = waiter
             && let Some(ticket) = waiter.charged.take()
         {
             meter.give_back(&waiter.terms, now, &ticket);
         }
-        self.finish(id, Stage::Refused(Box::new(refused)));
+        self.finish(id, Err(Box::new(refused)));
         self.unbook_behind(meter, now);
     }
 
     /// Takes a waiter out of the line and notes its result.
-    fn finish(&mut self, id: Id, stage: Stage<()>) {
-        self.take_out(id, |places, line, id| places.finish(line, id, stage));
+    fn finish(&mut self, id: Id, result: Ended) {
+        self.take_out(id, |places, line, id| places.finish(line, id, result));
         self.done.push(id);
     }
 
-    fn take_out(&mut self, id: Id, unlink: impl FnOnce(&mut Places<(), Waiter<T>>, &mut Fifo, Id)) {
+    fn take_out(
+        &mut self,
+        id: Id,
+        unlink: impl FnOnce(&mut Places<Ended, Waiter<T>>, &mut Fifo, Id),
+    ) {
         if self.line.first() == Some(id) {
             self.refused_until = Timestamp::ZERO;
         }
@@ -378,20 +368,6 @@ impl<T: Clone + fmt::Debug> Single<T> {
             self.deadlines.remove(&(deadline, id));
         }
         unlink(&mut self.places, &mut self.line, id);
-    }
-}
-
-impl<T: Clone + fmt::Debug> Rest for Single<T> {
-    fn rest(&mut self) -> bool {
-        let is_clean = self.is_clean();
-        if is_clean {
-            *self = Self {
-                seen: self.seen,
-                is_held: self.is_held,
-                ..Self::new()
-            };
-        }
-        is_clean
     }
 }
 
@@ -420,7 +396,8 @@ impl<T: Clone + fmt::Debug> Waits for Single<T> {
     }
 
     fn collect(&mut self, id: Id) -> Option<Result<Timestamp, Refused>> {
-        self.places.collect(id)
+        let result = self.places.collect(id)?;
+        Some(result.map_err(|refused| *refused))
     }
 
     fn charged(&self, id: Id) -> Option<Ticket> {
@@ -429,5 +406,17 @@ impl<T: Clone + fmt::Debug> Waits for Single<T> {
 
     fn arrived(&self, id: Id) -> Option<Timestamp> {
         self.places.get(id).map(|place| place.arrived)
+    }
+
+    fn rest(&mut self) -> bool {
+        let is_clean = self.is_clean();
+        if is_clean {
+            *self = Self {
+                seen: self.seen,
+                is_held: self.is_held,
+                ..Self::new()
+            };
+        }
+        is_clean
     }
 }

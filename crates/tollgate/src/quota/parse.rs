@@ -2,20 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate_core::Timestamp;
+use tollgate_core::{TIME_UNITS, Timestamp};
 
 use super::{Quota, QuotaError, Weekday};
-
-/// Units of rolling periods from long to short, as they are printed and parsed.
-pub(super) const LENGTHS: [(&str, u64); 7] = [
-    ("d", 86_400_000_000_000),
-    ("h", 3_600_000_000_000),
-    ("m", 60_000_000_000),
-    ("s", 1_000_000_000),
-    ("ms", 1_000_000),
-    ("us", 1_000),
-    ("ns", 1),
-];
 
 pub(super) fn parse(text: &str) -> Result<Quota, QuotaError> {
     let mut scan = Scanner { text, at: 0 };
@@ -145,7 +134,7 @@ impl<'a> Scanner<'a> {
         let before = self.at;
         let number = self.number(EXPECTED)?;
         let unit = self.letters();
-        let length = LENGTHS.iter().find(|(name, _)| *name == unit);
+        let length = TIME_UNITS.iter().find(|(name, _)| *name == unit);
         let nanos = length.and_then(|(_, nanos)| nanos.checked_mul(number));
         match nanos {
             Some(nanos) if nanos > 0 => Ok(Duration::from_nanos(nanos)),

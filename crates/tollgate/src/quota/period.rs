@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
-use tollgate_core::Timestamp;
+use tollgate_core::{TIME_UNITS, Timestamp};
 
 use super::calendar::{Anchor, Calendar, Unit};
 use super::parse;
@@ -439,7 +439,7 @@ impl fmt::Display for Kind {
             Self::Rolling { nanos } => {
                 f.write_str(" in any ")?;
                 // The last unit divides everything.
-                for (unit, length) in parse::LENGTHS {
+                for (unit, length) in TIME_UNITS {
                     if nanos.is_multiple_of(length) {
                         return write!(f, "{}{unit}", nanos / length);
                     }

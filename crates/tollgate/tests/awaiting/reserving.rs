@@ -1,12 +1,9 @@
 //! Reservations beside waiters: what is booked for waiters is taken back with the last reservation behind them, a
 //! cancelled one leaves a gap that a waiter takes, and a live change moves waiters, never reservations.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::concurrency::Ending;
-use tollgate::protect::Protected;
 use tollgate::{
     Algorithm, ExactKeyedLimiter, KeyedLimiter, Limiter, Rate, Timestamp,
     wait::{Acquiring, Home},
@@ -386,58 +383,6 @@ fn passed_or_given_up<F: Future<Output = Result<T, E>>, T, E: std::fmt::Debug>(
         None => now - *since < patience,
     });
     count
-}
-
-#[test]
-fn protected_calls_wait_as_everybody_does() {
-    let clock = Manual::starting_at(START);
-    let rate = Rate::per_second(50).burst(5);
-    let limiter = Arc::new(Limiter::with_clock(rate, clock.clone()));
-    let calls = Protected::new()
-        .rate(Arc::clone(&limiter))
-        .patience(Duration::from_secs(60));
-    let (mut waiting, mut count) = (Vec::new(), 0);
-    for tick in 0..500_u64 {
-        let now = START + Duration::from_millis(10 * tick);
-        clock.set(now);
-        count += passed_or_given_up(&mut waiting, now, Duration::from_millis(100));
-        while waiting.len() < 30 {
-            let call = async {
-                calls
-                    .enter()
-                    .await
-                    .map(|entered| entered.end(Ending::Success))
-            };
-            let mut wait = Polled::new(call);
-            match wait.poll() {
-                Some(result) => {
-                    result.unwrap();
-                    count += 1;
-                }
-                None => waiting.push((now, wait)),
-            }
-        }
-    }
-    assert!((253..=255).contains(&count), "{count} of 254 pass");
-    waiting.clear();
-    assert_eq!(limiter.waiters(), 0);
-}
-
-#[test]
-fn a_protected_call_that_is_denied_moves_nobody() {
-    let clock = Manual::starting_at(START);
-    let limiter = Arc::new(Limiter::with_clock(Rate::per_hour(4), clock.clone()));
-    let mut waiting = waiters(&*limiter, 10);
-    let calls = Protected::new().rate(Arc::clone(&limiter));
-    let told = limiter.check().wait();
-    for _ in 0..10 {
-        let denied = Polled::new(calls.enter()).poll().expect("no patience");
-        denied.unwrap_err();
-    }
-    assert_eq!(limiter.check().wait(), told);
-    limiter.set_rate(Rate::per_second(1000)).unwrap();
-    clock.advance(Duration::from_millis(20));
-    assert_eq!(passed(&mut waiting), 10);
 }
 
 #[test]

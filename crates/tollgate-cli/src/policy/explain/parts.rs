@@ -9,7 +9,7 @@ use tollgate_engine::explain::{Entry, Standing};
 use tollgate_engine::policy::{Counting, Limits, Mode, Over};
 
 use super::super::check::mode_name;
-use super::super::request::{Described, cause_name, entries_text, in_millis};
+use super::super::request::{Described, cause_name, entries_text, in_millis_or_null};
 
 /// A rule, a tier, or an entry of `block` or `exempt`.
 #[derive(Serialize)]
@@ -22,12 +22,12 @@ pub(super) struct Part<'a> {
     pub(super) mode: &'static str,
     /// For how many keys in a hundred it is enforced.
     pub(super) enforced_percent: u8,
-    #[serde(rename = "warm_up_ms", serialize_with = "in_millis_or_not")]
+    #[serde(rename = "warm_up_ms", serialize_with = "in_millis_or_null")]
     pub(super) warm_up: Option<Duration>,
     #[serde(serialize_with = "by_name")]
     pub(super) counting: Option<Counting>,
     pub(super) on_store_failure: Option<String>,
-    #[serde(rename = "may_wait_ms", serialize_with = "in_millis_or_not")]
+    #[serde(rename = "may_wait_ms", serialize_with = "in_millis_or_null")]
     pub(super) may_wait: Option<Duration>,
     pub(super) limits: Vec<String>,
     /// By which fact it says who is refused first.
@@ -56,13 +56,6 @@ pub(super) struct Found {
 
 fn by_name<S: Serializer>(counting: &Option<Counting>, to: S) -> Result<S::Ok, S::Error> {
     counting.map(Counting::name).serialize(to)
-}
-
-fn in_millis_or_not<S: Serializer>(length: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
-    match length {
-        Some(length) => in_millis(length, to),
-        None => to.serialize_none(),
-    }
 }
 
 /// Each limit as a policy says it.
@@ -135,7 +128,7 @@ impl Found {
             match lookup {
                 Lookup::Limited(leaf) | Lookup::Replaced(leaf) => {
                     own.limit = Some(leaf.to_string());
-                    own.limits = each_of(leaf);
+                    own.limits = self::each(&leaf.limit.limits);
                     own.on_store_failure = (leaf.limit.counting != Counting::Local)
                         .then(|| leaf.limit.on_store_failure.shown(&leaf.limit.limits));
                     own.notes
@@ -178,8 +171,4 @@ impl Found {
         });
         self.hidden_by = hidden.map(|hidden| hidden.by);
     }
-}
-
-fn each_of(leaf: &envoy::Leaf) -> Vec<String> {
-    each(&leaf.limit.limits)
 }

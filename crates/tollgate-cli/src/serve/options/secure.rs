@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tollgate_server::{Secret, Settings, Tls, TlsOn};
+use tollgate_server::{Protocol, Secret, Settings, Tls};
 
 /// Certificates and secrets, all of which are read again when they change.
 #[derive(Args, Clone, Debug)]
@@ -27,7 +27,7 @@ pub struct Secure {
         value_name = "LISTENER",
         value_delimiter = ','
     )]
-    pub tls_on: Vec<TlsOn>,
+    pub tls_on: Vec<Protocol>,
     /// A file of passwords, one a line: who tells one by AUTH is an operator.
     #[arg(long, env = "TOLLGATE_RESP_PASSWORD_FILE", value_name = "FILE")]
     pub resp_password_file: Option<PathBuf>,
@@ -85,7 +85,7 @@ impl Secure {
             client_authority: self.tls_client_ca.clone(),
             revoked: self.tls_crl.clone(),
             on: match self.tls_on.as_slice() {
-                [] => TlsOn::ALL.to_vec(),
+                [] => Protocol::ALL.to_vec(),
                 some => some.to_vec(),
             },
         })

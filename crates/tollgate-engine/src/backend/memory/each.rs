@@ -3,16 +3,9 @@
 use tollgate::{Clock, Decision, Level};
 
 use super::{BorrowedFrom, Memory, level};
-use crate::limits::{Answer, Check};
+use crate::limits::Check;
 
 impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
-    /// Charges all checks, or none, and looks at each then.
-    pub(super) fn answer_each(&self, checks: &[Check<'_>]) -> (Answer, Vec<Decision>) {
-        let answer = self.answer(checks);
-        let each = self.look_after(checks, answer.allowed);
-        (answer, each)
-    }
-
     /// What each check says after all were charged, if they were.
     pub(crate) fn look_after(&self, checks: &[Check<'_>], are_charged: bool) -> Vec<Decision> {
         let each = checks.iter().map(|check| self.look(check, are_charged));
@@ -29,7 +22,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     }
 
     /// What each check would say by itself, charging nothing: what is left is as it is now.
-    pub fn look_ahead(&self, checks: &[Check<'_>]) -> Vec<Decision> {
+    pub fn peek_each(&self, checks: &[Check<'_>]) -> Vec<Decision> {
         let said = |check: &Check<'_>| {
             let owned = BorrowedFrom::of(Some(check));
             let held = self.hold(Some(check), &owned);

@@ -1,21 +1,27 @@
 //! Costs that are estimates: held in the tables that keep track of them, until the request says what it did cost.
 
+use std::future::Future;
+use std::time::Duration;
+
 use tollgate::{
     Clock, Decision, Level,
     stack::{Hold, Terms},
 };
 
 use super::Memory;
-use super::keys::{CounterKey, QuotaBytes, UNNAMED};
+use super::keys::{BorrowedFrom, CounterKey, QuotaBytes, UNNAMED, level};
 use crate::limits::{Answer, Check, CoreForm};
 use crate::policy::{Settle, Unsettled};
 
+/// What is held while others are asked is spent after so long. The request isn't served before.
+const WHILE_ASKING: Terms = Terms::within(Duration::from_secs(60)).refund_on_drop();
+
 /// Estimates that are held for a request that isn't sure to run: unless it does, they come back.
-pub(crate) struct HeldEstimates(Option<Hold<'static>>);
+struct HeldEstimates(Option<Hold<'static>>);
 
 impl HeldEstimates {
     /// The request runs.
-    pub(crate) fn keep(mut self) -> Option<Hold<'static>> {
+    fn keep(mut self) -> Option<Hold<'static>> {
         self.0.take()
     }
 }
@@ -30,8 +36,14 @@ impl Drop for HeldEstimates {
 
 /// Whether a check's cost is held until it is settled.
 #[inline]
-pub(crate) fn is_held(check: &Check<'_>) -> bool {
+pub(super) fn is_held(check: &Check<'_>) -> bool {
     check.limit.is_estimated && check.cost > 0
+}
+
+/// The checks whose costs are known, and which of all they are.
+fn without_estimates<'a>(checks: &[Check<'a>]) -> (Vec<usize>, Vec<Check<'a>>) {
+    let all = checks.iter().copied().enumerate();
+    all.filter(|(_, check)| !is_held(check)).unzip()
 }
 
 fn terms(settle: Settle) -> Terms {
@@ -47,7 +59,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// comes between, what was held is as if it had never been.
     #[inline(never)]
     pub(super) fn answer_estimated(&self, checks: &[Check<'_>]) -> Answer {
-        let looked = Answer::over(checks, &self.look_ahead(checks));
+        let looked = Answer::over(checks, &self.peek_each(checks));
         if !looked.allowed {
             return looked;
         }
@@ -55,9 +67,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
             Ok(held) => held,
             Err((number, decision)) => return Answer::new(Some(number), decision),
         };
-        let plain = |(_, check): &(usize, Check<'_>)| !is_held(check);
-        let (numbers, others): (Vec<usize>, Vec<Check<'_>>) =
-            checks.iter().copied().enumerate().filter(plain).unzip();
+        let (numbers, others) = without_estimates(checks);
         let mut answer = self.answer(&others);
         answer.decider = answer
             .decider
@@ -66,17 +76,71 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
             if let Some(hold) = held.keep() {
                 answer.pass = answer.pass.and(hold.into_pass());
             }
-            let left = Answer::over(checks, &self.look_at(checks));
+            let left = Answer::over(checks, &self.left_of_each(checks));
             (answer.decider, answer.decision) = (left.decider, left.decision);
         }
         answer
     }
 
-    /// Holds the estimates among these checks, all or none; which refused, and what it said.
-    pub(crate) fn hold_estimates(
+    /// Charges these checks if `rest`, which asks about others, passes. They are held while it is awaited, and come back if it
+    /// is denied, or dropped.
+    ///
+    /// # Errors
+    /// Which of the checks denies the request, and what it says. `rest` isn't polled then.
+    ///
+    /// ```
+    /// # use std::{pin::pin, task::{Context, Poll, Waker}};
+    /// # use tollgate::{Algorithm, Decision, Rate, clock::Manual};
+    /// use tollgate_engine::backend::{Answer, LimitKind, Memory, SoleLimit};
+    ///
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// let kind = LimitKind::Rate { rate: Rate::per_hour(2), algorithm: Algorithm::Gcra };
+    /// let (limit, ada) = (SoleLimit::new("mails", kind)?, SoleLimit::facts("ada"));
+    /// let checks = [limit.check(&ada, 1)];
+    /// # let mut asking = pin!(async {
+    /// let rest = async {
+    ///     assert_eq!(memory.left_of_each(&checks)[0].remaining, 1);
+    ///     Answer::new(None, Decision::UNLIMITED)
+    /// };
+    /// assert!(memory.hold_while(&checks, rest).await.is_ok_and(|answer| answer.allowed));
+    /// # });
+    /// # assert!(asking.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    /// assert_eq!(memory.left_of_each(&checks)[0].remaining, 1);
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub async fn hold_while(
         &self,
         checks: &[Check<'_>],
-    ) -> Result<HeldEstimates, (usize, Decision)> {
+        rest: impl Future<Output = Answer>,
+    ) -> Result<Answer, (usize, Decision)> {
+        let (numbers, plain) = without_estimates(checks);
+        let owned: Vec<_> = plain
+            .iter()
+            .map(|check| BorrowedFrom::of(Some(check)))
+            .collect();
+        let keys: Vec<_> = (plain.iter().zip(&owned))
+            .map(|(check, owned)| self.hold(Some(check), owned))
+            .collect();
+        let levels: Vec<_> = (keys.iter().zip(&plain))
+            .filter_map(|(key, check)| level(key, check))
+            .collect();
+        let estimates = self.hold_estimates(checks)?;
+        let hold = self.stack.hold(&levels, WHILE_ASKING);
+        let hold = hold.map_err(|denied| (numbers[denied.index], denied.decision))?;
+        let mut answer = rest.await;
+        if answer.allowed {
+            answer.pass = hold.keep().and(answer.pass);
+            if let Some(estimates) = estimates.keep() {
+                answer.pass = answer.pass.and(estimates.into_pass());
+            }
+        } else {
+            hold.cancel();
+        }
+        Ok(answer)
+    }
+
+    /// Holds the estimates among these checks, all or none; which refused, and what it said.
+    fn hold_estimates(&self, checks: &[Check<'_>]) -> Result<HeldEstimates, (usize, Decision)> {
         let of = |(number, check): (usize, &Check<'_>)| {
             let terms = terms(check.limit.settle().filter(|_| is_held(check))?);
             let (key, cost) = (CounterKey::of(check), check.cost);
@@ -106,10 +170,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         if levels.is_empty() {
             return Ok(HeldEstimates(None));
         }
-        match self
-            .stack
-            .hold(&levels, Terms::within(std::time::Duration::MAX))
-        {
+        match self.stack.hold(&levels, Terms::within(Duration::MAX)) {
             Ok(hold) => Ok(HeldEstimates(Some(hold))),
             Err(refusal) => Err((numbers[refusal.index], refusal.decision)),
         }

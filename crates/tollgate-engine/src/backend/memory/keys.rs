@@ -15,7 +15,7 @@ pub(super) const UNNAMED: &str = "";
 
 /// A key of a counter: the counter's number, and the key's fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::backend) struct CounterKey(pub(super) u64, pub(super) [u64; 2]);
+pub(super) struct CounterKey(pub(super) u64, pub(super) [u64; 2]);
 
 /// In two steps, and as wide as they are: a slice would be fed with its length, and by the byte.
 impl Hash for CounterKey {
@@ -50,7 +50,7 @@ pub(super) fn exact<'a, C: Clock>(
 }
 
 /// A key of one table, while a request is judged.
-pub(in crate::backend) enum TableKey<'a, C: Clock + 'static, W: Clock + 'static> {
+pub(super) enum TableKey<'a, C: Clock + 'static, W: Clock + 'static> {
     Nothing,
     Rate(keyed::Key<'a, C>),
     Exact(exact_keyed::Key<'a, CounterKey, CounterKey, C>),
@@ -60,7 +60,7 @@ pub(in crate::backend) enum TableKey<'a, C: Clock + 'static, W: Clock + 'static>
 }
 
 /// What some keys are borrowed from.
-pub(in crate::backend) enum BorrowedFrom {
+pub(super) enum BorrowedFrom {
     Nothing,
     Key(CounterKey),
     Bytes(QuotaBytes),
@@ -68,7 +68,7 @@ pub(in crate::backend) enum BorrowedFrom {
 
 /// A counter's name and a key, as quotas take them: the same in every process.
 #[derive(Clone, Debug)]
-pub(in crate::backend) struct QuotaBytes {
+pub(super) struct QuotaBytes {
     short: [u8; SHORT],
     used: usize,
     /// All of it, if it isn't short.
@@ -117,7 +117,7 @@ impl QuotaBytes {
 impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// The key of a check, in the table that its limit is kept in.
     #[inline]
-    pub(in crate::backend) fn hold<'a>(
+    pub(super) fn hold<'a>(
         &'a self,
         check: Option<&Check<'a>>,
         owned: &'a BorrowedFrom,
@@ -148,7 +148,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
 
 impl BorrowedFrom {
     #[inline]
-    pub(in crate::backend) fn of(check: Option<&Check<'_>>) -> Self {
+    pub(super) fn of(check: Option<&Check<'_>>) -> Self {
         match check.map(|check| (&check.limit.form, check)) {
             Some((CoreForm::Exact(..) | CoreForm::Window(_) | CoreForm::Concurrency(_), check)) => {
                 Self::Key(CounterKey::of(check))
@@ -160,7 +160,7 @@ impl BorrowedFrom {
 }
 
 #[inline]
-pub(in crate::backend) fn level<'a, C: Clock + 'static, W: Clock + 'static>(
+pub(super) fn level<'a, C: Clock + 'static, W: Clock + 'static>(
     held: &'a TableKey<'a, C, W>,
     check: &Check<'a>,
 ) -> Option<Level<'a>> {

@@ -1,7 +1,6 @@
 //! What is likely wrong with YAML: the commonest slips, each with a look at the lines around the place.
 
-use super::scan::{Open, Opened};
-use super::{Guess, Scene, bare, name, word};
+use super::{Guess, Open, Opened, Scene, bare, name, word};
 
 /// From the surest sign to the vaguest.
 const GUESSES: [fn(&Scene<'_>) -> Option<Guess>; 13] = [

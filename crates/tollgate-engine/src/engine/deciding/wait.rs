@@ -8,15 +8,14 @@ use std::time::Duration;
 use tollgate::clock::{Clock, Wakeup, sleep_until};
 use tollgate::{Decision, Outcome, Timestamp};
 
-use super::Attempt;
+use super::{Attempt, CombinedRequest};
 use crate::backend::Backend;
 use crate::engine::gather::Gathered;
 use crate::engine::rules::Rules;
 use crate::engine::turns::{Coming, Demand, SOON, Spot, Stand, Standing};
 use crate::engine::{Conditions, Engine};
-use crate::facts::Facts;
 use crate::limits::Answer;
-use crate::policy::{Mode, OnStoreFailure};
+use crate::policy::Mode;
 use crate::verdict::Said;
 
 /// If it isn't known when there is room, as of slots, it is looked for so often.
@@ -27,15 +26,15 @@ const POLL: Duration = Duration::from_millis(10);
 const LATE: Duration = Duration::from_millis(100);
 
 /// The time of a backend, as a clock.
-struct TimeOf<'a, B>(&'a B);
+struct TimeOf<'a, B: Backend>(&'a Engine<B>);
 
 impl<B: Backend> Clock for TimeOf<'_, B> {
     fn now(&self) -> Timestamp {
-        self.0.now()
+        self.0.backend.now()
     }
 
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
-        self.0.wake_at(at, waker)
+        self.0.clocks.timer.wake_at(at, waker)
     }
 }
 
@@ -115,8 +114,7 @@ impl<B: Backend> Engine<B> {
         }
         let group = &gathered.enforced;
         let asked = || group.checks.as_slice().iter().zip(group.askers.as_slice());
-        let is_limit = answer.fallback != Some(OnStoreFailure::Closed);
-        let can_wait = is_limit && answer.decision.outcome == Outcome::Denied;
+        let can_wait = !answer.is_unavailable() && answer.decision.outcome == Outcome::Denied;
         let decider = answer.decider.filter(|_| can_wait)?;
         if let Some(gate) = gathered.gate(decider) {
             let rule = &rules.applied[gate.met.number as usize];
@@ -130,7 +128,7 @@ impl<B: Backend> Engine<B> {
     /// Waits and asks, until the request passes, or can't in time.
     pub(super) async fn wait_and_ask(
         &self,
-        facts: &Facts<'_>,
+        request: CombinedRequest<'_>,
         on: Conditions<'_>,
         mut attempt: Attempt,
     ) -> Result<Attempt, B::Error> {
@@ -139,14 +137,14 @@ impl<B: Backend> Engine<B> {
             since: told_at,
             standing: None,
         };
-        while let Some((demand, longest)) = attempt.over {
+        while let Some((demand, longest)) = attempt.tried.over {
             let deadline = waited.since + longest;
-            let told = (attempt.said.decision, attempt.pokes);
+            let told = (attempt.tried.said.decision, attempt.pokes);
             match self.stand(&mut waited, demand, told, deadline) {
                 Stood::InLine => {}
                 Stood::TooLate => break,
                 Stood::QueueFull => {
-                    attempt.said.is_queue_full = true;
+                    attempt.tried.said.is_queue_full = true;
                     break;
                 }
             }
@@ -157,7 +155,7 @@ impl<B: Backend> Engine<B> {
             if !is_its_turn || self.backend.now() > deadline + LATE {
                 break;
             }
-            attempt = self.attempt(facts, on, Some(standing)).await?;
+            attempt = self.attempt(request, on, Some(standing)).await?;
             if attempt.is_outdated {
                 return Ok(attempt);
             }
@@ -168,9 +166,9 @@ impl<B: Backend> Engine<B> {
             tallies.waits.add(now - waited.since);
         }
         match standing {
-            Some(standing) if attempt.said.allowed => {
+            Some(standing) if attempt.tried.said.allowed => {
                 // What another limit has left says nothing of this one.
-                let said = &attempt.said;
+                let said = &attempt.tried.said;
                 let left = if Spot::new(said.limit, said.fingerprint) == standing.spot() {
                     said.decision.remaining
                 } else {
@@ -190,9 +188,10 @@ impl<B: Backend> Engine<B> {
     fn set_wait_of_denied(&self, attempt: &mut Attempt, waited: WaitedInVain) {
         let WaitedInVain { turn, told_at, now } = waited;
         let line = attempt
+            .tried
             .over
             .and_then(|(demand, _)| self.turns.behind(&demand, now));
-        let decision = &mut attempt.said.decision;
+        let decision = &mut attempt.tried.said.decision;
         let rest = decision.wait().saturating_sub(now - told_at);
         let least = match decision.wait() {
             Duration::ZERO => Duration::ZERO,
@@ -254,7 +253,7 @@ impl<B: Backend> Engine<B> {
 
     /// Whether it is the first in line and there may be room, before its time is over.
     async fn is_its_turn(&self, standing: &Standing<'_>, deadline: Timestamp) -> bool {
-        let mut sleep = pin!(sleep_until(TimeOf(&self.backend), deadline));
+        let mut sleep = pin!(sleep_until(TimeOf(self), deadline));
         poll_fn(|context: &mut Context<'_>| {
             loop {
                 let (at, is_turn) = match standing.look(context.waker(), self.backend.now()) {

@@ -1,24 +1,30 @@
-//! What is charged for a request of several descriptors, and the one answer that follows from it.
+//! Charging a request of several descriptors, with the checks of rules beside it, and the decision of the trees.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
+use std::mem;
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
+use tollgate::stack::Pass;
 use tollgate::{Decision, Outcome};
 
-use super::pool::Pool;
+use super::pool::{Pool, PoolAnswer};
+use super::told::TreeRequest;
 use super::trees::{CounterId, Force, Met};
 use crate::backend::Backend;
-use crate::engine::deciding::Unanswered;
-use crate::limits::Answer;
+use crate::engine::gather::TreeMatch;
+use crate::engine::rules::Rules;
+use crate::engine::unanswered::Unanswered;
+use crate::envoy::Lookup;
+use crate::limits::Check;
 use crate::policy::{Charging, OnStoreFailure};
 use crate::verdict::Permits;
 
 /// What was decided about a request.
-pub(super) struct Decided {
+pub(in crate::engine) struct Decided {
     pub(super) allowed: bool,
     /// What the limits of each descriptor say; none of one that meets none.
     pub(super) each: Vec<Option<Decision>>,
@@ -30,47 +36,94 @@ pub(super) struct Decided {
     pub(super) decider: Option<usize>,
     pub(super) retry_after: Duration,
     pub(super) fallback: Option<OnStoreFailure>,
-    pub(super) permits: Permits,
 }
 
-/// A request while it is decided: its descriptors, and what was said of each so far.
-struct Deciding<'m, 'a> {
+/// A request while it is charged: its descriptors, and the decision on each so far.
+pub(in crate::engine) struct TreeCharge<'m, 'a> {
     met: &'m [Option<Met<'a>>],
+    found: &'m [Lookup<'a>],
+    charging: Charging,
+    /// Whether the trees let the request pass.
+    pub(in crate::engine) allowed: bool,
     each: Vec<Option<Decision>>,
     charged: Vec<u64>,
     /// What decided about each instead of a store.
     fallbacks: Vec<Option<OnStoreFailure>>,
-    permits: Permits,
+    /// Permits of counters that were charged one by one.
+    permits: Vec<Pass>,
 }
 
-/// Charges a request to the limits that its descriptors meet.
-pub(super) async fn decide<B: Backend>(
-    backend: &B,
-    met: &[Option<Met<'_>>],
-    charging: Charging,
-) -> Result<Decided, B::Error> {
-    let blocked = |met: &Option<Met<'_>>| met.as_ref().and_then(|met| met.blocked);
-    let mut deciding = Deciding {
-        met,
-        // What is blocked isn't asked.
-        each: met.iter().map(blocked).collect(),
-        charged: vec![0; met.len()],
-        fallbacks: vec![None; met.len()],
-        permits: Permits::default(),
-    };
-    let allowed = match charging {
-        Charging::AllOrNone => deciding.all_or_none(backend).await?,
-        Charging::Each => deciding.each_by_itself(backend).await?,
-    };
-    if allowed || charging == Charging::Each {
-        deciding.charge_shadows(backend).await
-    } else {
-        deciding.look_at_shadows(backend).await
+impl<'m, 'a> TreeCharge<'m, 'a> {
+    /// A request of this domain. A blocked limit isn't asked.
+    pub(in crate::engine) fn new(request: &TreeRequest<'m, 'a>, domain: &str) -> Self {
+        let TreeRequest { rules, found, met } = *request;
+        let blocked = |met: &Option<Met<'_>>| met.as_ref().and_then(|met| met.blocked);
+        Self {
+            met,
+            found,
+            charging: rules.trees.compiled.charging(domain),
+            allowed: false,
+            each: met.iter().map(blocked).collect(),
+            charged: vec![0; met.len()],
+            fallbacks: vec![None; met.len()],
+            permits: Vec::new(),
+        }
     }
-    Ok(deciding.decided(allowed))
-}
 
-impl<'m, 'a> Deciding<'m, 'a> {
+    /// Whether the trees limit the request.
+    pub(in crate::engine) fn tree_match(&self, rules: &Rules) -> TreeMatch {
+        if self.met.iter().any(Option::is_some) {
+            TreeMatch::Some
+        } else if rules.trees.has_limits(self.found) {
+            TreeMatch::Bypassed
+        } else {
+            TreeMatch::None
+        }
+    }
+
+    /// Charges the limits of all descriptors and these checks of rules: all or none, unless the domain charges each. None if
+    /// the trees deny the request, and nothing of the rules was charged then. The answer is that to the rules.
+    pub(in crate::engine) async fn charge<B: Backend>(
+        &mut self,
+        backend: &B,
+        rules: &[Check<'_>],
+    ) -> Result<Option<PoolAnswer>, B::Error> {
+        let answer = match self.charging {
+            Charging::AllOrNone => self.all_or_none(backend, rules).await?,
+            Charging::Each => self.each_by_itself(backend, rules).await?,
+        };
+        self.allowed = answer.is_some();
+        Ok(answer)
+    }
+
+    /// Permits of counters that were charged one by one: those of a request that passes.
+    pub(in crate::engine) fn take_permits(&mut self) -> Vec<Pass> {
+        mem::take(&mut self.permits)
+    }
+
+    /// Charges the limits in shadow of a request that passes, and looks at those of one that is denied. If nobody waits
+    /// for the answer any more, `held` and these checks of rules are given back with the charges of the trees.
+    pub(in crate::engine) async fn settle_shadows<B: Backend>(
+        &mut self,
+        backend: &B,
+        held: &mut Permits,
+        rules: &[Check<'_>],
+    ) {
+        if self.allowed || self.charging == Charging::Each {
+            self.charge_shadows(backend, held, rules).await;
+        } else {
+            self.look_at(&self.in_shadow(), backend).await;
+        }
+    }
+
+    /// The checks of all counters that the store has charged.
+    pub(in crate::engine) fn charged_checks(&self) -> Vec<Check<'a>> {
+        let is_charged =
+            |number: &usize| self.charged[*number] > 0 && self.fallbacks[*number].is_none();
+        let charged: Vec<_> = (0..self.met.len()).filter(is_charged).collect();
+        self.pool(&charged).into_checks()
+    }
+
     /// The numbers of descriptors that meet a limit of this force.
     fn of(&self, force: Force) -> impl Iterator<Item = usize> {
         let met = self.met.iter().enumerate();
@@ -119,48 +172,56 @@ impl<'m, 'a> Deciding<'m, 'a> {
     }
 
     /// Charges all, or none: but for those in quota mode that refuse while others of their kind don't.
-    async fn all_or_none<B: Backend>(&mut self, backend: &B) -> Result<bool, B::Error> {
+    async fn all_or_none<B: Backend>(
+        &mut self,
+        backend: &B,
+        rules: &[Check<'_>],
+    ) -> Result<Option<PoolAnswer>, B::Error> {
         let mut numbers = self.asked(self.in_force());
         if self.is_refused() {
             self.look_at(&[numbers], backend).await;
-            return Ok(false);
+            return Ok(None);
         }
         loop {
-            let answer = self.pool(&numbers).ask(backend).await?;
-            let answer = self.note(&numbers, answer);
-            if answer.allowed {
-                self.permits.own = answer.pass;
-                return Ok(true);
+            let mut asked = self.pool(&numbers).ask(backend, rules).await?;
+            self.note(&numbers, &mut asked);
+            if asked.answer.allowed || asked.is_denied_by_rule {
+                return Ok(Some(asked));
             }
-            let asked = numbers.len();
+            let before = numbers.len();
             numbers.retain(|number| !self.refuses(number));
             // If none of them refused it, asking again would change nothing.
-            if self.is_refused() || numbers.len() == asked {
-                return Ok(false);
+            if self.is_refused() || numbers.len() == before {
+                return Ok(None);
             }
         }
     }
 
-    /// Charges each counter that has room.
-    async fn each_by_itself<B: Backend>(&mut self, backend: &B) -> Result<bool, B::Error> {
+    /// Charges each counter that has room, and the rules if no counter denies. A denial of the rules leaves the counters
+    /// charged, as a denial of another counter does in such a domain.
+    async fn each_by_itself<B: Backend>(
+        &mut self,
+        backend: &B,
+        rules: &[Check<'_>],
+    ) -> Result<Option<PoolAnswer>, B::Error> {
         let groups = self.groups(self.asked(self.in_force()));
         let pools: Vec<_> = groups.iter().map(|numbers| self.pool(numbers)).collect();
-        let answers = all(pools.iter().map(|pool| pool.ask(backend))).await;
-        for (numbers, answer) in groups.iter().zip(answers) {
-            let answer = self.note(numbers, answer?);
-            self.permits.shadows.push(answer.pass);
+        let answers = all(pools.iter().map(|pool| pool.ask(backend, &[]))).await;
+        let mut permits = Vec::new();
+        for (numbers, asked) in groups.iter().zip(answers) {
+            let mut asked = asked?;
+            self.note(numbers, &mut asked);
+            permits.push(asked.answer.pass);
         }
-        let allowed = !self.is_refused();
-        if !allowed {
-            // It doesn't run, so it holds no slots.
-            self.permits = Permits::default();
+        if self.is_refused() {
+            // It doesn't run, so it holds no permits.
+            return Ok(None);
         }
-        Ok(allowed)
-    }
-
-    /// What those in shadow would have said to a request that is refused.
-    async fn look_at_shadows<B: Backend>(&mut self, backend: &B) {
-        self.look_at(&self.in_shadow(), backend).await;
+        let asked = self.pool(&[]).ask(backend, rules).await?;
+        if asked.answer.allowed {
+            self.permits = permits;
+        }
+        Ok(Some(asked))
     }
 
     /// What each would say to a request that is refused. One that can't be asked about is left out.
@@ -175,36 +236,39 @@ impl<'m, 'a> Deciding<'m, 'a> {
     }
 
     /// Charges those in shadow, each counter by itself. One that can't be asked about is left out.
-    async fn charge_shadows<B: Backend>(&mut self, backend: &B) {
+    async fn charge_shadows<B: Backend>(
+        &mut self,
+        backend: &B,
+        held: &mut Permits,
+        rules: &[Check<'_>],
+    ) {
         let groups = self.in_shadow();
         if groups.is_empty() {
             return;
         }
         let pools: Vec<_> = groups.iter().map(|numbers| self.pool(numbers)).collect();
-        let is_charged =
-            |number: &usize| self.charged[*number] > 0 && self.fallbacks[*number].is_none();
-        let charged: Vec<_> = self.in_force().into_iter().filter(is_charged).collect();
-        let charged = self.pool(&charged);
-        let mut unanswered = Unanswered::new(backend, &mut self.permits);
-        unanswered.is_charged(charged.checks());
-        let answers = all(pools.iter().map(|pool| pool.ask(backend))).await;
+        let charged = self.charged_checks();
+        let mut unanswered = Unanswered::new(backend, held);
+        unanswered.is_charged(rules);
+        unanswered.is_charged(&charged);
+        let answers = all(pools.iter().map(|pool| pool.ask(backend, &[]))).await;
         unanswered.answered();
-        for (numbers, answer) in groups.iter().zip(answers) {
-            if let Ok(answer) = answer {
-                let answer = self.note(numbers, answer);
-                self.permits.shadows.push(answer.pass);
+        for (numbers, asked) in groups.iter().zip(answers) {
+            if let Ok(mut asked) = asked {
+                self.note(numbers, &mut asked);
+                held.shadows.push(asked.answer.pass);
             }
         }
     }
 
-    fn note(&mut self, numbers: &[usize], (answer, each): (Answer, Vec<Decision>)) -> Answer {
-        for (number, decision) in numbers.iter().zip(each) {
+    fn note(&mut self, numbers: &[usize], asked: &mut PoolAnswer) {
+        let answer = &asked.answer;
+        for (number, decision) in numbers.iter().zip(asked.each.drain(..)) {
             self.each[*number] = Some(decision);
-            self.fallbacks[*number] = answer.fallback;
+            self.fallbacks[*number] = answer.unavailable.map(|store| store.fallback);
             let cost = self.met[*number].as_ref().map_or(0, Met::cost);
             self.charged[*number] = if answer.allowed { cost } else { 0 };
         }
-        answer
     }
 
     /// Descriptors that meet the same counter, together.
@@ -224,7 +288,9 @@ impl<'m, 'a> Deciding<'m, 'a> {
         groups
     }
 
-    fn decided(self, allowed: bool) -> Decided {
+    /// The decision of the trees on the request.
+    pub(in crate::engine) fn decided(self) -> Decided {
+        let allowed = self.allowed;
         let (decider, retry_after) = if allowed {
             (self.tightest(), Duration::ZERO)
         } else {
@@ -239,7 +305,6 @@ impl<'m, 'a> Deciding<'m, 'a> {
             // Of no other: a failure must not look like a denial.
             fallback: decider.and_then(|decider| self.fallbacks[decider]),
             fallbacks: self.fallbacks,
-            permits: self.permits,
         }
     }
 

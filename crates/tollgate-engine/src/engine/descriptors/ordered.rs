@@ -3,8 +3,8 @@
 use super::trees::Met;
 use crate::engine::gather::blocked_until;
 use crate::engine::orders::{InForce, Limiter};
-use crate::envoy::{self, Lookup, Status};
-use crate::facts::Facts;
+use crate::envoy::{Lookup, Status};
+use crate::facts::{Facts, Unit};
 use crate::limits::{Limit, LimitKind};
 
 /// Notes of each descriptor whether it is blocked, and what limits it meets instead of the policy's. One that is
@@ -50,7 +50,7 @@ pub(super) fn told<'p>(mut status: Status<'p>, met: Option<&Met<'_>>) -> Status<
         && let Some(LimitKind::Rate { rate, .. }) = met.limits.first().map(Limit::kind)
     {
         told.requests_per_unit = u32::try_from(rate.count()).unwrap_or(u32::MAX);
-        told.unit = rate.period().and_then(envoy::unit_of);
+        told.unit = rate.period().and_then(Unit::of);
     }
     status
 }

@@ -9,7 +9,7 @@ use tollgate::{Decision, Outcome};
 
 use super::trees::{CounterId, Met};
 use crate::backend::Backend;
-use crate::limits::{Answer, Check, Limit, LimitKind};
+use crate::limits::{Answer, Check, Limit, LimitKind, decisions};
 
 /// The checks of some descriptors.
 pub(super) struct Pool<'m, 'a> {
@@ -19,6 +19,18 @@ pub(super) struct Pool<'m, 'a> {
     counted: Vec<Counted>,
     /// Of each descriptor in turn, the numbers of its limits' checks.
     own: Vec<usize>,
+}
+
+/// The answer to the checks of some descriptors, and of rules beside them.
+pub(in crate::engine) struct PoolAnswer {
+    /// The answer to all checks; its decider is a rule's check, if there are any.
+    pub(in crate::engine) answer: Answer,
+    /// Whether the limit that takes longest to have room is a rule's.
+    pub(super) is_denied_by_rule: bool,
+    /// The decision of each check of the rules; none if a denial was known without a question.
+    pub(in crate::engine) rules: Vec<Decision>,
+    /// The decision of the limits of each descriptor.
+    pub(super) each: Vec<Decision>,
 }
 
 #[derive(Clone, Copy)]
@@ -71,9 +83,9 @@ impl<'m, 'a> Pool<'m, 'a> {
         pool
     }
 
-    /// What is asked of all counters.
-    pub(super) fn checks(&self) -> &[Check<'a>] {
-        &self.checks
+    /// The checks of all counters.
+    pub(super) fn into_checks(self) -> Vec<Check<'a>> {
+        self.checks
     }
 
     /// Has the strictest of the checks of one counter ask for all of them, but for those that cost nothing.
@@ -93,27 +105,66 @@ impl<'m, 'a> Pool<'m, 'a> {
         }
     }
 
-    /// Asks all or none: the answer, and what the limits of each descriptor say.
+    /// Asks all or none, with these checks of rules.
     pub(super) async fn ask<B: Backend>(
         &self,
         backend: &B,
-    ) -> Result<(Answer, Vec<Decision>), B::Error> {
-        if self.checks.is_empty() {
-            return Ok((Answer::new(None, Decision::UNLIMITED), self.each(&[])));
+        rules: &[Check<'_>],
+    ) -> Result<PoolAnswer, B::Error> {
+        let joined: Vec<Check<'_>>;
+        let checks = match rules {
+            [] => self.checks.as_slice(),
+            _ => {
+                joined = rules.iter().chain(&self.checks).copied().collect();
+                &joined
+            }
+        };
+        if checks.is_empty() {
+            return Ok(PoolAnswer {
+                answer: Answer::new(None, Decision::UNLIMITED),
+                is_denied_by_rule: false,
+                rules: Vec::new(),
+                each: self.each(&[]),
+            });
         }
-        let (answer, mut said) = backend.check_each(&self.checks).await?;
-        if said.is_empty() {
+        let mut results = Vec::new();
+        let mut answer = backend.ask(checks, Some(&mut results)).await?;
+        let tree_decider = answer.decider.unwrap_or(0).checked_sub(rules.len());
+        let is_denied_by_rule = !answer.allowed && tree_decider.is_none();
+        if is_denied_by_rule && results.is_empty() {
+            // The denial was known without a question: nothing is known of the other checks.
+            return Ok(PoolAnswer {
+                answer,
+                is_denied_by_rule,
+                rules: Vec::new(),
+                each: Vec::new(),
+            });
+        }
+        if results.is_empty() {
             // Each descriptor has a status of its own, also where the denial was known without a question.
-            said = backend.peek(&self.checks).await?;
+            results = backend.peek(checks).await?;
         }
-        said.resize(self.checks.len(), Decision::UNLIMITED);
+        let mut said = decisions(&results);
+        said.resize(checks.len(), Decision::UNLIMITED);
+        let mut own = said.split_off(rules.len());
         if answer.allowed {
-            said.iter_mut().for_each(allow)
+            said.iter_mut().chain(&mut own).for_each(allow);
+            // The tightest limit may be a tree's: rules report the tightest of their own.
+            let of_rules = Answer::over(rules, &said);
+            (answer.decider, answer.decision) = (of_rules.decider, of_rules.decision);
         } else {
-            self.refuse(&answer, &mut said)
+            self.refuse(
+                tree_decider.map(|decider| (decider, answer.decision)),
+                &mut own,
+            );
         }
-        let each = self.each(&said);
-        Ok((answer, each))
+        let each = self.each(&own);
+        Ok(PoolAnswer {
+            answer,
+            is_denied_by_rule,
+            rules: said,
+            each,
+        })
     }
 
     /// What each would say, without charging anything. Slots are left out: to look at them is to take one.
@@ -124,7 +175,7 @@ impl<'m, 'a> Pool<'m, 'a> {
                 LimitKind::Concurrency(_) => Decision::UNLIMITED,
                 _ => {
                     let look = [Check { cost: 0, ..*check }];
-                    let left = backend.check(&look).await?.decision;
+                    let left = backend.ask(&look, None).await?.decision;
                     // At the latest when it is as if never used.
                     without(left, counted.cost, left.reset_after)
                 }
@@ -133,12 +184,12 @@ impl<'m, 'a> Pool<'m, 'a> {
         Ok(self.each(&said))
     }
 
-    /// Makes what each check says of a request that is refused agree with that: one of them refuses it.
-    fn refuse(&self, answer: &Answer, said: &mut [Decision]) {
-        let decider = answer.decider.unwrap_or(0);
-        let judge = self.counted.get(decider).map(|counted| counted.judge);
-        if let Some(said) = judge.and_then(|judge| said.get_mut(judge)) {
-            *said = answer.decision;
+    /// Makes what each check says of a request that is denied agree with that: the decider, if it is one of them, denies it.
+    fn refuse(&self, decider: Option<(usize, Decision)>, said: &mut [Decision]) {
+        let judge = decider.and_then(|(decider, _)| Some(self.counted.get(decider)?.judge));
+        let judge = judge.and_then(|judge| said.get_mut(judge));
+        if let (Some(said), Some((_, decision))) = (judge, decider) {
+            *said = decision;
             if said.is_allowed() {
                 said.outcome = Outcome::Denied;
             }

@@ -17,12 +17,21 @@ use crate::policy::{Mode, OnStoreFailure};
 use crate::top::{Refusal, Top};
 use crate::verdict::{BLOCKED, Cause, DenyReason, is_near, percent_of, reason_of};
 
-/// A request, as its descriptors were found and met.
+/// A request of descriptors, with the limits that they match.
 #[derive(Clone, Copy)]
-pub(super) struct Request<'r, 'a> {
-    pub(super) rules: &'r Rules,
-    pub(super) found: &'r [Lookup<'a>],
-    pub(super) met: &'r [Option<Met<'a>>],
+pub(in crate::engine) struct TreeRequest<'r, 'a> {
+    pub(in crate::engine) rules: &'r Rules,
+    pub(in crate::engine) found: &'r [Lookup<'a>],
+    pub(in crate::engine) met: &'r [Option<Met<'a>>],
+}
+
+/// How a request of descriptors is reported.
+#[derive(Clone, Copy)]
+pub(in crate::engine) struct Telling {
+    /// When its decision began, if somebody is to know how long it took.
+    pub(in crate::engine) started: Option<Timestamp>,
+    /// Whether the trees alone decide it, or deny it: it is counted here then. Otherwise the rules count it.
+    pub(in crate::engine) counts_request: bool,
 }
 
 impl<B: Backend> Engine<B> {
@@ -35,21 +44,21 @@ impl<B: Backend> Engine<B> {
     #[cold]
     pub(super) fn tell_descriptors(
         &self,
-        request: &Request<'_, '_>,
+        request: &TreeRequest<'_, '_>,
         decided: &Decided,
         told: &[DescriptorStatus],
-        started: Option<Timestamp>,
+        telling: Telling,
     ) {
         if let Some(tallies) = &self.tallies {
-            if decided.allowed || request.rules.mode != Mode::Enforce {
-                tallies.add_passed();
-            } else {
-                tallies.add_refused();
+            match decided.allowed || request.rules.mode != Mode::Enforce {
+                _ if !telling.counts_request => {}
+                true => tallies.add_passed(),
+                false => tallies.add_refused(),
             }
             for (number, said) in request.said(decided) {
                 tallies.descriptor(request.rules, &request.found[number], said);
             }
-            if request.met.iter().all(Option::is_none) {
+            if telling.counts_request && request.met.iter().all(Option::is_none) {
                 tallies.nothing_met(request.rules, request.found);
             }
         }
@@ -57,21 +66,21 @@ impl<B: Backend> Engine<B> {
             request.note(top, decided);
         }
         if let Some(observer) = &self.observer {
+            let started = telling.started;
             let took = started.map_or(Duration::ZERO, |started| self.backend.now() - started);
-            request.tell(&**observer, decided, told, took);
+            let is_any = request.tell(&**observer, decided, told, took);
+            if !is_any && telling.counts_request && observer.wants() == Wants::Everything {
+                observer.decided(&request.no_match(took));
+            }
         }
     }
 
     /// Counts a request that has too much of something, and tells of it.
     #[cold]
-    pub(super) fn tell_exceeded(
-        &self,
-        mode: Mode,
-        what: TooMuch<'static>,
-        started: Option<Timestamp>,
-    ) {
+    pub(super) fn tell_exceeded(&self, mode: Mode, what: TooMuch<'static>, telling: Telling) {
+        let started = telling.started;
         if let Some(tallies) = &self.tallies {
-            tallies.exceeded(mode);
+            tallies.exceeded(mode, telling.counts_request);
         }
         if let Some(observer) = &self.observer {
             observer.decided(&Event {
@@ -89,7 +98,7 @@ impl<B: Backend> Engine<B> {
     }
 }
 
-impl Request<'_, '_> {
+impl TreeRequest<'_, '_> {
     /// Counts a refusal by the limit and the key that refused.
     fn note(&self, top: &Top, decided: &Decided) {
         for (number, said) in self.said(decided) {
@@ -173,14 +182,14 @@ impl Request<'_, '_> {
         self.rules.mode.max(own.unwrap_or_default())
     }
 
-    /// Tells of each descriptor that met a limit, or that none did.
+    /// Reports each descriptor that matches a limit; whether any does.
     fn tell(
         &self,
         observer: &dyn Observer,
         decided: &Decided,
         told: &[DescriptorStatus],
         took: Duration,
-    ) {
+    ) -> bool {
         let rules = self.rules;
         let wants_all = observer.wants() == Wants::Everything;
         let mut is_any = false;
@@ -206,18 +215,22 @@ impl Request<'_, '_> {
                 took,
             });
         }
-        if !is_any && wants_all {
-            observer.decided(&Event {
-                cause: Cause::Nothing,
-                key: None,
-                reason: None,
-                mode: rules.mode,
-                enforced_percent: percent_of(rules.mode),
-                decision: Decision::UNLIMITED,
-                fallback: None,
-                near_limit: false,
-                took,
-            });
+        is_any
+    }
+
+    /// The event of a request that no limit is for.
+    fn no_match(&self, took: Duration) -> Event<'static> {
+        let mode = self.rules.mode;
+        Event {
+            cause: Cause::Nothing,
+            key: None,
+            reason: None,
+            mode,
+            enforced_percent: percent_of(mode),
+            decision: Decision::UNLIMITED,
+            fallback: None,
+            near_limit: false,
+            took,
         }
     }
 }

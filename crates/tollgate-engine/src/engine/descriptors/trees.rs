@@ -19,7 +19,7 @@ use crate::tally::UNCOUNTED;
 /// Trees of descriptors, and the limits of their leaves.
 #[derive(Debug)]
 pub(crate) struct Trees {
-    pub(super) compiled: Compiled,
+    pub(in crate::engine) compiled: Compiled,
     /// By a leaf's number.
     limits: Box<[Box<[Limit]>]>,
     /// Names of the places of a list of values, as facts of a key.
@@ -120,6 +120,12 @@ impl Trees {
                 .unwrap_or(value)
         });
         places.zip(values).collect()
+    }
+
+    /// Whether any of these lookups leads to a leaf that limits.
+    pub(crate) fn has_limits(&self, found: &[Lookup<'_>]) -> bool {
+        let mut leaves = found.iter().filter_map(Lookup::leaf);
+        leaves.any(|leaf| !self.limits(leaf).is_empty())
     }
 
     /// Whether there are any limits.

@@ -3,9 +3,8 @@
 //! A proxy that sends two values of one fact means both, and rules with a condition on `descriptor` see each descriptor by
 //! itself. Single requests, which nearly all are, never come here.
 
-use super::{Early, Gathered, Met, meet, replaces, rule_cost, said_cost};
+use super::{Early, Gathered, MatchInput, Met, meet, replaces, rule_cost, said_cost};
 use crate::backend::Backend;
-use crate::engine::bounds::Bounds;
 use crate::engine::orders::{InForce, Limiter};
 use crate::engine::rules::Rules;
 use crate::facts::{DESCRIPTOR, Facts, Scope};
@@ -36,13 +35,14 @@ impl<'a> Gathered<'a> {
     /// Finds out what is to be asked about a request of several sets of facts.
     #[cold]
     #[inline(never)]
-    pub(super) fn fill_sets(
-        &mut self,
-        (rules, orders): (&'a Rules, Option<InForce<'a>>),
-        facts: &'a Facts<'a>,
-        (hashers, bounds): (&KeyHashers, &Bounds),
-        backend: &impl Backend,
-    ) {
+    pub(super) fn fill_sets(&mut self, input: MatchInput<'a, '_>, backend: &impl Backend) {
+        let MatchInput {
+            rules,
+            orders,
+            facts,
+            hashers,
+            bounds,
+        } = input;
         self.first = Some(facts);
         if rules.warms {
             self.now = Some(backend.now());

@@ -9,7 +9,6 @@ use super::overlay::{Held, InForce, Rulings};
 use super::place::as_descriptor;
 use super::table::Limiter;
 use super::target_keys::{Named, addresses, entries};
-use crate::backend::fallback::is_failure;
 use crate::backend::{Backend, Memory};
 use crate::engine::Engine;
 use crate::engine::rules::Tiered;
@@ -134,11 +133,11 @@ impl<B: Backend> Engine<B> {
             let key = key.changed_by(&rulings);
             let checks = key.checks();
             let each = self.backend.peek(&checks).await?;
-            let limits = checks.iter().zip(each).map(|(check, decision)| FoundLimit {
+            let limits = checks.iter().zip(each).map(|(check, said)| FoundLimit {
                 kind: check.limit.kind().clone(),
                 is_warm_up: is_gate(check.limit),
-                is_known: !is_failure(check, &decision),
-                decision,
+                is_known: said.is_ok(),
+                decision: said.unwrap_or_else(|store| store.decision()),
                 waiting: self.turns.waiting_at(Spot::of(check)),
             });
             found.push(Found {

@@ -5,7 +5,7 @@ use tollgate::Clock;
 use super::find::at_once;
 use super::place::as_descriptor;
 use super::target_keys::{Named, addresses, entries};
-use crate::backend::{Backend, Gift, Memory};
+use crate::backend::{Backend, Gift, Memory, Refund};
 use crate::engine::Engine;
 use crate::engine::turns::Spot;
 use crate::engine::warm::is_gate;
@@ -123,7 +123,9 @@ impl<B: Backend> Engine<B> {
                 .into_iter()
                 .partition(|check| scope.covers(check.limit.kind()));
             if !checks.is_empty() {
-                reset.gift = reset.gift.max(self.backend.forget(&checks).await?);
+                reset.gift = reset
+                    .gift
+                    .max(self.backend.refund(&checks, Refund::Everything).await?);
             }
             for check in &checks {
                 self.turns.poke(Spot::of(check));

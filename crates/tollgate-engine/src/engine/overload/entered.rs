@@ -1,8 +1,8 @@
 //! The gates that a request has to enter, and what it holds of them until the backend has answered.
 
 use tollgate::concurrency::OwnedPermit;
-use tollgate::shed::Criticality;
 use tollgate::{Decision, Outcome};
+use tollgate_adaptive::shed::Criticality;
 
 use super::{Adapting, Gate, Time};
 use crate::backend::Backend;
@@ -140,7 +140,7 @@ impl Entered {
     }
 
     /// The request never ran.
-    fn leave(self) {
+    pub(crate) fn leave(self) {
         for permit in self.permits {
             permit.cancel();
         }
@@ -241,10 +241,9 @@ impl<B: Backend> Engine<B> {
             if gathered.is_alone(gate)
                 && let Some(entered) = said.enter_or_note(gate)
             {
-                let mut answer = Answer::new(None, Decision::UNLIMITED);
-                entered.hold(Beside::Nothing, &mut answer);
-                self.count_in_shadow(rules, number, &answer);
-                said.overhear((rules, gathered), (number, &[]), answer);
+                let (run, held) = ((number, &[][..]), (entered, Beside::Nothing));
+                let answer = Answer::new(None, Decision::UNLIMITED);
+                self.hear_shadow(said, (rules, gathered), run, held, answer);
             }
         }
     }

@@ -1,11 +1,12 @@
 //! Rules that have gates: how they are compiled, and opened when a policy comes into force.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::shed::Criticality;
+use tollgate_adaptive::shed::Criticality;
 
 use super::{Applied, Draft, PolicyError, Rules, of};
-use crate::backend::Backend;
+use crate::backend::Clocks;
 use crate::engine::overload::{self, Adapting, GatesBefore, Overload, RetiredGates};
 use crate::limits::Limit;
 use crate::policy::{Over, Rule};
@@ -37,7 +38,7 @@ impl Applied {
 impl Rules {
     /// Opens the gates of rules whose limit adapts: those that they had before, with all who are inside. It is to come into
     /// force then, as they go by it from now on.
-    pub(crate) fn open_gates(&mut self, before: Option<&Self>, backend: &impl Backend) {
+    pub(crate) fn open_gates(&mut self, before: Option<&Self>, clocks: &Clocks) {
         let none = RetiredGates::default();
         let retired = before.map_or(&none, |before| &before.retired_gates);
         let open = before.into_iter().flat_map(|before| before.applied.iter());
@@ -47,7 +48,7 @@ impl Rules {
             if let Some(overload) = &mut rule.overload
                 && overload.adaptive.is_some()
             {
-                overload.open(gates.take(&rule.name), || backend.timer());
+                overload.open(gates.take(&rule.name), || Arc::clone(&clocks.timer));
             }
         }
         self.retired_gates = gates.retire();

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tollgate::shed::Criticality;
 use tollgate::{Algorithm, Timestamp};
+use tollgate_adaptive::shed::Criticality;
 
 use crate::limits::{Check, LimitKind};
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::sample::select;
-use tollgate::adaptive::NamedLaw;
 use tollgate::core::Align;
-use tollgate::shed::Shares;
 use tollgate::{Algorithm, Timestamp};
+use tollgate_adaptive::NamedLaw;
+use tollgate_adaptive::shed::Shares;
 use tollgate_engine::document::{Node, Span, Value};
 use tollgate_engine::facts::Unit;
 use tollgate_engine::policy::{

@@ -36,6 +36,7 @@ thread_local! {
 ///
 /// Clones, as for several layers, warn together of a proxy that isn't trusted: once.
 #[derive(Debug)]
+#[must_use]
 pub struct Address {
     trust: Trust,
     ipv4_bits: u8,
@@ -56,21 +57,18 @@ impl Address {
     }
 
     /// The one that these proxies tell.
-    #[must_use]
     pub fn behind(mut self, trust: Trust) -> Self {
         self.trust = trust;
         self
     }
 
     /// IPv6 addresses that begin with as many equal bits are one client: 32 to 128, fewer or more are taken as these.
-    #[must_use]
     pub fn ipv6_bits(mut self, bits: u8) -> Self {
         self.ipv6_bits = bits.clamp(32, 128);
         self
     }
 
     /// The same for IPv4: 16 to 32.
-    #[must_use]
     pub fn ipv4_bits(mut self, bits: u8) -> Self {
         self.ipv4_bits = bits.clamp(16, 32);
         self
@@ -223,10 +221,7 @@ impl Default for Address {
 }
 
 impl<R: Request + ?Sized> KeyOf<R> for Address {
-    type Key<'r>
-        = Network
-    where
-        R: 'r;
+    type Key<'r> = Network;
 
     fn key<'r>(&'r self, request: &'r R) -> Option<Network> {
         self.client(request).map(|client| self.around(client))
@@ -255,10 +250,7 @@ impl<R: Request + ?Sized> KeyOf<R> for Address {
 pub struct Connection;
 
 impl<R: Request + ?Sized> KeyOf<R> for Connection {
-    type Key<'r>
-        = SocketAddr
-    where
-        R: 'r;
+    type Key<'r> = SocketAddr;
 
     fn key<'r>(&'r self, request: &'r R) -> Option<SocketAddr> {
         request.peer()

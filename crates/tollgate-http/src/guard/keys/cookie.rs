@@ -2,6 +2,8 @@
 
 use std::hash::{Hash, Hasher};
 
+use percent_encoding::percent_decode;
+
 use super::{Address, KeyOf, KeySource, MissingKey, Request};
 use crate::client::Network;
 
@@ -68,10 +70,7 @@ impl Cookie {
 }
 
 impl<R: Request + ?Sized> KeyOf<R> for Cookie {
-    type Key<'r>
-        = CookieKey<'r>
-    where
-        R: 'r;
+    type Key<'r> = CookieKey<'r>;
 
     fn key<'r>(&'r self, request: &'r R) -> Option<CookieKey<'r>> {
         let lines = request.lines("cookie");
@@ -83,7 +82,7 @@ impl<R: Request + ?Sized> KeyOf<R> for Cookie {
             (is_own && !value.is_empty()).then_some(CookieValue(value))
         });
         let first = values.next()?;
-        Some(if values.all(|other| other.is_same(first)) {
+        Some(if values.all(|other| other.decoded().eq(first.decoded())) {
             CookieKey::Value(first)
         } else {
             CookieKey::Doubled(self.doubled_by.key(request))
@@ -95,27 +94,19 @@ impl<R: Request + ?Sized> KeyOf<R> for Cookie {
     }
 }
 
-impl CookieValue<'_> {
-    fn is_same(self, other: Self) -> bool {
-        let (mut own, mut its) = (self.0, other.0);
-        loop {
-            match (decoded(own), decoded(its)) {
-                (None, None) => return true,
-                (Some((a, own_rest)), Some((b, its_rest))) if a == b => {
-                    (own, its) = (own_rest, its_rest);
-                }
-                _ => return false,
-            }
-        }
+impl<'r> CookieValue<'r> {
+    /// The bytes that it stands for. A percent sign without two digits is itself.
+    fn decoded(self) -> impl Iterator<Item = u8> + 'r {
+        percent_decode(self.0)
     }
 }
 
 impl Hash for CookieValue<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let (mut rest, mut length) = (self.0, 0_usize);
-        while let Some((byte, after)) = decoded(rest) {
+        let mut length = 0_usize;
+        for byte in self.decoded() {
             state.write_u8(byte);
-            (rest, length) = (after, length + 1);
+            length += 1;
         }
         // So that what comes next in a combined key can't be taken for a part of this.
         state.write_usize(length);
@@ -127,19 +118,4 @@ fn unquoted(value: &[u8]) -> &[u8] {
         .strip_prefix(b"\"")
         .and_then(|rest| rest.strip_suffix(b"\""));
     inner.unwrap_or(value)
-}
-
-/// The next byte that is meant, and what stands behind it. A percent sign without two digits is itself.
-fn decoded(text: &[u8]) -> Option<(u8, &[u8])> {
-    let digit = |byte: u8| {
-        char::from(byte)
-            .to_digit(16)
-            .and_then(|digit| u8::try_from(digit).ok())
-    };
-    if let [b'%', high, low, after @ ..] = text
-        && let (Some(high), Some(low)) = (digit(*high), digit(*low))
-    {
-        return Some((high << 4 | low, after));
-    }
-    text.split_first().map(|(byte, after)| (*byte, after))
 }

@@ -8,9 +8,10 @@ use tollgate_engine::backend::Memory;
 use tollgate_engine::{Engine, Policy};
 
 use super::*;
-use crate::admin::Admin;
 use crate::cells::Here;
-use crate::renew::Renewed;
+use crate::credentials::Credentials;
+use crate::decider::Limits;
+use crate::monitor::Monitor;
 use crate::settings::Settings;
 
 #[test]
@@ -20,11 +21,16 @@ fn who_asks_for_metrics_and_leaves_keeps_the_turn_until_they_are_read() {
     let engine = Engine::new(Policy::default(), memory.build()).expect("a policy");
     let cells = Here::new(10, clock).expect("a table");
     let settings = Settings::default();
-    let admin = Admin::begin(&settings, None).admin;
-    let all = (engine, Policy::default(), cells);
-    let service = Arc::new(Service::new(all, (admin, Renewed::default()), settings));
-    let errors = service.errors.source(Protocol::Metrics, Peer::Gone);
-    let mut session = Session::new(Arc::clone(&service), Door::Metrics, (Peer::Gone, errors));
+    let monitor = Monitor::new(&settings);
+    let (credentials, _) = Credentials::begin(&settings, None, None, monitor.health.clone());
+    let limits = Limits {
+        engine,
+        cells,
+        whole: Policy::default(),
+    };
+    let service = Arc::new(Service::new(limits, credentials, monitor, &settings));
+    let errors = service.monitor.errors.source(Protocol::Metrics, Peer::Gone);
+    let mut session = Session::new(Arc::clone(&service), Protocol::Metrics, Peer::Gone, errors);
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.max_blocking_threads(1).build().expect("a runtime");
     runtime.block_on(async {
@@ -32,10 +38,10 @@ fn who_asks_for_metrics_and_leaves_keeps_the_turn_until_they_are_read() {
         let (go, wait) = mpsc::channel::<()>();
         let busy = spawn_blocking(move || wait.recv());
         assert!(session.metrics(None).now_or_never().is_none());
-        assert!(service.scraping.try_lock().is_err());
+        assert!(service.monitor.scraping.try_lock().is_err());
         drop(go);
         let _ = busy.await.expect("no panic");
-        drop(service.scraping.lock().await);
+        drop(service.monitor.scraping.lock().await);
         session.metrics(None).await.expect("metrics");
         assert!(!session.answer.body.is_empty());
     });

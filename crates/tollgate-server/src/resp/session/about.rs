@@ -4,8 +4,8 @@ use tollgate::clock::{Clock, Wall};
 use tollgate_engine::policy::Mode;
 
 use super::{Named, Session, Standing, commands};
+use crate::decider::Store;
 use crate::resp::reply::{Replies, Version};
-use crate::service::Store;
 
 /// The version of Redis whose commands clients may expect of those that are here.
 pub(super) const REDIS: &str = "7.0.15";
@@ -213,7 +213,7 @@ impl<B: Store> Session<B> {
 
     /// The rules in force, each with its name, its key and its limits.
     fn rules(&self, out: &mut Replies<'_>) {
-        let policy = self.service.engine.policy();
+        let policy = self.service.decider.engine.policy();
         out.array(policy.rules.len());
         for rule in &policy.rules {
             out.map(2);

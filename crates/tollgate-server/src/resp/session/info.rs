@@ -6,9 +6,9 @@ use tollgate::clock::{Clock, Wall};
 
 use super::Session;
 use super::about::REDIS;
+use crate::address::Protocol;
 use crate::cells::Cells;
-use crate::measured::Protocol;
-use crate::service::Store;
+use crate::decider::Store;
 
 /// The sections, in the order of Redis.
 const SECTIONS: [&str; 8] = [
@@ -50,7 +50,7 @@ impl<B: Store> Session<B> {
 
     fn section(&self, section: &str) -> Vec<(&'static str, String)> {
         let service = &self.service;
-        let measured = &service.measured;
+        let measured = &service.monitor.measured;
         let own = |value: &str| value.to_owned();
         match section {
             "Server" => {
@@ -71,7 +71,7 @@ impl<B: Store> Session<B> {
                     "connected_clients",
                     measured.connections(Protocol::Resp).to_string(),
                 ),
-                ("maxclients", service.bounds.connections.to_string()),
+                ("maxclients", service.decider.bounds.connections.to_string()),
                 ("blocked_clients", own("0")),
             ],
             "Memory" => {
@@ -87,14 +87,17 @@ impl<B: Store> Session<B> {
             "Replication" => vec![("role", own("master")), ("connected_slaves", own("0"))],
             "Cluster" => vec![("cluster_enabled", own("0"))],
             "Keyspace" => {
-                let keys = service.cells.count().filter(|keys| *keys > 0);
+                let keys = service.decider.cells.count().filter(|keys| *keys > 0);
                 keys.map(|keys| ("db0", format!("keys={keys},expires={keys},avg_ttl=0")))
                     .into_iter()
                     .collect()
             }
             _ => vec![
-                ("rules", service.engine.policy().rules.len().to_string()),
-                ("holds", service.holds.count().to_string()),
+                (
+                    "rules",
+                    service.decider.engine.policy().rules.len().to_string(),
+                ),
+                ("holds", service.decider.holds.count().to_string()),
             ],
         }
     }
@@ -102,7 +105,7 @@ impl<B: Store> Session<B> {
 
 /// How many commands were answered.
 fn commands<B: Store>(service: &crate::service::Service<B>) -> u64 {
-    let mut all = service.measured.times();
+    let mut all = service.monitor.measured.times();
     let own = all.find(|(protocol, _)| *protocol == Protocol::Resp);
     own.map_or(0, |(_, times)| times.counts().iter().sum())
 }

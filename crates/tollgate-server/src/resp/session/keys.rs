@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::Session;
 use crate::cells::Cells;
+use crate::decider::Store;
 use crate::resp::reply::Replies;
-use crate::service::Store;
 
 /// What is asked of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +44,8 @@ impl<B: Store> Session<B> {
         words: impl Iterator<Item = &'w [u8]> + Send,
         out: &mut Replies<'_>,
     ) -> Result<(), String> {
-        let cells = &self.service.cells;
-        let most = self.service.bounds.key_bytes;
+        let cells = &self.service.decider.cells;
+        let most = self.service.decider.bounds.key_bytes;
         let mut found = 0;
         let mut left = Duration::ZERO;
         match command {

@@ -5,10 +5,11 @@ use tollgate_engine::backend::Gift;
 
 use super::about::DEFAULT_USER;
 use super::{Session, odd_texts, read_facts};
+use crate::address::Protocol;
+use crate::answers::LOST;
+use crate::decider::Store;
 use crate::guesses::TRIES;
-use crate::measured::Protocol;
 use crate::resp::reply::Replies;
-use crate::service::{LOST, Store};
 
 /// What a connection may do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,7 +26,8 @@ pub(super) enum Standing {
 impl<B: Store> Session<B> {
     /// Whether a command is answered at all. Without a password for clients, each is.
     pub(super) fn may_ask(&self, command: &[u8]) -> Result<(), String> {
-        if self.service.client_password.is_none() || self.standing != Standing::Unknown {
+        if self.service.credentials.client_password.is_none() || self.standing != Standing::Unknown
+        {
             return Ok(());
         }
         // As Redis has it: a client may still tell its password, or leave.
@@ -38,7 +40,10 @@ impl<B: Store> Session<B> {
 
     /// Takes a password.
     pub(super) fn trust(&mut self, user: &[u8], told: &[u8]) -> Result<(), String> {
-        let (operators, clients) = (&self.service.password, &self.service.client_password);
+        let (operators, clients) = (
+            &self.service.credentials.password,
+            &self.service.credentials.client_password,
+        );
         if operators.is_none() && clients.is_none() {
             return Err(
                 "ERR AUTH called without any password: start the service with --resp-password-file"
@@ -59,16 +64,15 @@ impl<B: Store> Session<B> {
     /// What is said to a wrong password: late if there were many, and not often on one connection.
     #[cold]
     fn wrong_password(&mut self) -> String {
-        let service = &self.service;
-        let guesses = &service.guesses;
-        self.delay = guesses.wrong(&service.log, Protocol::Resp, self.from);
+        let guesses = &self.service.credentials.guesses;
+        self.delay = guesses.wrong(Protocol::Resp, self.from);
         self.wrong_passwords = self.wrong_passwords.saturating_add(1);
         self.is_over |= self.wrong_passwords >= TRIES;
         "WRONGPASS invalid username-password pair or user is disabled.".to_owned()
     }
 
     fn may_operate(&self) -> Result<(), String> {
-        match (&self.service.password, self.standing) {
+        match (&self.service.credentials.password, self.standing) {
             (_, Standing::Operator) => Ok(()),
             (Some(_), Standing::Unknown) => Err("NOAUTH Authentication required.".to_owned()),
             (Some(_), Standing::Client) => {
@@ -91,7 +95,7 @@ impl<B: Store> Session<B> {
         let odd = odd_texts(words.clone());
         let mut facts = Facts::new();
         read_facts(words, &odd, &mut facts)?;
-        tell(self.service.refund(&facts).await, out)
+        tell(self.service.decider.refund(&facts).await, out)
     }
 
     /// Forgets what requests like this have spent.
@@ -105,11 +109,11 @@ impl<B: Store> Session<B> {
         let mut facts = Facts::new();
         read_facts(words, &odd, &mut facts)?;
         // A fact that is misspelt would be answered as if something had been forgotten.
-        let Ok(left) = self.service.engine.left_async(&facts).await;
+        let Ok(left) = self.service.decider.engine.left_async(&facts).await;
         if left.is_empty() {
             return Err("ERR no limit is for these facts: is one of them misspelt?".to_owned());
         }
-        tell(self.service.reset(&facts).await, out)
+        tell(self.service.decider.reset(&facts).await, out)
     }
 }
 

@@ -5,8 +5,7 @@
 //! `EXEC` run nothing, so nothing is charged.
 
 use super::{Session, commands};
-use crate::resp::reply::Replies;
-use crate::service::Store;
+use crate::decider::Store;
 
 /// The most that one connection queues, in bytes: some 5,000 short commands.
 const MOST: usize = 256 * 1024;
@@ -80,10 +79,7 @@ impl<B: Store> Session<B> {
             self.queue = None;
             return self.dispatch(words, out).await;
         }
-        let mut replies = Replies {
-            bytes: out,
-            version: self.version,
-        };
+        let mut replies = self.replies(out);
         if is("DISCARD") && words.len() == 1 {
             self.queue = None;
             return replies.simple("OK");
@@ -127,10 +123,7 @@ impl<B: Store> Session<B> {
     /// Runs what is queued, unless something couldn't be.
     async fn exec(&mut self, out: &mut Vec<u8>) {
         let queue = self.queue.take().unwrap_or_default();
-        let mut replies = Replies {
-            bytes: out,
-            version: self.version,
-        };
+        let mut replies = self.replies(out);
         if queue.is_broken {
             return replies.error("EXECABORT Transaction discarded because of previous errors.");
         }

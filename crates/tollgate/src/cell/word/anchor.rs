@@ -38,13 +38,13 @@ pub(crate) enum Mover {
 
 impl Word {
     pub(super) fn anchor(&self) -> Timestamp {
-        Timestamp::from_nanos(self.anchor.load(Ordering::Relaxed))
+        Timestamp::from_nanos(self.terms.anchor.load(Ordering::Relaxed))
     }
 
     /// Whether a time is after the anchor, and not far.
     #[inline]
     pub(crate) fn is_near(&self, now: Timestamp) -> bool {
-        let anchor = self.anchor.load(Ordering::Relaxed);
+        let anchor = self.terms.anchor.load(Ordering::Relaxed);
         now.as_nanos().wrapping_sub(anchor) < NEAR
     }
 
@@ -53,7 +53,7 @@ impl Word {
         if now >= self.anchor() {
             return !self.is_near(now);
         }
-        let lasts = units::to_nanos_floor(self.capacity.load(Ordering::Relaxed));
+        let lasts = units::to_nanos_floor(self.terms.capacity.load(Ordering::Relaxed));
         self.anchor().nanos_since(now) > BEHIND.saturating_add(lasts)
     }
 
@@ -69,7 +69,7 @@ impl Word {
         if self.is_near(now) {
             return now;
         }
-        if self.mover == Mover::Word && self.is_far(now) {
+        if self.terms.mover == Mover::Word && self.is_far(now) {
             self.move_anchor(now);
         }
         let anchor = self.anchor();
@@ -105,7 +105,7 @@ impl Word {
     /// change, which tells a clock that stepped back from something that was spent. The caller holds the lock.
     pub(super) fn reach_back(&self, now: Timestamp) {
         let anchor = self.anchor();
-        if now >= anchor || self.mover != Mover::Word {
+        if now >= anchor || self.terms.mover != Mover::Word {
             return;
         }
         let to = now.as_nanos().saturating_sub(BEHIND);
@@ -127,7 +127,7 @@ impl Word {
     pub(super) fn follow_back(&self, now: Timestamp) -> bool {
         // Slow rates have long waits in the ordinary course, so the lock is taken only if something has to
         // change.
-        if !self.is_ahead(now, self.capacity.load(Ordering::Relaxed)) {
+        if !self.is_ahead(now, self.terms.capacity.load(Ordering::Relaxed)) {
             return false;
         }
         let settings = self.settings();
@@ -180,15 +180,15 @@ impl Word {
 
     /// Stores an anchor, and the TAT as it counts from there. The caller holds the lock.
     fn count_from(&self, anchor: u64, now: Timestamp, moved: impl Fn(Tat) -> u64) {
-        let before = self.sequence.load(Ordering::Relaxed);
-        self.sequence.store(before + 1, Ordering::Relaxed);
+        let before = self.terms.sequence.load(Ordering::Relaxed);
+        self.terms.sequence.store(before + 1, Ordering::Relaxed);
         fence(Ordering::Release);
-        self.anchor.store(anchor, Ordering::Relaxed);
+        self.terms.anchor.store(anchor, Ordering::Relaxed);
         // Another value in any case, so that whoever has read the old one loses.
         self.move_tat(self.local(now), |tat| match moved(tat) {
             same if same == tat.to_word() => Tat::from_word(same.saturating_add(1)),
             moved => Tat::from_word(moved),
         });
-        self.sequence.store(before + 2, Ordering::Release);
+        self.terms.sequence.store(before + 2, Ordering::Release);
     }
 }

@@ -71,14 +71,14 @@ impl Word {
             Switch::Enforce => (settings.limit.pace(), settings.limit.limit()),
             Switch::Bypass => (Pace::UNLIMITED, u64::MAX),
         };
-        let before = self.sequence.load(Ordering::Relaxed);
-        self.sequence.store(before + 1, Ordering::Relaxed);
+        let before = self.terms.sequence.load(Ordering::Relaxed);
+        self.terms.sequence.store(before + 1, Ordering::Relaxed);
         fence(Ordering::Release);
-        self.interval.store(pace.interval, Ordering::Relaxed);
-        self.capacity.store(pace.capacity, Ordering::Relaxed);
-        self.burst.store(burst, Ordering::Relaxed);
+        self.terms.interval.store(pace.interval, Ordering::Relaxed);
+        self.terms.capacity.store(pace.capacity, Ordering::Relaxed);
+        self.terms.burst.store(burst, Ordering::Relaxed);
         self.move_tat(now, rescale);
-        self.sequence.store(before + 2, Ordering::Release);
+        self.terms.sequence.store(before + 2, Ordering::Release);
     }
 
     /// How far the clock went back since the TAT was charged, as far as that shows. That isn't something that was spent:

@@ -130,8 +130,8 @@ impl Word {
         });
         View {
             pace: Pace {
-                interval: self.interval.load(Ordering::Relaxed),
-                capacity: self.capacity.load(Ordering::Relaxed),
+                interval: self.terms.interval.load(Ordering::Relaxed),
+                capacity: self.terms.capacity.load(Ordering::Relaxed),
             },
             tat,
             now: self.local(now),

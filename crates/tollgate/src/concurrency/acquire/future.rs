@@ -51,7 +51,7 @@ impl<H: PermitHome> Future for Acquiring<H> {
         let mut place = match std::mem::replace(this.stage, Stage::Done) {
             Stage::Done => panic!("`Acquiring` was polled after it had ended"),
             Stage::Waiting(place) => place,
-            Stage::Start(acquire) => match acquire.start(|| context.waker().clone())? {
+            Stage::Start(acquire) => match acquire.start()? {
                 Started::Passed(permit) => return Poll::Ready(Ok(permit)),
                 Started::Waiting { place, until } => {
                     *this.until = until;

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Timestamp};
 
-use super::super::meter::Meter;
+use super::super::meter::AnyMeter;
 use super::Single;
 
 impl<T: Clone + fmt::Debug> Single<T> {
     /// What a request is told that has to stand behind all waiters, after an [`advance`](Self::advance) to this
     /// time. None if there are no waiters.
-    pub(crate) fn behind<M: Meter<Terms = T> + ?Sized>(
+    pub(crate) fn behind(
         &self,
-        meter: &M,
+        meter: &AnyMeter<'_, T>,
         terms: &T,
         now: Timestamp,
         cost: u64,
@@ -35,14 +35,9 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// What will be left at least at a time when all waiters have passed.
-    fn left_behind<M: Meter<Terms = T> + ?Sized>(
-        &self,
-        meter: &M,
-        terms: &T,
-        now: Timestamp,
-    ) -> Decision {
+    fn left_behind(&self, meter: &AnyMeter<'_, T>, terms: &T, now: Timestamp) -> Decision {
         let left = meter.look(terms, now, 0);
-        let (cost, last) = (self.unbooked(), self.after_the_last(meter, terms, (now, 0)));
+        let (cost, last) = (self.unbooked(), self.after_the_last(meter, terms, now, 0));
         // What was there before they came, without what they take …
         let kept = u128::from(left.remaining).saturating_sub(cost);
         // … or what comes back after the last has taken all there was, where it does so bit by bit.
@@ -63,9 +58,9 @@ impl<T: Clone + fmt::Debug> Single<T> {
 
     /// When a waiter at the end passes, or as near as is known: by what is booked and nobody else needs, or by what is
     /// left. After an advance to this time.
-    pub(super) fn turn_at_the_end<M: Meter<Terms = T> + ?Sized>(
+    pub(super) fn turn_at_the_end(
         &self,
-        meter: &M,
+        meter: &AnyMeter<'_, T>,
         terms: &T,
         now: Timestamp,
         cost: u64,
@@ -77,11 +72,12 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// Whether one that comes now to wait might pass by this time.
-    pub(crate) fn may_pass_by<M: Meter<Terms = T> + ?Sized>(
+    pub(crate) fn may_pass_by(
         &self,
-        meter: &M,
+        meter: &AnyMeter<'_, T>,
         terms: &T,
-        (now, cost): (Timestamp, u64),
+        now: Timestamp,
+        cost: u64,
         deadline: Timestamp,
     ) -> bool {
         self.turn_at_the_end(meter, terms, now, cost) <= deadline
@@ -93,24 +89,25 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// When a request at the end passes by what is left, or as near as is known. After an advance to this time.
-    pub(super) fn place_at_the_end<M: Meter<Terms = T> + ?Sized>(
+    pub(super) fn place_at_the_end(
         &self,
-        meter: &M,
+        meter: &AnyMeter<'_, T>,
         terms: &T,
         now: Timestamp,
         cost: u64,
     ) -> Timestamp {
         let own = now + meter.look(terms, now, cost).wait();
-        let behind = self.after_the_last(meter, terms, (now, cost));
+        let behind = self.after_the_last(meter, terms, now, cost);
         behind.map_or(own, |behind| own.max(behind))
     }
 
     /// When so much more passes than everybody in line asks for, or as near as is known.
-    fn after_the_last<M: Meter<Terms = T> + ?Sized>(
+    fn after_the_last(
         &self,
-        meter: &M,
+        meter: &AnyMeter<'_, T>,
         terms: &T,
-        (now, cost): (Timestamp, u64),
+        now: Timestamp,
+        cost: u64,
     ) -> Option<Timestamp> {
         let (_, first) = self.first_place()?;
         if self.is_booked_ahead() {
@@ -126,9 +123,9 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// A refusal to one who may come again at this time.
-    pub(super) fn refusal<M: Meter<Terms = T> + ?Sized>(
+    pub(super) fn refusal(
         &self,
-        meter: &M,
+        meter: &AnyMeter<'_, T>,
         terms: &T,
         now: Timestamp,
         at: Timestamp,

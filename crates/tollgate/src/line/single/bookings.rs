@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
-use super::super::meter::Meter;
-use super::super::places::{Id, LinePlace, Stage};
-use super::{Single, Waiter};
+use super::super::meter::AnyMeter;
+use super::super::places::{Id, LinePlace};
+use super::{Ended, Single, Waiter};
 use crate::Refused;
 use crate::cell::Ticket;
 
@@ -179,9 +179,9 @@ impl<T: Clone + fmt::Debug> Single<T> {
     /// Makes a reservation behind all waiters, whose turns are booked first; or takes a booking that none of them needs.
     ///
     /// After an [`advance`](Self::advance) to this time.
-    pub(crate) fn reserve<M: Meter<Terms = T> + ?Sized>(
+    pub(crate) fn reserve(
         &mut self,
-        meter: &M,
+        meter: &AnyMeter<'_, T>,
         terms: &T,
         now: Timestamp,
         cost: u64,
@@ -214,9 +214,9 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// Books the turns of waiters that no booking serves, in order.
-    fn book_waiters<M: Meter<Terms = T> + ?Sized>(
+    fn book_waiters(
         &mut self,
-        meter: &M,
+        meter: &AnyMeter<'_, T>,
         now: Timestamp,
         unserved: VecDeque<(Id, u64)>,
     ) -> Result<(), Refused> {
@@ -241,7 +241,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// Plays the bookings that lie ahead as if their times came.
-    fn plan<M: Meter<Terms = T> + ?Sized>(&self, meter: &M, cost: u64) -> Plan {
+    fn plan(&self, meter: &AnyMeter<'_, T>, cost: u64) -> Plan {
         let mut unserved = VecDeque::with_capacity(self.line.len());
         let mut next = self.line.first();
         while let Some((id, place)) = next.and_then(|id| Some((id, self.places.get(id)?))) {
@@ -271,13 +271,13 @@ impl<T: Clone + fmt::Debug> Single<T> {
         Plan { unserved, free }
     }
 
-    fn takes_bookings<M: Meter<Terms = T> + ?Sized>(&self, meter: &M, id: Id) -> bool {
+    fn takes_bookings(&self, meter: &AnyMeter<'_, T>, id: Id) -> bool {
         let place = self.places.get(id);
         place.is_some_and(|place| can_take(meter, place))
     }
 
     /// The time of the first booking for waiters has come: the first waiters that it suffices for pass.
-    pub(super) fn pass_booked<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+    pub(super) fn pass_booked(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp) {
         let next = self.bookings.as_mut().and_then(|it| it.take_next());
         let Some(booking) = next else {
             return;
@@ -291,7 +291,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
                 left -= place.cost;
                 // What several share can't be given back by one of them.
                 place.extra.charged = (place.cost == booking.cost).then_some(booking.ticket);
-                self.finish(id, Stage::Passed((), at));
+                self.finish(id, Ok(at));
             } else {
                 looked_at += 1;
             }
@@ -308,7 +308,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
 
     /// What was booked until now isn't ahead any more: reservations may still be cancelled, and what nobody waits for is
     /// over.
-    pub(super) fn retire<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+    pub(super) fn retire(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp) {
         while let Some(bookings) = &mut self.bookings
             && let Some(first) = bookings.ahead.front()
             && first.ticket.at() <= now
@@ -323,11 +323,12 @@ impl<T: Clone + fmt::Debug> Single<T> {
 
     /// Cancels a reservation: its booking is for waiters from now on, and all that is booked behind the last
     /// reservation that is still wanted is taken back.
-    pub(crate) fn cancel<M: Meter<Terms = T> + ?Sized>(
+    pub(crate) fn cancel(
         &mut self,
-        meter: &M,
+        meter: &AnyMeter<'_, T>,
         now: Timestamp,
-        (number, at): (u64, Timestamp),
+        number: u64,
+        at: Timestamp,
     ) {
         let Some(bookings) = &mut self.bookings else {
             return;
@@ -344,7 +345,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// A reservation was used, or is kept by other means: it isn't cancelled any more.
-    pub(crate) fn end_reservation(&mut self, (number, at): (u64, Timestamp)) {
+    pub(crate) fn end_reservation(&mut self, number: u64, at: Timestamp) {
         let Some(bookings) = &mut self.bookings else {
             return;
         };
@@ -357,11 +358,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// Takes back what is booked for waiters behind the last reservation, the latest first.
-    pub(super) fn unbook_behind<M: Meter<Terms = T> + ?Sized>(
-        &mut self,
-        meter: &M,
-        now: Timestamp,
-    ) {
+    pub(super) fn unbook_behind(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp) {
         while let Some(bookings) = &mut self.bookings
             && let Some(last) = bookings.ahead.back()
             && last.holder == Holder::Waiters
@@ -377,7 +374,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
 
     /// The limit is about to change: no waiter is booked any more, so that all of them pass by the new limit.
     /// Reservations keep their times, and what they were charged stays charged.
-    pub(crate) fn unbook_all<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+    pub(crate) fn unbook_all(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp) {
         let Some(mut bookings) = self.bookings.take() else {
             return;
         };
@@ -414,6 +411,9 @@ impl<T: Clone + fmt::Debug> Single<T> {
 }
 
 /// Whether a waiter can pass by what is booked.
-fn can_take<M: Meter + ?Sized>(meter: &M, place: &LinePlace<(), Waiter<M::Terms>>) -> bool {
+fn can_take<T: Clone + fmt::Debug>(
+    meter: &AnyMeter<'_, T>,
+    place: &LinePlace<Ended, Waiter<T>>,
+) -> bool {
     place.extra.charged.is_none() && meter.books_ahead(&place.extra.terms)
 }

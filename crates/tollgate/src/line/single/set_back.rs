@@ -5,7 +5,7 @@ use std::mem;
 
 use tollgate_core::Timestamp;
 
-use super::super::meter::Meter;
+use super::super::meter::AnyMeter;
 use super::Single;
 use crate::steps::SLACK;
 
@@ -13,7 +13,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
     /// A request came with a time far behind: the clock was set back, unless the thread was stopped between
     /// reading it and coming here.
     #[cold]
-    pub(super) fn keep_pace<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+    pub(super) fn keep_pace(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp) {
         let now = meter.shows().max(now);
         if self.seen - now > SLACK {
             self.set_back(meter, now);
@@ -21,7 +21,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// The clock was set back to this time: no waiter waits until it has caught up.
-    fn set_back<M: Meter<Terms = T> + ?Sized>(&mut self, meter: &M, now: Timestamp) {
+    fn set_back(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp) {
         let from = mem::replace(&mut self.seen, now);
         self.refused_until = Timestamp::ZERO;
         self.places.shift_deadlines(&mut self.deadlines, from, now);

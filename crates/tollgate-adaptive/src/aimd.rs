@@ -1,0 +1,128 @@
+//! AIMD: a step up for each success, a part down for each sign of overload.
+
+use std::time::Duration;
+
+use super::sample::keeps_limit_in;
+use super::{Bounds, Law, LawError, Reason, Sample};
+
+/// Additive increase, multiplicative decrease: what TCP does. It needs no clear latency, only a sign of overload.
+///
+/// A success while at least half of the limit is in use adds 1; a drop, or a call above the timeout, multiplies by
+/// 0.5. A limit for a rate has nothing in flight and counts as in use.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_adaptive::{Aimd, Bounds, Law, Sample};
+///
+/// let mut law = Aimd::new(Bounds::new(1.0, 100.0)?).initial(20.0);
+/// let quick = Sample::new(Duration::from_millis(3), 15);
+/// law.observe(&quick);
+/// assert_eq!(law.limit(), 21.0);
+/// law.observe(&quick.dropped());
+/// assert_eq!(law.limit(), 10.5);
+/// # Ok::<(), tollgate_adaptive::LawError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Aimd {
+    bounds: Bounds,
+    limit: f64,
+    increase: f64,
+    backoff: f64,
+    timeout: Duration,
+    numbers: Numbers,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Numbers {
+    Any,
+    Whole,
+}
+
+impl Aimd {
+    /// +1 and ×0.5, from the least on, without a timeout.
+    pub fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            limit: bounds.min(),
+            increase: 1.0,
+            backoff: 0.5,
+            timeout: Duration::MAX,
+            numbers: Numbers::Any,
+        }
+    }
+
+    /// As Netflix's `AIMDLimit`: from 20 on, ×0.9 rounded down, with a timeout of 5 s.
+    pub fn netflix(bounds: Bounds) -> Self {
+        Self {
+            limit: 20.0,
+            backoff: 0.9,
+            timeout: Duration::from_secs(5),
+            numbers: Numbers::Whole,
+            ..Self::new(bounds)
+        }
+    }
+
+    /// Begins at this limit. The first sample brings it within the bounds.
+    #[must_use]
+    pub fn initial(mut self, limit: f64) -> Self {
+        self.limit = self.bounds.begins(limit);
+        self
+    }
+
+    /// Adds so much for a success.
+    ///
+    /// # Errors
+    /// Unless it is a number above 0.
+    pub fn increase(mut self, by: f64) -> Result<Self, LawError> {
+        self.increase = LawError::positive("an increase", by)?;
+        Ok(self)
+    }
+
+    /// Multiplies by this for a sign of overload.
+    ///
+    /// # Errors
+    /// Unless it is above 0 and below 1.
+    pub fn backoff(mut self, factor: f64) -> Result<Self, LawError> {
+        self.backoff = LawError::below_one("a backoff", factor)?;
+        Ok(self)
+    }
+
+    /// A call that takes longer is a sign of overload.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// The step for a sample that is a sign of overload for this reason, or else a success.
+    pub(super) fn judge(&mut self, overload: Option<Reason>, in_flight: u32) -> Option<Reason> {
+        let before = self.limit;
+        let reason = if overload.is_some() {
+            self.limit = match self.numbers {
+                Numbers::Any => self.limit * self.backoff,
+                Numbers::Whole => (self.limit * self.backoff).trunc(),
+            };
+            overload
+        } else if f64::from(in_flight) * 2.0 >= self.limit {
+            self.limit += self.increase;
+            Some(Reason::Room)
+        } else {
+            None
+        };
+        self.limit = self.bounds.clamp(self.limit);
+        reason.filter(|_| self.limit.to_bits() != before.to_bits())
+    }
+}
+
+impl Law for Aimd {
+    keeps_limit_in!(limit);
+
+    fn step(&mut self, sample: &Sample) -> Option<Reason> {
+        let overload = if sample.is_dropped() {
+            Some(Reason::Dropped)
+        } else {
+            (sample.rtt > self.timeout).then_some(Reason::Slow)
+        };
+        self.judge(overload, sample.in_flight)
+    }
+}

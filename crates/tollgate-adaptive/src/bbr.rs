@@ -1,0 +1,148 @@
+//! In the manner of BBR: what was delivered, times the least time that it took.
+
+use tollgate::Timestamp;
+
+use super::sample::keeps_limit_in;
+use super::{Bounds, Law, Reason, Sample};
+
+/// The highest delivered rate of the last few rounds, times the quickest call: what is in flight without a queue.
+///
+/// It needs no sign of overload, and finds the number of servers where calls take an even time. Where
+/// durations differ by nature the quickest call is much quicker than most, and the limit becomes too low:
+/// [`Little`](super::Little) is this idea with means.
+///
+/// A round is a window of samples. One in eight has 1.25 times the limit, to see whether more is delivered then, and
+/// the next 0.75 times, to let the queue go. After 10 s without a quicker call the limit falls to the least for a
+/// round, and the quickest call is found anew.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::Timestamp;
+/// use tollgate_adaptive::{Bbr, Bounds, Law, Sample};
+///
+/// // 800 calls a second are done, and the quickest take 10 ms: 8 are worked on.
+/// let mut law = Bbr::new(Bounds::new(1.0, 200.0)?).initial(20.0);
+/// for number in 0..=50 {
+///     let sample = Sample::new(Duration::from_millis(10), 20);
+///     law.observe(&sample.at(Timestamp::from_micros(1_250 * number)));
+/// }
+/// // 0.75 of that after the first round, and two more.
+/// assert!((law.limit() - 8.0).abs() < 0.01, "{}", law.limit());
+/// # Ok::<(), tollgate_adaptive::LawError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bbr {
+    bounds: Bounds,
+    limit: f64,
+    samples: u32,
+    /// Delivered a nanosecond in each of the last rounds.
+    rates: [f64; ROUNDS],
+    round: usize,
+    quickest: f64,
+    quickest_at: Timestamp,
+    began: Option<Timestamp>,
+    seen: u32,
+    is_probing: bool,
+}
+
+const ROUNDS: usize = 8;
+const GAINS: [f64; ROUNDS] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+/// After so long the quickest call is looked for anew.
+const FORGET_AFTER: std::time::Duration = std::time::Duration::from_secs(10);
+
+impl Bbr {
+    /// From the least limit on, in rounds of 50 samples.
+    pub fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            limit: bounds.min(),
+            samples: 50,
+            rates: [0.0; ROUNDS],
+            round: 0,
+            quickest: f64::INFINITY,
+            quickest_at: Timestamp::ZERO,
+            began: None,
+            seen: 0,
+            is_probing: false,
+        }
+    }
+
+    /// Begins at this limit.
+    #[must_use]
+    pub fn initial(mut self, limit: f64) -> Self {
+        self.limit = self.bounds.begins(limit);
+        self
+    }
+
+    /// So many samples are a round: 50 unless said otherwise.
+    #[must_use]
+    pub fn samples(mut self, samples: u32) -> Self {
+        self.samples = samples.max(2);
+        self
+    }
+
+    /// A round is over: what it delivered decides.
+    fn turn(&mut self, now: Timestamp, rate: f64) -> Reason {
+        if self.is_probing {
+            self.is_probing = false;
+        } else {
+            self.rates[self.round % ROUNDS] = rate;
+        }
+        self.round += 1;
+        if now - self.quickest_at >= FORGET_AFTER {
+            (self.quickest, self.quickest_at) = (f64::INFINITY, now);
+            self.is_probing = true;
+            self.limit = self.bounds.min();
+            return Reason::Probing;
+        }
+        let best = self.rates.iter().copied().fold(0.0, f64::max);
+        let wanted = best * self.quickest * GAINS[self.round % ROUNDS];
+        // Room for two more than that, or a small limit would never deliver more than it does.
+        let wanted = self.bounds.clamp(wanted + 2.0);
+        let reason = if wanted > self.limit {
+            Reason::Room
+        } else {
+            Reason::Queueing
+        };
+        self.limit = wanted;
+        reason
+    }
+}
+
+impl Law for Bbr {
+    keeps_limit_in!(limit);
+
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a round lasts less than 2^53 ns"
+    )]
+    fn step(&mut self, sample: &Sample) -> Option<Reason> {
+        let now = sample.ended();
+        if self.began.is_some_and(|began| now < began) {
+            // The clock was set back, and it would be long until those times come again: a new round.
+            (self.began, self.seen) = (Some(now), 0);
+            self.quickest_at = self.quickest_at.min(now);
+        }
+        if sample.nanos() < self.quickest && !sample.is_dropped() {
+            (self.quickest, self.quickest_at) = (sample.nanos(), now);
+        }
+        let Some(began) = self.began else {
+            self.began = Some(now);
+            return None;
+        };
+        self.seen += u32::from(!sample.is_dropped());
+        let took = now.nanos_since(began);
+        if self.seen < self.samples || took == 0 || !self.quickest.is_finite() {
+            return None;
+        }
+        let rate = f64::from(self.seen) / took as f64;
+        (self.began, self.seen) = (Some(now), 0);
+        if f64::from(sample.in_flight) * 2.0 < self.limit && !self.is_probing {
+            // The limit isn't what holds calls back, so what was delivered says little about it.
+            return None;
+        }
+        let before = self.limit;
+        let reason = self.turn(now, rate);
+        (self.limit.to_bits() != before.to_bits()).then_some(reason)
+    }
+}

@@ -1,0 +1,273 @@
+//! `Breaker`: stops calls to what fails, tries again later with a few of them, and tells of it.
+
+use std::fmt;
+use std::time::Duration;
+
+use tollgate::Timestamp;
+use tollgate::clock::{Clock, Monotonic};
+
+mod call;
+mod circuit;
+mod event;
+pub(crate) mod window;
+mod word;
+
+pub(crate) use call::NotMade;
+pub use call::{Call, Open};
+pub use circuit::{Admission, Circuit, Entry};
+pub use event::{BreakerEvent, Force, State, Trip};
+pub use window::Span;
+
+/// When a breaker opens, and for how long.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_adaptive::breaker::{Span, Thresholds};
+///
+/// let terms = Thresholds {
+///     failing_percent: 30,
+///     span: Span::Calls(100),
+///     ..Thresholds::default()
+/// };
+/// assert_eq!((terms.min_calls, terms.probes), (20, 1));
+/// assert_eq!(terms.longest_open, Duration::from_secs(60));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thresholds {
+    /// It opens once so many percent of calls failed: 50 unless said otherwise. 101 never does.
+    pub failing_percent: u8,
+    /// Or once so many percent took longer than [`slow_after`](Self::slow_after): 101, never, unless said otherwise.
+    pub slow_percent: u8,
+    /// A call that takes longer is slow.
+    pub slow_after: Duration,
+    /// Over these calls: those of the last 5 seconds unless said otherwise.
+    pub span: Span,
+    /// If there were so many at least: 20 unless said otherwise.
+    pub min_calls: u32,
+    /// Or once it was called for so long without an answer, however few the calls, whether they failed or were given up by
+    /// their callers: never unless said otherwise.
+    pub silent_for: Duration,
+    /// It lets no call through for so long: a second at first, unless said otherwise, and twice as long each time that
+    /// its probes fail.
+    pub opens_for: Duration,
+    /// But no longer than this: 60 seconds unless said otherwise.
+    pub longest_open: Duration,
+    /// Then so many calls are let through, up to 15, and all of them have to succeed: 1 unless said otherwise.
+    pub probes: u8,
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self {
+            failing_percent: 50,
+            slow_percent: 101,
+            slow_after: Duration::MAX,
+            span: Span::Time(Duration::from_secs(5)),
+            min_calls: 20,
+            silent_for: Duration::MAX,
+            opens_for: Duration::from_secs(1),
+            longest_open: Duration::from_secs(60),
+            probes: 1,
+        }
+    }
+}
+
+/// Stands for [`Monotonic`] until a breaker is built, so that a builder that is given another clock never calibrates it.
+#[derive(Clone, Copy, Debug)]
+pub struct DefaultClock(());
+
+/// Builds a [`Breaker`]; made by [`Breaker::builder`].
+#[must_use = "a builder does nothing until it is built"]
+pub struct Builder<C = DefaultClock> {
+    terms: Thresholds,
+    tell: Option<Box<Tell>>,
+    clock: C,
+}
+
+type Tell = dyn Fn(&BreakerEvent) + Send + Sync;
+
+impl Builder {
+    /// Builds it on the default clock.
+    pub fn build(self) -> Breaker {
+        self.clock(Monotonic::new()).build()
+    }
+}
+
+impl<C> Builder<C> {
+    /// Tells this what happens, on the thread that caused it.
+    pub fn on_event(mut self, tell: impl Fn(&BreakerEvent) + Send + Sync + 'static) -> Self {
+        self.tell = Some(Box::new(tell));
+        self
+    }
+
+    /// Reads this clock instead of the default one.
+    pub fn clock<D: Clock>(self, clock: D) -> Builder<D> {
+        Builder {
+            terms: self.terms,
+            tell: self.tell,
+            clock,
+        }
+    }
+}
+
+impl<C: Clock> Builder<C> {
+    /// Builds it on the clock that was given.
+    pub fn build(self) -> Breaker<C> {
+        Breaker {
+            circuit: Circuit::new(self.terms),
+            tell: self.tell,
+            clock: self.clock,
+        }
+    }
+}
+
+impl<C> fmt::Debug for Builder<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("terms", &self.terms)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A circuit breaker: calls pass while it is closed, and are refused at once while it is open.
+///
+/// A rate slows calls down; a breaker stops them, which is better when they fail anyway: callers know at
+/// once, and what is called can recover. It opens by the share of calls that fail or are slow, or when there is no
+/// answer at all for a while ([`Thresholds`]). After a while a few calls are let through: if they succeed it closes, and if
+/// not it stays open for twice as long.
+///
+/// Whether a call passes is one load of one word while it is closed.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_adaptive::breaker::{Breaker, State, Thresholds};
+/// use tollgate::clock::Manual;
+///
+/// let clock = Manual::new();
+/// let breaker = Breaker::builder(Thresholds { min_calls: 4, ..Thresholds::default() }).clock(clock.clone()).build();
+/// for _ in 0..4 {
+///     breaker.try_call()?.failure();
+/// }
+/// assert_eq!(breaker.state(), State::Open);
+/// assert_eq!(breaker.try_call().unwrap_err().to_string(), "the circuit is open for 1s more");
+/// clock.advance(Duration::from_secs(1));
+/// breaker.try_call()?.success(); // the probe
+/// assert_eq!(breaker.state(), State::Closed);
+/// # Ok::<(), tollgate_adaptive::breaker::Open>(())
+/// ```
+pub struct Breaker<C: Clock = Monotonic> {
+    circuit: Circuit,
+    tell: Option<Box<Tell>>,
+    clock: C,
+}
+
+impl Breaker {
+    /// By these terms, on the default clock.
+    pub fn new(terms: Thresholds) -> Self {
+        Self::builder(terms).build()
+    }
+
+    /// Chooses the clock and who is told of events.
+    pub fn builder(terms: Thresholds) -> Builder {
+        Builder {
+            terms,
+            tell: None,
+            clock: DefaultClock(()),
+        }
+    }
+}
+
+impl<C: Clock> Breaker<C> {
+    /// Lets a call through, or says for how long there is none. Tell the [`Call`] how it ended. One that is just dropped is no
+    /// failure, but counts as one without an answer; if it was a probe, the circuit stays open for as long again.
+    ///
+    /// # Errors
+    /// [`Open`]: nothing was called.
+    #[inline]
+    pub fn try_call(&self) -> Result<Call<'_, C>, Open> {
+        let now = self.clock.now();
+        match self.circuit.enter(now) {
+            Admission::Pass(entry) => Ok(Call::new(self, entry, now)),
+            Admission::Probe(entry) => {
+                // First, so that a listener that panics gives the probe up: nothing was called.
+                let probe = NotMade(Some(Call::new(self, entry, now)));
+                self.tell_of(BreakerEvent::Probing);
+                probe.made().ok_or(Open { wait: None })
+            }
+            Admission::Refused { wait } => Err(Open { wait }),
+        }
+    }
+
+    /// Whether calls pass now.
+    pub fn state(&self) -> State {
+        self.circuit.state(self.clock.now())
+    }
+
+    /// How often it opened from closed.
+    pub fn trips(&self) -> u64 {
+        self.circuit.trips()
+    }
+
+    /// Holds it open or closed whatever calls say, or lets it go: then it begins as closed, with nothing counted.
+    ///
+    /// ```
+    /// use tollgate_adaptive::breaker::{Breaker, Force, Thresholds};
+    ///
+    /// let breaker = Breaker::new(Thresholds::default());
+    /// breaker.force(Force::Open);
+    /// assert_eq!(breaker.try_call().unwrap_err().to_string(), "the circuit is held open");
+    /// breaker.force(Force::No);
+    /// assert!(breaker.try_call().is_ok());
+    /// ```
+    pub fn force(&self, force: Force) {
+        self.circuit.force(force);
+        self.tell_of(BreakerEvent::Forced(force));
+    }
+
+    /// The clock it reads.
+    pub fn clock(&self) -> &C {
+        &self.clock
+    }
+
+    /// A call ended so.
+    fn record(&self, entry: Entry, started: Timestamp, is_failure: Failed) {
+        let now = self.clock.now();
+        let happened = match is_failure {
+            Failed::No => self.circuit.answered(entry, now, now - started),
+            Failed::Yes => self.circuit.fails(entry, now),
+        };
+        if let Some(event) = happened {
+            self.tell_of(event);
+        }
+    }
+
+    /// A call was dropped, and nobody knows what came of it.
+    #[cold]
+    fn dropped(&self, entry: Entry) {
+        if let Some(event) = self.circuit.dropped(entry, self.clock.now()) {
+            self.tell_of(event);
+        }
+    }
+
+    #[inline]
+    fn tell_of(&self, event: BreakerEvent) {
+        if let Some(tell) = &self.tell {
+            tell(&event);
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Failed {
+    No,
+    Yes,
+}
+
+impl<C: Clock> fmt::Debug for Breaker<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Breaker")
+            .field("state", &self.state())
+            .field("trips", &self.trips())
+            .finish_non_exhaustive()
+    }
+}

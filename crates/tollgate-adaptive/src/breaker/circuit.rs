@@ -1,0 +1,342 @@
+//! A circuit without a clock: the word, and what is counted beside it. Whoever asks says what time it is.
+
+// Not loom's: how long it was silent and how often it opened are statistics, and no part of any model.
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tollgate::Timestamp;
+
+use super::window::{Kind, Window};
+use super::word::{Asked, Asking, Ended, MOST_PROBES, Said, Turn, Word, is_to_come};
+use super::{BreakerEvent, Force, Span, State, Thresholds, Trip};
+
+/// What a [`Breaker`](super::Breaker) is made of: it is told the time, and answers with what happened.
+///
+/// For whoever has a clock of their own, or calls that pass although the circuit is open and still say something of
+/// what is called ([`Entry::beside`]).
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::Timestamp;
+/// use tollgate_adaptive::breaker::{BreakerEvent, Circuit, Entry, State, Thresholds, Trip, Admission};
+///
+/// let circuit = Circuit::new(Thresholds { silent_for: Duration::from_secs(2), ..Thresholds::default() });
+/// let (now, later) = (Timestamp::from_secs(10), Timestamp::from_secs(11));
+/// assert_eq!(circuit.fails(Entry::beside(), now), None);
+/// assert_eq!(circuit.fails(Entry::beside(), later), None);
+/// let silent = circuit.fails(Entry::beside(), later + Duration::from_secs(1));
+/// assert_eq!(silent, Some(BreakerEvent::Opened { stays: Duration::from_secs(1), why: Trip::Silent }));
+/// assert_eq!(circuit.state(later + Duration::from_secs(1)), State::Open);
+/// assert!(matches!(circuit.enter(later + Duration::from_secs(2)), Admission::Probe(_)));
+/// ```
+#[derive(Debug)]
+pub struct Circuit {
+    terms: Thresholds,
+    word: Word,
+    window: Window,
+    /// When the first of the failures without an answer between them was; 0 if there is none.
+    silent_since: AtomicU64,
+    /// And the latest.
+    silent_latest: AtomicU64,
+    /// How often in a row it was opened.
+    in_a_row: AtomicU32,
+    trips: AtomicU64,
+    /// When it closed after it had been open; 0 if it never did.
+    closed_at: AtomicU64,
+}
+
+/// What a circuit says to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// It passes.
+    Pass(Entry),
+    /// It passes, to see whether it succeeds.
+    Probe(Entry),
+    /// It doesn't.
+    Refused {
+        /// For how long, if nobody holds the circuit open.
+        wait: Option<Duration>,
+    },
+}
+
+/// By which right a call passed; it is handed back when the call is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry(Right);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Right {
+    /// Of a call that began then; the end of time if that isn't known.
+    Call(Timestamp),
+    Probe(Turn),
+}
+
+impl Entry {
+    /// Of a call that didn't ask the circuit: what comes of it counts, but it is no probe.
+    pub const fn beside() -> Self {
+        Self(Right::Call(Timestamp::MAX))
+    }
+}
+
+impl Circuit {
+    /// A closed one.
+    pub fn new(terms: Thresholds) -> Self {
+        Self {
+            terms: Thresholds {
+                probes: terms.probes.clamp(1, MOST_PROBES),
+                ..terms
+            },
+            word: Word::new(),
+            window: Window::new(terms.span),
+            silent_since: AtomicU64::new(0),
+            silent_latest: AtomicU64::new(0),
+            in_a_row: AtomicU32::new(0),
+            trips: AtomicU64::new(0),
+            closed_at: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether it is closed: one load.
+    #[inline]
+    pub fn is_closed(&self) -> bool {
+        self.word.is_closed()
+    }
+
+    /// Whether calls pass at this time.
+    pub fn state(&self, now: Timestamp) -> State {
+        match self.word.said() {
+            Said::Closed => State::Closed,
+            Said::Open { until } if is_to_come(until, now, self.longest()) => State::Open,
+            Said::Open { .. } | Said::Half { .. } => State::HalfOpen,
+            Said::Forced(state) => state,
+        }
+    }
+
+    /// How often it opened from closed.
+    pub fn trips(&self) -> u64 {
+        self.trips.load(Ordering::Relaxed)
+    }
+
+    /// Whether a call passes.
+    #[inline]
+    pub fn enter(&self, now: Timestamp) -> Admission {
+        if self.word.is_closed() {
+            return Admission::Pass(Entry(Right::Call(now)));
+        }
+        self.ask(now)
+    }
+
+    #[cold]
+    fn ask(&self, now: Timestamp) -> Admission {
+        let asking = Asking {
+            now,
+            probes: self.terms.probes,
+            lapses_after: self.stays_open(),
+            longest: self.longest(),
+        };
+        match self.word.ask(asking) {
+            Asked::Passes => Admission::Pass(Entry(Right::Call(now))),
+            Asked::Probes(turn) => Admission::Probe(Entry(Right::Probe(turn))),
+            Asked::Waits(until) => Admission::Refused {
+                // In whole milliseconds, as the word's time is a little less than what was asked for.
+                wait: until.map(|until| {
+                    let millis = (until - now).as_nanos().div_ceil(1_000_000);
+                    Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
+                }),
+            },
+        }
+    }
+
+    /// A call was answered after so long.
+    #[inline]
+    pub fn answered(&self, entry: Entry, now: Timestamp, took: Duration) -> Option<BreakerEvent> {
+        if self.is_from_before(entry, now) {
+            return None;
+        }
+        let is_slow = took > self.terms.slow_after;
+        let kind = if is_slow { Kind::Slow } else { Kind::Fine };
+        self.window.count(now, kind);
+        if self.silent_since.load(Ordering::Relaxed) != 0 {
+            self.silent_since.store(0, Ordering::Relaxed);
+        }
+        match entry.0 {
+            Right::Call(_) if is_slow => self.judge(now, None),
+            Right::Call(_) => None,
+            // A slow answer isn't what a probe is to find.
+            Right::Probe(turn) if is_slow && self.terms.slow_percent <= 100 => {
+                self.reopens(turn, now)
+            }
+            Right::Probe(turn) => match self.word.succeeds(turn, self.terms.probes) {
+                Ended::Closed => {
+                    self.closed_at.store(now.as_nanos(), Ordering::Relaxed);
+                    Some(self.begin_anew())
+                }
+                Ended::Nothing => None,
+            },
+        }
+    }
+
+    /// A call failed.
+    #[cold]
+    pub fn fails(&self, entry: Entry, now: Timestamp) -> Option<BreakerEvent> {
+        if self.is_from_before(entry, now) {
+            return None;
+        }
+        self.window.count(now, Kind::Failed);
+        if let Right::Probe(turn) = entry.0 {
+            return self.reopens(turn, now);
+        }
+        if !self.is_closed() {
+            // What others find out doesn't prolong it.
+            return None;
+        }
+        let silent = self.is_silent(now).then_some(Trip::Silent);
+        self.judge(now, silent)
+    }
+
+    /// A call was dropped before anything came of it, as when its caller waited no longer. Nobody knows whether it would have
+    /// been answered, so it is no failure; but what never answers is [silent](Thresholds::silent_for), and a probe that
+    /// isn't answered finds nothing out: the circuit stays open for as long again.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::Timestamp;
+    /// use tollgate_adaptive::breaker::{Admission, Circuit, State, Thresholds};
+    ///
+    /// let circuit = Circuit::new(Thresholds { silent_for: Duration::from_secs(2), ..Thresholds::default() });
+    /// for millis in (0..=2_000).step_by(100) {
+    ///     let now = Timestamp::from_millis(10_000 + millis);
+    ///     let Admission::Pass(entry) = circuit.enter(now) else { break };
+    ///     circuit.dropped(entry, now);
+    /// }
+    /// assert_eq!(circuit.state(Timestamp::from_secs(12)), State::Open);
+    /// ```
+    #[cold]
+    pub fn dropped(&self, entry: Entry, now: Timestamp) -> Option<BreakerEvent> {
+        match entry.0 {
+            Right::Probe(turn) => {
+                let stays = self.stays_open();
+                let reopens = self.word.reopens(turn, now + stays);
+                let why = Trip::Probe;
+                reopens.then_some(BreakerEvent::Opened { stays, why })
+            }
+            Right::Call(_) if self.is_from_before(entry, now) || !self.is_closed() => None,
+            Right::Call(_) if self.is_silent(now) => self.judge(now, Some(Trip::Silent)),
+            Right::Call(_) => None,
+        }
+    }
+
+    /// Whether a call began before the circuit closed again: what comes of it is news of the outage that is over.
+    fn is_from_before(&self, entry: Entry, now: Timestamp) -> bool {
+        let closed_at = Timestamp::from_nanos(self.closed_at.load(Ordering::Relaxed));
+        // A clock that was set back since says nothing.
+        matches!(entry.0, Right::Call(begun) if begun < closed_at && closed_at <= now)
+    }
+
+    /// A call ended in a way that says nothing: if it was a probe, the next one is.
+    #[inline]
+    pub fn gives_up(&self, entry: Entry) {
+        if let Right::Probe(turn) = entry.0 {
+            self.word.gives_up(turn);
+        }
+    }
+
+    /// Closes it, as what is called is known to work; whether it was anything but closed.
+    pub fn closes(&self) -> bool {
+        self.silent_since.store(0, Ordering::Relaxed);
+        let was_open = self.word.closes();
+        if was_open {
+            self.begin_anew();
+        }
+        was_open
+    }
+
+    /// Holds it open or closed, or lets it go.
+    pub fn force(&self, force: Force) {
+        self.begin_anew();
+        self.silent_since.store(0, Ordering::Relaxed);
+        self.word.force(force);
+    }
+
+    fn begin_anew(&self) -> BreakerEvent {
+        self.in_a_row.store(0, Ordering::Relaxed);
+        self.window.forget();
+        BreakerEvent::Closed
+    }
+
+    /// Opens it if the terms are met.
+    fn judge(&self, now: Timestamp, why: Option<Trip>) -> Option<BreakerEvent> {
+        let why = why.or_else(|| self.met(now))?;
+        let stays = self.opens_for(0);
+        if !self.word.opens(now + stays) {
+            return None;
+        }
+        self.in_a_row.store(1, Ordering::Relaxed);
+        self.trips.fetch_add(1, Ordering::Relaxed);
+        Some(BreakerEvent::Opened { stays, why })
+    }
+
+    /// A probe failed: it is open again, for longer.
+    fn reopens(&self, turn: Turn, now: Timestamp) -> Option<BreakerEvent> {
+        let times = self.in_a_row.load(Ordering::Relaxed);
+        let stays = self.opens_for(times);
+        if !self.word.reopens(turn, now + stays) {
+            return None;
+        }
+        self.in_a_row
+            .store(times.saturating_add(1), Ordering::Relaxed);
+        Some(BreakerEvent::Opened {
+            stays,
+            why: Trip::Probe,
+        })
+    }
+
+    /// Which of the shares is met.
+    fn met(&self, now: Timestamp) -> Option<Trip> {
+        let counts = self.window.counts(now);
+        let enough = match self.terms.span {
+            Span::Calls(most) => self.terms.min_calls.min(most),
+            Span::Time(_) => self.terms.min_calls,
+        };
+        if counts.calls < u64::from(enough) {
+            return None;
+        }
+        let meets = |part: u64, percent: u8| part * 100 >= counts.calls * u64::from(percent);
+        if counts.failed > 0 && meets(counts.failed, self.terms.failing_percent) {
+            Some(Trip::Failing)
+        } else if counts.slow > 0 && meets(counts.slow, self.terms.slow_percent) {
+            Some(Trip::Slow)
+        } else {
+            None
+        }
+    }
+
+    /// Whether it was called for long enough without an answer. A pause without calls says nothing.
+    fn is_silent(&self, now: Timestamp) -> bool {
+        let silent_for = self.terms.silent_for.as_nanos();
+        let nanos = now.as_nanos().max(1);
+        let latest = self.silent_latest.swap(nanos, Ordering::Relaxed);
+        let pause = u128::from(nanos.saturating_sub(latest));
+        let since = self.silent_since.load(Ordering::Relaxed);
+        if since == 0 || pause > silent_for {
+            self.silent_since.store(nanos, Ordering::Relaxed);
+            return silent_for == 0;
+        }
+        u128::from(nanos.saturating_sub(since)) >= silent_for
+    }
+
+    /// How long it is open if it was so often in a row before.
+    fn opens_for(&self, times: u32) -> Duration {
+        let longer = self.terms.opens_for.saturating_mul(1 << times.min(30));
+        longer.min(self.longest())
+    }
+
+    /// The longest that it is ever open.
+    fn longest(&self) -> Duration {
+        self.terms.longest_open.max(self.terms.opens_for)
+    }
+
+    /// How long it is open this time: a probe has as long to come back.
+    fn stays_open(&self) -> Duration {
+        self.opens_for(self.in_a_row.load(Ordering::Relaxed).saturating_sub(1))
+    }
+}

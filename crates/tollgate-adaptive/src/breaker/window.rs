@@ -1,0 +1,214 @@
+//! Calls, failures and slow ones of the last while, or the last few: what the share is taken of.
+
+// Not loom's: what is counted here is a statistic and no part of any model.
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tollgate::Timestamp;
+use tollgate::stripes::{Stripes, Writers};
+
+/// Which calls a share is taken of.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_adaptive::breaker::Span;
+///
+/// assert_ne!(Span::Calls(100), Span::Time(Duration::from_secs(10)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Span {
+    /// The last so many. Counting takes a lock.
+    Calls(u32),
+    /// Those of the last while, to a tenth of it.
+    Time(Duration),
+}
+
+/// Parts of the time that calls are counted over.
+const PARTS: usize = 10;
+/// So many last calls are made room for at once; for more of them it grows as they come.
+const RING: usize = 1 << 16;
+/// What a part counts: its number, calls, failures, slow ones.
+const FIELDS: usize = 4;
+
+/// What was counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) calls: u64,
+    pub(crate) failed: u64,
+    pub(crate) slow: u64,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Kind {
+    #[default]
+    Fine,
+    Slow,
+    Failed,
+}
+
+#[derive(Debug)]
+pub(crate) enum Window {
+    Calls(Mutex<Last>),
+    Time(Box<Parts>),
+}
+
+/// The last so many calls.
+#[derive(Debug)]
+pub(crate) struct Last {
+    ring: Vec<Kind>,
+    most: usize,
+    next: usize,
+    counts: Counts,
+}
+
+/// Calls by parts of the time, on each thread's own cache lines. A part that is written for a new number begins at 0.
+/// A thread that shares its lines may add to a part just as another begins it anew, and be lost.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    width: u64,
+    /// The number of the present part, so that few calls divide.
+    number: AtomicU64,
+    parts: Stripes<[[AtomicU64; FIELDS]; PARTS]>,
+}
+
+impl Window {
+    pub(crate) fn new(span: Span) -> Self {
+        match span {
+            Span::Calls(most) => {
+                let most = usize::try_from(most.max(1)).unwrap_or(usize::MAX);
+                Self::Calls(Mutex::new(Last {
+                    // What is never reached needn't be there: a ring of 4 GiB isn't what anybody meant.
+                    ring: Vec::with_capacity(most.min(RING)),
+                    most,
+                    next: 0,
+                    counts: Counts::default(),
+                }))
+            }
+            Span::Time(over) => {
+                let parts = u128::try_from(PARTS).unwrap_or(1);
+                let width = u64::try_from(over.as_nanos() / parts).unwrap_or(u64::MAX);
+                Self::Time(Box::new(Parts {
+                    width: width.max(1),
+                    number: AtomicU64::new(0),
+                    parts: Stripes::few(|| {
+                        [const { [const { AtomicU64::new(0) }; FIELDS] }; PARTS]
+                    }),
+                }))
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn count(&self, now: Timestamp, kind: Kind) {
+        match self {
+            Self::Calls(last) => last
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .add(kind),
+            Self::Time(parts) => parts.add(now, kind),
+        }
+    }
+
+    pub(crate) fn counts(&self, now: Timestamp) -> Counts {
+        match self {
+            Self::Calls(last) => last.lock().unwrap_or_else(PoisonError::into_inner).counts,
+            Self::Time(parts) => parts.counts(now),
+        }
+    }
+
+    pub(crate) fn forget(&self) {
+        match self {
+            Self::Calls(last) => {
+                let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+                last.ring.clear();
+                (last.next, last.counts) = (0, Counts::default());
+            }
+            Self::Time(parts) => parts.parts.each(|parts| {
+                for field in parts.iter().flatten() {
+                    field.store(0, Ordering::Relaxed);
+                }
+            }),
+        }
+    }
+}
+
+impl Last {
+    fn add(&mut self, kind: Kind) {
+        if self.ring.len() < self.most {
+            self.ring.push(kind);
+        } else {
+            let gone = std::mem::replace(&mut self.ring[self.next], kind);
+            self.counts.calls -= 1;
+            self.counts.failed -= u64::from(gone == Kind::Failed);
+            self.counts.slow -= u64::from(gone == Kind::Slow);
+            self.next = (self.next + 1) % self.most;
+        }
+        self.counts.calls += 1;
+        self.counts.failed += u64::from(kind == Kind::Failed);
+        self.counts.slow += u64::from(kind == Kind::Slow);
+    }
+}
+
+impl Parts {
+    /// The number of the part that this time is in, from 1 on: 0 is none.
+    #[inline]
+    fn number(&self, now: Timestamp) -> u64 {
+        let nanos = now.as_nanos();
+        let number = self.number.load(Ordering::Relaxed);
+        let begins = number.wrapping_sub(1).wrapping_mul(self.width);
+        if number != 0 && nanos.wrapping_sub(begins) < self.width {
+            return number;
+        }
+        let number = (nanos / self.width).saturating_add(1);
+        self.number.store(number, Ordering::Relaxed);
+        number
+    }
+
+    #[inline]
+    fn add(&self, now: Timestamp, kind: Kind) {
+        let number = self.number(now);
+        let place = usize::try_from(number % 10).unwrap_or(0);
+        self.parts.visit(|parts, sole| {
+            let part = &parts[place];
+            let add = |field: &AtomicU64| {
+                if sole == Writers::One {
+                    field.store(field.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                } else {
+                    field.fetch_add(1, Ordering::Relaxed);
+                }
+            };
+            if part[0].load(Ordering::Relaxed) != number {
+                part[0].store(number, Ordering::Relaxed);
+                for field in &part[1..] {
+                    field.store(0, Ordering::Relaxed);
+                }
+            }
+            add(&part[1]);
+            match kind {
+                Kind::Fine => {}
+                Kind::Failed => add(&part[2]),
+                Kind::Slow => add(&part[3]),
+            }
+        });
+    }
+
+    fn counts(&self, now: Timestamp) -> Counts {
+        let number = self.number(now);
+        let mut counts = Counts::default();
+        let width = u64::try_from(PARTS).unwrap_or(1);
+        self.parts.each(|parts| {
+            for part in parts {
+                let read = |field: usize| part[field].load(Ordering::Relaxed);
+                let of = read(0);
+                if of != 0 && of <= number && number - of < width {
+                    counts.calls += read(1);
+                    counts.failed += read(2);
+                    counts.slow += read(3);
+                }
+            }
+        });
+        counts
+    }
+}

@@ -1,0 +1,293 @@
+//! The word of a circuit: what it is, until when, and how many probes are out.
+//!
+//! # The word
+//! Two bits say what the circuit is. While it is open or half-open, 54 bits are a time in steps of 1,024 ns, 4 bits count
+//! the probes that are out and 4 those that have succeeded. Closed is the word 0, so the fast path compares with zero.
+//!
+//! * Closed → open: by whoever sees that the terms are met; of several at once one wins, and the others do nothing.
+//! * Open → half-open: by the first who asks after its time; it is the first probe. The time is then when probes that
+//!   haven't come back are given up.
+//! * Half-open: a probe enters by adding to those that are out, if fewer than allowed are out or have succeeded.
+//!   It ends by taking itself off; a success counts, the last one closes, a failure opens.
+//! * A probe knows itself by the time until which it may come back. One that was given up finds another time in the word, or
+//!   none, and changes nothing: the places are those of others now.
+//! * A clock that is set back would hold it for longer than anybody asked. A time that is further away than the longest
+//!   wait is over.
+//!
+//! # Memory ordering
+//! All of it is about the order of changes to this one word, which every ordering keeps. What is counted beside it (the
+//! window, the silence, how often in a row) is a statistic: who sees it a moment late asks once more, or once less.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tollgate::Timestamp;
+
+use super::{Force, State};
+use crate::sync::AtomicU64;
+
+const KIND: u64 = 0b11;
+const OPEN: u64 = 1;
+const HALF: u64 = 2;
+const FORCED: u64 = 3;
+const OUT_SHIFT: u32 = 2;
+const SUCCEEDED_SHIFT: u32 = 6;
+const COUNT: u64 = 0xF;
+const TIME_SHIFT: u32 = 10;
+
+/// The most probes that the word counts.
+pub(super) const MOST_PROBES: u8 = 15;
+
+#[derive(Debug)]
+pub(super) struct Word(AtomicU64);
+
+/// What the word says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    Closed,
+    Open {
+        until: Timestamp,
+    },
+    Half {
+        until: Timestamp,
+        out: u8,
+        succeeded: u8,
+    },
+    Forced(State),
+}
+
+/// What came of asking to be let through while it isn't closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    Passes,
+    /// As a probe that is known by this.
+    Probes(Turn),
+    /// Not before this time, if that is known.
+    Waits(Option<Timestamp>),
+}
+
+/// Until when a probe may come back, as the word has it: what it is known by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Turn(Timestamp);
+
+/// What is asked for by a call, and how much there is of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asking {
+    pub(super) now: Timestamp,
+    /// The most probes at once.
+    pub(super) probes: u8,
+    /// How long a probe has to come back.
+    pub(super) lapses_after: Duration,
+    /// No time of the word is further away.
+    pub(super) longest: Duration,
+}
+
+/// What came of a probe that ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    Nothing,
+    Closed,
+}
+
+impl Turn {
+    /// The last 1,023 ns are lost, as in the word.
+    fn until(time: Timestamp) -> Self {
+        Self(Timestamp::from_nanos(time.as_nanos() & !0x3FF))
+    }
+}
+
+/// Whether a time of the word is still to come.
+pub(super) fn is_to_come(until: Timestamp, now: Timestamp, longest: Duration) -> bool {
+    now < until && until - now <= longest
+}
+
+impl Said {
+    fn of(word: u64) -> Self {
+        // A time takes the word's upper bits as they are: the last 1,023 ns of it are lost.
+        let until = Timestamp::from_nanos(word & !0x3FF);
+        let count = |shift: u32| u8::try_from(word >> shift & COUNT).unwrap_or(0);
+        match word & KIND {
+            OPEN => Self::Open { until },
+            HALF => Self::Half {
+                until,
+                out: count(OUT_SHIFT),
+                succeeded: count(SUCCEEDED_SHIFT),
+            },
+            FORCED if word >> TIME_SHIFT == 0 => Self::Forced(State::Open),
+            FORCED => Self::Forced(State::Closed),
+            _ => Self::Closed,
+        }
+    }
+
+    /// This, if it is half-open and the probe of this turn is among those that are out.
+    fn of_turn(self, turn: Turn) -> Option<Self> {
+        matches!(self, Self::Half { until, .. } if until == turn.0).then_some(self)
+    }
+
+    fn word(self) -> u64 {
+        let time = |until: Timestamp| until.as_nanos() & !0x3FF;
+        match self {
+            Self::Closed => 0,
+            Self::Open { until } => time(until) | OPEN,
+            Self::Half {
+                until,
+                out,
+                succeeded,
+            } => {
+                let counts = u64::from(out) << OUT_SHIFT | u64::from(succeeded) << SUCCEEDED_SHIFT;
+                time(until) | counts | HALF
+            }
+            Self::Forced(State::Closed) => 1 << TIME_SHIFT | FORCED,
+            Self::Forced(_) => FORCED,
+        }
+    }
+}
+
+impl Word {
+    pub(super) fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// The fast path.
+    #[inline(always)]
+    pub(super) fn is_closed(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+
+    pub(super) fn said(&self) -> Said {
+        Said::of(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Asks to be let through.
+    pub(super) fn ask(&self, asking: Asking) -> Asked {
+        let Asking { now, probes, .. } = asking;
+        let lapses = Turn::until(now + asking.lapses_after).0;
+        let is_to_come = |until: Timestamp| is_to_come(until, now, asking.longest);
+        let mut asked = Asked::Passes;
+        self.step(|said| {
+            let half = |until: Timestamp, out: u8, succeeded: u8| {
+                let said = Said::Half {
+                    until,
+                    out,
+                    succeeded,
+                };
+                (said, Asked::Probes(Turn(until)))
+            };
+            let (next, probes) = match said {
+                Said::Closed | Said::Forced(State::Closed) => {
+                    asked = Asked::Passes;
+                    return None;
+                }
+                Said::Forced(_) => {
+                    asked = Asked::Waits(None);
+                    return None;
+                }
+                Said::Open { until } if is_to_come(until) => {
+                    asked = Asked::Waits(Some(until));
+                    return None;
+                }
+                Said::Open { .. } => half(lapses, 1, 0),
+                Said::Half {
+                    until,
+                    out,
+                    succeeded,
+                } if out + succeeded < probes => {
+                    half(if out == 0 { lapses } else { until }, out + 1, succeeded)
+                }
+                Said::Half { until, .. } if is_to_come(until) => {
+                    asked = Asked::Waits(Some(until));
+                    return None;
+                }
+                // Those that are out don't come back: they are given up, and another one goes.
+                Said::Half { succeeded, .. } => half(lapses, 1, succeeded),
+            };
+            asked = probes;
+            Some(next)
+        });
+        asked
+    }
+
+    /// A probe ended well.
+    pub(super) fn succeeds(&self, turn: Turn, probes: u8) -> Ended {
+        let mut ended = Ended::Nothing;
+        self.step(|said| {
+            ended = Ended::Nothing;
+            let Said::Half {
+                until,
+                out,
+                succeeded,
+            } = said.of_turn(turn)?
+            else {
+                return None;
+            };
+            if succeeded + 1 >= probes {
+                ended = Ended::Closed;
+                return Some(Said::Closed);
+            }
+            Some(Said::Half {
+                until,
+                out: out.saturating_sub(1),
+                succeeded: succeeded + 1,
+            })
+        });
+        ended
+    }
+
+    /// A probe was given up: its place is free.
+    pub(super) fn gives_up(&self, turn: Turn) {
+        self.step(|said| match said.of_turn(turn)? {
+            Said::Half {
+                until,
+                out,
+                succeeded,
+            } => Some(Said::Half {
+                until,
+                out: out.saturating_sub(1),
+                succeeded,
+            }),
+            _ => None,
+        });
+    }
+
+    /// Opens it if it is closed; whether this one did it.
+    pub(super) fn opens(&self, until: Timestamp) -> bool {
+        self.step(|said| (said == Said::Closed).then_some(Said::Open { until }))
+    }
+
+    /// Opens it because this probe failed; whether it did, as one that was given up doesn't.
+    pub(super) fn reopens(&self, turn: Turn, until: Timestamp) -> bool {
+        self.step(|said| said.of_turn(turn).map(|_| Said::Open { until }))
+    }
+
+    /// Closes it, unless somebody holds it; whether it was anything else.
+    pub(super) fn closes(&self) -> bool {
+        self.step(|said| match said {
+            Said::Closed | Said::Forced(_) => None,
+            _ => Some(Said::Closed),
+        })
+    }
+
+    pub(super) fn force(&self, force: Force) {
+        let said = match force {
+            Force::No => Said::Closed,
+            Force::Open => Said::Forced(State::Open),
+            Force::Closed => Said::Forced(State::Closed),
+        };
+        self.0.store(said.word(), Ordering::Relaxed);
+    }
+
+    /// Changes the word by compare-and-swap unless `to` declines; whether it was changed.
+    fn step(&self, mut to: impl FnMut(Said) -> Option<Said>) -> bool {
+        let mut word = self.0.load(Ordering::Relaxed);
+        loop {
+            let Some(next) = to(Said::of(word)) else {
+                return false;
+            };
+            let (relaxed, next) = (Ordering::Relaxed, next.word());
+            match self.0.compare_exchange_weak(word, next, relaxed, relaxed) {
+                Ok(_) => return true,
+                Err(seen) => word = seen,
+            }
+        }
+    }
+}

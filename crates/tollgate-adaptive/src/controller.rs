@@ -1,0 +1,371 @@
+//! The controller: a law, behind a lock, that steers a rate or a number of calls at once.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use tollgate::clock::Clock;
+use tollgate::concurrency::{self, Ended, Ending, PermitObserver};
+use tollgate::{ConcurrencyLimiter, LimitError, Limiter, Rate};
+
+use super::{Bounds, Law, Reason, Sample, Told};
+use crate::sync::Mutex;
+
+/// A limit that was changed, and why.
+///
+/// ```
+/// use tollgate_adaptive::{Change, Reason};
+///
+/// fn line(change: &Change) -> String {
+///     change.to_string()
+/// }
+/// # use tollgate_adaptive::{Aimd, Bounds, Controller, Sample};
+/// # let controller = Controller::new(Aimd::new(Bounds::new(1.0, 100.0)?).initial(20.0));
+/// # let sample = Sample::new(std::time::Duration::from_millis(1), 20).dropped();
+/// # let change = controller.observe(&sample).unwrap();
+/// assert_eq!(line(&change), "limit 20.0 → 10.0: a call timed out or was rejected for overload");
+/// assert_eq!(change.reason, Reason::Dropped);
+/// # Ok::<(), tollgate_adaptive::LawError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Change {
+    /// The limit before.
+    pub from: f64,
+    /// The limit from now on.
+    pub to: f64,
+    /// Why.
+    pub reason: Reason,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { from, to, reason } = self;
+        write!(f, "limit {from:.1} → {to:.1}: {reason}")
+    }
+}
+
+type Tell = dyn Fn(&Change) + Send + Sync;
+
+struct Shared<L> {
+    law: Mutex<L>,
+    tell: Option<Box<Tell>>,
+}
+
+/// Puts what a law says in force, within its bounds, and tells of every change.
+///
+/// Clones share the law. How many at once is steered by the permits of a limiter that
+/// [`concurrency`](Self::concurrency) begins to build; a rate by whoever calls [`steer_rate`](Self::steer_rate) when a
+/// call is over.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_adaptive::{Aimd, Bounds, Controller, Sample};
+/// use tollgate::{Limiter, Rate};
+///
+/// let limiter = Limiter::new(Rate::per_second(100));
+/// let controller = Controller::new(Aimd::new(Bounds::new(10.0, 500.0)?).initial(100.0))
+///     .on_change(|change| println!("{change}"));
+/// let answered = Sample::new(Duration::from_millis(20), u32::MAX);
+/// controller.steer_rate(&limiter, &answered.dropped())?;
+/// assert_eq!(limiter.rate().to_string(), "50000 per 1000s burst 100");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Controller<L> {
+    shared: Arc<Shared<L>>,
+}
+
+impl<L> Controller<L> {
+    /// Steers by this law.
+    pub fn new(law: L) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                law: Mutex::new(law),
+                tell: None,
+            }),
+        }
+    }
+
+    /// Tells this of every change, on the thread that caused it and under no lock.
+    ///
+    /// # Panics
+    /// If the controller is in use already.
+    #[must_use]
+    pub fn on_change(mut self, tell: impl Fn(&Change) + Send + Sync + 'static) -> Self {
+        match Arc::get_mut(&mut self.shared) {
+            Some(shared) => shared.tell = Some(Box::new(tell)),
+            None => panic!("a controller is told whom to tell before it is cloned or steers"),
+        }
+        self
+    }
+
+    /// Looks at the law.
+    pub fn with_law<T>(&self, look: impl FnOnce(&L) -> T) -> T {
+        look(
+            &self
+                .shared
+                .law
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
+    }
+
+    /// Takes a sample into account, and returns what changed, if anything did.
+    pub fn observe<S: Told>(&self, sample: &S) -> Option<Change>
+    where
+        L: Law<S>,
+    {
+        self.shared.change(|law| law.observe(sample)).0
+    }
+
+    /// The limit in force, within the bounds.
+    pub fn limit<S>(&self) -> f64
+    where
+        L: Law<S>,
+    {
+        self.with_law(|law| law.bounds().clamp(law.limit()))
+    }
+
+    /// Goes on from this limit, as an operator orders. A limiter follows with the next sample, or with
+    /// [`put_in_force`](Self::put_in_force) or [`put_rate_in_force`](Self::put_rate_in_force).
+    pub fn set_limit<S>(&self, limit: f64)
+    where
+        L: Law<S>,
+    {
+        let set = |law: &mut L| {
+            let limit = law.bounds().clamp(limit);
+            law.set_limit(limit);
+            Some(Reason::Ordered)
+        };
+        self.shared.change(set);
+    }
+
+    /// Goes on by another law, from the limit in force, as far as that is within its bounds. What a limiter allows
+    /// follows with the next sample, or with [`put_in_force`](Self::put_in_force).
+    ///
+    /// ```
+    /// use tollgate_adaptive::{Aimd, Bounds, Controller, Gradient2, Law};
+    ///
+    /// let bounds = |max| Bounds::new(5.0, max);
+    /// let law: Box<dyn Law> = Box::new(Aimd::new(bounds(200.0)?).initial(100.0));
+    /// let controller = Controller::new(law);
+    /// let limiter = controller.concurrency().build();
+    /// controller.set_law(Box::new(Gradient2::new(bounds(50.0)?)));
+    /// controller.put_in_force(&limiter);
+    /// assert_eq!(limiter.peek().limit, 50);
+    /// # Ok::<(), tollgate_adaptive::LawError>(())
+    /// ```
+    pub fn set_law<S>(&self, law: L)
+    where
+        L: Law<S>,
+    {
+        let set = |own: &mut L| {
+            let limit = own.bounds().clamp(own.limit());
+            *own = law;
+            let limit = own.bounds().clamp(limit);
+            own.set_limit(limit);
+            Some(Reason::Ordered)
+        };
+        self.shared.change(set);
+    }
+
+    /// Makes the law's limit that of a limiter, for when it was [set](Self::set_limit) or the [law](Self::set_law) was.
+    pub fn put_in_force<S, C: Clock>(&self, limiter: &ConcurrencyLimiter<C>)
+    where
+        L: Law<S>,
+    {
+        let put = self.put(self.limit(), |to| {
+            limiter.set_limit(whole(to));
+            Ok::<_, Infallible>(())
+        });
+        let Ok(()) = put;
+    }
+
+    /// As [`observe`](Self::observe); the law's limit becomes the limiter's rate at once, a second, whoever changed it. The
+    /// burst stays as it is.
+    ///
+    /// A rate has nothing in flight: samples for it have `u32::MAX`, so that the law takes it to be in use.
+    ///
+    /// # Errors
+    /// If the limiter can't have such a rate; then it keeps the one that it has.
+    pub fn steer_rate<S: Told, C: Clock>(
+        &self,
+        limiter: &Limiter<C>,
+        sample: &S,
+    ) -> Result<Option<Change>, LimitError>
+    where
+        L: Law<S>,
+    {
+        let change = self.observe(sample);
+        self.put_rate_in_force(limiter)?;
+        Ok(change)
+    }
+
+    /// Makes the law's limit the rate of a limiter, a second, if it isn't that already. The burst stays as it is. For when it
+    /// was [set](Self::set_limit), or the [law](Self::set_law) was; otherwise the next sample does so.
+    ///
+    /// # Errors
+    /// If the limiter can't have such a rate; then it keeps the one that it has.
+    ///
+    /// ```
+    /// use tollgate_adaptive::{Aimd, Bounds, Controller, Sample};
+    /// use tollgate::{Limiter, Rate};
+    ///
+    /// let limiter = Limiter::new(Rate::per_second(5_000));
+    /// let controller = Controller::new(Aimd::new(Bounds::new(10.0, 5_000.0)?).initial(5_000.0));
+    /// controller.set_limit::<Sample>(100.0);
+    /// controller.put_rate_in_force::<Sample, _>(&limiter)?;
+    /// assert_eq!(limiter.rate().to_string(), "100000 per 1000s burst 5000");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn put_rate_in_force<S, C: Clock>(&self, limiter: &Limiter<C>) -> Result<(), LimitError>
+    where
+        L: Law<S>,
+    {
+        self.put(self.limit(), |to| {
+            let before = limiter.rate();
+            let rate = per_second(to, before);
+            if is_as_fast(&rate, &before) {
+                return Ok(());
+            }
+            limiter.set_rate(rate)
+        })
+    }
+
+    /// As [`observe`](Self::observe); the law's limit becomes the limiter's at once, whoever changed it. For laws that learn from a
+    /// gauge; those that learn from calls are told by permits ([`concurrency`](Self::concurrency)).
+    pub fn steer_concurrency<S: Told, C: Clock>(
+        &self,
+        limiter: &ConcurrencyLimiter<C>,
+        sample: &S,
+    ) -> Option<Change>
+    where
+        L: Law<S>,
+    {
+        let change = self.observe(sample);
+        if change.is_some() || limiter.peek().limit != whole(self.limit()) {
+            self.put_in_force(limiter);
+        }
+        change
+    }
+
+    /// Puts a limit in force, and looks again: of two changes at once the earlier may come last, and nothing would put
+    /// the later one in force until there is another.
+    fn put<S, E>(&self, mut limit: f64, put: impl Fn(f64) -> Result<(), E>) -> Result<(), E>
+    where
+        L: Law<S>,
+    {
+        loop {
+            put(limit)?;
+            let now = self.limit();
+            if now.to_bits() == limit.to_bits() {
+                return Ok(());
+            }
+            limit = now;
+        }
+    }
+}
+
+impl<L: Law + 'static> Controller<L> {
+    /// Begins a limit of how many at once that follows the law: every permit that ends is a sample, and the
+    /// limit changes by what the law says of it.
+    pub fn concurrency(&self) -> concurrency::Builder {
+        ConcurrencyLimiter::builder(whole(self.limit())).observer(self.clone())
+    }
+}
+
+impl<L> Shared<L> {
+    /// Changes the law under its lock; tells what came of it, under none. Returns the limit, too.
+    #[inline]
+    fn change<S>(&self, change: impl FnOnce(&mut L) -> Option<Reason>) -> (Option<Change>, f64)
+    where
+        L: Law<S>,
+    {
+        let mut law = self.law.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = law.limit();
+        let reason = change(&mut law);
+        let (bounds, after): (Bounds, f64) = (law.bounds(), law.limit());
+        drop(law);
+        let to = bounds.clamp(after);
+        let changed = reason.and_then(|reason| {
+            let from = bounds.clamp(before);
+            let change = Change { from, to, reason };
+            (from.to_bits() != to.to_bits()).then(|| self.changed(change))
+        });
+        (changed, to)
+    }
+
+    /// Few samples change anything.
+    #[cold]
+    fn changed(&self, change: Change) -> Change {
+        if let Some(tell) = &self.tell {
+            tell(&change);
+        }
+        change
+    }
+}
+
+impl<L: Law> PermitObserver for Controller<L> {
+    /// The limit as the law has it, whenever it isn't the one in force: also if two permits ended at the
+    /// same time, and what the first one said was put in force last.
+    fn ended(&self, ended: &Ended) -> Option<u32> {
+        if ended.ending == Ending::Ignored {
+            return None;
+        }
+        let sample = Sample::from(ended);
+        let (_, limit) = self.shared.change(|law| law.observe(&sample));
+        let limit = whole(limit);
+        (limit != ended.limit).then_some(limit)
+    }
+
+    fn limit(&self) -> Option<u32> {
+        Some(whole(Self::limit(self)))
+    }
+}
+
+/// So many at once, and one at least: a limit of none would never learn anything again.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates, and a part of a call is none"
+)]
+pub(super) fn whole(limit: f64) -> u32 {
+    (limit as u32).clamp(1, ConcurrencyLimiter::MAX_LIMIT)
+}
+
+/// So many a second, to a thousandth, with the burst of another rate.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates, and limits are positive"
+)]
+fn per_second(limit: f64, before: Rate) -> Rate {
+    let count = (limit * 1_000.0).round() as u64;
+    Rate::new(count.max(1), Duration::from_secs(1_000)).burst(before.burst_size())
+}
+
+/// Whether two rates let as many pass in any time, but for their bursts.
+fn is_as_fast(one: &Rate, other: &Rate) -> bool {
+    let (Some(ones), Some(others)) = (one.period(), other.period()) else {
+        return false;
+    };
+    let passes =
+        |rate: &Rate, period: Duration| u128::from(rate.count()).checked_mul(period.as_nanos());
+    let passed = passes(one, others);
+    passed.is_some() && passed == passes(other, ones)
+}
+
+impl<L> Clone for Controller<L> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<L: fmt::Debug> fmt::Debug for Controller<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.with_law(|law| f.debug_struct("Controller").field("law", law).finish())
+    }
+}

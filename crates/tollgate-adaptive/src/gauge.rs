@@ -1,0 +1,299 @@
+//! How busy the machine is, by the kernel's files: processors, pressure, and the limits of a container.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use tollgate::Timestamp;
+
+/// Something that can be read now and then: 0 for idle, 1 for busy.
+///
+/// ```
+/// use tollgate::Timestamp;
+/// use tollgate_adaptive::{Gauge, GaugeError};
+///
+/// /// How full a queue of yours is.
+/// struct Backlog(u32);
+///
+/// impl Gauge for Backlog {
+///     fn read(&mut self, _now: Timestamp) -> Result<f64, GaugeError> {
+///         Ok(f64::from(self.0) / 100.0)
+///     }
+/// }
+/// assert_eq!(Backlog(40).read(Timestamp::ZERO)?, 0.4);
+/// # Ok::<(), GaugeError>(())
+/// ```
+pub trait Gauge {
+    /// What it shows at this time of a clock that only goes forward.
+    ///
+    /// # Errors
+    /// If it can't be read.
+    fn read(&mut self, now: Timestamp) -> Result<f64, GaugeError>;
+}
+
+/// A gauge that can't be read.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum GaugeError {
+    /// The kernel's file can't be read.
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// Where it is to be found, or what to read instead.
+        help: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The kernel's file doesn't say what is looked for.
+    Text {
+        /// Which file.
+        path: PathBuf,
+        /// What is looked for.
+        wanted: &'static str,
+    },
+}
+
+impl fmt::Display for GaugeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, help, source } => {
+                write!(f, "{} can't be read: {source}; {help}", path.display())
+            }
+            Self::Text { path, wanted } => {
+                write!(f, "{} has no {wanted}", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for GaugeError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::File { source, .. } => Some(source),
+            Self::Text { .. } => None,
+        }
+    }
+}
+
+fn text(path: &Path, help: &'static str) -> Result<String, GaugeError> {
+    fs::read_to_string(path).map_err(|source| GaugeError::File {
+        path: path.to_owned(),
+        help,
+        source,
+    })
+}
+
+fn missing(path: &Path, wanted: &'static str) -> GaugeError {
+    GaugeError::Text {
+        path: path.to_owned(),
+        wanted,
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "counts of ticks and microseconds since the last reading are small"
+)]
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        f64::NAN
+    } else {
+        part as f64 / whole as f64
+    }
+}
+
+/// The part of all processors' time that was used since the last reading, from `/proc/stat`.
+///
+/// ```no_run
+/// use tollgate::Timestamp;
+/// use tollgate_adaptive::{CpuUse, Gauge};
+///
+/// let mut cpu = CpuUse::open()?; // an error here, at the start, if there is no such file
+/// let used = cpu.read(Timestamp::ZERO)?;
+/// # Ok::<(), tollgate_adaptive::GaugeError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct CpuUse {
+    path: PathBuf,
+    /// Busy and all ticks as of the last reading.
+    last: (u64, u64),
+}
+
+impl CpuUse {
+    const HELP: &str = "only Linux has it; elsewhere write a Gauge of your own";
+
+    /// Of this machine.
+    ///
+    /// # Errors
+    /// If there is no `/proc/stat`.
+    pub fn open() -> Result<Self, GaugeError> {
+        Self::at("/proc/stat")
+    }
+
+    /// From a file of the same form.
+    ///
+    /// # Errors
+    /// If it can't be read.
+    pub fn at(path: impl Into<PathBuf>) -> Result<Self, GaugeError> {
+        let path = path.into();
+        let last = Self::ticks(&path)?;
+        Ok(Self { path, last })
+    }
+
+    fn ticks(path: &Path) -> Result<(u64, u64), GaugeError> {
+        let text = text(path, Self::HELP)?;
+        let wanted = "line of times that begins with cpu";
+        let line = text.lines().find_map(|line| line.strip_prefix("cpu "));
+        let line = line.ok_or_else(|| missing(path, wanted))?;
+        // user, nice, system, idle, iowait, irq, softirq, steal; guests are counted among users already.
+        let ticks: Vec<u64> = line
+            .split_whitespace()
+            .take(8)
+            .map_while(|word| word.parse().ok())
+            .collect();
+        if ticks.len() < 4 {
+            return Err(missing(path, wanted));
+        }
+        let all = ticks.iter().sum::<u64>();
+        let idle = ticks[3] + ticks.get(4).copied().unwrap_or(0);
+        Ok((all.saturating_sub(idle), all))
+    }
+}
+
+impl Gauge for CpuUse {
+    /// What isn't a number if no tick has passed since the last reading, which laws take for saying nothing.
+    fn read(&mut self, _now: Timestamp) -> Result<f64, GaugeError> {
+        let (busy, all) = Self::ticks(&self.path)?;
+        let last = std::mem::replace(&mut self.last, (busy, all));
+        Ok(share(
+            busy.saturating_sub(last.0),
+            all.saturating_sub(last.1),
+        ))
+    }
+}
+
+/// The part of the last ten seconds in which some task waited for a processor, from `/proc/pressure/cpu`.
+///
+/// It tells more than use: a machine may be used in full and nobody waits.
+///
+/// ```
+/// use tollgate_adaptive::CpuPressure;
+///
+/// let error = CpuPressure::at("/nowhere/pressure/cpu").unwrap_err().to_string();
+/// assert!(error.starts_with("/nowhere/pressure/cpu can't be read: "));
+/// assert!(error.ends_with("; a kernel has it since 4.20, with CONFIG_PSI and not psi=0; CpuUse needs neither"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct CpuPressure {
+    path: PathBuf,
+}
+
+impl CpuPressure {
+    const HELP: &str =
+        "a kernel has it since 4.20, with CONFIG_PSI and not psi=0; CpuUse needs neither";
+
+    /// Of this machine.
+    ///
+    /// # Errors
+    /// If there is no `/proc/pressure/cpu`.
+    pub fn open() -> Result<Self, GaugeError> {
+        Self::at("/proc/pressure/cpu")
+    }
+
+    /// From a file of the same form, as `cpu.pressure` of a control group.
+    ///
+    /// # Errors
+    /// If it can't be read.
+    pub fn at(path: impl Into<PathBuf>) -> Result<Self, GaugeError> {
+        let gauge = Self { path: path.into() };
+        gauge.pressure()?;
+        Ok(gauge)
+    }
+
+    fn pressure(&self) -> Result<f64, GaugeError> {
+        let text = text(&self.path, Self::HELP)?;
+        let some = text.lines().find_map(|line| line.strip_prefix("some "));
+        let mut words = some.unwrap_or_default().split_whitespace();
+        let percent = words.find_map(|word| word.strip_prefix("avg10="));
+        let percent: Option<f64> = percent.and_then(|percent| percent.parse().ok());
+        let wanted = "share of ten seconds (some avg10=)";
+        Ok(percent.ok_or_else(|| missing(&self.path, wanted))? / 100.0)
+    }
+}
+
+impl Gauge for CpuPressure {
+    fn read(&mut self, _now: Timestamp) -> Result<f64, GaugeError> {
+        self.pressure()
+    }
+}
+
+/// The part that a control group has used of the processor time that it may have, since the last reading:
+/// `cpu.stat` against `cpu.max`.
+///
+/// In a container this is what counts: the machine may be idle while the container is at its limit.
+///
+/// ```no_run
+/// use tollgate_adaptive::GroupCpu;
+///
+/// let group = GroupCpu::open("/sys/fs/cgroup")?;
+/// # Ok::<(), tollgate_adaptive::GaugeError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct GroupCpu {
+    folder: PathBuf,
+    /// Microseconds used, and when that was read; no time before the first reading.
+    last: (u64, Option<Timestamp>),
+}
+
+impl GroupCpu {
+    const HELP: &str = "it has to be the folder of a control group of version 2; CpuUse needs none";
+
+    /// Of the group with this folder; inside a container that is mostly `/sys/fs/cgroup`.
+    ///
+    /// # Errors
+    /// If the folder has no `cpu.stat`.
+    pub fn open(folder: impl Into<PathBuf>) -> Result<Self, GaugeError> {
+        let folder = folder.into();
+        let used = Self::used(&folder)?;
+        Ok(Self {
+            folder,
+            last: (used, None),
+        })
+    }
+
+    fn used(folder: &Path) -> Result<u64, GaugeError> {
+        let path = folder.join("cpu.stat");
+        let text = text(&path, Self::HELP)?;
+        let used = text
+            .lines()
+            .find_map(|line| line.strip_prefix("usage_usec "));
+        let used = used.and_then(|used| used.trim().parse().ok());
+        used.ok_or_else(|| missing(&path, "usage_usec"))
+    }
+
+    /// How many processors it may use: all, unless `cpu.max` says fewer.
+    fn processors(&self) -> f64 {
+        let all = std::thread::available_parallelism().map_or(1, usize::from);
+        let all = f64::from(u32::try_from(all).unwrap_or(u32::MAX));
+        let text = fs::read_to_string(self.folder.join("cpu.max")).unwrap_or_default();
+        let mut words = text.split_whitespace().map(str::parse::<u64>);
+        match (words.next(), words.next()) {
+            (Some(Ok(quota)), Some(Ok(period))) if period > 0 => share(quota, period).min(all),
+            _ => all,
+        }
+    }
+}
+
+impl Gauge for GroupCpu {
+    /// What isn't a number the first time, because it is a rate.
+    fn read(&mut self, now: Timestamp) -> Result<f64, GaugeError> {
+        let used = Self::used(&self.folder)?;
+        let last = std::mem::replace(&mut self.last, (used, Some(now)));
+        let Some(then) = last.1 else {
+            return Ok(f64::NAN);
+        };
+        let micros = now.nanos_since(then) / 1_000;
+        Ok(share(used.saturating_sub(last.0), micros) / self.processors())
+    }
+}

@@ -1,0 +1,153 @@
+//! Gradient: how much longer calls take than the quickest one, as a factor of the limit.
+
+use super::chance::Chance;
+use super::sample::keeps_limit_in;
+use super::{Bounds, Law, LawError, Reason, Sample};
+
+/// Multiplies the limit by how many times quicker the quickest call was, and adds room for a queue.
+///
+/// As Netflix's `GradientLimit` (the first), to the bit. Every so often it falls to the least limit and forgets
+/// the quickest call; [`Gradient2`](super::Gradient2) does without that.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_adaptive::{Bounds, Gradient, Law, Sample};
+///
+/// let mut law = Gradient::new(Bounds::new(1.0, 1_000.0)?).initial(50.0);
+/// law.observe(&Sample::new(Duration::from_millis(1), 50));
+/// assert_eq!(law.limit(), 57.0, "√50 more");
+/// law.observe(&Sample::new(Duration::from_millis(8), 57));
+/// assert!(law.limit() < 57.0);
+/// # Ok::<(), tollgate_adaptive::LawError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gradient {
+    bounds: Bounds,
+    estimate: f64,
+    smoothing: f64,
+    tolerance: f64,
+    backoff: f64,
+    quickest: f64,
+    /// How many samples there are between probes, at least and then by chance as many again; `None` for no probes.
+    probe_every: Option<u32>,
+    until_probe: u64,
+    chance: Chance,
+}
+
+impl Gradient {
+    /// From 50 on; calls may take twice as long as the quickest; a probe every 1,000 to 2,000 samples.
+    pub fn new(bounds: Bounds) -> Self {
+        let mut law = Self {
+            bounds,
+            estimate: 50.0,
+            smoothing: 0.2,
+            tolerance: 2.0,
+            backoff: 0.9,
+            quickest: 0.0,
+            probe_every: Some(1_000),
+            until_probe: 0,
+            chance: Chance::new(0),
+        };
+        law.schedule();
+        law
+    }
+
+    /// Begins at this limit.
+    #[must_use]
+    pub fn initial(mut self, limit: f64) -> Self {
+        self.estimate = self.bounds.begins(limit);
+        self
+    }
+
+    /// Goes this part of the way to a lower limit.
+    ///
+    /// # Errors
+    /// Unless it is above 0 and at most 1.
+    pub fn smoothing(mut self, part: f64) -> Result<Self, LawError> {
+        self.smoothing = LawError::part("a smoothing", part)?;
+        Ok(self)
+    }
+
+    /// Calls may take so many times as long as the quickest one.
+    ///
+    /// # Errors
+    /// Unless it is a number from 1 on.
+    pub fn tolerance(mut self, times: f64) -> Result<Self, LawError> {
+        self.tolerance = LawError::multiple("a tolerance", times)?;
+        Ok(self)
+    }
+
+    /// Multiplies by this for a drop.
+    ///
+    /// # Errors
+    /// Unless it is above 0 and below 1.
+    pub fn backoff(mut self, factor: f64) -> Result<Self, LawError> {
+        self.backoff = LawError::below_one("a backoff", factor)?;
+        Ok(self)
+    }
+
+    /// Probes after so many samples, and by chance up to as many more; `None` never does.
+    #[must_use]
+    pub fn probe_every(mut self, samples: Option<u32>) -> Self {
+        self.probe_every = samples;
+        self.schedule();
+        self
+    }
+
+    /// Probes by other chance than other instances do.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.chance = Chance::new(seed);
+        self.schedule();
+        self
+    }
+
+    fn schedule(&mut self) {
+        let every = u64::from(self.probe_every.unwrap_or(0)).max(1);
+        self.until_probe = every + self.chance.next() % every;
+    }
+}
+
+impl Law for Gradient {
+    keeps_limit_in!(estimate);
+
+    fn step(&mut self, sample: &Sample) -> Option<Reason> {
+        let queue = self.estimate.trunc().sqrt().trunc().max(4.0);
+        if self.probe_every.is_some() {
+            if self.until_probe == 0 {
+                self.schedule();
+                self.estimate = self.bounds.min().max(queue);
+                self.quickest = 0.0;
+                return Some(Reason::Probing);
+            }
+            self.until_probe -= 1;
+        }
+        let rtt = sample.nanos();
+        if self.quickest == 0.0 || rtt < self.quickest {
+            self.quickest = rtt;
+        }
+        let gradient = (self.tolerance * self.quickest / rtt).clamp(0.5, 1.0);
+        let mut wanted = if sample.is_dropped() {
+            self.estimate * self.backoff
+        } else if f64::from(sample.in_flight) < self.estimate / 2.0 {
+            return None;
+        } else {
+            self.estimate * gradient + queue
+        };
+        let before = self.estimate;
+        if wanted < before {
+            wanted =
+                (before * (1.0 - self.smoothing) + self.smoothing * wanted).max(self.bounds.min());
+        }
+        self.estimate = wanted
+            .min(self.bounds.max())
+            .max(queue.min(self.bounds.max()));
+        (self.estimate.to_bits() != before.to_bits()).then_some(if self.estimate > before {
+            Reason::Room
+        } else if sample.is_dropped() {
+            Reason::Dropped
+        } else {
+            Reason::Queueing
+        })
+    }
+}

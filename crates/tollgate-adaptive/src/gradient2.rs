@@ -1,0 +1,134 @@
+//! Gradient2: each call against the mean of the last few hundred.
+
+use super::sample::keeps_limit_in;
+use super::{Bounds, Law, LawError, Reason, Sample};
+
+/// How many samples the mean is plain over, before it becomes a running one.
+const WARM_UP: f64 = 10.0;
+
+/// Compares each call with a long running mean, and lowers the limit while calls take longer than that.
+///
+/// As Netflix's `Gradient2Limit`, to the bit, with what that means: drops say nothing to it, and a queue that
+/// is there for long enough becomes the mean. With fixed service times it settles near 50 where 8 are best: the queue
+/// of 50 calls has a latency of its own that doesn't rise any more.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_adaptive::{Bounds, Gradient2, Law, Sample};
+///
+/// let mut law = Gradient2::new(Bounds::new(20.0, 200.0)?);
+/// law.observe(&Sample::new(Duration::from_millis(1), 20));
+/// assert_eq!(law.limit(), 20.8);
+/// # Ok::<(), tollgate_adaptive::LawError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gradient2 {
+    bounds: Bounds,
+    estimate: f64,
+    smoothing: f64,
+    queue: f64,
+    tolerance: f64,
+    window: f64,
+    count: f64,
+    sum: f64,
+    long: f64,
+}
+
+impl Gradient2 {
+    /// From 20 on, with a queue of 4, a mean over 600 samples, and calls that may take 1.5 times as long.
+    pub fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            estimate: 20.0,
+            smoothing: 0.2,
+            queue: 4.0,
+            tolerance: 1.5,
+            window: 600.0,
+            count: 0.0,
+            sum: 0.0,
+            long: 0.0,
+        }
+    }
+
+    /// Begins at this limit.
+    #[must_use]
+    pub fn initial(mut self, limit: f64) -> Self {
+        self.estimate = self.bounds.begins(limit);
+        self
+    }
+
+    /// Goes this part of the way to each new limit.
+    ///
+    /// # Errors
+    /// Unless it is above 0 and at most 1.
+    pub fn smoothing(mut self, part: f64) -> Result<Self, LawError> {
+        self.smoothing = LawError::part("a smoothing", part)?;
+        Ok(self)
+    }
+
+    /// How many may queue.
+    #[must_use]
+    pub fn queue(mut self, size: u32) -> Self {
+        self.queue = f64::from(size);
+        self
+    }
+
+    /// Calls may take so many times as long as the mean.
+    ///
+    /// # Errors
+    /// Unless it is a number from 1 on.
+    pub fn tolerance(mut self, times: f64) -> Result<Self, LawError> {
+        self.tolerance = LawError::multiple("a tolerance", times)?;
+        Ok(self)
+    }
+
+    /// Over how many samples the long mean is.
+    #[must_use]
+    pub fn window(mut self, samples: u32) -> Self {
+        self.window = f64::from(samples);
+        self
+    }
+
+    /// The long mean, in nanoseconds.
+    pub fn long_nanos(&self) -> f64 {
+        self.long
+    }
+
+    fn average(&mut self, rtt: f64) {
+        if self.count < WARM_UP {
+            self.count += 1.0;
+            self.sum += rtt;
+            self.long = self.sum / self.count;
+        } else {
+            let factor = 2.0 / (self.window + 1.0);
+            self.long = self.long * (1.0 - factor) + rtt * factor;
+        }
+    }
+}
+
+impl Law for Gradient2 {
+    keeps_limit_in!(estimate);
+
+    fn step(&mut self, sample: &Sample) -> Option<Reason> {
+        let short = sample.nanos();
+        self.average(short);
+        let long = self.long;
+        // Calls have become much quicker: the mean follows faster than it would by itself.
+        if long / short > 2.0 {
+            self.long *= 0.95;
+        }
+        if f64::from(sample.in_flight) < self.estimate / 2.0 {
+            return None;
+        }
+        let before = self.estimate;
+        let gradient = (self.tolerance * long / short).clamp(0.5, 1.0);
+        let wanted = before * gradient + self.queue;
+        let smoothed = before * (1.0 - self.smoothing) + wanted * self.smoothing;
+        self.estimate = smoothed.min(self.bounds.max()).max(self.bounds.min());
+        (self.estimate.to_bits() != before.to_bits()).then_some(if self.estimate > before {
+            Reason::Room
+        } else {
+            Reason::Queueing
+        })
+    }
+}

@@ -1,0 +1,82 @@
+//! Adaptive limits, a circuit breaker, protected calls and load shedding, on the limits of `tollgate`.
+//!
+//! A law says what a limit should be, and a [`Controller`] puts it in force:
+//!
+//! ```
+//! use tollgate_adaptive::{Bounds, Controller, Little};
+//!
+//! // How many concurrent calls a backend can take is found out, between 5 and 200.
+//! let controller = Controller::new(Little::new(Bounds::new(5.0, 200.0)?));
+//! let limiter = controller.concurrency().build();
+//! if let Ok(permit) = limiter.try_acquire() {
+//!     // … call the backend; its latency and how it ended are what the law learns from.
+//!     permit.success();
+//! }
+//! # Ok::<(), tollgate_adaptive::LawError>(())
+//! ```
+//!
+//! | law | learns from | choose it when |
+//! |---|---|---|
+//! | [`Little`] | mean latency, in flight | by default: few assumptions, and measured in every scenario of `docs/adaptive.md` |
+//! | [`Aimd`] | drops | there is a clear sign of overload, and nothing else |
+//! | [`LatencyThreshold`] | latency against a promise | users were promised a latency |
+//! | [`Vegas`], [`Gradient`], [`Gradient2`] | latency | Netflix's are in use, and the same answers are wanted |
+//! | [`Bbr`] | delivered rate, least latency | calls take an even time |
+//! | [`SelfTuning`] | how many succeed | a rate against a server that rejects |
+//! | [`Target`] | a gauge, as CPU | the machine itself is what is scarce |
+//!
+//! Any of them may be [`Windowed`] and [`Steady`].
+//!
+//! | module | what it has |
+//! |---|---|
+//! | [`breaker`] | a circuit breaker: no calls to a backend that fails |
+//! | `protect` | breaker, rate and bulkhead around a call; retries, their budget, client-side throttling |
+//! | [`shed`] | the least critical requests denied first; guaranteed shares of one limit |
+//! | `simulation` | a queueing simulator on virtual time (feature `simulation`) |
+
+#![forbid(unsafe_code)]
+
+mod aimd;
+mod bbr;
+pub mod breaker;
+mod chance;
+mod controller;
+mod gauge;
+mod gradient;
+mod gradient2;
+mod little;
+mod named;
+#[cfg(not(any(loom, shuttle)))]
+pub mod protect;
+mod sample;
+mod self_tuning;
+pub mod shed;
+#[cfg(all(feature = "simulation", not(any(loom, shuttle))))]
+pub mod simulation;
+mod steady;
+mod sync;
+mod target;
+mod threshold;
+mod vegas;
+mod windowed;
+
+pub use aimd::Aimd;
+pub use bbr::Bbr;
+pub use controller::{Change, Controller};
+pub use gauge::{CpuPressure, CpuUse, Gauge, GaugeError, GroupCpu};
+pub use gradient::Gradient;
+pub use gradient2::Gradient2;
+pub use little::Little;
+pub use named::{NamedLaw, NoSuchLaw};
+pub use sample::{Bounds, Law, LawError, Reason, Sample, Told};
+pub use self_tuning::SelfTuning;
+pub use steady::Steady;
+pub use target::Target;
+pub use threshold::LatencyThreshold;
+pub use vegas::Vegas;
+pub use windowed::Windowed;
+
+/// The example of the crate's front page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

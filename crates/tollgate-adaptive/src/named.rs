@@ -1,0 +1,127 @@
+//! Laws by name, for whoever reads them from a file or a command line.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{
+    Aimd, Bbr, Bounds, Gradient, Gradient2, LatencyThreshold, Law, LawError, Little, SelfTuning,
+    Vegas, Windowed,
+};
+
+/// A law by its name, with the numbers that it has unless others are chosen.
+///
+/// ```
+/// use tollgate_adaptive::{Bounds, NamedLaw};
+///
+/// let law: NamedLaw = "gradient2".parse()?;
+/// assert_eq!(law, NamedLaw::Gradient2);
+/// assert_eq!(law.make(Bounds::new(5.0, 200.0)?, 0)?.limit(), 20.0);
+/// assert_eq!(
+///     "newton".parse::<NamedLaw>().unwrap_err().to_string(),
+///     "no law is named newton; there are little, aimd, vegas, gradient, gradient2, windowed, bbr, latency, self-tuning"
+/// );
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum NamedLaw {
+    /// [`Little`], the default.
+    Little,
+    /// [`Aimd`], ×0.9 for drops.
+    Aimd,
+    /// [`Vegas`].
+    Vegas,
+    /// [`Gradient`].
+    Gradient,
+    /// [`Gradient2`].
+    Gradient2,
+    /// [`Gradient2`] in [`Windowed`].
+    Windowed,
+    /// [`Bbr`].
+    Bbr,
+    /// [`LatencyThreshold`] at twice the running 90th percentile.
+    Latency,
+    /// [`SelfTuning`] for 95 % of successes.
+    SelfTuning,
+}
+
+impl NamedLaw {
+    /// All of them, the default first.
+    pub const ALL: [Self; 9] = [
+        Self::Little,
+        Self::Aimd,
+        Self::Vegas,
+        Self::Gradient,
+        Self::Gradient2,
+        Self::Windowed,
+        Self::Bbr,
+        Self::Latency,
+        Self::SelfTuning,
+    ];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Little => "little",
+            Self::Aimd => "aimd",
+            Self::Vegas => "vegas",
+            Self::Gradient => "gradient",
+            Self::Gradient2 => "gradient2",
+            Self::Windowed => "windowed",
+            Self::Bbr => "bbr",
+            Self::Latency => "latency",
+            Self::SelfTuning => "self-tuning",
+        }
+    }
+
+    /// The law, from 20 on if that is within the bounds, with chance from this seed where it has any.
+    ///
+    /// # Errors
+    /// None of those that there are now.
+    pub fn make(self, bounds: Bounds, seed: u64) -> Result<Box<dyn Law>, LawError> {
+        let from = bounds.clamp(20.0);
+        Ok(match self {
+            Self::Little => Box::new(Little::new(bounds).seed(seed)),
+            Self::Aimd => Box::new(Aimd::netflix(bounds).initial(from)),
+            Self::Vegas => Box::new(Vegas::new(bounds).initial(from).seed(seed)),
+            Self::Gradient => Box::new(Gradient::new(bounds).initial(from).seed(seed)),
+            Self::Gradient2 => Box::new(Gradient2::new(bounds).initial(from)),
+            Self::Windowed => Box::new(Windowed::new(Gradient2::new(bounds).initial(from))),
+            Self::Bbr => Box::new(Bbr::new(bounds).initial(from)),
+            Self::Latency => Box::new(
+                LatencyThreshold::running(bounds, 2.0, 0.9)?
+                    .initial(from)
+                    .steps(1.0, 0.9)?,
+            ),
+            Self::SelfTuning => Box::new(SelfTuning::new(bounds, 0.95)?.initial(from)),
+        })
+    }
+}
+
+impl fmt::Display for NamedLaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that no law has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoSuchLaw(String);
+
+impl fmt::Display for NoSuchLaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no law is named {}; there are ", self.0)?;
+        f.write_str(&NamedLaw::ALL.map(NamedLaw::name).join(", "))
+    }
+}
+
+impl std::error::Error for NoSuchLaw {}
+
+impl FromStr for NamedLaw {
+    type Err = NoSuchLaw;
+
+    fn from_str(name: &str) -> Result<Self, NoSuchLaw> {
+        let law = Self::ALL.into_iter().find(|law| law.name() == name);
+        law.ok_or_else(|| NoSuchLaw(name.to_owned()))
+    }
+}

@@ -1,0 +1,92 @@
+//! A budget for retries: a share of calls, so that retries can't become a storm.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Allows retries up to a share of the calls that were made.
+///
+/// Three tries of each call triple the load on a backend that fails, which is when it can bear it least. With a budget of
+/// 10 % the load is at most 1.1 × what is offered, however often each call may be tried. Share it between
+/// all [`Retry`](super::Retry)s to one backend.
+///
+/// ```
+/// use tollgate_adaptive::protect::Budget;
+///
+/// let budget = Budget::percent(10);
+/// assert!(!budget.try_retry(), "nothing was called yet");
+/// for _ in 0..25 {
+///     budget.called();
+/// }
+/// assert!(budget.try_retry() && budget.try_retry() && !budget.try_retry());
+/// ```
+#[derive(Debug)]
+pub struct Budget {
+    /// What a call adds, in hundredths of a retry.
+    per_call: u64,
+    /// What can be saved up.
+    most: u64,
+    saved: AtomicU64,
+}
+
+/// A retry costs so much.
+const RETRY: u64 = 100;
+
+/// A retry that waits for its time. Dropped before that, it comes back: nothing was sent.
+#[derive(Debug)]
+pub(super) struct Taken<'a>(&'a Budget);
+
+impl Taken<'_> {
+    /// It is tried now, and so it is spent.
+    pub(super) fn begin(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.0.add(RETRY);
+    }
+}
+
+impl Budget {
+    /// So many retries for 100 calls. What 1,000 calls add can be saved up, and 100 retries at least.
+    pub fn percent(percent: u8) -> Self {
+        let per_call = u64::from(percent);
+        Self {
+            per_call,
+            most: (1_000 * per_call).max(100 * RETRY),
+            saved: AtomicU64::new(0),
+        }
+    }
+
+    /// A call is made, for the first time.
+    pub fn called(&self) {
+        self.add(self.per_call);
+    }
+
+    /// Takes a retry, if one is left.
+    #[must_use = "without a retry nothing may be tried again"]
+    pub fn try_retry(&self) -> bool {
+        let relaxed = Ordering::Relaxed;
+        let taken = self
+            .saved
+            .fetch_update(relaxed, relaxed, |saved| saved.checked_sub(RETRY));
+        taken.is_ok()
+    }
+
+    /// As [`try_retry`](Self::try_retry), but the retry comes back unless it is begun.
+    pub(super) fn take(&self) -> Option<Taken<'_>> {
+        // Made only if there is one: it comes back when it is dropped.
+        self.try_retry().then(|| Taken(self))
+    }
+
+    /// How many retries are left.
+    pub fn left(&self) -> u64 {
+        self.saved.load(Ordering::Relaxed) / RETRY
+    }
+
+    fn add(&self, parts: u64) {
+        let relaxed = Ordering::Relaxed;
+        let more = |saved: u64| (saved < self.most).then(|| (saved + parts).min(self.most));
+        let _ = self.saved.fetch_update(relaxed, relaxed, more);
+    }
+}

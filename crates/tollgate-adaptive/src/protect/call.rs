@@ -1,0 +1,252 @@
+//! The order of what protects a call, and what each is told when it is over.
+
+use std::fmt;
+use std::future::{Future, IntoFuture, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::clock::{Clock, Monotonic};
+use tollgate::concurrency::{Ending, NoPermit, Permit};
+use tollgate::{ConcurrencyLimiter, Limiter, Rate, Refused, Reservation};
+
+use crate::breaker::{Breaker, Call, NotMade, Open};
+
+/// What protects calls to one backend: a breaker, a rate and a bulkhead, each if it is given.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate_adaptive::breaker::{Breaker, Thresholds};
+/// use tollgate::concurrency::Ending;
+/// use tollgate_adaptive::protect::Protected;
+/// use tollgate::{ConcurrencyLimiter, Limiter, Rate};
+///
+/// # async fn fetch() -> Result<&'static str, std::io::Error> { Ok("page") }
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let backend = Protected::new()
+///     .breaker(Arc::new(Breaker::new(Thresholds::default())))
+///     .rate(Arc::new(Limiter::new(Rate::per_second(100))))
+///     .bulkhead(Arc::new(ConcurrencyLimiter::new(10)));
+/// let page = backend
+///     .call(fetch, |result| match result {
+///         Ok(_) => Ending::Success,
+///         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ending::Ignored,
+///         Err(_) => Ending::Dropped, // a failure to the breaker, a sign of overload to the bulkhead
+///     })
+///     .await?;
+/// # let _ = page;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Protected<C: Clock = Monotonic> {
+    breaker: Option<Arc<Breaker<C>>>,
+    rate: Option<Arc<Limiter<C>>>,
+    bulkhead: Option<Arc<ConcurrencyLimiter<C>>>,
+    patience: Duration,
+}
+
+/// Why a call wasn't made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotCalled {
+    /// The breaker is open. Nothing was charged.
+    Open(Open),
+    /// The rate would take longer than the call's patience. Nothing was charged.
+    Rate(Refused),
+    /// The bulkhead is full. The rate has its token back.
+    Full(NoPermit),
+}
+
+/// A call that failed, or wasn't made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallError<E> {
+    /// It wasn't made.
+    NotCalled(NotCalled),
+    /// It failed with this.
+    Failed(E),
+}
+
+/// A call that may be made now: it holds its slot until it ends or is dropped.
+#[must_use = "a call that is dropped counts as one without an answer, and gives back its slot"]
+pub struct Entered<'a, C: Clock> {
+    call: Option<Call<'a, C>>,
+    permit: Option<Permit<&'a ConcurrencyLimiter<C>>>,
+}
+
+/// A token that is given back unless it is used.
+struct Token<'a, C: Clock>(Option<Reservation<&'a Limiter<C>>>);
+
+impl<C: Clock> Drop for Token<'_, C> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.0.take() {
+            slot.cancel();
+        }
+    }
+}
+
+impl<C: Clock> Protected<C> {
+    /// Nothing protects it yet.
+    pub const fn new() -> Self {
+        Self {
+            breaker: None,
+            rate: None,
+            bulkhead: None,
+            patience: Duration::ZERO,
+        }
+    }
+
+    /// Makes no call while this is open.
+    #[must_use]
+    pub fn breaker(mut self, breaker: Arc<Breaker<C>>) -> Self {
+        self.breaker = Some(breaker);
+        self
+    }
+
+    /// Makes calls at this rate. One that would have to wait for longer than its
+    /// [`patience`](Self::patience) isn't made.
+    #[must_use]
+    pub fn rate(mut self, rate: Arc<Limiter<C>>) -> Self {
+        self.rate = Some(rate);
+        self
+    }
+
+    /// Makes so many at once; whether calls wait for a place, and for how long, is the bulkhead's own choice
+    /// (`builder(10).max_waiters(20).timeout(…)`).
+    #[must_use]
+    pub fn bulkhead(mut self, bulkhead: Arc<ConcurrencyLimiter<C>>) -> Self {
+        self.bulkhead = Some(bulkhead);
+        self
+    }
+
+    /// How long a call waits for the rate: not at all unless this is given.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// Passes all of them, or none.
+    ///
+    /// # Errors
+    /// [`NotCalled`]: nothing is charged and nothing held.
+    pub async fn enter(&self) -> Result<Entered<'_, C>, NotCalled> {
+        let mut call = NotMade(self.ask_breaker()?);
+        let (mut token, mut has_waited) = (Token(None), false);
+        if let Some(rate) = self.rate.as_deref() {
+            // In the line, as everybody who waits: a reservation that is made to learn its delay, and cancelled, would
+            // move waiters about.
+            let turn = rate.acquire().timeout(self.patience).reserved();
+            let turn = noting_waits(turn, &mut has_waited).await;
+            token.0 = Some(turn.map_err(NotCalled::Rate)?);
+        }
+        let permit = match self.bulkhead.as_deref() {
+            Some(bulkhead) => {
+                let permit = noting_waits(bulkhead.acquire().into_future(), &mut has_waited);
+                Some(permit.await.map_err(NotCalled::Full)?)
+            }
+            None => None,
+        };
+        if has_waited {
+            // The circuit may have opened meanwhile, and a wait here isn't the backend's slowness.
+            drop(call);
+            call = NotMade(self.ask_breaker()?);
+        }
+        if let Some(slot) = token.0.take() {
+            slot.keep();
+        }
+        Ok(Entered {
+            call: call.made(),
+            permit,
+        })
+    }
+
+    fn ask_breaker(&self) -> Result<Option<Call<'_, C>>, NotCalled> {
+        let call = self.breaker.as_deref().map(Breaker::try_call);
+        call.transpose().map_err(NotCalled::Open)
+    }
+
+    /// Makes a call once all have passed it, and tells them how it ended.
+    ///
+    /// # Errors
+    /// [`CallError`]: what the call failed with, or why it wasn't made.
+    pub async fn call<T, E, F: Future<Output = Result<T, E>>>(
+        &self,
+        call: impl FnOnce() -> F,
+        means: impl FnOnce(&Result<T, E>) -> Ending,
+    ) -> Result<T, CallError<E>> {
+        let entered = self.enter().await.map_err(CallError::NotCalled)?;
+        let result = call().await;
+        entered.end(means(&result));
+        result.map_err(CallError::Failed)
+    }
+
+    /// The rate in force, if there is one.
+    pub fn limit(&self) -> Option<Rate> {
+        self.rate.as_deref().map(Limiter::rate)
+    }
+}
+
+/// Awaits this, and notes whether that took any time.
+async fn noting_waits<F: Future>(future: F, has_waited: &mut bool) -> F::Output {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        let polled = future.as_mut().poll(context);
+        *has_waited |= polled.is_pending();
+        polled
+    })
+    .await
+}
+
+impl<C: Clock> Default for Protected<C> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<C: Clock> Entered<'_, C> {
+    /// The call ended like this: dropped is a failure to the breaker.
+    pub fn end(self, ending: Ending) {
+        if let Some(call) = self.call {
+            match ending {
+                Ending::Success => call.success(),
+                Ending::Dropped => call.failure(),
+                Ending::Ignored => call.ignored(),
+            }
+        }
+        if let Some(permit) = self.permit {
+            permit.end(ending);
+        }
+    }
+}
+
+impl<C: Clock> fmt::Debug for Entered<'_, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entered")
+            .field("call", &self.call)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for NotCalled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open(open) => write!(f, "not called: {open}"),
+            Self::Rate(refused) => write!(f, "not called: {refused}"),
+            Self::Full(full) => write!(f, "not called: {full}"),
+        }
+    }
+}
+
+impl std::error::Error for NotCalled {}
+
+impl<E: fmt::Display> fmt::Display for CallError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotCalled(why) => why.fmt(f),
+            Self::Failed(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: std::error::Error> std::error::Error for CallError<E> {}

@@ -1,0 +1,304 @@
+//! Trying again: how often, after how long, and when not.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tollgate::Rate;
+use tollgate::clock::{Clock, Monotonic, sleep_until};
+
+use super::Budget;
+use super::budget::Taken;
+use crate::chance::{Chance, random_seed};
+
+/// How often a call is tried, and how long is waited in between: three times, at most 1 s and then 2 s, by chance.
+///
+/// A wait is anything from 0 to its longest ("full jitter"), so that clients who failed together don't come back
+/// together. If the server said when to come back, the wait is never shorter than that.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::Rate;
+/// use tollgate_adaptive::protect::Backoff;
+///
+/// let backoff = Backoff::new();
+/// // After the first failure, the second, …; the last number is the chance.
+/// assert_eq!(backoff.wait(1, None, 0.5), Some(Duration::from_millis(500)));
+/// assert_eq!(backoff.wait(2, None, 0.5), Some(Duration::from_secs(1)));
+/// assert_eq!(backoff.wait(3, None, 0.5), None);
+///
+/// // 2,000 clients of a limit of 100/s need 20 s, or they come back all at once.
+/// let many = backoff.spread_for(2_000, Rate::per_second(100));
+/// let said = Some(Duration::from_secs(5)); // Retry-After
+/// assert_eq!(many.wait(1, said, 0.5), Some(Duration::from_secs(15)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Backoff {
+    tries: u32,
+    first: Duration,
+    factor: f64,
+    longest: Duration,
+    spread: Duration,
+}
+
+impl Backoff {
+    /// Three tries, 1 s, doubling up to a minute.
+    pub const fn new() -> Self {
+        Self {
+            tries: 3,
+            first: Duration::from_secs(1),
+            factor: 2.0,
+            longest: Duration::from_secs(60),
+            spread: Duration::ZERO,
+        }
+    }
+
+    /// How often it is tried in all.
+    #[must_use]
+    pub const fn tries(mut self, tries: u32) -> Self {
+        self.tries = tries;
+        self
+    }
+
+    /// The longest first wait, and the longest of all: each is twice the last.
+    #[must_use]
+    pub const fn waits(mut self, first: Duration, longest: Duration) -> Self {
+        (self.first, self.longest) = (first, longest);
+        self
+    }
+
+    /// Spreads those who are told when to come back over this long after it.
+    #[must_use]
+    pub const fn spread(mut self, over: Duration) -> Self {
+        self.spread = over;
+        self
+    }
+
+    /// Spreads so many clients of one limit over as long as it takes to serve them all.
+    #[must_use]
+    pub fn spread_for(self, clients: u32, limit: Rate) -> Self {
+        let seconds = f64::from(clients) / limit.as_per_second();
+        let over = Duration::try_from_secs_f64(seconds).unwrap_or(self.longest);
+        self.spread(over)
+    }
+
+    /// How long to wait after so many failures, if the server said this and chance (from 0 to 1) that; `None` if it isn't
+    /// tried again.
+    pub fn wait(&self, failures: u32, said: Option<Duration>, chance: f64) -> Option<Duration> {
+        if failures == 0 || failures >= self.tries {
+            return None;
+        }
+        // Beyond a thousand doublings nothing but the longest wait is left, and 0 × ∞ would be no number.
+        let doublings = i32::try_from(failures - 1).unwrap_or(i32::MAX).min(1_000);
+        let longest = self.first.as_secs_f64() * self.factor.powi(doublings);
+        let longest = Duration::try_from_secs_f64(longest).unwrap_or(self.longest);
+        let longest = longest.min(self.longest).max(self.spread);
+        // What isn't a number is no reason to hurry.
+        let chance = if chance.is_nan() {
+            1.0
+        } else {
+            chance.clamp(0.0, 1.0)
+        };
+        let wait = Duration::try_from_secs_f64(longest.as_secs_f64() * chance);
+        let wait = wait.unwrap_or(longest);
+        Some(said.unwrap_or_default().saturating_add(wait))
+    }
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What is to be done about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// It would fail again, or must not be done twice.
+    Stop,
+    /// It may succeed next time.
+    Retry,
+    /// The server said when to come back, as by `Retry-After`.
+    RetryAfter(Duration),
+}
+
+/// Why a call isn't tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stopped {
+    /// Its error isn't one to be tried again.
+    Advised,
+    /// It was tried as often as it may be.
+    Tries,
+    /// The budget is spent.
+    Budget,
+    /// The next try would begin after the deadline.
+    Deadline,
+}
+
+/// The last error of a call that isn't tried again, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GaveUp<E> {
+    /// What it failed with.
+    pub error: E,
+    /// How often it was tried.
+    pub tries: u32,
+    /// Why it isn't again.
+    pub why: Stopped,
+}
+
+impl<E: fmt::Display> fmt::Display for GaveUp<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { error, tries, why } = self;
+        let why = match why {
+            Stopped::Advised => "which isn't tried again",
+            Stopped::Tries => "and it isn't tried more often",
+            Stopped::Budget => "and the budget of retries is spent",
+            Stopped::Deadline => "and there is no time for another",
+        };
+        write!(f, "{error} (try {tries}, {why})")
+    }
+}
+
+impl<E: std::error::Error> std::error::Error for GaveUp<E> {}
+
+/// Tries calls again that failed with errors which are named retryable.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use tollgate_adaptive::protect::{Advice, Backoff, Budget, Retry};
+///
+/// # async fn fetch() -> Result<(), u16> { Ok(()) }
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let retry = Retry::new(Backoff::new()).budget(Arc::new(Budget::percent(10)));
+/// retry
+///     .within(Duration::from_secs(10))
+///     .call(fetch, |status| match status {
+///         429 | 503 => Advice::RetryAfter(Duration::from_secs(1)),
+///         500 | 502 | 504 => Advice::Retry,
+///         _ => Advice::Stop,
+///     })
+///     .await
+///     .map_err(|gave_up| format!("status {} after {} tries", gave_up.error, gave_up.tries))?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Retry<C: Clock = Monotonic> {
+    backoff: Backoff,
+    budget: Option<Arc<Budget>>,
+    within: Option<Duration>,
+    clock: C,
+    seed: AtomicU64,
+}
+
+impl Retry {
+    /// Waits so in between, on the default clock.
+    pub fn new(backoff: Backoff) -> Self {
+        Self::with_clock(backoff, Monotonic::new())
+    }
+}
+
+impl<C: Clock> Retry<C> {
+    /// Waits so in between, on this clock.
+    pub fn with_clock(backoff: Backoff, clock: C) -> Self {
+        Self {
+            backoff,
+            budget: None,
+            within: None,
+            clock,
+            seed: AtomicU64::new(random_seed()),
+        }
+    }
+
+    /// Tries again only while this allows it.
+    #[must_use]
+    pub fn budget(mut self, budget: Arc<Budget>) -> Self {
+        self.budget = Some(budget);
+        self
+    }
+
+    /// Begins no try later than so long after the first.
+    #[must_use]
+    pub fn within(mut self, within: Duration) -> Self {
+        self.within = Some(within);
+        self
+    }
+
+    /// Waits by chance from this seed, the same in each run. Unless this is given, each process has its own, so that a fleet
+    /// that failed together doesn't come back together.
+    #[must_use]
+    pub fn seed(self, seed: u64) -> Self {
+        self.seed.store(seed, Ordering::Relaxed);
+        self
+    }
+
+    /// Calls until it succeeds, or isn't to be tried again. Dropping the future ends it between tries, too, and then the budget
+    /// has back what the next one would have taken.
+    ///
+    /// # Errors
+    /// [`GaveUp`]: the last error, and why it was the last.
+    pub async fn call<T, E, F: Future<Output = Result<T, E>>>(
+        &self,
+        mut call: impl FnMut() -> F,
+        advise: impl Fn(&E) -> Advice,
+    ) -> Result<T, GaveUp<E>> {
+        let started = self.clock.now();
+        if let Some(budget) = &self.budget {
+            budget.called();
+        }
+        let mut tries = 1;
+        loop {
+            let error = match call().await {
+                Ok(value) => return Ok(value),
+                Err(error) => error,
+            };
+            let now = self.clock.now();
+            let (wait, taken) = match self.wait_for(tries, advise(&error), now - started) {
+                Ok(next) => next,
+                Err(why) => return Err(GaveUp { error, tries, why }),
+            };
+            // It may hold something, as an answer its connection or its place in a limit: nobody needs that while it waits.
+            drop(error);
+            sleep_until(&self.clock, now + wait).await;
+            if let Some(taken) = taken {
+                taken.begin();
+            }
+            tries += 1;
+        }
+    }
+
+    /// How long to wait after so many failures, if it is tried again, and what that takes of the budget.
+    fn wait_for(
+        &self,
+        tries: u32,
+        advice: Advice,
+        passed: Duration,
+    ) -> Result<(Duration, Option<Taken<'_>>), Stopped> {
+        let said = match advice {
+            Advice::Stop => return Err(Stopped::Advised),
+            Advice::Retry => None,
+            Advice::RetryAfter(said) => Some(said),
+        };
+        let chance = Chance::new(self.seed.fetch_add(1, Ordering::Relaxed)).part();
+        let wait = self
+            .backoff
+            .wait(tries, said, chance)
+            .ok_or(Stopped::Tries)?;
+        if self
+            .within
+            .is_some_and(|within| passed.saturating_add(wait) > within)
+        {
+            return Err(Stopped::Deadline);
+        }
+        let taken = match &self.budget {
+            Some(budget) => Some(budget.take().ok_or(Stopped::Budget)?),
+            None => None,
+        };
+        Ok((wait, taken))
+    }
+}

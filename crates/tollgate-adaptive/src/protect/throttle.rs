@@ -1,0 +1,146 @@
+//! Client-side throttling: calls that would be rejected anyway aren't sent.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tollgate::Timestamp;
+use tollgate::clock::{Clock, Monotonic};
+
+use crate::breaker::Span;
+use crate::breaker::window::{Kind, Window};
+use crate::chance::{Chance, random_seed};
+
+/// Rejects calls locally with a probability that rises as the backend accepts fewer of them.
+///
+/// Of the requests of the last two minutes, `k` × what was accepted may be sent: with `k` = 2 a backend that accepts half
+/// or more of them sees all, and one that accepts none sees next to none. A rejection costs a backend something, too;
+/// this spares it that, without any signal but its answers (as in Google's "Site Reliability Engineering").
+///
+/// ```
+/// use tollgate::clock::Manual;
+/// use tollgate_adaptive::protect::Throttle;
+///
+/// let throttle = Throttle::with_clock(2.0, Manual::new());
+/// let mut sent = 0;
+/// for _ in 0..1_000 {
+///     if let Ok(attempt) = throttle.try_call() {
+///         sent += 1;
+///         attempt.rejected(); // by a backend that is down
+///     }
+/// }
+/// assert!(sent < 30, "{sent}");
+/// assert!(throttle.probability() > 0.99);
+/// ```
+#[derive(Debug)]
+pub struct Throttle<C: Clock = Monotonic> {
+    times: f64,
+    window: Window,
+    chance: AtomicU64,
+    clock: C,
+}
+
+/// A call that was rejected before it was sent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Throttled {
+    /// How likely that was.
+    pub probability: f64,
+}
+
+impl fmt::Display for Throttled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = self.probability * 100.0;
+        write!(
+            f,
+            "not sent: the backend rejects so much that {percent:.0} % of calls are kept back"
+        )
+    }
+}
+
+impl std::error::Error for Throttled {}
+
+/// A call that may be sent. Say what the backend did; dropped, it says nothing.
+#[derive(Debug)]
+#[must_use = "an attempt that is dropped says nothing"]
+pub struct Attempt<'a, C: Clock> {
+    throttle: &'a Throttle<C>,
+}
+
+impl Throttle {
+    /// Lets so many times as many calls through as are accepted: 2 is usual, less spares the backend more.
+    pub fn new(times: f64) -> Self {
+        Self::with_clock(times, Monotonic::new())
+    }
+}
+
+impl<C: Clock> Throttle<C> {
+    /// The same on this clock. Below 1 it is 1, as otherwise a healthy backend would be throttled.
+    pub fn with_clock(times: f64, clock: C) -> Self {
+        Self {
+            times: if times >= 1.0 { times } else { 1.0 },
+            window: Window::new(Span::Time(Duration::from_secs(120))),
+            chance: AtomicU64::new(random_seed()),
+            clock,
+        }
+    }
+
+    /// Draws by chance from this seed, the same in each run. Unless this is given, each process has its own, so that a fleet
+    /// doesn't hold back and send the same calls at the same time.
+    ///
+    /// ```
+    /// use tollgate_adaptive::protect::Throttle;
+    ///
+    /// let throttle = Throttle::new(2.0).seed(7);
+    /// assert!(throttle.try_call().is_ok());
+    /// ```
+    #[must_use]
+    pub fn seed(self, seed: u64) -> Self {
+        self.chance.store(seed, Ordering::Relaxed);
+        self
+    }
+
+    /// Whether a call may be sent.
+    ///
+    /// # Errors
+    /// [`Throttled`]: it isn't sent, and counts as a request that wasn't accepted.
+    pub fn try_call(&self) -> Result<Attempt<'_, C>, Throttled> {
+        let now = self.clock.now();
+        let probability = self.probability_at(now);
+        let drawn = Chance::new(self.chance.fetch_add(1, Ordering::Relaxed)).part();
+        if drawn < probability {
+            self.window.count(now, Kind::Failed);
+            return Err(Throttled { probability });
+        }
+        Ok(Attempt { throttle: self })
+    }
+
+    /// How likely a call is rejected here.
+    pub fn probability(&self) -> f64 {
+        self.probability_at(self.clock.now())
+    }
+
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "two minutes have fewer than 2^53 calls"
+    )]
+    fn probability_at(&self, now: Timestamp) -> f64 {
+        let counts = self.window.counts(now);
+        let requests = counts.calls as f64;
+        let accepted = (counts.calls - counts.failed.min(counts.calls)) as f64;
+        ((requests - self.times * accepted) / (requests + 1.0)).max(0.0)
+    }
+}
+
+impl<C: Clock> Attempt<'_, C> {
+    /// The backend took it, whatever came of it.
+    pub fn accepted(self) {
+        let throttle = self.throttle;
+        throttle.window.count(throttle.clock.now(), Kind::Fine);
+    }
+
+    /// The backend rejected it for overload, or can't be reached.
+    pub fn rejected(self) {
+        let throttle = self.throttle;
+        throttle.window.count(throttle.clock.now(), Kind::Failed);
+    }
+}

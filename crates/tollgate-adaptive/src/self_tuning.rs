@@ -1,0 +1,93 @@
+//! By the share of calls that succeed.
+
+use super::sample::keeps_limit_in;
+use super::{Bounds, Law, LawError, Reason, Sample};
+
+/// Lowers the limit while too few calls succeed, and raises it while more do than are asked for.
+///
+/// It looks at how calls ended and not at how long they took, so it suits rates against a server that rejects
+/// what is too much. From 10 samples on: below the target ×0.9, above the target + 0.05 ×1.05. A target above
+/// 0.95 could never be exceeded by so much; there it is half of the way to 1.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_adaptive::{Bounds, Law, Reason, Sample, SelfTuning};
+///
+/// let mut law = SelfTuning::new(Bounds::new(10.0, 1_000.0)?, 0.9)?.initial(100.0);
+/// let sample = Sample::new(Duration::from_millis(5), 0);
+/// for _ in 0..9 {
+///     assert_eq!(law.observe(&sample.dropped()), None);
+/// }
+/// assert_eq!(law.observe(&sample.dropped()), Some(Reason::Failing));
+/// assert_eq!(law.limit(), 90.0);
+/// # Ok::<(), tollgate_adaptive::LawError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SelfTuning {
+    bounds: Bounds,
+    limit: f64,
+    target: f64,
+    samples: u32,
+    lower: f64,
+    raise: f64,
+    seen: u32,
+    succeeded: u32,
+}
+
+impl SelfTuning {
+    /// This share of calls should succeed.
+    ///
+    /// # Errors
+    /// Unless it is above 0 and below 1.
+    pub fn new(bounds: Bounds, target: f64) -> Result<Self, LawError> {
+        Ok(Self {
+            bounds,
+            limit: bounds.min(),
+            target: LawError::below_one("a target", target)?,
+            samples: 10,
+            lower: 0.9,
+            raise: 1.05,
+            seen: 0,
+            succeeded: 0,
+        })
+    }
+
+    /// Begins at this limit.
+    #[must_use]
+    pub fn initial(mut self, limit: f64) -> Self {
+        self.limit = self.bounds.begins(limit);
+        self
+    }
+
+    /// Judges by so many samples at a time: 10 unless said otherwise.
+    #[must_use]
+    pub fn samples(mut self, samples: u32) -> Self {
+        self.samples = samples.max(1);
+        self
+    }
+}
+
+impl Law for SelfTuning {
+    keeps_limit_in!(limit);
+
+    fn step(&mut self, sample: &Sample) -> Option<Reason> {
+        self.seen += 1;
+        self.succeeded += u32::from(!sample.is_dropped());
+        if self.seen < self.samples {
+            return None;
+        }
+        let share = f64::from(self.succeeded) / f64::from(self.seen);
+        (self.seen, self.succeeded) = (0, 0);
+        let enough = self.target + 0.05_f64.min((1.0 - self.target) / 2.0);
+        let (wanted, reason) = if share < self.target {
+            (self.limit * self.lower, Reason::Failing)
+        } else if share > enough {
+            (self.limit * self.raise, Reason::Succeeding)
+        } else {
+            return None;
+        };
+        let before = self.limit;
+        self.limit = self.bounds.clamp(wanted);
+        (self.limit.to_bits() != before.to_bits()).then_some(reason)
+    }
+}

@@ -1,0 +1,331 @@
+//! Who is let through when not all can be: by how critical a request is, or by guaranteed shares.
+
+use std::fmt;
+use std::sync::Arc;
+// Not loom's: each count is one word of its own, and the gate decides.
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use tollgate::ConcurrencyLimiter;
+use tollgate::clock::{Clock, Monotonic};
+use tollgate::concurrency::{Attached, NoPermit, OwnedPermit, Permit, PermitHome, part};
+
+/// How much a request matters.
+///
+/// ```
+/// use tollgate_adaptive::shed::Criticality;
+///
+/// assert_eq!("sheddable".parse(), Ok(Criticality::Sheddable));
+/// assert_eq!(Criticality::default(), Criticality::Default);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Criticality {
+    /// It can come again later, as what runs at night.
+    Sheddable,
+    /// Users notice.
+    #[default]
+    Default,
+    /// It has to be done, as a payment.
+    Critical,
+}
+
+impl Criticality {
+    /// All of them, those that are shed first first.
+    pub const ALL: [Self; 3] = [Self::Sheddable, Self::Default, Self::Critical];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sheddable => "sheddable",
+            Self::Default => "default",
+            Self::Critical => "critical",
+        }
+    }
+}
+
+impl fmt::Display for Criticality {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl std::str::FromStr for Criticality {
+    type Err = NoSuchClass;
+
+    fn from_str(name: &str) -> Result<Self, NoSuchClass> {
+        let class = Self::ALL.into_iter().find(|class| class.name() == name);
+        class.ok_or_else(|| NoSuchClass(name.to_owned()))
+    }
+}
+
+/// A name that no class has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoSuchClass(String);
+
+impl fmt::Display for NoSuchClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "no class is named {}; there are critical, default and sheddable",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for NoSuchClass {}
+
+/// Which part of a limit each class may use: 70 % for sheddable requests, 90 % for default ones and all of it for critical
+/// ones, unless chosen otherwise.
+///
+/// ```
+/// use tollgate_adaptive::shed::{Criticality, Shares};
+///
+/// let shares = Shares::default();
+/// assert_eq!(Criticality::ALL.map(|class| shares.of(class, 10)), [7, 9, 10]);
+/// assert_eq!(Shares::new(50, 80).percent(Criticality::Default), 80);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shares([u8; 3]);
+
+impl Shares {
+    /// So many percent for sheddable requests, and for default ones. No class has more than one above it.
+    pub const fn new(sheddable: u8, default: u8) -> Self {
+        let default = if default < 100 { default } else { 100 };
+        let sheddable = if sheddable < default {
+            sheddable
+        } else {
+            default
+        };
+        Self([sheddable, default, 100])
+    }
+
+    /// The part of a class, in percent.
+    pub const fn percent(self, class: Criticality) -> u8 {
+        self.0[class as usize]
+    }
+
+    /// How many a class may use of so many, rounded down, and one at least if there is any.
+    pub fn of(self, class: Criticality, limit: u32) -> u32 {
+        part(limit, self.percent(class))
+    }
+}
+
+impl Default for Shares {
+    fn default() -> Self {
+        Self::new(70, 90)
+    }
+}
+
+/// Sheds less critical requests first: each class may use a part of one limit.
+///
+/// Sheddable requests pass while less than 70 % of the limit is in use, default ones up to 90 %, and critical ones up to all
+/// of it. As the limit falls (it may be an [adaptive](crate::Controller) one) or load rises, sheddable
+/// requests are refused first and critical ones last. One is always let through while nothing is in use.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate::ConcurrencyLimiter;
+/// use tollgate_adaptive::shed::{Criticality, Shedder};
+///
+/// let shedder = Shedder::new(Arc::new(ConcurrencyLimiter::new(10)));
+/// let passed = |class, count| (0..count).filter_map(|_| shedder.try_acquire(class).ok()).collect::<Vec<_>>();
+/// let cheap = passed(Criticality::Sheddable, 10);
+/// let usual = passed(Criticality::Default, 10);
+/// let critical = passed(Criticality::Critical, 10);
+/// assert_eq!([cheap.len(), usual.len(), critical.len()], [7, 2, 1]);
+/// assert_eq!(shedder.shed(Criticality::Sheddable), 3);
+/// ```
+#[derive(Debug)]
+pub struct Shedder<C: Clock = Monotonic> {
+    limiter: Arc<ConcurrencyLimiter<C>>,
+    shares: Shares,
+    shed: [AtomicU64; 3],
+}
+
+impl<C: Clock> Shedder<C> {
+    /// 70 %, 90 % and 100 % of this limit.
+    pub fn new(limiter: Arc<ConcurrencyLimiter<C>>) -> Self {
+        Self {
+            limiter,
+            shares: Shares::default(),
+            shed: [const { AtomicU64::new(0) }; 3],
+        }
+    }
+
+    /// So many percent for sheddable requests, and for default ones. No class has more than one above it.
+    #[must_use]
+    pub fn percents(self, sheddable: u8, default: u8) -> Self {
+        self.shares(Shares::new(sheddable, default))
+    }
+
+    /// These parts of the limit.
+    #[must_use]
+    pub const fn shares(mut self, shares: Shares) -> Self {
+        self.shares = shares;
+        self
+    }
+
+    /// A permit now, if this class may have one.
+    ///
+    /// # Errors
+    /// [`NoPermit`]: as much is in use as this class may use.
+    pub fn try_acquire(
+        &self,
+        class: Criticality,
+    ) -> Result<Permit<&ConcurrencyLimiter<C>>, NoPermit> {
+        self.take(&*self.limiter, class)
+    }
+
+    /// As [`try_acquire`](Self::try_acquire), with a permit that shares the limiter, to be moved into a task.
+    ///
+    /// # Errors
+    /// [`NoPermit`]: as much is in use as this class may use.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tollgate::ConcurrencyLimiter;
+    /// use tollgate_adaptive::shed::{Criticality, Shedder};
+    ///
+    /// let shedder = Shedder::new(Arc::new(ConcurrencyLimiter::new(10)));
+    /// let permit = shedder.try_acquire_owned(Criticality::Critical)?;
+    /// std::thread::spawn(move || permit.success()).join().unwrap();
+    /// assert_eq!(shedder.limiter().available(), 10);
+    /// # Ok::<(), tollgate::concurrency::NoPermit>(())
+    /// ```
+    pub fn try_acquire_owned(&self, class: Criticality) -> Result<OwnedPermit<C>, NoPermit> {
+        self.take(Arc::clone(&self.limiter), class)
+    }
+
+    fn take<H: PermitHome>(&self, home: H, class: Criticality) -> Result<Permit<H>, NoPermit> {
+        let percent = self.shares.percent(class);
+        Permit::try_new_within(home, percent).inspect_err(|_| {
+            self.shed[class as usize].fetch_add(1, Ordering::Relaxed);
+        })
+    }
+
+    /// How many of this class were refused.
+    pub fn shed(&self, class: Criticality) -> u64 {
+        self.shed[class as usize].load(Ordering::Relaxed)
+    }
+
+    /// The limit that all classes share.
+    pub fn limiter(&self) -> &Arc<ConcurrencyLimiter<C>> {
+        &self.limiter
+    }
+}
+
+/// One limit with a guaranteed share for each of several partitions.
+///
+/// A partition may use what nobody else does, up to the whole limit. But its own share is always there: it passes
+/// while less than that is in use by it, also if others have used up the limit, which is then exceeded by what
+/// was lent (as Netflix's partitioned limiter does).
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate::ConcurrencyLimiter;
+/// use tollgate_adaptive::shed::Partitions;
+///
+/// let limiter = Arc::new(ConcurrencyLimiter::new(10));
+/// let partitions = Partitions::new(limiter, &[("live", 90), ("batch", 10)]);
+/// let batch: Vec<_> = (0..20).filter_map(|_| partitions.try_acquire("batch").ok()).collect();
+/// assert_eq!(batch.len(), 10, "all, as nobody else wants any");
+/// let live: Vec<_> = (0..20).filter_map(|_| partitions.try_acquire("live").ok()).collect();
+/// assert_eq!(live.len(), 9, "what it was promised");
+/// ```
+#[derive(Debug)]
+pub struct Partitions<C: Clock = Monotonic> {
+    limiter: Arc<ConcurrencyLimiter<C>>,
+    parts: Vec<Partition>,
+}
+
+#[derive(Debug)]
+struct Partition {
+    name: String,
+    percent: u8,
+    in_use: Arc<AtomicU32>,
+}
+
+/// Who gave a permit of a partition: the limiter `H`, and the partition that counts the permit as its own.
+pub type Share<H> = Attached<H, Counted>;
+
+/// One permit in the count of its partition, until this is dropped.
+#[derive(Debug)]
+pub struct Counted {
+    /// None if no partition has the name.
+    in_use: Option<Arc<AtomicU32>>,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if let Some(in_use) = &self.in_use {
+            in_use.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<C: Clock> Partitions<C> {
+    /// Partitions by name, each with so many percent of the limit, and one at least.
+    ///
+    /// # Panics
+    /// If they have more than 100 % together.
+    pub fn new(limiter: Arc<ConcurrencyLimiter<C>>, shares: &[(&str, u8)]) -> Self {
+        let sum: u32 = shares.iter().map(|(_, percent)| u32::from(*percent)).sum();
+        assert!(
+            sum <= 100,
+            "partitions of {sum} % together: 100 % is all there is"
+        );
+        let part = |(name, percent): &(&str, u8)| Partition {
+            name: (*name).to_owned(),
+            percent: *percent,
+            in_use: Arc::default(),
+        };
+        Self {
+            limiter,
+            parts: shares.iter().map(part).collect(),
+        }
+    }
+
+    /// A permit of this partition now. A name that no partition has is guaranteed nothing, and may use what is
+    /// left.
+    ///
+    /// # Errors
+    /// [`NoPermit`]: its share is used up, and so is the limit.
+    pub fn try_acquire(
+        &self,
+        name: &str,
+    ) -> Result<Permit<Share<&ConcurrencyLimiter<C>>>, NoPermit> {
+        self.take(&*self.limiter, name)
+    }
+
+    /// As [`try_acquire`](Self::try_acquire), with a permit that shares the limiter, to be moved into a task.
+    ///
+    /// # Errors
+    /// [`NoPermit`]: its share is used up, and so is the limit.
+    pub fn try_acquire_owned(
+        &self,
+        name: &str,
+    ) -> Result<Permit<Share<Arc<ConcurrencyLimiter<C>>>>, NoPermit> {
+        self.take(Arc::clone(&self.limiter), name)
+    }
+
+    fn take<H: PermitHome>(&self, home: H, name: &str) -> Result<Permit<Share<H>>, NoPermit> {
+        let part = self.parts.iter().find(|part| part.name == name);
+        let before = part.map_or(0, |part| part.in_use.fetch_add(1, Ordering::Relaxed));
+        // Made after it was counted, so that it is counted down if there is no permit.
+        let in_use = part.map(|part| Arc::clone(&part.in_use));
+        let share = Attached {
+            home,
+            value: Counted { in_use },
+        };
+        Permit::try_new_promised(share, |limit| {
+            let promised =
+                |part: &Partition| (u64::from(limit) * u64::from(part.percent) / 100).max(1);
+            u64::from(before) < part.map_or(0, promised)
+        })
+    }
+
+    /// How many a partition uses now.
+    pub fn in_use(&self, name: &str) -> u32 {
+        let part = self.parts.iter().find(|part| part.name == name);
+        part.map_or(0, |part| part.in_use.load(Ordering::Relaxed))
+    }
+}

@@ -1,0 +1,174 @@
+//! What came of a simulation, and how it is judged.
+
+use std::time::Duration;
+
+/// What came of a run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Run {
+    /// Of each phase, from when limits should have found themselves.
+    pub phases: Vec<PhaseRun>,
+    /// Of each tenth of a second.
+    pub points: Vec<Point>,
+}
+
+/// What came of a phase, from when limits should have found themselves.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PhaseRun {
+    /// Calls a second that were answered in time.
+    pub goodput: f64,
+    /// What 99 % of them didn't exceed.
+    pub p99: Duration,
+    /// What 99 % wouldn't exceed if none had to wait; `None` if nothing is served in this phase, which isn't judged.
+    pub unloaded_p99: Option<Duration>,
+    /// All clients' limits together: the mean.
+    pub limit: f64,
+    /// How much they swing: the standard deviation of their means a second, as a part of the mean.
+    pub swing: f64,
+    /// Answered in time in each whole second of the phase, from its first on.
+    pub each_second: Vec<f64>,
+}
+
+/// A tenth of a second of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Point {
+    /// When it ended, in seconds.
+    pub at: f64,
+    /// All clients' limits together.
+    pub limit: f64,
+    /// Calls in flight.
+    pub in_flight: f64,
+    /// The mean duration of those that were answered, in milliseconds.
+    pub latency: f64,
+    /// Answered in time, a second.
+    pub goodput: f64,
+}
+
+/// A run against what is asked of a law. Each number is of the worst phase.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_adaptive::simulation::Judged;
+///
+/// let judged = Judged { goodput: 0.95, p99_times: 1.4, swing: 0.1, starved: Duration::from_secs(3) };
+/// assert!(judged.is_good());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Judged {
+    /// As a part of what the best fixed limit of each phase achieves.
+    pub goodput: f64,
+    /// The 99th percentile as a multiple of the unloaded one.
+    pub p99_times: f64,
+    /// How much the limit swings.
+    pub swing: f64,
+    /// The longest time, right after a change too, with less than half of the best fixed limit's goodput in each second.
+    pub starved: Duration,
+}
+
+impl Judged {
+    /// At least this part of the best fixed limit's goodput.
+    pub const GOODPUT: f64 = 0.9;
+    /// At most so many times the unloaded 99th percentile.
+    pub const P99_TIMES: f64 = 3.0;
+    /// At most this standard deviation of the limit's means a second, as a part of its mean.
+    pub const SWING: f64 = 0.4;
+    /// At most so long with less than half of the best fixed limit's goodput.
+    pub const STARVED: Duration = Duration::from_secs(10);
+
+    /// Whether it is all that is asked.
+    pub fn is_good(&self) -> bool {
+        self.goodput >= Self::GOODPUT
+            && self.p99_times <= Self::P99_TIMES
+            && self.swing <= Self::SWING
+            && self.starved <= Self::STARVED
+    }
+}
+
+impl PhaseRun {
+    /// The 99th percentile as a multiple of the unloaded one; 0 in a phase that isn't judged.
+    pub fn p99_times(&self) -> f64 {
+        match self.unloaded_p99 {
+            Some(unloaded) => self.p99.as_secs_f64() / unloaded.as_secs_f64(),
+            None => 0.0,
+        }
+    }
+}
+
+impl Run {
+    /// Against what the best fixed limit does in each phase ([`best_fixed`](super::Scenario::best_fixed)).
+    pub fn judge(&self, best: &[(u32, f64)]) -> Judged {
+        let mut judged = Judged {
+            goodput: f64::INFINITY,
+            p99_times: 0.0,
+            swing: 0.0,
+            starved: Duration::ZERO,
+        };
+        let mut starved = Duration::ZERO;
+        for (phase, (_, best)) in self.phases.iter().zip(best) {
+            if phase.unloaded_p99.is_none() {
+                // Nobody could do better.
+                starved = Duration::ZERO;
+                continue;
+            }
+            for answered in &phase.each_second {
+                let is_starved = *answered < best / 2.0;
+                starved = if is_starved {
+                    starved + Duration::from_secs(1)
+                } else {
+                    Duration::ZERO
+                };
+                judged.starved = judged.starved.max(starved);
+            }
+            judged.goodput = judged.goodput.min(phase.goodput / best);
+            judged.p99_times = judged.p99_times.max(phase.p99_times());
+            judged.swing = judged.swing.max(phase.swing);
+        }
+        judged
+    }
+}
+
+/// What is gathered of a phase while it is played.
+#[derive(Debug, Default)]
+pub(super) struct Gathered {
+    pub(super) latencies: Vec<u64>,
+    /// The limits' sums of each tenth of a second.
+    pub(super) limits: Vec<f64>,
+    /// What was answered in each tenth of a second, from the first on.
+    pub(super) answered: Vec<usize>,
+}
+
+impl Gathered {
+    pub(super) fn phase(mut self, seconds: f64, unloaded_p99: Option<Duration>) -> PhaseRun {
+        let count = self.latencies.len();
+        self.latencies.sort_unstable();
+        let p99 = self
+            .latencies
+            .get((count * 99).div_ceil(100).saturating_sub(1));
+        let seconds_of: Vec<f64> = self.limits.chunks_exact(10).map(mean).collect();
+        let limit = mean(&seconds_of);
+        let squares: Vec<f64> = seconds_of.iter().map(|one| (one - limit).powi(2)).collect();
+        PhaseRun {
+            goodput: number(count) / seconds,
+            p99: Duration::from_nanos(p99.copied().unwrap_or(u64::MAX)),
+            unloaded_p99,
+            limit,
+            swing: mean(&squares).sqrt() / limit,
+            each_second: self
+                .answered
+                .chunks_exact(10)
+                .map(|tenths| number(tenths.iter().sum()))
+                .collect(),
+        }
+    }
+}
+
+fn mean(numbers: &[f64]) -> f64 {
+    numbers.iter().sum::<f64>() / number(numbers.len().max(1))
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a run has far fewer than 2^53 calls"
+)]
+pub(super) fn number(count: usize) -> f64 {
+    count as f64
+}

@@ -1,0 +1,69 @@
+//! By a gauge of the machine: how busy its processors are, or how long tasks wait for them.
+
+use super::sample::keeps_limit_in;
+use super::{Bounds, Law, LawError, Reason};
+
+/// Keeps a reading near a target, as the use of processors near 0.7: above 1.1 × target ×0.8, below 0.9 × target ×1.1.
+///
+/// It learns from readings and not from calls; one every 10 s is what its steps are made for, because a
+/// reading is a mean over a while and shows a change late.
+///
+/// ```
+/// use tollgate_adaptive::{Bounds, Law, Reason, Target};
+///
+/// let mut law = Target::new(Bounds::new(10.0, 1_000.0)?, 0.5)?.initial(100.0);
+/// assert_eq!(law.observe(&0.6), Some(Reason::Pressed));
+/// assert_eq!(law.limit(), 80.0);
+/// assert_eq!(law.observe(&0.52), None, "near enough");
+/// assert_eq!(law.observe(&f64::NAN), None, "says nothing");
+/// assert_eq!(law.observe(&0.1), Some(Reason::Relaxed));
+/// assert_eq!(law.limit(), 88.0);
+/// # Ok::<(), tollgate_adaptive::LawError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Target {
+    bounds: Bounds,
+    limit: f64,
+    target: f64,
+}
+
+impl Target {
+    /// How often a reading is taken, unless there is a reason for another time.
+    pub const EVERY: std::time::Duration = std::time::Duration::from_secs(10);
+
+    /// Readings should be near this.
+    ///
+    /// # Errors
+    /// Unless it is a number above 0.
+    pub fn new(bounds: Bounds, target: f64) -> Result<Self, LawError> {
+        Ok(Self {
+            bounds,
+            limit: bounds.min(),
+            target: LawError::positive("a target", target)?,
+        })
+    }
+
+    /// Begins at this limit.
+    #[must_use]
+    pub fn initial(mut self, limit: f64) -> Self {
+        self.limit = self.bounds.begins(limit);
+        self
+    }
+}
+
+impl Law<f64> for Target {
+    keeps_limit_in!(limit);
+
+    fn step(&mut self, reading: &f64) -> Option<Reason> {
+        let (wanted, reason) = if *reading > self.target * 1.1 {
+            (self.limit * 0.8, Reason::Pressed)
+        } else if *reading < self.target * 0.9 {
+            (self.limit * 1.1, Reason::Relaxed)
+        } else {
+            return None;
+        };
+        let before = self.limit;
+        self.limit = self.bounds.clamp(wanted);
+        (self.limit.to_bits() != before.to_bits()).then_some(reason)
+    }
+}

@@ -1,0 +1,156 @@
+//! Vegas: the queue, as estimated from how much longer calls take than the quickest one.
+
+use super::chance::Chance;
+use super::sample::keeps_limit_in;
+use super::{Bounds, Law, LawError, Reason, Sample};
+
+/// Keeps a short queue: compares each call with the quickest one, and wants between α and β calls to queue.
+///
+/// As Netflix's `VegasLimit`, to the bit. It suits calls of even duration; where durations differ by nature, it takes
+/// the longer ones for a queue. Every so often the quickest call is forgotten (a probe), in case all have become
+/// slower.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_adaptive::{Bounds, Law, Sample, Vegas};
+///
+/// let mut law = Vegas::new(Bounds::new(1.0, 1_000.0)?);
+/// let quick = Sample::new(Duration::from_millis(1), 20);
+/// law.observe(&quick);
+/// law.observe(&quick);
+/// assert_eq!(law.limit(), 26.0, "no queue: β more");
+/// law.observe(&Sample::new(Duration::from_millis(10), 26));
+/// assert_eq!(law.limit(), 25.0, "24 of 26 wait");
+/// # Ok::<(), tollgate_adaptive::LawError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Vegas {
+    bounds: Bounds,
+    estimate: f64,
+    smoothing: f64,
+    probe_multiplier: f64,
+    fixed: Option<(f64, f64)>,
+    quickest: f64,
+    count: f64,
+    jitter: f64,
+    chance: Chance,
+}
+
+impl Vegas {
+    /// From 20 on, with α = 3 and β = 6 for each decimal digit of the limit after the first.
+    pub fn new(bounds: Bounds) -> Self {
+        let mut chance = Chance::new(0);
+        Self {
+            bounds,
+            estimate: 20.0,
+            smoothing: 1.0,
+            probe_multiplier: 30.0,
+            fixed: None,
+            quickest: 0.0,
+            count: 0.0,
+            jitter: jitter(&mut chance),
+            chance,
+        }
+    }
+
+    /// Begins at this limit.
+    #[must_use]
+    pub fn initial(mut self, limit: f64) -> Self {
+        self.estimate = self.bounds.begins(limit);
+        self
+    }
+
+    /// Goes this part of the way to each new limit.
+    ///
+    /// # Errors
+    /// Unless it is above 0 and at most 1.
+    pub fn smoothing(mut self, part: f64) -> Result<Self, LawError> {
+        self.smoothing = LawError::part("a smoothing", part)?;
+        Ok(self)
+    }
+
+    /// Forgets the quickest call after about so many times the limit of calls: 30 unless said otherwise.
+    #[must_use]
+    pub fn probe_multiplier(mut self, times: u32) -> Self {
+        self.probe_multiplier = f64::from(times);
+        self
+    }
+
+    /// Wants between `alpha` and `beta` calls to queue, whatever the limit.
+    #[must_use]
+    pub fn queue(mut self, alpha: u32, beta: u32) -> Self {
+        self.fixed = Some((f64::from(alpha), f64::from(beta)));
+        self
+    }
+
+    /// Probes by other chance than other instances do.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.chance = Chance::new(seed);
+        self.jitter = jitter(&mut self.chance);
+        self
+    }
+
+    /// Sets when the next probe is, as a part from 0.5 to 1 of its time; to replay what was recorded.
+    pub fn set_probe_jitter(&mut self, part: f64) {
+        self.jitter = part;
+    }
+
+    /// The quickest call since the last probe, in nanoseconds; 0 before the first.
+    pub fn quickest_nanos(&self) -> f64 {
+        self.quickest
+    }
+}
+
+/// When the next probe is: a part of its time, so that instances don't probe together.
+fn jitter(chance: &mut Chance) -> f64 {
+    0.5 + chance.part() / 2.0
+}
+
+/// How many decimal digits follow the first one of the limit's whole part, and 1 at least.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast of a double saturates, and the whole part is what is asked for"
+)]
+fn digits(limit: f64) -> f64 {
+    f64::from((limit as u32).checked_ilog10().unwrap_or(0).max(1))
+}
+
+impl Law for Vegas {
+    keeps_limit_in!(estimate);
+
+    fn step(&mut self, sample: &Sample) -> Option<Reason> {
+        let rtt = sample.nanos();
+        self.count += 1.0;
+        if self.jitter * self.probe_multiplier * self.estimate <= self.count {
+            self.jitter = jitter(&mut self.chance);
+            self.count = 0.0;
+            self.quickest = rtt;
+            return None;
+        }
+        if self.quickest == 0.0 || rtt < self.quickest {
+            self.quickest = rtt;
+            return None;
+        }
+        let queue = (self.estimate * (1.0 - self.quickest / rtt)).ceil();
+        let step = digits(self.estimate);
+        let (alpha, beta) = self.fixed.unwrap_or((3.0 * step, 6.0 * step));
+        let (wanted, reason) = if sample.is_dropped() {
+            (self.estimate - step, Reason::Dropped)
+        } else if f64::from(sample.in_flight) * 2.0 < self.estimate {
+            return None;
+        } else if queue <= step {
+            (self.estimate + beta, Reason::Room)
+        } else if queue < alpha {
+            (self.estimate + step, Reason::Room)
+        } else if queue > beta {
+            (self.estimate - step, Reason::Queueing)
+        } else {
+            return None;
+        };
+        let wanted = self.bounds.min().max(self.bounds.max().min(wanted));
+        self.estimate = (1.0 - self.smoothing) * self.estimate + self.smoothing * wanted;
+        Some(reason)
+    }
+}

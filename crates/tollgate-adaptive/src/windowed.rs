@@ -1,0 +1,216 @@
+//! Samples of a while as one sample, for a law that should not follow every single call.
+
+use std::time::Duration;
+
+use tollgate::Timestamp;
+
+use super::{Bounds, Law, LawError, Reason, Sample};
+
+/// Gathers samples over a window of time and gives the law one for all of them.
+///
+/// As Netflix's `WindowedLimit`, to the bit: a window lasts twice its quickest call, within bounds; with too few
+/// samples it is forgotten. The one sample has the mean duration, or a percentile, the most in flight, and is dropped
+/// if any was.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::Timestamp;
+/// use tollgate_adaptive::{Aimd, Bounds, Law, Sample, Windowed};
+///
+/// let mut law = Windowed::new(Aimd::netflix(Bounds::new(1.0, 100.0)?));
+/// for millis in 0..2_500 {
+///     let sample = Sample::new(Duration::from_millis(2), 20);
+///     law.observe(&sample.at(Timestamp::from_millis(millis)));
+/// }
+/// assert_eq!(law.limit(), 22.0, "two windows of a second, the first of one sample");
+/// # Ok::<(), tollgate_adaptive::LawError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Windowed<L> {
+    law: L,
+    shortest: Duration,
+    longest: Duration,
+    size: usize,
+    threshold: Duration,
+    tracked: Tracked,
+    next: Timestamp,
+    window: Gathered,
+}
+
+/// Samples of calls that end in another order than they are told may be as late as this, and aren't from a clock that was set back.
+const LATE: Duration = Duration::from_secs(60);
+
+/// What stands for the durations of a window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Tracked {
+    Mean,
+    Percentile { part: f64, capacity: usize },
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Gathered {
+    count: usize,
+    sum: u128,
+    quickest: Option<Duration>,
+    most_in_flight: u32,
+    dropped: bool,
+    /// Only for a percentile; as much as it holds is kept ready, so that no sample allocates.
+    each: Vec<Duration>,
+}
+
+impl<L> Windowed<L> {
+    /// Windows of a second with ten samples at least, by their mean; calls below 100 µs aren't looked at.
+    pub fn new(law: L) -> Self {
+        Self {
+            law,
+            shortest: Duration::from_secs(1),
+            longest: Duration::from_secs(1),
+            size: 10,
+            threshold: Duration::from_micros(100),
+            tracked: Tracked::Mean,
+            next: Timestamp::ZERO,
+            window: Gathered::default(),
+        }
+    }
+
+    /// How long a window lasts: twice its quickest call, but no less and no more than these.
+    #[must_use]
+    pub fn lasting(mut self, shortest: Duration, longest: Duration) -> Self {
+        (self.shortest, self.longest) = (shortest, longest);
+        self
+    }
+
+    /// A window counts if it has so many samples.
+    #[must_use]
+    pub fn samples(mut self, least: usize) -> Self {
+        self.size = least;
+        self
+    }
+
+    /// Calls that take less time aren't looked at.
+    #[must_use]
+    pub fn ignore_below(mut self, threshold: Duration) -> Self {
+        self.threshold = threshold;
+        self
+    }
+
+    /// The window stands for this percentile of its first `capacity` samples, such as 0.9 of 1,000.
+    ///
+    /// # Errors
+    /// Unless it is above 0 and at most 1.
+    pub fn percentile(mut self, part: f64, capacity: usize) -> Result<Self, LawError> {
+        let part = LawError::part("a percentile", part)?;
+        self.tracked = Tracked::Percentile { part, capacity };
+        self.window.each.reserve_exact(capacity);
+        Ok(self)
+    }
+
+    /// The law that is told of windows.
+    pub fn law(&self) -> &L {
+        &self.law
+    }
+
+    /// The same, to be changed.
+    pub fn law_mut(&mut self) -> &mut L {
+        &mut self.law
+    }
+}
+
+impl Gathered {
+    fn add(&mut self, sample: &Sample, tracked: Tracked) {
+        self.count += 1;
+        self.sum += sample.rtt.as_nanos();
+        self.quickest = Some(
+            self.quickest
+                .map_or(sample.rtt, |least| least.min(sample.rtt)),
+        );
+        self.most_in_flight = self.most_in_flight.max(sample.in_flight);
+        self.dropped |= sample.is_dropped();
+        if let Tracked::Percentile { capacity, .. } = tracked
+            && self.each.len() < capacity
+        {
+            self.each.push(sample.rtt);
+        }
+    }
+
+    fn stands_for(&mut self, tracked: Tracked) -> Duration {
+        let mean = self.sum / (self.count as u128).max(1);
+        let mean = Duration::from_nanos(u64::try_from(mean).unwrap_or(u64::MAX));
+        match tracked {
+            Tracked::Mean => mean,
+            Tracked::Percentile { part, .. } => {
+                self.each.sort_unstable();
+                let rank = rank(self.each.len(), part);
+                self.each.get(rank).copied().unwrap_or(mean)
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        let mut each = std::mem::take(&mut self.each);
+        each.clear();
+        *self = Self {
+            each,
+            ..Self::default()
+        };
+    }
+}
+
+/// Which of so many sorted numbers is the percentile, halves rounded up.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a window has few samples, and the cast saturates"
+)]
+fn rank(count: usize, part: f64) -> usize {
+    ((count as f64 * part + 0.5).floor() as usize).saturating_sub(1)
+}
+
+impl<L: Law> Law for Windowed<L> {
+    fn bounds(&self) -> Bounds {
+        self.law.bounds()
+    }
+
+    fn limit(&self) -> f64 {
+        self.law.limit()
+    }
+
+    fn set_limit(&mut self, limit: f64) {
+        self.law.set_limit(limit);
+    }
+
+    fn step(&mut self, sample: &Sample) -> Option<Reason> {
+        if sample.rtt < self.threshold {
+            return None;
+        }
+        self.window.add(sample, self.tracked);
+        let end = sample.ended();
+        // A clock that was set back: it would be long until that time comes again.
+        if self.next > end + self.longest + LATE {
+            self.next = end + self.longest;
+        }
+        if end <= self.next {
+            return None;
+        }
+        let twice = self.window.quickest.unwrap_or_default().saturating_mul(2);
+        self.next = end + twice.max(self.shortest).min(self.longest);
+        let reason = if self.window.count >= self.size {
+            let whole = Sample {
+                started: sample.started,
+                rtt: self.window.stands_for(self.tracked),
+                in_flight: self.window.most_in_flight,
+                ending: if self.window.dropped {
+                    tollgate::concurrency::Ending::Dropped
+                } else {
+                    sample.ending
+                },
+            };
+            self.law.step(&whole)
+        } else {
+            None
+        };
+        self.window.clear();
+        reason
+    }
+}

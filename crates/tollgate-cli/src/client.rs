@@ -1,0 +1,225 @@
+//! A client of services: where they are, how to connect to them, and one request of HTTP.
+//!
+//! A command sends one request and ends, so it needs neither a pool nor a runtime, and the same few lines serve TCP, TLS
+//! and UNIX sockets.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// How long a service may take to connect, to read and to answer.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The longest answer that is read.
+const MOST: usize = 64 << 20;
+/// The most header fields of an answer.
+const MOST_FIELDS: usize = 64;
+
+/// Where a service listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On TCP.
+    Tcp {
+        /// A name or an address.
+        host: String,
+        /// Its port.
+        port: u16,
+        /// Whether it was said to speak TLS.
+        is_https: bool,
+    },
+    /// A socket in the file system.
+    Unix(PathBuf),
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "no address {text:?}: write 127.0.0.1:6070, unix:/path/to/socket, or https://limits.example:6070"
+            )
+        };
+        if let Some(path) = text.strip_prefix("unix:") {
+            let path = path.split('?').next().unwrap_or_default();
+            return match path {
+                "" => Err(wrong()),
+                path => Ok(Self::Unix(path.into())),
+            };
+        }
+        let is_https = text.starts_with("https://");
+        let rest = text
+            .strip_prefix("https://")
+            .or(text.strip_prefix("http://"));
+        let rest = rest.unwrap_or(text).trim_end_matches('/');
+        let (host, port) = rest.rsplit_once(':').unwrap_or(("127.0.0.1", rest));
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
+        let port = port.parse().ok().filter(|_| host.bytes().all(is_plain));
+        match port {
+            Some(port) if !host.is_empty() => Ok(Self::Tcp {
+                host: host.to_owned(),
+                port,
+                is_https,
+            }),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// A connection of any kind.
+pub(crate) trait Stream: Read + Write {}
+impl<T: Read + Write> Stream for T {}
+
+/// Connects to a listener without TLS.
+pub(crate) fn connect(place: &Place) -> io::Result<Box<dyn Stream>> {
+    match place {
+        Place::Tcp { host, port, .. } => Ok(Box::new(connect_tcp(host, *port)?)),
+        Place::Unix(path) => {
+            let stream = UnixStream::connect(path)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            Ok(Box::new(stream))
+        }
+    }
+}
+
+/// Connects to the first address of a name that takes it.
+pub(crate) fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
+    let mut last = io::Error::other("the name leads nowhere");
+    for address in format!("{host}:{port}").to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, PATIENCE) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// One request of HTTP.
+#[derive(Debug)]
+pub(crate) struct Request<'a> {
+    pub(crate) method: &'a str,
+    pub(crate) path: &'a str,
+    pub(crate) token: Option<&'a str>,
+    /// JSON.
+    pub(crate) body: &'a str,
+}
+
+/// What was answered.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) body: String,
+}
+
+impl Request<'_> {
+    /// Sends it to a place that `stream` leads to, and reads the answer.
+    pub(crate) fn send(&self, place: &Place, mut stream: impl Stream) -> io::Result<Reply> {
+        let host = match place {
+            Place::Tcp { .. } => place.to_string(),
+            Place::Unix(_) => "localhost".to_owned(),
+        };
+        let token = self
+            .token
+            .map(|token| format!("authorization: Bearer {token}\r\n"));
+        let request = format!(
+            "{} {} HTTP/1.1\r\nhost: {host}\r\n{}connection: close\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n\r\n{}",
+            self.method,
+            self.path,
+            token.unwrap_or_default(),
+            self.body.len(),
+            self.body
+        );
+        stream.write_all(request.as_bytes())?;
+        stream.flush()?;
+        let mut read = Vec::new();
+        let mut bytes = [0; 16 * 1024];
+        loop {
+            if let Some(reply) = Reply::parse(&read)? {
+                return Ok(reply);
+            }
+            match stream.read(&mut bytes) {
+                Ok(0) => return Err(garbled("it ended before its answer did")),
+                Ok(length) => read.extend_from_slice(&bytes[..length]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            if read.len() > MOST {
+                return Err(garbled("its answer is longer than anything that it says"));
+            }
+        }
+    }
+}
+
+impl Reply {
+    /// The answer, once all of it was read.
+    fn parse(read: &[u8]) -> io::Result<Option<Self>> {
+        let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+        let mut head = httparse::Response::new(&mut fields);
+        let parsed = head.parse(read);
+        let parsed = parsed.map_err(|_| garbled("it doesn't speak HTTP"))?;
+        let (httparse::Status::Complete(end), Some(status)) = (parsed, head.code) else {
+            return Ok(None);
+        };
+        let mut fields = head.headers.iter();
+        let length = fields.find(|field| field.name.eq_ignore_ascii_case("content-length"));
+        let length = length.and_then(|field| str::from_utf8(field.value).ok()?.parse().ok());
+        let length: usize = length.ok_or_else(|| garbled("its answer has no length"))?;
+        let Some(body) = read[end..].get(..length) else {
+            return Ok(None);
+        };
+        let body = str::from_utf8(body).map_err(|_| garbled("its answer is no text"))?;
+        let body = body.to_owned();
+        Ok(Some(Self { status, body }))
+    }
+}
+
+/// What was answered isn't what such a service answers.
+pub(crate) fn garbled(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// The first line of a file that holds a secret.
+pub(crate) fn first_line(file: &std::path::Path) -> io::Result<Option<String>> {
+    let text = std::fs::read_to_string(file)?;
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty());
+    Ok(line.map(str::to_owned))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_read_once_all_of_it_is_there() {
+        let text = "HTTP/1.1 200 OK\r\nX: y\r\nContent-Length: 2\r\n\r\n{}";
+        for end in 0..text.len() {
+            let found = Reply::parse(&text.as_bytes()[..end]).unwrap();
+            assert!(found.is_none(), "{end}");
+        }
+        let reply = Reply::parse(text.as_bytes()).unwrap().unwrap();
+        assert_eq!((reply.status, reply.body.as_str()), (200, "{}"));
+        for other in ["SSH-2.0-x\r\n\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\n"] {
+            assert!(Reply::parse(other.as_bytes()).is_err(), "{other}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! How a command ends: well, with an answer that its exit code tells, or with an error.
+
+use std::fmt;
+
+use tollgate_engine::Rejected;
+
+use crate::color::Color;
+
+/// How a command ended that did what it was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// As one hopes: exit code 0.
+    Well,
+    /// A policy is invalid: exit code 1.
+    Invalid,
+    /// Two policies differ: exit code 1, as for diff(1).
+    Different,
+    /// A request was denied: exit code 3.
+    Denied,
+}
+
+/// Why a command failed, with the exit code that says so.
+#[derive(Debug)]
+pub struct CliError {
+    exit_code: u8,
+    why: Why,
+}
+
+#[derive(Debug)]
+enum Why {
+    Text(String),
+    /// The policy has errors, each of which is shown.
+    Rejected(Box<Rejected>),
+}
+
+const HAS_ERRORS: &str = "the policy has errors";
+
+impl CliError {
+    pub(crate) fn new(exit_code: u8, why: impl fmt::Display) -> Self {
+        let why = Why::Text(why.to_string());
+        Self { exit_code, why }
+    }
+
+    /// The arguments are wrong.
+    pub(crate) fn usage(why: impl fmt::Display) -> Self {
+        Self::new(2, why)
+    }
+
+    /// It couldn't be done.
+    pub(crate) fn failed(why: impl fmt::Display) -> Self {
+        Self::new(1, why)
+    }
+
+    pub(crate) fn rejected(rejected: Box<Rejected>) -> Self {
+        let why = Why::Rejected(rejected);
+        Self { exit_code: 1, why }
+    }
+
+    /// The same, told by another exit code.
+    pub(crate) fn with_exit_code(self, exit_code: u8) -> Self {
+        Self { exit_code, ..self }
+    }
+
+    /// The exit code that tells scripts what is at fault: 2 for usage errors, as clap does, 3 for what a conversion would
+    /// lose, 128 and the signal's number for a signal, and 1 for other errors.
+    pub const fn exit_code(&self) -> u8 {
+        self.exit_code
+    }
+
+    /// The error as text with what it is, in color where there is to be some.
+    pub fn shown(&self, color: Color) -> String {
+        let error = color.error();
+        match &self.why {
+            Why::Rejected(rejected) => {
+                let shown = color.diagnostics(&rejected.errors, &rejected.sources);
+                format!("{error} {HAS_ERRORS}\n{shown}")
+            }
+            Why::Text(text) => format!("{error} {text}"),
+        }
+    }
+}
+
+impl fmt::Display for CliError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.why {
+            Why::Rejected(rejected) => write!(f, "{HAS_ERRORS}\n{rejected}"),
+            Why::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for CliError {}

@@ -1,0 +1,96 @@
+//! What commands write: reports as text or as JSON, and tables.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use crate::ended::CliError;
+
+/// What came of writing the output. A reader that went away, as `head` does, is no error.
+pub(crate) fn written(result: io::Result<()>) -> Result<(), CliError> {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(unwritten(error)),
+        _ => Ok(()),
+    }
+}
+
+/// The output can't be written.
+pub(crate) fn unwritten(error: impl fmt::Display) -> CliError {
+    CliError::failed(format_args!("can't write the output: {error}"))
+}
+
+/// Writes a line of JSON.
+pub(crate) fn write_json(report: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, report)?;
+    writeln!(out)
+}
+
+/// Writes a report as JSON or as text.
+pub(crate) fn show(
+    report: &(impl Serialize + fmt::Display),
+    json: bool,
+    out: &mut impl Write,
+) -> Result<(), CliError> {
+    written(if json {
+        write_json(report, out)
+    } else {
+        write!(out, "{report}")
+    })
+}
+
+/// Where the cells of a column stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Align {
+    Left,
+    Right,
+}
+
+/// Rows of as many cells, two spaces between them, without space at the end of a line.
+pub(crate) fn grid(rows: &[Vec<String>], align: impl Fn(usize) -> Align) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut lines = String::new();
+    for row in rows {
+        let cells = row.iter().zip(&widths).enumerate();
+        let cells = cells.map(|(column, (cell, &width))| match align(column) {
+            Align::Left => format!("{cell:<width$}"),
+            Align::Right => format!("{cell:>width$}"),
+        });
+        let line = cells.collect::<Vec<_>>().join("  ");
+        lines.push_str(line.trim_end());
+        lines.push('\n');
+    }
+    lines
+}
+
+/// How many there are of something, such as `2 warnings`.
+pub(crate) fn count(number: usize, what: &str) -> String {
+    match number {
+        1 => format!("1 {what}"),
+        _ => format!("{number} {what}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grid_lines_up() {
+        let rows = [vec!["a", "b", "long"], vec!["name", "200", "1"]];
+        let rows = rows.map(|row| row.into_iter().map(str::to_owned).collect());
+        let align = |column| {
+            if column == 0 {
+                Align::Left
+            } else {
+                Align::Right
+            }
+        };
+        assert_eq!(grid(&rows, align), "a       b  long\nname  200     1\n");
+    }
+}

@@ -1,0 +1,65 @@
+//! A request that is charged while something is still asked for it: if nobody waits for the answer any more, it has never
+//! run, so what it cost comes back.
+
+use std::mem;
+
+use crate::backend::{Backend, refund_detached};
+use crate::limits::{Check, LimitKind};
+use crate::verdict::{Permits, Said};
+
+/// A request that passed and isn't answered yet. Dropped before it is [answered](Self::answered), it gives back what it
+/// was charged, and holds nothing.
+pub(super) struct Unanswered<'a, 'c, B: Backend, H: AsMut<Permits>> {
+    backend: &'a B,
+    /// What it holds.
+    pub(super) held: &'a mut H,
+    /// What it was charged, until it is answered.
+    charged: Option<Vec<Check<'c>>>,
+}
+
+impl<'a, 'c, B: Backend, H: AsMut<Permits>> Unanswered<'a, 'c, B, H> {
+    /// A request that holds this, and was charged nothing so far.
+    pub(super) fn new(backend: &'a B, held: &'a mut H) -> Self {
+        Self {
+            backend,
+            held,
+            charged: Some(Vec::new()),
+        }
+    }
+
+    /// It was charged these. Permits and estimates come back with what holds them.
+    pub(super) fn is_charged(&mut self, checks: &[Check<'c>]) {
+        let is_spent = |check: &&Check<'_>| {
+            let is_permit = matches!(check.limit.kind(), LimitKind::Concurrency(_));
+            check.cost > 0 && !is_permit && !check.limit.is_estimated
+        };
+        let charged = self.charged.get_or_insert_default();
+        charged.extend(checks.iter().filter(is_spent).copied());
+    }
+
+    /// All is asked: what was charged stays so.
+    pub(super) fn answered(mut self) {
+        self.charged = None;
+    }
+}
+
+impl<B: Backend, H: AsMut<Permits>> Drop for Unanswered<'_, '_, B, H> {
+    fn drop(&mut self) {
+        if let Some(charged) = self.charged.take() {
+            mem::take(self.held.as_mut()).cancel();
+            refund_detached(self.backend, &charged);
+        }
+    }
+}
+
+impl AsMut<Permits> for Said {
+    fn as_mut(&mut self) -> &mut Permits {
+        &mut self.permits
+    }
+}
+
+impl AsMut<Permits> for Permits {
+    fn as_mut(&mut self) -> &mut Permits {
+        self
+    }
+}

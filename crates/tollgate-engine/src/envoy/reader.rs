@@ -1,0 +1,560 @@
+//! Reads one document: its descriptors, one level after the other, and what each of them allows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::str::FromStr;
+use std::time::Duration;
+
+use tollgate::{Algorithm, Rate, core::Align};
+
+use super::fields::{Level, Scalars, fields, not_a_map, wrong_type};
+use super::{
+    BAD_ALGORITHM, BAD_CHARGING, BAD_CONCURRENCY, BAD_COUNTING, BAD_ON_STORE_FAILURE, BAD_QUOTA,
+    BAD_RATE, BAD_UNIT, Code, DUPLICATE_DESCRIPTOR, Diagnostic, EMPTY_DOMAIN, EMPTY_KEY,
+    EMPTY_REPLACES, MODE_WITHOUT_LIMIT, NO_REQUESTS, Node, Problems, RATE_AND_UNIT,
+    REPLACES_UNKNOWN, SELF_REPLACES, SHARE_WITHOUT_WILDCARD, STAR_IN_KEY, UNLIMITED_WITH_LIMIT,
+    Value,
+};
+use crate::diagnostic::Severity;
+use crate::document::Span;
+use crate::facts::Unit;
+use crate::native::fields::{ALGORITHMS, ASKS_NO_STORE, COUNTINGS, FAILURES, NOT_LEASED, names};
+use crate::policy::{
+    Charging, Counting, DescriptorLimit, DescriptorRule, Domain, FailureModes, Limits,
+    OnStoreFailure, is_bucket,
+};
+use crate::suggest::did_you_mean;
+
+/// Reads one document.
+pub(super) struct Reader {
+    scalars: Scalars,
+    pub(super) problems: Problems,
+    /// What limits do that say nothing of it while the store can't be asked.
+    failure: Option<OnStoreFailure>,
+}
+
+/// The field of limits, and of the whole document.
+const ON_STORE_FAILURE: &str = "on_store_failure";
+
+/// What a request of several descriptors can be charged, by name.
+const CHARGINGS: &[(&str, Charging)] = &[
+    ("all-or-none", Charging::AllOrNone),
+    ("each", Charging::Each),
+];
+
+/// A field whose value is one of a few words.
+struct WordField {
+    name: &'static str,
+    /// What its words are for.
+    what: &'static str,
+    /// The code of a wrong one.
+    code: Code,
+}
+
+impl WordField {
+    const fn new(name: &'static str, what: &'static str, code: Code) -> Self {
+        Self { name, what, code }
+    }
+}
+
+/// The fields of a limit, by their names.
+struct Named<'n>(Vec<(&'n str, &'n Node)>);
+
+impl<'n> Named<'n> {
+    fn get(&self, wanted: &str) -> Option<&'n Node> {
+        let found = self.0.iter().find(|(name, _)| *name == wanted);
+        found.map(|(_, value)| *value)
+    }
+}
+
+impl Reader {
+    pub(super) fn new(text: &str) -> Self {
+        Self {
+            scalars: Scalars::new(text),
+            problems: Vec::new(),
+            failure: None,
+        }
+    }
+
+    fn error(&mut self, code: Code, message: impl Into<String>, span: Span, help: &str) {
+        self.problems
+            .push(Diagnostic::error(code, message, span).help(help));
+    }
+
+    fn warn(&mut self, code: Code, message: impl Into<String>, span: Span, help: &str) {
+        self.problems
+            .push(Diagnostic::warning(code, message, span).help(help));
+    }
+
+    /// Notes a value of another kind than expected, of which nothing is left.
+    fn mismatch<T>(&mut self, name: &str, expected: &str, value: &Node) -> Option<T> {
+        self.problems.push(wrong_type(name, expected, value));
+        None
+    }
+
+    /// The domain's name with its place, and what it says.
+    pub(super) fn root(&mut self, root: &Node) -> (Option<(String, Span)>, Domain) {
+        if !matches!(root.value, Value::Map(_) | Value::Null) {
+            let problem = wrong_type("the file", "a map with domain and descriptors", root);
+            self.problems.push(problem);
+            return (None, Domain::default());
+        }
+        let (mut name, mut domain, mut wrong) = (None, Domain::default(), false);
+        let fields = fields(root, Level::Root, &mut self.problems);
+        // Whatever their order, limits are read by it.
+        let failure = fields.iter().find(|(name, _)| *name == ON_STORE_FAILURE);
+        self.failure = failure.and_then(|(_, value)| self.failure(value));
+        for (field, value) in fields {
+            match field {
+                "domain" => match self.text(field, value) {
+                    Some(text) => name = Some((text, value.span)),
+                    None => wrong = true,
+                },
+                "charging" => {
+                    let field = WordField::new("charging", "way to charge", BAD_CHARGING);
+                    let charging = self.word(&field, CHARGINGS, value);
+                    domain.charging = charging.unwrap_or_default();
+                }
+                ON_STORE_FAILURE => {}
+                _ => domain.descriptors = self.descriptors(value),
+            }
+        }
+        let name = name.filter(|(name, _)| !name.is_empty());
+        if name.is_none() && !wrong {
+            let help = "name it: `domain: edge`, as the proxy's filter does";
+            self.error(EMPTY_DOMAIN, "the file has no domain", root.span, help);
+        }
+        (name, domain)
+    }
+
+    /// The maps of a list of nothing else, which may be left out.
+    fn maps<'n>(&mut self, name: &str, expected: &str, node: &'n Node) -> Vec<&'n Node> {
+        let items = match &node.value {
+            Value::List(items) => items.as_slice(),
+            Value::Null => &[],
+            _ => self.mismatch(name, expected, node).unwrap_or_default(),
+        };
+        let (maps, others): (Vec<_>, Vec<_>) = items
+            .iter()
+            .partition(|item| matches!(item.value, Value::Map(_)));
+        self.problems.extend(others.into_iter().map(not_a_map));
+        maps
+    }
+
+    fn descriptors(&mut self, node: &Node) -> Vec<DescriptorRule> {
+        let items = self.maps("descriptors", "a list of descriptors", node);
+        let mut rules: Vec<DescriptorRule> = Vec::with_capacity(items.len());
+        let mut known: BTreeMap<String, Span> = BTreeMap::new();
+        for item in items {
+            let Some(rule) = self.descriptor(item) else {
+                continue;
+            };
+            let composite = match &rule.value {
+                Some(value) => format!("{}_{value}", rule.key),
+                None => rule.key.clone(),
+            };
+            if let Some(first) = known.get(&composite) {
+                let message = format!("descriptor {composite:?} is given twice");
+                let help = format!(
+                    "the first is on line {}; a key and its value are one name, joined by _",
+                    first.start.line
+                );
+                self.error(DUPLICATE_DESCRIPTOR, message, item.span, &help);
+            } else {
+                known.insert(composite, item.span);
+                rules.push(rule);
+            }
+        }
+        rules
+    }
+
+    /// None only if it has no key.
+    fn descriptor(&mut self, node: &Node) -> Option<DescriptorRule> {
+        let mut rule = DescriptorRule {
+            key: String::new(),
+            value: None,
+            limit: None,
+            share_threshold: false,
+            detailed_metric: false,
+            value_to_metric: false,
+            metadata: None,
+            descriptors: Vec::new(),
+            span: node.span,
+        };
+        let (mut shadow, mut quota_mode, mut share) = (None, None, None);
+        let (mut key_given, mut limit_given) = (None, false);
+        for (name, value) in fields(node, Level::Descriptor, &mut self.problems) {
+            match name {
+                "key" => {
+                    key_given = Some(value.span);
+                    // A key of another kind was reported: what is below it is still read.
+                    rule.key = self.text(name, value).unwrap_or_else(|| "?".to_owned());
+                }
+                "value" => {
+                    rule.value = self.text(name, value).filter(|value| !value.is_empty());
+                }
+                "rate_limit" => {
+                    limit_given = !matches!(value.value, Value::Null);
+                    rule.limit = self.limit(value);
+                }
+                "descriptors" => rule.descriptors = self.descriptors(value),
+                "shadow_mode" => shadow = self.truth(name, value),
+                "quota_mode" => quota_mode = self.truth(name, value),
+                "detailed_metric" => rule.detailed_metric = self.truth(name, value).is_some(),
+                "value_to_metric" => rule.value_to_metric = self.truth(name, value).is_some(),
+                "share_threshold" => share = self.truth(name, value),
+                _ => match &value.value {
+                    Value::Null => {}
+                    Value::Map(_) => rule.metadata = Some(value.value.clone()),
+                    _ => self.problems.push(wrong_type(name, "a map", value)),
+                },
+            }
+        }
+        rule.share_threshold = share.is_some();
+        if let Some(limit) = &mut rule.limit {
+            limit.shadow = shadow.is_some();
+            limit.quota_mode = quota_mode.is_some();
+        }
+        let is_wild = rule.value.as_ref().is_some_and(|value| value.contains('*'));
+        if let Some(span) = share.filter(|_| !is_wild) {
+            let message = "share_threshold needs a wildcard: a value with a *";
+            let help = "all values of one wildcard count together";
+            self.error(SHARE_WITHOUT_WILDCARD, message, span, help);
+        }
+        for (mode, name) in [(shadow, "shadow_mode"), (quota_mode, "quota_mode")] {
+            if let Some(span) = mode.filter(|_| !limit_given) {
+                let message = format!("{name} does nothing without a rate_limit");
+                let help = "it isn't inherited: write it beside each rate_limit";
+                self.warn(MODE_WITHOUT_LIMIT, message, span, help);
+            }
+        }
+        self.has_key(&rule, key_given).then_some(rule)
+    }
+
+    /// Whether a descriptor has a key. One with a `*` is warned of.
+    fn has_key(&mut self, rule: &DescriptorRule, given: Option<Span>) -> bool {
+        if rule.key.is_empty() {
+            let (at, message) = (given.unwrap_or(rule.span), "a descriptor has no key");
+            let help = "say which entry it is for: `key: remote_address`";
+            self.error(EMPTY_KEY, message, at, help);
+        } else if let Some(span) = given.filter(|_| rule.key.contains('*')) {
+            let message = "a * in a key is no wildcard";
+            self.warn(STAR_IN_KEY, message, span, "put it into the value");
+        }
+        !rule.key.is_empty()
+    }
+
+    /// Names that `replaces` uses and no limit of the domain has.
+    pub(super) fn check_names(&mut self, tree: &[DescriptorRule]) {
+        fn limits<'t>(tree: &'t [DescriptorRule], found: &mut Vec<&'t DescriptorLimit>) {
+            for rule in tree {
+                found.extend(&rule.limit);
+                limits(&rule.descriptors, found);
+            }
+        }
+        let mut all = Vec::new();
+        limits(tree, &mut all);
+        let names = all.iter().filter_map(|limit| limit.name.as_deref());
+        let names: BTreeSet<_> = names.collect();
+        let replaces = all.iter().flat_map(|limit| {
+            limit
+                .replaces
+                .iter()
+                .map(|name| (name.as_str(), limit.span))
+        });
+        for (name, span) in replaces.filter(|(name, _)| !names.contains(name)) {
+            let message = format!("replaces {name:?}, which no limit is called");
+            self.problems.push(Diagnostic {
+                help: did_you_mean(name, names.iter().copied()),
+                ..Diagnostic::warning(REPLACES_UNKNOWN, message, span)
+            });
+        }
+    }
+
+    fn text(&mut self, name: &str, value: &Node) -> Option<String> {
+        let text = self.scalars.text(value);
+        text.or_else(|| self.mismatch(name, "text", value))
+    }
+
+    /// One of the words of a table.
+    fn word<T: Copy>(
+        &mut self,
+        field: &WordField,
+        table: &[(&'static str, T)],
+        value: &Node,
+    ) -> Option<T> {
+        let text = self.text(field.name, value)?;
+        let found = table.iter().find(|(word, _)| *word == text);
+        if found.is_none() {
+            self.not_a_word(field.code, field.what, &text, &names(table), value.span);
+        }
+        found.map(|(_, value)| *value)
+    }
+
+    fn not_a_word(&mut self, code: Code, what: &str, text: &str, words: &[&str], at: Span) {
+        let near = did_you_mean(text, words.iter().copied());
+        let help = near.unwrap_or_else(|| format!("use {}", words.join(", ")));
+        self.error(code, format!("{text:?} is no {what}"), at, &help);
+    }
+
+    /// What is to be done without the store, unless that is for others to say.
+    fn failure(&mut self, value: &Node) -> Option<OnStoreFailure> {
+        let field = WordField::new(ON_STORE_FAILURE, "way to fail", BAD_ON_STORE_FAILURE);
+        self.word(&field, FAILURES, value).flatten()
+    }
+
+    /// Where it is true, if it is.
+    fn truth(&mut self, name: &str, value: &Node) -> Option<Span> {
+        let truth = self.scalars.truth(value);
+        let truth = truth.or_else(|| self.mismatch(name, "true or false", value));
+        truth.filter(|is| *is).map(|_| value.span)
+    }
+
+    /// Whether there are errors after this many problems.
+    fn has_errors_since(&self, before: usize) -> bool {
+        let mut since = self.problems.iter().skip(before);
+        since.any(|problem| problem.severity == Severity::Error)
+    }
+
+    /// What a descriptor allows: their unit, and what we add.
+    fn limit(&mut self, node: &Node) -> Option<DescriptorLimit> {
+        match node.value {
+            Value::Map(_) => {}
+            Value::Null => return None,
+            _ => {
+                let expected = "a map with unit and requests_per_unit";
+                return self.mismatch("rate_limit", expected, node);
+            }
+        }
+        let mut limit = DescriptorLimit {
+            name: None,
+            limits: Limits::default(),
+            unit: None,
+            algorithm: Algorithm::FixedWindow(Align::default()),
+            counting: Counting::default(),
+            on_store_failure: FailureModes::default(),
+            shadow: false,
+            quota_mode: false,
+            replaces: Vec::new(),
+            span: node.span,
+        };
+        let problems_before = self.problems.len();
+        let fields = Named(fields(node, Level::Limit, &mut self.problems));
+        if let Some(name) = fields.get("name") {
+            limit.name = self.text("name", name).filter(|name| !name.is_empty());
+        }
+        if let Some(replaces) = fields.get("replaces") {
+            limit.replaces = self.replaces(replaces, limit.name.as_deref());
+        }
+        if let Some(unlimited) = fields.get("unlimited") {
+            limit.limits.unlimited = self.truth("unlimited", unlimited).is_some();
+        }
+        // A rate is ours, and so is what it means unless an algorithm is named.
+        if fields.get("rate").is_some() {
+            limit.algorithm = Algorithm::default();
+        }
+        if let Some(value) = fields.get("algorithm") {
+            let field = WordField::new("algorithm", "algorithm", BAD_ALGORITHM);
+            let algorithm = self.word(&field, ALGORITHMS, value);
+            limit.algorithm = algorithm.unwrap_or(limit.algorithm);
+        }
+        self.allowed(&mut limit, &fields, problems_before);
+        let (counting, failure) = (fields.get("counting"), fields.get(ON_STORE_FAILURE));
+        self.kept(&mut limit, counting, failure);
+        if limit.limits.unlimited {
+            for name in ["rate", "quota", "concurrency"] {
+                if let Some(value) = fields.get(name) {
+                    self.unlimited_with(name, value);
+                }
+            }
+        }
+        Some(limit)
+    }
+
+    /// What it allows: by our fields, or by their unit and number.
+    fn allowed(&mut self, limit: &mut DescriptorLimit, fields: &Named<'_>, problems_before: usize) {
+        let requests = fields
+            .get("requests_per_unit")
+            .and_then(|value| Some((self.requests(value)?, value)));
+        let unit = fields.get("unit").and_then(|value| {
+            let text = self.text("unit", value)?;
+            (!text.is_empty()).then_some((text, value))
+        });
+        if let Some(quota) = fields.get("quota") {
+            limit.limits.quota = self.parsed("quota", BAD_QUOTA, quota);
+        }
+        if let Some(concurrency) = fields.get("concurrency") {
+            limit.limits.concurrency = self.concurrency(concurrency);
+        }
+        if let Some(rates) = fields.get("rate") {
+            limit.limits.rates = self.rates(rates, limit.algorithm);
+            let both = unit.as_ref().map(|(_, value)| *value);
+            if let Some(value) = both.or(requests.map(|(_, value)| value)) {
+                let message = "both rate and unit with requests_per_unit";
+                let help = "say it once; several limits are a list of rates";
+                self.error(RATE_AND_UNIT, message, value.span, help);
+            }
+        } else if limit.limits.unlimited {
+            if let Some((_, value)) = unit.filter(|(text, _)| unit_of(text).is_some()) {
+                self.unlimited_with("unit", value);
+            }
+        } else if unit.is_some() || (fields.get("quota").or(fields.get("concurrency"))).is_none() {
+            self.rate_of_unit(limit, unit, requests.map(|(count, _)| count));
+            // A mistake elsewhere may be why.
+            let is_missing = fields.get("requests_per_unit").is_none();
+            if is_missing && !self.has_errors_since(problems_before) {
+                let message = "no requests_per_unit: that is 0, which refuses everything";
+                let help = "write `requests_per_unit: 0` if it is meant";
+                self.warn(NO_REQUESTS, message, limit.span, help);
+            }
+        }
+    }
+
+    fn requests(&mut self, value: &Node) -> Option<u32> {
+        let expected = "a whole number from 0 to 4294967295";
+        let count = self.scalars.count(value);
+        count.or_else(|| self.mismatch("requests_per_unit", expected, value))
+    }
+
+    /// How it is kept in a store.
+    fn kept(
+        &mut self,
+        limit: &mut DescriptorLimit,
+        counting: Option<&Node>,
+        failure: Option<&Node>,
+    ) {
+        let own = failure.and_then(|value| self.failure(value));
+        let said = own.or(self.failure);
+        limit.on_store_failure = said.map_or_else(FailureModes::default, FailureModes::from);
+        let Some(value) = counting else { return };
+        let field = WordField::new("counting", "way to count", BAD_COUNTING);
+        limit.counting = self.word(&field, COUNTINGS, value).unwrap_or_default();
+        let rates = !limit.limits.rates.is_empty();
+        if limit.counting == Counting::Leased && !(rates && is_bucket(limit.algorithm)) {
+            let help = "give it a rate in place of unit, or say exact";
+            self.error(BAD_COUNTING, NOT_LEASED, value.span, help);
+        }
+        let failure = failure.filter(|_| limit.counting == Counting::Local && own.is_some());
+        if let Some(failure) = failure {
+            let help = "leave out one of them";
+            self.error(BAD_ON_STORE_FAILURE, ASKS_NO_STORE, failure.span, help);
+        }
+    }
+
+    fn rate_of_unit(
+        &mut self,
+        limit: &mut DescriptorLimit,
+        unit: Option<(String, &Node)>,
+        requests: Option<u32>,
+    ) {
+        let at = unit.as_ref().map_or(limit.span, |(_, node)| node.span);
+        let text = unit.map(|(text, _)| text);
+        let Some(unit) = text.as_deref().and_then(unit_of) else {
+            let words = Unit::ALL.map(Unit::name);
+            return match text {
+                Some(text) => self.not_a_word(BAD_UNIT, "unit", &text, &words, at),
+                None => {
+                    let help = format!("use {}", words.join(", "));
+                    self.error(BAD_UNIT, "rate_limit has no unit", at, &help);
+                }
+            };
+        };
+        limit.unit = Some(unit);
+        let period = Duration::from_secs(unit.seconds());
+        let rate = Rate::new(u64::from(requests.unwrap_or(0)), period);
+        self.check_rate(rate, limit.algorithm, at);
+        limit.limits.rates = vec![rate];
+    }
+
+    fn replaces(&mut self, node: &Node, own_name: Option<&str>) -> Vec<String> {
+        let mut names = Vec::new();
+        for item in self.maps("replaces", "a list of names: `- name: …`", node) {
+            let field = fields(item, Level::Replaces, &mut self.problems);
+            let name = match field.first() {
+                Some((field, value)) => match self.text(field, value) {
+                    Some(text) => text,
+                    None => continue,
+                },
+                None => String::new(),
+            };
+            if name.is_empty() {
+                let message = "replaces has an item without a name";
+                let help = "name the limit that is replaced: `- name: …`";
+                self.error(EMPTY_REPLACES, message, item.span, help);
+            } else if own_name == Some(name.as_str()) {
+                let message = format!("limit {name:?} replaces itself");
+                self.error(SELF_REPLACES, message, item.span, "name another limit");
+            } else {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    fn rates(&mut self, node: &Node, algorithm: Algorithm) -> Vec<Rate> {
+        let items = match &node.value {
+            Value::List(items) if !items.is_empty() => items.as_slice(),
+            _ => std::slice::from_ref(node),
+        };
+        let mut rates = Vec::with_capacity(items.len());
+        for item in items {
+            if let Some(rate) = self.parsed("rate", BAD_RATE, item) {
+                self.check_rate(rate, algorithm, item.span);
+                rates.push(rate);
+            }
+        }
+        rates
+    }
+
+    fn check_rate(&mut self, rate: Rate, algorithm: Algorithm, at: Span) {
+        if rate.is_unlimited() {
+            let help = "leave it out, or say unlimited: true";
+            self.error(BAD_RATE, "an unlimited rate", at, help);
+        } else if let Err(error) = algorithm.takes(rate) {
+            let help = "take another rate, or another algorithm";
+            self.error(BAD_RATE, error.to_string(), at, help);
+        }
+    }
+
+    fn concurrency(&mut self, value: &Node) -> Option<u32> {
+        let count = match value.value {
+            Value::Integer(_) => self.scalars.count(value),
+            _ => None,
+        };
+        if count.is_none_or(|count| count == 0) {
+            let message = "concurrency is not a whole number from 1";
+            let help = "say how many at once: `concurrency: 50`";
+            self.error(BAD_CONCURRENCY, message, value.span, help);
+        }
+        count
+    }
+
+    /// A value of ours that is written as text.
+    fn parsed<T>(&mut self, name: &str, code: Code, value: &Node) -> Option<T>
+    where
+        T: FromStr<Err: ToString>,
+    {
+        let Value::Text(text) = &value.value else {
+            let expected = "text, such as 10/s burst 20 or, for a quota, 10000/month";
+            return self.mismatch(name, expected, value);
+        };
+        let parsed = text.parse().map_err(|error: T::Err| {
+            // Further lines point into the text, which the snippet of the file does too.
+            let error = error.to_string();
+            let message = error.lines().next().unwrap_or_default();
+            self.problems
+                .push(Diagnostic::error(code, message, value.span));
+        });
+        parsed.ok()
+    }
+
+    fn unlimited_with(&mut self, name: &str, value: &Node) {
+        let message = format!("unlimited, and yet a {name}");
+        let help = format!("leave out one: unlimited or {name}");
+        self.error(UNLIMITED_WITH_LIMIT, message, value.span, &help);
+    }
+}
+
+fn unit_of(text: &str) -> Option<Unit> {
+    let mut units = Unit::ALL.into_iter();
+    units.find(|unit| unit.name().eq_ignore_ascii_case(text))
+}

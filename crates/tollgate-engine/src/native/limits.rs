@@ -1,0 +1,570 @@
+//! What a rule or a tier allows: its rates, its quota, its concurrency, what a request costs, and what becomes of one
+//! that is over the limit.
+
+use std::time::Duration;
+
+use tollgate::quota::{Quota, QuotaError};
+use tollgate::{Algorithm, ConcurrencyLimiter, Rate};
+use tollgate_adaptive::shed::{Criticality, Shares};
+
+use super::LimitPlaces;
+use super::codes;
+use super::fields::{ADAPTIVE, COST, SHED, UNSETTLED, laws, names};
+use super::reader::{Fields, Reader, first_line, shorten};
+use crate::document::{Node, Span, Value};
+use crate::policy::{Adaptive, Cost, Limits, Over, Settle, Shed};
+use crate::suggest;
+
+/// Most rates of one rule or tier.
+const MOST_RATES: usize = 16;
+/// The longest that anything may wait: as good as for ever, and well within what a clock can show.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+const RATE: &str = "a rate such as 10/s burst 20";
+const QUOTA: &str = "a quota such as 10000/month or 500 in any 30d";
+const ADAPTIVE_EXAMPLE: &str = "{adaptive: little, min: 10, max: 200}";
+
+/// Whether a concurrency is one that a law finds.
+pub(super) fn adapts(fields: &Fields<'_>) -> bool {
+    let node = fields.get("concurrency");
+    node.is_some_and(|node| matches!(node.value, Value::Map(_)))
+}
+
+/// The least of a limit that adapts, if the policy doesn't say. A law that mistakes slow calls for a queue stays there, so it
+/// is what a service can bear in most cases: a limit of 1 leaves one of a hundred calls.
+fn default_min(max: u32) -> u32 {
+    (max / 2).clamp(1, 10)
+}
+
+impl Reader<'_> {
+    /// The limits of a rule or a tier, which is what it is called.
+    pub(super) fn limits(
+        &mut self,
+        fields: &Fields<'_>,
+        algorithm: Algorithm,
+        what: &str,
+    ) -> (Limits, LimitPlaces) {
+        let mut limits = Limits::default();
+        let mut places = LimitPlaces::default();
+        if let Some(node) = fields.get("rate") {
+            for item in self.one_or_more(node, RATE) {
+                if limits.rates.len() == MOST_RATES {
+                    let message = format!("more than {MOST_RATES} rates");
+                    self.error(codes::OUT_OF_RANGE, message, item.span);
+                    break;
+                }
+                if let Some(rate) = self.rate(item, algorithm) {
+                    limits.rates.push(rate);
+                    places.rates.push(item.span);
+                }
+            }
+        }
+        if let Some(node) = fields.get("quota") {
+            limits.quota = self.quota(node);
+            places.quota = node.span;
+        }
+        // A law that finds it is read by itself.
+        let concurrency = fields.get("concurrency");
+        let concurrency = concurrency.filter(|_| what != "rule" || !adapts(fields));
+        limits.concurrency = concurrency.and_then(|node| self.concurrency(node));
+        let unlimited = fields.get("unlimited");
+        limits.unlimited = unlimited.and_then(|node| self.flag(node)).unwrap_or(false);
+        let limiting = ["rate", "quota", "concurrency"];
+        let limiting = limiting.iter().find(|name| fields.get(name).is_some());
+        match (limiting, unlimited) {
+            (Some(name), Some(node)) if limits.unlimited => {
+                let message = format!("unlimited, but with a {name}");
+                self.error_with(codes::CONFLICT, message, node.span, "leave out one of them");
+            }
+            (None, Some(node)) if node.value != Value::Bool(false) => {}
+            (None, _) => self.no_limit(fields, what),
+            _ => {}
+        }
+        (limits, places)
+    }
+
+    fn no_limit(&mut self, fields: &Fields<'_>, what: &str) {
+        let message = format!("this {what} has no limit");
+        let help = match limit_in_match(fields) {
+            Some(name) => format!("{name:?} stands inside match: move it one level to the left"),
+            None => "give it a rate, a quota or a concurrency, or say unlimited: true".to_owned(),
+        };
+        let span = first_line(fields.span);
+        self.error_with(codes::NO_LIMIT, message, span, help);
+    }
+
+    /// A text with a unit in it. Of a bare number it is told how to give it one.
+    fn with_unit<'n>(
+        &mut self,
+        node: &'n Node,
+        what: &str,
+        help: impl Fn(i64) -> String,
+    ) -> Option<&'n str> {
+        match &node.value {
+            Value::Text(text) => Some(text),
+            Value::Integer(number @ 1..) => {
+                let message = format!("expected {what}, found a whole number");
+                self.reject(codes::WRONG_TYPE, message, node.span, help(*number))
+            }
+            _ => self.mismatch(node, what),
+        }
+    }
+
+    fn rate(&mut self, node: &Node, algorithm: Algorithm) -> Option<Rate> {
+        let text = self.with_unit(node, RATE, |number| format!("say in how long: {number}/s"))?;
+        let rate: Rate = match text.parse() {
+            Ok(rate) => rate,
+            Err(error) => {
+                let error: tollgate::core::RateParseError = error;
+                let place = error.place();
+                let chars = |bytes: usize| text.get(..bytes).map_or(0, |part| part.chars().count());
+                let (from, to) = (chars(place.start), chars(place.end));
+                let span = self.sources.within(node.span, text, from, to - from);
+                let (message, help) = one_line(&error.to_string());
+                return self.reject(codes::BAD_RATE, message, span, help);
+            }
+        };
+        if rate.is_unlimited() {
+            let help = "leave it out, or say unlimited: true";
+            return self.reject(codes::BAD_RATE, "an unlimited rate", node.span, help);
+        }
+        if let Err(error) = algorithm.takes(rate) {
+            let text = error.to_string();
+            let text = text
+                .strip_prefix(&format!("rate \"{rate}\""))
+                .unwrap_or(&text);
+            let text = text.trim_start_matches([':', ' ']);
+            let (message, help) = text.split_once("; ").unwrap_or((text, "use another rate"));
+            return self.reject(codes::UNREPRESENTABLE, message, node.span, help);
+        }
+        Some(rate)
+    }
+
+    fn quota(&mut self, node: &Node) -> Option<Quota> {
+        let text = self.with_unit(node, QUOTA, |number| {
+            format!("say in how long: {number}/day")
+        })?;
+        let quota: Quota = match text.parse() {
+            Ok(quota) => quota,
+            Err(error) => return self.bad_quota(node, text, &error),
+        };
+        if quota.is_unlimited() {
+            let help = "leave it out, or say unlimited: true";
+            return self.reject(codes::BAD_QUOTA, "an unlimited quota", node.span, help);
+        }
+        if quota.count() == 0 {
+            let help = "list the requests under block if none of them may pass";
+            let message = "a quota of 0 lets nothing pass";
+            return self.reject(codes::NOTHING_PASSES, message, node.span, help);
+        }
+        Some(quota)
+    }
+
+    fn bad_quota(&mut self, node: &Node, text: &str, error: &QuotaError) -> Option<Quota> {
+        let example =
+            "write a quota such as 10000/month, 500/day in Europe/Zurich or 900 in any 30d";
+        if let Some((short, message, help)) = shortened(text) {
+            let span = self.sources.within(node.span, text, 0, short);
+            return self.reject(codes::BAD_QUOTA, message, span, help);
+        }
+        let (from, message) = match error {
+            QuotaError::Parse {
+                column, expected, ..
+            } => (
+                column - 1,
+                match expected.strip_prefix("nothing that ") {
+                    // "Expected nothing that …" is better said as what is wrong.
+                    Some(cant) => cant.to_owned(),
+                    None => format!("expected {expected}"),
+                },
+            ),
+            QuotaError::UnknownZone(zone) => {
+                let at = text.rfind(zone.as_str()).unwrap_or(0);
+                let from = text.get(..at).map_or(0, |part| part.chars().count());
+                (from, format!("unknown time zone {:?}", shorten(zone)))
+            }
+            other => {
+                let message = other.to_string();
+                let (message, _) = message.split_once("; ").unwrap_or((&message, ""));
+                return self.reject(codes::BAD_QUOTA, message, node.span, example);
+            }
+        };
+        let rest = text.chars().skip(from);
+        let length = rest.take_while(|c| !c.is_whitespace()).count();
+        let span = self.sources.within(node.span, text, from, length);
+        self.reject(codes::BAD_QUOTA, message, span, example)
+    }
+
+    fn concurrency(&mut self, node: &Node) -> Option<u32> {
+        if let Value::Map(_) = node.value {
+            let message = "expected how many at once, a whole number from 1, found a map";
+            let help =
+                "only a rule may have a limit that adapts: a tier's slots are for each tenant";
+            return self.reject(codes::WRONG_TYPE, message, node.span, help);
+        }
+        let number = self.number(node, "how many at once, a whole number from 1")?;
+        match u32::try_from(number) {
+            Ok(0) => {
+                let message = "a concurrency of 0 lets nothing pass";
+                let help = "list the requests under block if none of them may pass";
+                self.reject(codes::NOTHING_PASSES, message, node.span, help)
+            }
+            Ok(number) => Some(number),
+            Err(_) => {
+                let message = format!("{number} at once is above {}", u32::MAX);
+                self.reject_bare(codes::OUT_OF_RANGE, message, node.span)
+            }
+        }
+    }
+
+    /// The law that finds how many may run at once, of a rule that has one.
+    pub(super) fn adaptive(&mut self, fields: &Fields<'_>) -> Option<Adaptive> {
+        let node = fields.get("concurrency").filter(|_| adapts(fields))?;
+        if fields.get("shared").is_some() {
+            let message = "a limit that adapts is one rule's, and can't be shared";
+            let help = "give it a rule of its own, without shared";
+            self.error_with(codes::CONFLICT, message, fields.place("concurrency"), help);
+        }
+        let own = self.fields(node, "a concurrency", ADAPTIVE)?;
+        let message = "expected adaptive: the law by which the limit is found";
+        let known = suggest::any_of(&names(&laws()));
+        let help = format!("write {ADAPTIVE_EXAMPLE}; the laws are {known}");
+        let law = self.required(&own, "adaptive", message, help);
+        let law = law.and_then(|node| self.word(node, "law", &laws()));
+        let message = "expected max: how many at once there may ever be";
+        let help = format!("write it as in {ADAPTIVE_EXAMPLE}");
+        let max = self.required(&own, "max", message, help);
+        let max = max.and_then(|node| self.bound(node, "max"));
+        let min = match own.get("min") {
+            Some(node) => Some(self.bound(node, "min")?),
+            None => None,
+        };
+        let (law, max) = law.zip(max)?;
+        let min = min.unwrap_or_else(|| default_min(max));
+        if min > max {
+            let message = format!("a min of {min} is above the max of {max}");
+            let help = format!("lower min to {max} at most, or raise max");
+            return self.reject(codes::OUT_OF_RANGE, message, own.place("min"), help);
+        }
+        Some(Adaptive { law, min, max })
+    }
+
+    /// A bound of a limit that adapts.
+    fn bound(&mut self, node: &Node, name: &str) -> Option<u32> {
+        let number = self.number(node, &format!("{name}, a whole number from 1"))?;
+        let most = ConcurrencyLimiter::MAX_LIMIT;
+        match u32::try_from(number) {
+            Ok(0) => {
+                let message = format!("a {name} of 0 may let nothing pass");
+                let help = "say 1 at least: a law learns from requests that run";
+                self.reject(codes::NOTHING_PASSES, message, node.span, help)
+            }
+            Ok(number) if number <= most => Some(number),
+            _ => {
+                let message = format!("a {name} of {number} is above {most}");
+                self.reject_bare(codes::OUT_OF_RANGE, message, node.span)
+            }
+        }
+    }
+
+    /// Who is shed first when the slots of a rule run out.
+    pub(super) fn shed(&mut self, fields: &Fields<'_>) -> Option<Shed> {
+        let node = fields.get("shed")?;
+        let place = fields.place("shed");
+        if fields.get("concurrency").is_none() {
+            let message =
+                "shed says who is refused first when slots run out, but there is no concurrency";
+            let help = "add a concurrency, or leave it out";
+            self.error_with(codes::CONFLICT, message, place, help);
+        }
+        if fields.get("shared").is_some() {
+            let message =
+                "rules that share a counter can't shed: each would have other shares of it";
+            let help = "leave out one of them";
+            self.error_with(codes::CONFLICT, message, place, help);
+        }
+        let usual = Shares::default();
+        let Value::Map(_) = &node.value else {
+            let by = self.fact(node)?;
+            return Some(Shed { by, shares: usual });
+        };
+        let own = self.fields(node, "shed", SHED)?;
+        let message = "expected by: the fact that says how critical a request is";
+        let by = self.required(&own, "by", message, "write it as in shed: {by: priority}");
+        let by = by.and_then(|node| self.fact(node));
+        let [sheddable, default] = [Criticality::Sheddable, Criticality::Default].map(|class| {
+            let node = own.get(class.name());
+            let said = node.map(|node| self.percent(node));
+            said.unwrap_or(Some(usual.percent(class)))
+        });
+        let (sheddable, default) = sheddable.zip(default)?;
+        if sheddable > default {
+            let message = format!(
+                "sheddable requests may use {sheddable}% of the limit, more than the {default}% of default ones"
+            );
+            let help = "those that are shed first have the smallest part";
+            return self.reject(codes::CONFLICT, message, place, help);
+        }
+        let shares = Shares::new(sheddable, default);
+        Some(Shed { by: by?, shares })
+    }
+
+    /// What a request costs. Notes a cost that is too much for one of the limits.
+    pub(super) fn own_cost(
+        &mut self,
+        fields: &Fields<'_>,
+        limits: &Limits,
+        places: &LimitPlaces,
+    ) -> Cost {
+        let Some(node) = fields.get("cost") else {
+            return Cost::default();
+        };
+        let cost = self.cost(node).unwrap_or_default();
+        self.cost_fits(&cost, limits, places, node);
+        cost
+    }
+
+    fn cost(&mut self, node: &Node) -> Option<Cost> {
+        match &node.value {
+            Value::Map(_) => {
+                let fields = self.fields(node, "a cost", COST)?;
+                let is_settled = fields.get("settle_within").is_some();
+                let says = fields.get("default").filter(|_| is_settled);
+                if fields.get("fact").or(says).is_none() {
+                    let message = "expected the fact that says the cost";
+                    let help = "write {fact: tokens, default: 1}, or just a number";
+                    self.error_with(codes::MISSING_FIELD, message, node.span, help);
+                }
+                let fact = fields.get("fact").and_then(|node| self.fact(node));
+                let default = fields.get("default");
+                let default = default.and_then(|node| self.number(node, "a whole number from 0"));
+                Some(Cost {
+                    fact,
+                    default: default.unwrap_or(1),
+                    settle: self.settle(&fields),
+                })
+            }
+            Value::Integer(0) => {
+                let message = "a cost of 0 only looks at the limit: it would never be reached";
+                let help = "leave the cost out for 1, or take the rule out";
+                self.reject(codes::COST_ZERO, message, node.span, help)
+            }
+            Value::Integer(_) => Some(Cost {
+                default: self.number(node, "a whole number from 1")?,
+                ..Cost::default()
+            }),
+            Value::Text(text) => {
+                let message = "expected a number or {fact: …, default: …}, found text";
+                let help = format!("write {{fact: {}}} if a fact says it", shorten(text));
+                self.reject(codes::WRONG_TYPE, message, node.span, help)
+            }
+            _ => self.mismatch(node, "a whole number or {fact: tokens, default: 1}"),
+        }
+    }
+
+    /// Whether the cost is an estimate, and for how long.
+    fn settle(&mut self, fields: &Fields<'_>) -> Option<Settle> {
+        let unsettled = fields.get("unsettled");
+        let unsettled = unsettled
+            .map(|node| self.word(node, "way to charge what isn't settled", UNSETTLED))
+            .map(Option::unwrap_or_default);
+        let Some(node) = fields.get("settle_within") else {
+            if unsettled.is_some() {
+                let message = "unsettled does nothing where the cost is no estimate";
+                let help = "say for how long it is one, as in settle_within: 60s, or leave it out";
+                self.error_with(codes::CONFLICT, message, fields.place("unsettled"), help);
+            }
+            return None;
+        };
+        let within = self.duration(node, "how long a cost may take to be known, such as 60s")?;
+        Some(Settle {
+            within,
+            unsettled: unsettled.unwrap_or_default(),
+        })
+    }
+
+    /// Notes a cost that no limit of the rule can ever admit.
+    fn cost_fits(&mut self, cost: &Cost, limits: &Limits, places: &LimitPlaces, node: &Node) {
+        let rates = limits.rates.iter().zip(&places.rates);
+        let bursts = rates.map(|(rate, place)| ("burst", rate.burst_size(), *place));
+        let quota = limits.quota.as_ref();
+        let quota = quota.map(|quota| ("quota", quota.count(), places.quota));
+        for (what, most, place) in bursts.chain(quota) {
+            if cost.default > most && most > 0 {
+                let message = format!(
+                    "a cost of {} is above the {what} of {most} on line {}: nothing would pass",
+                    cost.default, place.start.line
+                );
+                let help = format!("raise the {what} to the cost at least");
+                self.error_with(codes::NOTHING_PASSES, message, node.span, help);
+            }
+        }
+    }
+
+    /// What becomes of a request that is over the limit.
+    pub(super) fn over(&mut self, fields: &Fields<'_>) -> Over {
+        let node = fields.get("over");
+        let over = node.and_then(|node| self.written_over(node));
+        over.unwrap_or_default()
+    }
+
+    fn written_over(&mut self, node: &Node) -> Option<Over> {
+        const EXPECTED: &str = "refuse, or wait and for how long: wait 200ms";
+        let Value::Text(text) = &node.value else {
+            return self.mismatch(node, EXPECTED);
+        };
+        let word = text.split_whitespace().next().unwrap_or("");
+        let rest = text.trim_start().get(word.len()..).unwrap_or("").trim();
+        match (word, rest) {
+            ("refuse", "") => Some(Over::Refuse),
+            ("wait", "") => {
+                let message = "expected how long a request may wait";
+                self.reject(codes::WRONG_TYPE, message, node.span, "write wait 200ms")
+            }
+            ("wait", length) => self.length(length, node.span).map(Over::Wait),
+            _ => {
+                let message = format!("unknown answer {:?} to what is over", shorten(text));
+                let help = match suggest::closest(word, ["refuse", "wait"]) {
+                    None => EXPECTED.to_owned(),
+                    Some("wait") => "write wait and for how long: wait 200ms".to_owned(),
+                    Some(near) => format!("did you mean {near:?}?"),
+                };
+                self.reject(codes::UNKNOWN_VALUE, message, node.span, help)
+            }
+        }
+    }
+
+    /// A length of time.
+    pub(super) fn duration(&mut self, node: &Node, what: &str) -> Option<Duration> {
+        let text = self.with_unit(node, what, |number| format!("say its unit: {number}s"))?;
+        self.length(text, node.span)
+    }
+
+    fn length(&mut self, text: &str, span: Span) -> Option<Duration> {
+        let is_one_word = text
+            .chars()
+            .all(|sign| sign.is_alphanumeric() || sign == '_');
+        let is_counted = text.starts_with(|sign: char| sign.is_ascii_digit());
+        // The same units, read by the same code, as of a rate's period.
+        let rate: Option<Rate> = format!("1 per {text}").parse().ok();
+        let length = rate.filter(|_| is_one_word && is_counted);
+        let help = "write a whole number and a unit: 200ms, 30s, 5m or 2h";
+        let Some(length) = length.and_then(|rate| rate.period()) else {
+            let digits = text.trim_end_matches(char::is_alphabetic);
+            let is_zero = is_counted && is_one_word && digits.chars().all(|sign| sign == '0');
+            let message = if is_zero {
+                "a length of time must be above zero".to_owned()
+            } else {
+                format!("{:?} is no length of time", shorten(text))
+            };
+            return self.reject(codes::WRONG_TYPE, message, span, help);
+        };
+        if length > LONGEST {
+            let message = "nothing waits for longer than a year";
+            return self.reject(codes::OUT_OF_RANGE, message, span, help);
+        }
+        Some(length)
+    }
+
+    /// A part such as `80%`, or `0.8`.
+    pub(super) fn percent(&mut self, node: &Node) -> Option<u8> {
+        let percent = match &node.value {
+            Value::Text(text) => {
+                let digits = text.strip_suffix('%').map(str::trim_end);
+                digits.and_then(|digits| digits.parse::<u8>().ok())
+            }
+            // What a file writes as 0.8 is the number that is nearest to 80 / 100.
+            Value::Float(part) => {
+                (1..=100).find(|percent| (f64::from(*percent) / 100.0 - part).abs() < 1e-9)
+            }
+            _ => None,
+        };
+        let percent = percent.filter(|percent| (1..=100).contains(percent));
+        if percent.is_none() {
+            let message = "expected a part from 1% to 100%, in whole percents";
+            let help = match node.value {
+                Value::Integer(number @ 1..=100) => format!("write {number}%"),
+                _ => "write it as 80% or 0.8".to_owned(),
+            };
+            self.error_with(codes::OUT_OF_RANGE, message, node.span, help);
+        }
+        percent
+    }
+}
+
+/// Whether a quota begins with a shortened number, as in `1k/day`: its length, what is wrong and what to write.
+fn shortened(text: &str) -> Option<(usize, String, String)> {
+    let end = text.find(['/', ' '])?;
+    let (count, rest) = text.split_at(end);
+    // A rate is refused for the same reason, and knows what to write.
+    let error = format!("{count}/s").parse::<Rate>().err()?;
+    let (message, help) = one_line(&error.to_string());
+    if !message.contains("in full") {
+        return None;
+    }
+    let number = help.strip_prefix("write ");
+    let number = number.filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
+    let help = number.map_or(help.clone(), |number| format!("write {number}{rest}"));
+    Some((count.chars().count(), message, help))
+}
+
+/// The limit that stands among the conditions of a rule, where it was indented too far.
+fn limit_in_match(fields: &Fields<'_>) -> Option<&'static str> {
+    let (_, _, conditions) = fields.iter().find(|(name, ..)| *name == "match")?;
+    let Value::Map(conditions) = &conditions.value else {
+        return None;
+    };
+    let limits = ["rate", "quota", "concurrency", "unlimited"];
+    limits.into_iter().find(|limit| {
+        let mut names = conditions.iter().map(|(name, _)| &name.value);
+        names.any(|name| matches!(name, Value::Text(text) if text == limit))
+    })
+}
+
+/// The first line of a rate's error without what the file's line and column say: what is wrong, and
+/// what to write.
+fn one_line(text: &str) -> (String, String) {
+    let line = text.lines().next().unwrap_or("");
+    // The quoted text may hold the same marks, so it is skipped by its escaped quote.
+    let why = line.rfind("\": ").map_or(line, |at| &line[at + 3..]);
+    let (message, help) = why
+        .split_once("; ")
+        .unwrap_or((why, "write a rate such as 100/s burst 200"));
+    let mut message = message.to_owned();
+    for before in [" at column ", "column "] {
+        if let Some(at) = message.find(before) {
+            let digits = &message[at + before.len()..];
+            let digits = digits.len()
+                - digits
+                    .trim_start_matches(|c: char| c.is_ascii_digit())
+                    .len();
+            let this = if before == "column " { "it" } else { "" };
+            message.replace_range(at..at + before.len() + digits, this);
+        }
+    }
+    (message, help.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rates_error_is_one_line_without_its_own_columns() {
+        let line = |text: &str| one_line(&text.parse::<Rate>().unwrap_err().to_string());
+        let (message, help) = line("100/fortnight");
+        assert_eq!(message, "unknown unit \"fortnight\"");
+        assert_eq!(help, "use ns, us, ms, s, m (minute), h, d or w");
+        assert_eq!(line("0.5/s").0, "numbers are whole, but it has a fraction");
+        assert_eq!(
+            line("10").0,
+            "expected \"/\" or \"per\" and a period, as in 100/s or 10 per 250ms"
+        );
+        assert_eq!(line("10/0s").0, "the period is zero");
+        assert_eq!(
+            line("10/s burst").0,
+            "expected a whole number after \"burst\""
+        );
+        assert_eq!(line("").0, "it is empty");
+    }
+}

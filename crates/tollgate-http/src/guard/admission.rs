@@ -1,0 +1,351 @@
+//! The way of a request through a guard, from its arrival to its ticket or its refusal.
+
+use std::fmt;
+use std::time::Duration;
+
+use tollgate::{Decision, Outcome};
+
+use super::answers::{self, Refused};
+use super::denial::Denial;
+use super::fields::Fields;
+use super::hooks;
+use super::keyless::MissingKey;
+use super::offenders::{Stuck, Whom};
+use super::request::Request;
+use super::settings::{Before, Guard};
+use super::ticket::Watch;
+use super::{Admission, Asked, Judged, Limits, Look, Mode, Outdated, Terms, Ticket};
+use crate::seats::Seat;
+use crate::{DenyReason, retry_after};
+
+/// What has to be asked, or waited for, before it is known what becomes of a request.
+pub struct Later<Q>(What<Q>);
+
+/// The place of a request that passed and waits for the service. Dropping it frees the place.
+#[derive(Debug)]
+pub struct ServiceWait<'a>(#[expect(dead_code, reason = "dropping it is its use")] Seat<'a>);
+
+/// What came of asking a guard.
+pub type Arrived<H, Q> = Asked<Admission<H>, Box<Later<Q>>>;
+
+enum What<Q> {
+    Limits {
+        question: Q,
+        cost: Option<u64>,
+        offender: Offender,
+    },
+    Tarpit(HeldUp),
+}
+
+/// A request that is refused, and waits for that.
+struct HeldUp {
+    denial: Box<Denial>,
+    stuck: Stuck,
+}
+
+/// Whom a refusal is noted of.
+#[derive(Clone, Copy, Debug, Default)]
+struct Offender {
+    block: Option<u64>,
+    pit: Option<u64>,
+}
+
+impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
+    /// What the answer to a request says of the limit, if it passes and nothing else is to be done for it.
+    ///
+    /// Carriers begin with this: for most requests it takes one look, for which none is moved in memory, and moving one takes
+    /// longer than deciding.
+    ///
+    /// # Errors
+    /// What came of [asking](Self::ask).
+    #[inline(always)]
+    pub fn glance(&self, request: &R) -> Result<Fields, Arrived<L::Held, L::Question>> {
+        let is_simple = self.before.is_none() && self.after.is_none() && !hooks::are_heard();
+        if !is_simple {
+            return Err(self.ask(request));
+        }
+        match self.limits().glance(request, &self.terms(None)) {
+            Look::Passed(fields) => Ok(fields),
+            Look::Over(asked) => Err(self.found(asked, None, Offender::default())),
+            Look::Unclear => Err(self.ask(request)),
+        }
+    }
+
+    /// What becomes of a request, or what has to be asked first.
+    pub fn ask(&self, request: &R) -> Arrived<L::Held, L::Question> {
+        match &self.before {
+            None => self.ask_limits(request, None, Offender::default()),
+            Some(before) => self.ask_after(before, request),
+        }
+    }
+
+    /// The same after all that is looked at before limits are asked.
+    fn ask_after(&self, before: &Before<R>, request: &R) -> Arrived<L::Held, L::Question> {
+        if before.exempt.iter().any(|is_exempt| is_exempt(request)) {
+            return Asked::Now(Admission::Passed(Ticket::free()));
+        }
+        let offender = match Offender::of(before, request) {
+            Ok(offender) => offender,
+            Err(doubled) => {
+                let denial = Box::new(Denial::missing_key("", doubled));
+                return self.refuse_or_hold_up(denial, Offender::default());
+            }
+        };
+        if let Some(denial) = listed(before, request, offender) {
+            let block = None;
+            return self.refuse_or_hold_up(denial, Offender { block, ..offender });
+        }
+        let cost = before.cost.as_ref().map(|cost| cost(request));
+        self.ask_limits(request, cost, offender)
+    }
+
+    fn ask_limits(
+        &self,
+        request: &R,
+        cost: Option<u64>,
+        offender: Offender,
+    ) -> Arrived<L::Held, L::Question> {
+        let asked = self.limits().ask(request, &self.terms(cost));
+        self.found(asked, cost, offender)
+    }
+
+    #[inline(always)]
+    const fn terms(&self, cost: Option<u64>) -> Terms<'_> {
+        Terms {
+            cost,
+            answers: &self.answers,
+            may_wait: matches!(self.mode, Mode::Enforce),
+        }
+    }
+
+    /// What becomes of a request of which limits say this.
+    fn found(
+        &self,
+        asked: Asked<Judged<L::Held>, L::Question>,
+        cost: Option<u64>,
+        offender: Offender,
+    ) -> Arrived<L::Held, L::Question> {
+        match asked {
+            Asked::Now(Judged::Refused(denial)) => self.refuse_or_hold_up(denial, offender),
+            Asked::Now(judged) => Asked::Now(self.admission(judged)),
+            Asked::Later(question) => Asked::Later(Box::new(Later(What::Limits {
+                question,
+                cost,
+                offender,
+            }))),
+        }
+    }
+
+    /// What becomes of a request, in time. Dropping this gives back all places in lines.
+    ///
+    /// # Errors
+    /// The limits have changed since it was asked, and want to know more of the request: ask again.
+    pub async fn answer(
+        &self,
+        later: Box<Later<L::Question>>,
+    ) -> Result<Admission<L::Held>, Outdated> {
+        let HeldUp { denial, stuck } = match later.0 {
+            What::Tarpit(held_up) => held_up,
+            What::Limits {
+                question,
+                cost,
+                offender,
+            } => {
+                let terms = self.terms(cost);
+                let denial = match self.limits().answer(question, &terms).await {
+                    Judged::Refused(denial) => denial,
+                    Judged::Outdated => return Err(Outdated),
+                    judged => return Ok(self.admission(judged)),
+                };
+                match self.refuse(denial, offender) {
+                    Ok(admission) => return Ok(admission),
+                    Err(held_up) => held_up,
+                }
+            }
+        };
+        if let Some(pit) = self.before.as_ref().and_then(|before| before.pit.as_ref()) {
+            pit.hold_up(stuck).await;
+        }
+        Ok(Admission::Refused(denial))
+    }
+
+    /// What becomes of a request of which this came of asking, in time: it is asked about again if the limits have changed. For
+    /// carriers whose futures may borrow a request; where they have to be `Send` and its body isn't `Sync`, they can't.
+    pub async fn admission_of(
+        &self,
+        request: &R,
+        mut asked: Arrived<L::Held, L::Question>,
+    ) -> Admission<L::Held> {
+        loop {
+            let answered = match asked {
+                Asked::Now(admission) => return admission,
+                Asked::Later(later) => self.answer(later).await,
+            };
+            asked = match answered {
+                Ok(admission) => return admission,
+                Err(Outdated) => self.ask(request),
+            };
+        }
+    }
+
+    /// Whether it may take time until it is known what becomes of a request. If so, carriers make the service behind it ready in the
+    /// call, so that nobody who waits holds a place there.
+    #[inline]
+    pub fn takes_time(&self) -> bool {
+        let before = self.before.as_ref();
+        self.limits().takes_time() || before.is_some_and(|before| before.pit.is_some())
+    }
+
+    /// A place among those who passed and wait for the service to become ready.
+    ///
+    /// # Errors
+    /// As many wait as [may](Self::max_waiting): the request is denied.
+    pub fn wait_for_service(&self) -> Result<ServiceWait<'_>, Box<Denial>> {
+        self.readying.take().map(ServiceWait).ok_or_else(|| {
+            let (most, none) = (self.readying.most as u64, Duration::ZERO);
+            let decision = Decision::new(Outcome::Denied, most, 0, none, none);
+            let denial = Denial::new(DenyReason::Shed, "requests-waiting", decision).showing(None);
+            self.log.denied(&denial, self.mode);
+            Box::new(denial)
+        })
+    }
+
+    /// The ticket of a request that may go on, or the answer to one that may not.
+    ///
+    /// # Errors
+    /// The answer.
+    #[inline]
+    pub fn admit(
+        &self,
+        request: &R,
+        admission: Admission<L::Held>,
+    ) -> Result<Ticket<L::Held>, Refused> {
+        match admission {
+            Admission::Passed(ticket) => Ok(ticket),
+            Admission::Refused(denial) => Err(self.tell(request, &denial)),
+            Admission::Failed(_) => Err(answers::failed(request)),
+        }
+    }
+
+    /// The answer to a request that was refused.
+    pub fn tell(&self, request: &R, denial: &Denial) -> Refused {
+        let told = match (&self.spread, retry_after(&denial.decision)) {
+            (Some(spread), Some(_)) => {
+                let mut later = denial.decision;
+                later.set_wait(later.wait().saturating_add(spread.more(denial)));
+                retry_after(&later)
+            }
+            (_, told) => told,
+        };
+        let mut refused = if request.is_grpc() {
+            answers::grpc_refused(denial, told)
+        } else {
+            self.answers.refused(denial, told)
+        };
+        if let Some(change) = &self.handler {
+            change(request, denial, &mut refused);
+        }
+        refused
+    }
+
+    #[inline(always)]
+    fn admission(&self, judged: Judged<L::Held>) -> Admission<L::Held> {
+        match judged {
+            Judged::Exempt => Admission::Passed(Ticket::free()),
+            Judged::Passed { held, fields } => {
+                let after = self.after.as_ref();
+                let watch = after.map(|after| Box::new(Watch::new(after)));
+                Admission::Passed(Ticket::new(held, fields, watch))
+            }
+            Judged::Refused(denial) => Admission::Refused(denial),
+            // Only said of what takes time: here it would have no one to ask again.
+            Judged::Outdated => Admission::Refused(Box::new(Denial::unasked(&Outdated))),
+            Judged::Failed(why) => {
+                self.log.mistake(&why);
+                match self.mode {
+                    Mode::Enforce => Admission::Failed(why),
+                    // Who tries it out hears of the mistake, and its clients don't.
+                    Mode::Shadow => Admission::Passed(Ticket::free()),
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn refuse_or_hold_up(
+        &self,
+        denial: Box<Denial>,
+        offender: Offender,
+    ) -> Arrived<L::Held, L::Question> {
+        match self.refuse(denial, offender) {
+            Ok(admission) => Asked::Now(admission),
+            Err(held_up) => Asked::Later(Box::new(Later(What::Tarpit(held_up)))),
+        }
+    }
+
+    /// What becomes of one that is over a limit, or its place in the tarpit.
+    #[cold]
+    fn refuse(
+        &self,
+        denial: Box<Denial>,
+        offender: Offender,
+    ) -> Result<Admission<L::Held>, HeldUp> {
+        self.log.denied(&denial, self.mode);
+        if self.mode == Mode::Shadow {
+            return Ok(Admission::Passed(Ticket::free()));
+        }
+        let Some(before) = &self.before else {
+            return Ok(Admission::Refused(denial));
+        };
+        // What the server lacks is nobody's offence, and a request without a key is over no limit.
+        let is_offence = !matches!(
+            denial.reason,
+            DenyReason::Shed | DenyReason::Store | DenyReason::MissingKey
+        );
+        if let (true, Some(blocks), Some(key)) = (is_offence, &before.blocks, offender.block) {
+            blocks.note(key);
+        }
+        // Of what is too large, or on a list, nobody was told when to come again, so nobody comes too early.
+        let told = denial
+            .wait()
+            .filter(|_| is_offence && denial.reason != DenyReason::TooLarge);
+        if let (Some(wait), Some(pit), Some(key)) = (told, &before.pit, offender.pit)
+            && let Some(stuck) = pit.catch(key, wait)
+        {
+            return Err(HeldUp { denial, stuck });
+        }
+        Ok(Admission::Refused(denial))
+    }
+}
+
+/// Who isn't served, whatever its limit says.
+fn listed<R: Request + ?Sized>(
+    before: &Before<R>,
+    request: &R,
+    offender: Offender,
+) -> Option<Box<Denial>> {
+    if before.deny.iter().any(|is_listed| is_listed(request)) {
+        return Some(Box::new(Denial::blocked("denied", None)));
+    }
+    let key = offender.block?;
+    let left = before.blocks.as_ref()?.left(key)?;
+    Some(Box::new(Denial::blocked("blocked", Some(left)).key(key)))
+}
+
+impl Offender {
+    fn of<R: Request + ?Sized>(before: &Before<R>, request: &R) -> Result<Self, MissingKey> {
+        let blocks = before.blocks.as_ref().map(|blocks| &blocks.whom);
+        let pit = before.pit.as_ref().map(|pit| &pit.whom);
+        let of = |whom: Option<&Whom<R>>| whom.map_or(Ok(None), |whom| whom(request));
+        Ok(Self {
+            block: of(blocks)?,
+            pit: of(pit)?,
+        })
+    }
+}
+
+impl<Q> fmt::Debug for Later<Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Later").finish_non_exhaustive()
+    }
+}

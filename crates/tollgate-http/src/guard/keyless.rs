@@ -1,0 +1,239 @@
+//! The key of a request, and requests without one: what they lack, how they are answered, and the warning if no request has a key.
+
+use std::fmt;
+use std::hash::{BuildHasher, Hash};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use foldhash::quality::RandomState;
+use tollgate::OnMissingKey;
+
+use super::hooks;
+use super::keys::KeyOf;
+use super::request::Request;
+use super::{Judged, Mistake};
+
+/// If so many requests come before the first that has a key, a layer is missing or in the wrong place.
+const SUSPICIOUS: u32 = 100;
+
+/// A request had a key: none are counted any more.
+const SOME_HAVE_ONE: u32 = u32::MAX;
+
+/// Who has to supply the key that a request lacks. If requests without a key are [denied](OnMissingKey::Deny), this decides how.
+///
+/// What the server has to supply is a mistake in the server, so it is 500 and logged as an error. What clients send is their
+/// mistake, so it is 400 or 401 and logged at debug: no client can fill a log.
+///
+/// ```
+/// use tollgate_http::guard::KeySource;
+///
+/// let statuses = KeySource::ALL.map(KeySource::status);
+/// assert_eq!(statuses, [500, 500, 400, 401]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KeySource {
+    /// The server, which knows where a connection comes from.
+    Connection,
+    /// A layer further out, which sets an extension.
+    Extension,
+    /// The client, by a header, a cookie or a path.
+    Request,
+    /// The client, by the header `authorization`.
+    Credentials,
+}
+
+/// What a request without a key lacks.
+///
+/// ```
+/// use tollgate_http::guard::{KeySource, MissingKey};
+///
+/// let missing = MissingKey::new(KeySource::Request, "exactly one header x-api-key");
+/// assert_eq!((missing.source.status(), &*missing.wanted), (400, "exactly one header x-api-key"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MissingKey {
+    /// Who has to supply it.
+    pub source: KeySource,
+    /// What it is, as the end of "it lacks …". Clients read it if they have to supply it.
+    pub wanted: Box<str>,
+}
+
+/// What was chosen for requests without a key, and how many came before the first with one.
+#[derive(Debug)]
+pub(super) struct Keyless {
+    pub(super) on_missing: OnMissingKey,
+    seen: AtomicU32,
+}
+
+/// The key of all requests without one. No key of a client has the same hash: these are no lengths, and no text is as long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct SharedKey(u64, u64);
+
+/// The only one.
+const SHARED_KEY: SharedKey = SharedKey(0xf1c6_52d8_0b6f_3a97, 0xd3e1_9c40_77a5_8e2b);
+
+impl KeySource {
+    /// Every source.
+    pub const ALL: [Self; 4] = [
+        Self::Connection,
+        Self::Extension,
+        Self::Request,
+        Self::Credentials,
+    ];
+
+    /// The HTTP status of requests that are denied because it supplied no key.
+    pub const fn status(self) -> u16 {
+        match self {
+            Self::Connection | Self::Extension => 500,
+            Self::Request => 400,
+            Self::Credentials => 401,
+        }
+    }
+
+    const fn is_server(self) -> bool {
+        matches!(self, Self::Connection | Self::Extension)
+    }
+}
+
+impl MissingKey {
+    /// A request lacks this, which that one has to supply.
+    pub fn new(source: KeySource, wanted: &str) -> Self {
+        Self {
+            source,
+            wanted: wanted.into(),
+        }
+    }
+
+    /// What the operator can do about it.
+    const fn advice(&self) -> &'static str {
+        match self.source {
+            KeySource::Connection => {
+                "let the server tell the address: axum does with into_make_service_with_connect_info::<SocketAddr>() and \
+                 the feature \"axum\" of tollgate-tower; elsewhere put a SocketAddr into the request's extensions"
+            }
+            KeySource::Extension => {
+                "put the layer that sets it outside of this one, which in axum means to add it after this one: the layer \
+                 that is added last runs first"
+            }
+            KeySource::Request | KeySource::Credentials => {
+                "if clients needn't send it, name another key to fall back to: keys::first((…, keys::Address::new()))"
+            }
+        }
+    }
+}
+
+impl fmt::Display for MissingKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "it lacks {}: {}", self.wanted, self.advice())
+    }
+}
+
+impl Default for Keyless {
+    fn default() -> Self {
+        Self {
+            on_missing: OnMissingKey::Deny,
+            seen: AtomicU32::new(0),
+        }
+    }
+}
+
+impl Keyless {
+    /// A request has a key.
+    #[inline]
+    pub(super) fn some_have_one(&self) {
+        // Nothing is ordered by the number.
+        if self.seen.load(Ordering::Relaxed) != SOME_HAVE_ONE {
+            self.seen.store(SOME_HAVE_ONE, Ordering::Relaxed);
+        }
+    }
+
+    /// The key of a request that has none of its own at the limit of this name, or what becomes of the request.
+    #[cold]
+    pub(super) fn instead<R: Request + ?Sized, H>(
+        &self,
+        key: &impl KeyOf<R>,
+        request: &R,
+        limit: &str,
+    ) -> Result<SharedKey, Judged<H>> {
+        if let Some(doubled) = key.doubled(request) {
+            return Err(Judged::missing_key(limit, doubled));
+        }
+        if self.on_missing == OnMissingKey::Deny {
+            let missing = key.missing(request);
+            if missing.source.is_server() {
+                // Logged as an error at once.
+                return Err(Judged::Failed(Mistake::NoKey(missing)));
+            }
+            self.count(|| missing.clone());
+            return Err(Judged::missing_key(limit, missing));
+        }
+        self.count(|| key.missing(request));
+        match self.on_missing {
+            OnMissingKey::OneCounter => Ok(SHARED_KEY),
+            _ => Err(Judged::Exempt),
+        }
+    }
+
+    /// Counts the requests before the first that has a key, and warns of the hundredth.
+    fn count(&self, missing: impl FnOnce() -> MissingKey) {
+        let count = |seen| (seen < SUSPICIOUS).then(|| seen + 1);
+        let before = self
+            .seen
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
+        if before == Ok(SUSPICIOUS - 1) {
+            let missing = missing();
+            tracing::warn!(
+                target: hooks::TARGET,
+                requests = SUSPICIOUS,
+                on_missing_key = self.on_missing.name(),
+                wanted = &*missing.wanted,
+                "not one request so far had the key of its limit: {}",
+                missing.advice()
+            );
+        }
+    }
+}
+
+/// What is kept in place of a key: two hashes of it with seeds that nobody knows. So no token can be read from memory, and
+/// no two keys that a client chooses meet.
+pub type Fingerprint = [u64; 2];
+
+/// Where keys are found, and what is kept of them.
+#[derive(Debug)]
+pub(super) struct Finder<K> {
+    pub(super) key: K,
+    pub(super) keyless: Keyless,
+    seeds: [RandomState; 2],
+}
+
+impl<K> Finder<K> {
+    pub(super) fn new(key: K) -> Self {
+        Self {
+            key,
+            keyless: Keyless::default(),
+            seeds: [RandomState::default(), RandomState::default()],
+        }
+    }
+
+    /// The key of a request at the limit of this name, or what becomes of a request without one.
+    pub(super) fn find<R: Request + ?Sized, H>(
+        &self,
+        request: &R,
+        limit: &str,
+    ) -> Result<Fingerprint, Judged<H>>
+    where
+        K: KeyOf<R>,
+    {
+        if let Some(key) = self.key.key(request) {
+            self.keyless.some_have_one();
+            return Ok(self.print(&key));
+        }
+        let shared = self.keyless.instead(&self.key, request, limit)?;
+        Ok(self.print(&shared))
+    }
+
+    fn print(&self, key: &impl Hash) -> Fingerprint {
+        let [one, other] = &self.seeds;
+        [one.hash_one(key), other.hash_one(key)]
+    }
+}

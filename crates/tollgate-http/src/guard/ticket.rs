@@ -1,0 +1,541 @@
+//! What a request holds from its admission to the end of its answer, and what it did cost then.
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tollgate::concurrency::{Ending, Permit, PermitHome};
+use tollgate::stack::Hold;
+use tollgate_engine::verdict::Permits;
+
+use super::fields::Fields;
+use crate::grpc;
+
+/// What limits hold for a request that passed. Dropping it gives back slots, and charges what isn't settled.
+pub trait Held: Send + 'static {
+    /// The request cost so much. Said once; what is said later is too late.
+    fn settle(&mut self, spent: u64) {
+        let _ = spent;
+    }
+
+    /// The request cost what is held for it: what dropping this means as well, unless a rule says otherwise.
+    fn charge(&mut self) {}
+
+    /// Whether nothing is held: then it makes no difference when it is dropped.
+    fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The request was answered like this: what limits that adapt learn from.
+    fn replied(&mut self, reply: &dyn Reply) {
+        let _ = reply;
+    }
+
+    /// The service failed, and there is no answer.
+    fn failed(&mut self) {}
+}
+
+/// Nothing.
+impl Held for () {
+    fn is_empty(&self) -> bool {
+        true
+    }
+}
+
+impl<H: Held> Held for Option<H> {
+    fn settle(&mut self, spent: u64) {
+        if let Some(held) = self {
+            held.settle(spent);
+        }
+    }
+
+    fn charge(&mut self) {
+        if let Some(held) = self {
+            held.charge();
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.as_ref().is_none_or(Held::is_empty)
+    }
+
+    fn replied(&mut self, reply: &dyn Reply) {
+        if let Some(held) = self {
+            held.replied(reply);
+        }
+    }
+
+    fn failed(&mut self) {
+        if let Some(held) = self {
+            held.failed();
+        }
+    }
+}
+
+impl Held for Permits {
+    fn settle(&mut self, spent: u64) {
+        Self::settle(self, spent);
+    }
+
+    fn charge(&mut self) {
+        Self::charge(self);
+    }
+
+    fn is_empty(&self) -> bool {
+        Self::is_empty(self)
+    }
+
+    fn replied(&mut self, reply: &dyn Reply) {
+        let status = grpc::http_status(reply.status(), reply.line("grpc-status"));
+        self.tell(ending_of(status));
+    }
+
+    fn failed(&mut self) {
+        self.tell(Ending::Dropped);
+    }
+}
+
+/// A permit is released when it is dropped.
+impl<H: PermitHome + Send + 'static> Held for Permit<H> {}
+
+/// An estimate of one limit.
+#[derive(Debug)]
+pub struct Estimate(Option<Hold<'static>>);
+
+impl Estimate {
+    pub(super) const fn new(hold: Hold<'static>) -> Self {
+        Self(Some(hold))
+    }
+}
+
+impl Held for Estimate {
+    fn settle(&mut self, spent: u64) {
+        if let Some(hold) = self.0.take() {
+            hold.settle(spent);
+        }
+    }
+
+    fn charge(&mut self) {
+        if let Some(hold) = self.0.take() {
+            drop(hold.keep());
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+/// What goes along with a request that passed, until the head of its answer is there. Dropping it before that (the client
+/// has gone) gives back slots, and what isn't settled is charged: then there is nothing to be watched.
+///
+/// Most hold little, and all pay for what is moved: without anything held it is two words.
+#[derive(Debug)]
+pub struct Ticket<H: Held> {
+    held: H,
+    along: Along,
+}
+
+/// What goes along with what is held.
+#[derive(Debug)]
+enum Along {
+    Fields(Fields),
+    Watched(Box<Watched>),
+}
+
+#[derive(Debug)]
+struct Watched {
+    fields: Fields,
+    watch: Box<Watch>,
+}
+
+/// What is held while the body of an answer is being sent. Dropping it is its end.
+pub struct Rest<H: Held> {
+    held: H,
+    watch: Option<Box<Watch>>,
+}
+
+impl<H: Held + Default> Ticket<H> {
+    /// Of a request that no limit is for.
+    #[inline]
+    pub fn free() -> Self {
+        Self::telling(Fields::new())
+    }
+
+    /// Of a request that holds nothing, whose answer says this.
+    #[inline]
+    pub fn telling(fields: Fields) -> Self {
+        Self::new(H::default(), fields, None)
+    }
+}
+
+impl<H: Held> Ticket<H> {
+    #[inline]
+    pub(super) fn new(held: H, fields: Fields, watch: Option<Box<Watch>>) -> Self {
+        let along = match watch {
+            None => Along::Fields(fields),
+            Some(watch) => Along::Watched(Box::new(Watched { fields, watch })),
+        };
+        Self { held, along }
+    }
+
+    /// Whether it makes no difference: nothing is held, and nothing is to be said.
+    #[inline(always)]
+    pub fn is_blank(&self) -> bool {
+        match &self.along {
+            Along::Fields(fields) => fields.is_empty() && self.held.is_empty(),
+            Along::Watched(_) => false,
+        }
+    }
+
+    /// Where the service tells what it used, to be put into the extensions of the request.
+    #[inline]
+    pub fn usage(&self) -> Option<&Usage> {
+        match &self.along {
+            Along::Fields(_) => None,
+            Along::Watched(watched) => watched.watch.usage(),
+        }
+    }
+
+    /// The service tells what it used there, because a layer before has said so already: of both of them, one would be told
+    /// nothing.
+    pub fn share(&mut self, usage: Usage) {
+        if let Along::Watched(watched) = &mut self.along {
+            watched.watch.share(usage);
+        }
+    }
+
+    /// The head of the answer is there: what it says of the limit, and what is held until its body has ended.
+    #[inline]
+    pub fn replied(self, reply: &dyn Reply) -> (Fields, Option<Rest<H>>) {
+        let Self { mut held, along } = self;
+        held.replied(reply);
+        match along {
+            Along::Fields(fields) if held.is_empty() => (fields, None),
+            Along::Fields(fields) => (fields, Some(Rest { held, watch: None })),
+            Along::Watched(watched) => {
+                let Watched { fields, watch } = *watched;
+                let mut rest = Rest::watched(held, watch);
+                rest.change(|watch, held| watch.replied(reply, held));
+                (fields, Some(rest))
+            }
+        }
+    }
+
+    /// The service failed without an answer.
+    pub fn failed(self) {
+        let Self { mut held, along } = self;
+        held.failed();
+        if let Along::Watched(watched) = along {
+            Rest::watched(held, watched.watch).change(|watch, held| watch.failed(held));
+        }
+    }
+}
+
+impl<H: Held> Rest<H> {
+    const fn watched(held: H, watch: Box<Watch>) -> Self {
+        let watch = Some(watch);
+        Self { held, watch }
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut Watch, &mut H)) {
+        if let Some(watch) = &mut self.watch {
+            change(watch, &mut self.held);
+        }
+    }
+
+    /// So many bytes of the body were sent.
+    #[inline]
+    pub fn sent(&mut self, bytes: usize) {
+        self.change(|watch, _| watch.sent(bytes as u64));
+    }
+
+    /// The body ends with trailers that say this `grpc-status`.
+    pub fn trailer(&mut self, grpc_status: Option<&[u8]>) {
+        self.change(|watch, _| watch.trailer(grpc_status));
+    }
+}
+
+impl<H: Held> Drop for Rest<H> {
+    fn drop(&mut self) {
+        self.change(|watch, held| watch.ended(held));
+    }
+}
+
+impl<H: Held> fmt::Debug for Rest<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rest")
+            .field("watch", &self.watch)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Nobody said yet what was used.
+const UNSAID: u64 = u64::MAX;
+
+/// An answer of the service, as far as limits care. Carriers implement it for what their framework has.
+pub trait Reply {
+    /// The status of HTTP.
+    fn status(&self) -> u16;
+
+    /// The first line of a header field. Its name is in lower case.
+    fn line(&self, field: &str) -> Option<&[u8]>;
+
+    /// What the service says that it used: the extension [`Used`].
+    fn used(&self) -> Option<u64>;
+}
+
+/// What an answer did cost: an extension of the response, for services that know it before they answer.
+///
+/// ```
+/// use tollgate_http::guard::Used;
+///
+/// let mut response = http::Response::new("a long story");
+/// response.extensions_mut().insert(Used(1_500));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Used(pub u64);
+
+/// Where a service tells what it used, as long as its answer is being sent: an extension of the request, which
+/// [settling](super::Guard::settle) puts there. Clones are one. What was told counts when the body has ended, or is dropped
+/// because the client went away; if nothing was told, the estimate does.
+///
+/// ```
+/// use tollgate_http::guard::Usage;
+///
+/// let usage = Usage::default();
+/// usage.add(100);
+/// usage.add(20);
+/// assert_eq!(usage.told(), Some(120));
+/// usage.set(115);
+/// assert_eq!(usage.told(), Some(115));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Usage(Arc<AtomicU64>);
+
+impl Default for Usage {
+    fn default() -> Self {
+        Self(Arc::new(AtomicU64::new(UNSAID)))
+    }
+}
+
+impl Usage {
+    /// So much more was used.
+    pub fn add(&self, more: u64) {
+        let sum = |told: u64| {
+            let before = if told == UNSAID { 0 } else { told };
+            Some(before.saturating_add(more).min(UNSAID - 1))
+        };
+        // It always says a new value. Only the number itself counts, so nothing has to be ordered by it.
+        let _ = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
+    }
+
+    /// So much was used in all.
+    pub fn set(&self, all: u64) {
+        self.0.store(all.min(UNSAID - 1), Ordering::Relaxed);
+    }
+
+    /// What was told; none if nothing was.
+    pub fn told(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|told| *told != UNSAID)
+    }
+}
+
+/// Which answers count. Until it is known, each request holds its cost; then that is given back unless the answer counts.
+/// So no number of requests at once gets past the limit before the first was counted.
+///
+/// A request that ends without an answer counts: its client has hung up, perhaps so that it wouldn't.
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub enum Counts {
+    /// All.
+    #[default]
+    All,
+    /// Those with a status from 400 on, calls of gRPC that end with a status other than 0, and services that fail
+    /// without an answer.
+    Failures,
+    /// All others.
+    Successes,
+    /// Those of which this is true.
+    By(CountsIf),
+}
+
+/// Says whether an answer counts.
+pub type CountsIf = Arc<dyn Fn(&dyn Reply) -> bool + Send + Sync>;
+
+/// How it is known what a request did cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Settle {
+    /// The service says it, by [`Used`] or [`Usage`].
+    Told,
+    /// One for each so many bytes of the answer's body that were sent, rounded up.
+    BytesSent {
+        /// How many bytes cost one.
+        per: NonZeroU64,
+    },
+}
+
+/// What a guard does after an answer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct After {
+    pub(super) counts: Counts,
+    pub(super) settle: Option<Settle>,
+}
+
+/// What is watched of one answer.
+#[derive(Debug)]
+pub(super) struct Watch {
+    after: Arc<After>,
+    usage: Option<Usage>,
+    sent: u64,
+    counted: Counted,
+}
+
+/// Whether an answer counts, as far as is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counted {
+    Unknown,
+    /// A call of gRPC, which says at its end how it went.
+    AtItsEnd,
+    Yes,
+    No,
+}
+
+impl Watch {
+    pub(super) fn new(after: &Arc<After>) -> Self {
+        Self {
+            after: Arc::clone(after),
+            usage: (after.settle == Some(Settle::Told)).then(Usage::default),
+            sent: 0,
+            counted: Counted::Unknown,
+        }
+    }
+
+    const fn usage(&self) -> Option<&Usage> {
+        self.usage.as_ref()
+    }
+
+    /// What was used is told there.
+    fn share(&mut self, usage: Usage) {
+        self.usage = self.usage.is_some().then_some(usage);
+    }
+
+    /// The head of the answer is there.
+    fn replied(&mut self, reply: &dyn Reply, held: &mut impl Held) {
+        self.counted = self.after.counts.of(reply);
+        match self.counted {
+            Counted::No => held.settle(0),
+            // What that is, limits know: a rule of a policy may say another cost than the guard.
+            Counted::Yes if self.after.settle.is_none() => held.charge(),
+            _ => {}
+        }
+        if let (Some(usage), Some(used)) = (&self.usage, reply.used()) {
+            usage.set(used);
+        }
+    }
+
+    /// The service failed without an answer.
+    fn failed(&mut self, held: &mut impl Held) {
+        match self.after.counts {
+            Counts::Successes | Counts::By(_) => held.settle(0),
+            Counts::All | Counts::Failures => self.counted = Counted::Yes,
+        }
+    }
+
+    const fn sent(&mut self, bytes: u64) {
+        self.sent = self.sent.saturating_add(bytes);
+    }
+
+    /// The body ends with this status of gRPC.
+    fn trailer(&mut self, grpc_status: Option<&[u8]>) {
+        if self.counted == Counted::AtItsEnd {
+            let is_failure = grpc_status != Some(b"0");
+            self.counted = self.after.counts.of_outcome(is_failure);
+        }
+    }
+
+    /// Nothing more is sent: the body has ended, or was dropped.
+    fn ended(&self, held: &mut impl Held) {
+        if self.counted == Counted::No {
+            return held.settle(0);
+        }
+        match self.after.settle {
+            // Of what was never answered the estimate stays charged.
+            _ if self.counted == Counted::Unknown => {}
+            Some(Settle::Told) => {
+                if let Some(used) = self.usage.as_ref().and_then(Usage::told) {
+                    held.settle(used);
+                }
+            }
+            Some(Settle::BytesSent { per }) => held.settle(self.sent.div_ceil(per.get())),
+            None => held.charge(),
+        }
+    }
+}
+
+impl Counts {
+    fn of(&self, reply: &dyn Reply) -> Counted {
+        match self {
+            Self::All => Counted::Yes,
+            Self::By(is_counted) if is_counted(reply) => Counted::Yes,
+            Self::By(_) => Counted::No,
+            Self::Failures | Self::Successes => match is_failure(reply) {
+                Some(is_failure) => self.of_outcome(is_failure),
+                None => Counted::AtItsEnd,
+            },
+        }
+    }
+
+    const fn of_outcome(&self, is_failure: bool) -> Counted {
+        match (self, is_failure) {
+            (Self::Failures, false) | (Self::Successes, true) => Counted::No,
+            _ => Counted::Yes,
+        }
+    }
+}
+
+/// What an answer of this [status](grpc::http_status) means to limits that adapt: only what timed out or was refused for overload makes
+/// them smaller. What is wrong with a request, or with the program, says nothing about capacity, and 429 is what limits inside
+/// say to one client.
+///
+/// ```
+/// use tollgate::concurrency::Ending;
+/// use tollgate_http::guard::ending_of;
+///
+/// assert_eq!([200, 404, 500, 503].map(ending_of), [Ending::Success, Ending::Ignored, Ending::Ignored, Ending::Dropped]);
+/// ```
+pub const fn ending_of(status: u16) -> Ending {
+    match status {
+        502..=504 => Ending::Dropped,
+        400.. => Ending::Ignored,
+        _ => Ending::Success,
+    }
+}
+
+/// Whether the service refused or failed; none if that is known only at the end.
+fn is_failure(reply: &dyn Reply) -> Option<bool> {
+    if reply.status() >= 400 {
+        return Some(true);
+    }
+    let is_grpc = reply.line("content-type").is_some_and(grpc::is_call);
+    match reply.line("grpc-status") {
+        Some(status) => Some(status != b"0"),
+        None if is_grpc => None,
+        None => Some(false),
+    }
+}
+
+impl fmt::Debug for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::All => "All",
+            Self::Failures => "Failures",
+            Self::Successes => "Successes",
+            Self::By(_) => "By",
+        })
+    }
+}

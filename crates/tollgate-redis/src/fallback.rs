@@ -1,0 +1,500 @@
+//! What is answered when a store can't be asked, as each limit has chosen.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tollgate::clock::{Monotonic, Wall};
+use tollgate::{Clock, Decision, Timestamp};
+use tollgate_adaptive::breaker::{Admission, BreakerEvent, Circuit, Entry, Trip};
+use tollgate_engine::backend::{
+    Answer, Backend, Check, CheckResult, Clocks, FailureKind, Gift, Limit, Memory, Refund, Source,
+    Unavailable,
+};
+use tollgate_engine::policy::{Counting, OnStoreFailure};
+
+use crate::failure::Failures;
+use crate::local::Local;
+
+mod breaker;
+mod event;
+mod local_first;
+mod remote;
+
+pub use breaker::Breaker;
+pub use event::{FallbackStats, StoreEvent};
+pub use remote::{Extent, RemoteBackend, RemoteFailure};
+pub use tollgate_adaptive::breaker::State as BreakerState;
+
+use breaker::{Gate, Probe};
+use event::{Counts, Telling};
+use local_first::Part;
+
+pub(crate) type OnEvent = dyn Fn(&StoreEvent<'_>) + Send + Sync;
+
+/// A backend that always has an answer: if the one behind it fails, what each rule has chosen.
+///
+/// | [`OnStoreFailure`] | while the store can't be asked |
+/// |---|---|
+/// | `Open` | it passes, uncharged |
+/// | `Closed` | it is denied, as [`Cause::StoreFailure`](tollgate_engine::verdict::Cause::StoreFailure) |
+/// | `Local` | it is judged in this process, by the limit divided by the number of nodes, times two |
+/// | `CircuitBreak` | likewise; and once the [`Breaker`] trips, the store isn't even asked for a while |
+///
+/// Of a request that meets rules with different choices, closed wins, and then those that are judged
+/// locally must all pass. Rules with `counting: local` are judged here in any case, and first: a refusal by one
+/// asks the store nothing.
+///
+/// ```
+/// use tollgate::{Clock, Timestamp, clock::Manual};
+/// use tollgate_engine::backend::{Answer, Backend, Check, CheckResult};
+/// use tollgate_redis::{Fallback, RemoteBackend};
+/// # use std::{pin::pin, task::{Context, Poll, Waker}};
+/// # use tollgate_engine::{Engine, Facts, Policy, document::Format};
+///
+/// /// A store that is down.
+/// struct Down(Manual);
+///
+/// impl Backend for Down {
+///     type Error = &'static str;
+///     async fn ask<'a>(
+///         &'a self,
+///         _: &'a [Check<'a>],
+///         _: Option<&'a mut Vec<CheckResult>>,
+///     ) -> Result<Answer, Self::Error> {
+///         Err("down")
+///     }
+///     fn now(&self) -> Timestamp {
+///         self.0.now()
+///     }
+/// }
+///
+/// impl RemoteBackend for Down {}
+///
+/// let store = Fallback::new(Down(Manual::new())).nodes(4);
+/// # let text = "limits: [{name: a, rate: 8/s}]";
+/// # let policy = Policy::from_text(text, Format::Yaml).expect("a policy").policy;
+/// # let engine = Engine::new(policy, store).expect("a policy");
+/// # let facts = Facts::new();
+/// # let mut passed = 0;
+/// # for _ in 0..20 {
+/// #     let mut asking = pin!(engine.decide_async(&facts));
+/// #     let Poll::Ready(Ok(verdict)) = asking.as_mut().poll(&mut Context::from_waker(Waker::noop())) else { panic!() };
+/// #     passed += u32::from(verdict.passed().is_some());
+/// # }
+/// # let store = engine.backend();
+/// // 20 requests under `{name: a, rate: 8/s}`: this node's part is 8 / 4 · 2.
+/// assert_eq!(passed, 4);
+/// assert!(store.is_active());
+/// assert_eq!(store.stats().local, 20);
+/// ```
+pub struct Fallback<B, C: Clock = Monotonic, W: Clock = Wall> {
+    store: B,
+    local: Arc<Local<C, W>>,
+    circuit: Circuit,
+    counts: Counts,
+    /// Whether the latest answer came without the store.
+    is_active: AtomicBool,
+    active_since: AtomicU64,
+    /// What failed, whichever call met it.
+    pub(crate) failures: Failures,
+    telling: Telling,
+    on_event: Option<Box<OnEvent>>,
+}
+
+impl<B: RemoteBackend> Fallback<B> {
+    /// Puts this backend behind it, on the system's clocks.
+    pub fn new(store: B) -> Self {
+        Self::with_local(store, Arc::new(Local::new(Memory::new())))
+    }
+}
+
+impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
+    /// Puts this backend behind it, and decides by that part of the limits, by its clocks. The backend may
+    /// note in it what the store says.
+    pub fn with_local(store: B, local: Arc<Local<C, W>>) -> Self {
+        let Clocks { timer, wall } = local.memory().clocks();
+        Self {
+            store,
+            local,
+            circuit: Breaker::default().circuit(),
+            counts: Counts::default(),
+            is_active: AtomicBool::new(false),
+            active_since: AtomicU64::new(0),
+            failures: Failures::new(timer, wall),
+            telling: Telling::default(),
+            on_event: None,
+        }
+    }
+
+    /// How many nodes the fleet has, this one included: one unless said otherwise. A local limit is the
+    /// limit divided by it, times two, and never more than the limit. [`Local::set_nodes`] changes it later.
+    #[must_use]
+    pub fn nodes(self, nodes: u64) -> Self {
+        self.local.set_nodes(nodes);
+        self
+    }
+
+    /// When rules that circuit-break stop asking, and for how long.
+    #[must_use]
+    pub fn breaker(mut self, breaker: Breaker) -> Self {
+        self.circuit = breaker.circuit();
+        self
+    }
+
+    /// Tells this what happens to the store, on the thread that notices.
+    #[must_use]
+    pub fn on_event(mut self, tell: impl Fn(&StoreEvent<'_>) + Send + Sync + 'static) -> Self {
+        self.on_event = Some(Box::new(tell));
+        self
+    }
+
+    /// The backend behind it.
+    pub fn store(&self) -> &B {
+        &self.store
+    }
+
+    /// This process's part of the limits.
+    pub fn local(&self) -> &Local<C, W> {
+        &self.local
+    }
+
+    /// Whether requests are decided without the store: true if the latest request that needed it was.
+    pub fn is_active(&self) -> bool {
+        self.is_active.load(Ordering::Relaxed)
+    }
+
+    /// Whether rules that circuit-break ask the store now.
+    pub fn breaker_state(&self) -> BreakerState {
+        self.circuit.state(self.now())
+    }
+
+    /// What it has counted.
+    pub fn stats(&self) -> FallbackStats {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        FallbackStats {
+            errors: read(&self.counts.errors),
+            open: read(&self.counts.open),
+            closed: read(&self.counts.closed),
+            local: read(&self.counts.local),
+            trips: self.circuit.trips(),
+            unnoted: self.local.forgotten(),
+        }
+    }
+
+    fn tell(&self, event: &StoreEvent<'_>) {
+        if let Some(on_event) = &self.on_event {
+            on_event(event);
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        self.local.memory().clock().now()
+    }
+
+    /// Whether the store is asked about these.
+    #[inline]
+    fn gate(&self, checks: &[Check<'_>]) -> Gate {
+        if self.circuit.is_closed() || !checks.iter().all(breaks) {
+            Gate::Open
+        } else {
+            match self.circuit.enter(self.now()) {
+                Admission::Pass(_) => Gate::Open,
+                Admission::Probe(entry) => Gate::Probe(entry),
+                Admission::Refused { .. } => Gate::Shut,
+            }
+        }
+    }
+
+    /// The store answered, or did when it was last asked.
+    #[inline]
+    fn works(&self, checks: &[Check<'_>], source: Source) {
+        if source == Source::Asked && checks.iter().any(breaks) {
+            // No answer is slow: what waits too long for a store gives up, and fails.
+            self.circuit
+                .answered(Entry::beside(), self.now(), Duration::ZERO);
+        }
+        // A failure at the same moment may leave the circuit open although nothing is active.
+        if self.is_active.load(Ordering::Relaxed) || !self.circuit.is_closed() {
+            self.recovered();
+        }
+    }
+
+    // A failure is counted before it is active, and what is active ends before the count does: whatever
+    // happens at once, what was counted is active, so that the next answer clears it.
+    #[cold]
+    fn recovered(&self) {
+        let since = Timestamp::from_nanos(self.active_since.load(Ordering::Relaxed));
+        let was_active = self.is_active.swap(false, Ordering::Relaxed);
+        if self.circuit.closes() {
+            self.tell(&StoreEvent::CircuitClosed);
+        }
+        if was_active {
+            let after = self.now() - since;
+            self.tell(&StoreEvent::FallbackEnded { after });
+        }
+    }
+
+    /// What failed is counted by its kind.
+    fn note_failure<T>(&self, asked: Result<T, B::Error>) -> Result<T, (RemoteFailure, B::Error)> {
+        asked.map_err(|error| {
+            let failure = self.store.failure(&error);
+            self.failures.note(failure.kind, &error);
+            (failure, error)
+        })
+    }
+
+    /// The store failed a request that was let through so.
+    #[cold]
+    fn fails(
+        &self,
+        checks: &[Check<'_>],
+        gate: Gate,
+        (failure, error): (RemoteFailure, B::Error),
+    ) -> FailureKind {
+        let now = self.now();
+        self.counts.errors.fetch_add(1, Ordering::Relaxed);
+        let is_probe = matches!(gate, Gate::Probe(_));
+        // Where no rule breaks circuits there is none to break, nor while others are answered.
+        let breaks = checks.iter().any(breaks) && failure.extent == Extent::Whole;
+        let happened = breaks.then(|| self.circuit.fails(gate.entry(), now));
+        if failure.extent != Extent::Key && !self.is_active.swap(true, Ordering::Relaxed) {
+            self.active_since.store(now.as_nanos(), Ordering::Relaxed);
+            self.tell(&StoreEvent::FallbackBegan);
+        }
+        match happened.flatten() {
+            // A probe that fails only prolongs it.
+            Some(BreakerEvent::Opened { stays, why }) if why != Trip::Probe => {
+                self.tell(&StoreEvent::CircuitOpened { stays });
+            }
+            // The store has answered, or a part of it.
+            _ if failure.extent != Extent::Whole && is_probe && self.circuit.closes() => {
+                self.tell(&StoreEvent::CircuitClosed);
+            }
+            _ => {}
+        }
+        if self.on_event.is_some()
+            && let Some(untold) = self.telling.is_due(now)
+        {
+            let error = &*error.to_string();
+            self.tell(&match failure.extent {
+                Extent::Key => StoreEvent::KeyFailed { error, untold },
+                _ => StoreEvent::Failed { error, untold },
+            });
+        }
+        failure.kind
+    }
+
+    /// The answer without a store, which failed so.
+    #[cold]
+    fn answer_without(&self, checks: &[Check<'_>], kind: FailureKind) -> Answer {
+        let choice = |check: &Check<'_>| check.limit.on_store_failure();
+        let is_closed = |check: &Check<'_>| choice(check) == OnStoreFailure::Closed;
+        let one_more = |count: &AtomicU64| count.fetch_add(1, Ordering::Relaxed);
+        let unavailable = |fallback| Unavailable { kind, fallback };
+        if let Some((number, denied)) = self.store.known_denial(checks) {
+            // What the store denied for an hour it would deny now.
+            return Answer::known(Some(number), denied);
+        }
+        if let Some(closed) = checks.iter().position(is_closed) {
+            one_more(&self.counts.closed);
+            return Answer::unavailable(closed, unavailable(OnStoreFailure::Closed));
+        }
+        let is_local = |check: &Check<'_>| choice(check) != OnStoreFailure::Open;
+        let own = Part::of(checks, is_local);
+        let Some(first) = own.checks.first() else {
+            one_more(&self.counts.open);
+            let mut answer = Answer::new(None, Decision::UNLIMITED);
+            answer.unavailable = Some(unavailable(OnStoreFailure::Open));
+            return answer;
+        };
+        one_more(&self.counts.local);
+        for check in &own.checks {
+            // What the store gave ahead counts as spent before anything is decided here.
+            let (limit, fingerprint) = (check.limit, check.key.fingerprint());
+            let spent = self.store.spent_ahead(check);
+            self.local.note_spent(limit, fingerprint, spent);
+        }
+        let mut answer = self.local.decide(&own.checks);
+        let decider = answer.decider.and_then(|decider| own.checks.get(decider));
+        answer.unavailable = Some(unavailable(choice(decider.unwrap_or(first))));
+        answer.decider = own.number_among_all(answer.decider);
+        answer
+    }
+
+    /// Asks the store, and no other if it fails. What fails is counted.
+    pub(crate) async fn try_ask<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        each: Option<&'a mut Vec<CheckResult>>,
+    ) -> Result<Answer, (RemoteFailure, B::Error)> {
+        let answer = self.note_failure(self.store.ask(checks, each).await)?;
+        if answer.source != Source::Known {
+            self.failures.works();
+        }
+        Ok(answer)
+    }
+
+    /// Asks the store, or answers without it.
+    async fn ask_store(
+        &self,
+        checks: &[Check<'_>],
+        mut each: Option<&mut Vec<CheckResult>>,
+    ) -> Answer {
+        let gate = self.gate(checks);
+        let mut probe = Probe::new(&self.circuit, gate);
+        let kind = if gate == Gate::Shut {
+            self.failures.latest()
+        } else {
+            match self.try_ask(checks, each.as_deref_mut()).await {
+                Ok(answer) => {
+                    if answer.source != Source::Known {
+                        probe.is_over();
+                        self.works(checks, answer.source);
+                    }
+                    return answer;
+                }
+                Err(failed) => {
+                    probe.is_over();
+                    self.fails(checks, gate, failed)
+                }
+            }
+        };
+        let answer = self.answer_without(checks, kind);
+        if let Some(each) = each {
+            // Of the others it is only known that they didn't decide.
+            *each = vec![Ok(Decision::UNLIMITED); checks.len()];
+            put_decider(each, &answer);
+        }
+        answer
+    }
+
+    /// What a check would say by itself while the store fails so.
+    fn peek_without(&self, check: &Check<'_>, kind: FailureKind) -> CheckResult {
+        match check.limit.on_store_failure() {
+            OnStoreFailure::Open => Ok(Decision::UNLIMITED),
+            fallback @ OnStoreFailure::Closed => Err(Unavailable { kind, fallback }),
+            OnStoreFailure::Local | OnStoreFailure::CircuitBreak => Ok(self.local.peek(check)),
+        }
+    }
+}
+
+/// Puts what the check that decided says among what all say.
+fn put_decider(each: &mut [CheckResult], answer: &Answer) {
+    let unavailable = answer.unavailable.filter(|_| answer.is_unavailable());
+    if let Some(one) = answer.decider.and_then(|decider| each.get_mut(decider)) {
+        *one = unavailable.map_or(Ok(answer.decision), Err);
+    }
+}
+
+#[inline]
+fn breaks(check: &Check<'_>) -> bool {
+    check.limit.on_store_failure() == OnStoreFailure::CircuitBreak
+}
+
+/// Whether a check is counted in this process although there is a store.
+#[inline]
+fn is_local(check: &Check<'_>) -> bool {
+    check.limit.counting() == Counting::Local
+}
+
+fn is_remote(check: &Check<'_>) -> bool {
+    !is_local(check)
+}
+
+impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Backend for Fallback<B, C, W> {
+    type Error = Infallible;
+
+    async fn ask<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        each: Option<&'a mut Vec<CheckResult>>,
+    ) -> Result<Answer, Infallible> {
+        Ok(if !checks.iter().any(is_local) {
+            self.ask_store(checks, each).await
+        } else if each.is_none() && checks.iter().all(is_local) {
+            self.local.memory().answer(checks)
+        } else {
+            // On the heap, so that the future of other requests stays small.
+            Box::pin(self.ask_local_first(checks, each)).await
+        })
+    }
+
+    /// A peek neither opens nor closes a circuit.
+    async fn peek<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Vec<CheckResult>, Infallible> {
+        let (here, there) = (Part::of(checks, is_local), Part::of(checks, is_remote));
+        let is_asked = self.circuit.is_closed() || !there.checks.iter().all(breaks);
+        let asked = if there.checks.is_empty() {
+            Ok(Vec::new())
+        } else if is_asked {
+            let asked = self.note_failure(self.store.peek(&there.checks).await);
+            asked.map_err(|(failure, _)| failure.kind)
+        } else {
+            Err(self.failures.latest())
+        };
+        let without = |kind| {
+            let each = there.checks.iter();
+            each.map(|check| self.peek_without(check, kind)).collect()
+        };
+        let mut each = vec![Ok(Decision::UNLIMITED); checks.len()];
+        there.put(&mut each, asked.unwrap_or_else(without));
+        let own = self.local.memory().peek_each(&here.checks);
+        here.put(&mut each, own.into_iter().map(Ok));
+        Ok(each)
+    }
+
+    async fn refund<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        refund: Refund,
+    ) -> Result<Gift, Infallible> {
+        let memory = self.local.memory();
+        match refund {
+            Refund::Cost | Refund::Dropped => memory.give_back(&Part::of(checks, is_local).checks),
+            // All of them: what decides while there is no store remembers what that had admitted.
+            Refund::Everything => memory.forget(checks),
+        }
+        let there = Part::of(checks, is_remote).checks;
+        let given = self.note_failure(self.store.refund(&there, refund).await);
+        Ok(given.unwrap_or_else(|failed| {
+            self.fails(&there, Gate::Open, failed);
+            Gift::Lost
+        }))
+    }
+
+    #[inline]
+    fn now(&self) -> Timestamp {
+        self.store.now()
+    }
+
+    fn clocks(&self) -> Clocks {
+        Clocks {
+            wall: self.local.memory().clocks().wall,
+            ..self.store.clocks()
+        }
+    }
+
+    fn supports(&self, limit: &Limit) -> Result<(), String> {
+        match limit.counting() {
+            Counting::Local => self.local.memory().supports(limit),
+            _ => self.store.supports(limit),
+        }
+    }
+
+    fn deny_epoch(&self) -> Option<u64> {
+        let here = self.local.memory().deny_epoch()?;
+        Some(self.store.deny_epoch()?.wrapping_add(here))
+    }
+}
+
+impl<B: fmt::Debug, C: Clock, W: Clock> fmt::Debug for Fallback<B, C, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fallback")
+            .field("store", &self.store)
+            .field("local", &self.local)
+            .field("is_active", &self.is_active)
+            .finish_non_exhaustive()
+    }
+}

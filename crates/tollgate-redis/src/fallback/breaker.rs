@@ -1,0 +1,110 @@
+//! When a store that fails isn't even asked: the thresholds of its circuit, which is the library's.
+//!
+//! What counts is time and share, not a number of failures: a hundred failures are a second's bad luck at a high
+//! rate, and a minute's outage at a low one.
+
+use std::time::Duration;
+
+use tollgate_adaptive::breaker::{Circuit, Entry, Span, Thresholds};
+
+/// When rules that circuit-break stop asking a store, and for how long.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_redis::Breaker;
+///
+/// let breaker = Breaker { silent_for: Duration::from_millis(500), ..Breaker::default() };
+/// assert_eq!((breaker.failing_percent, breaker.of_calls), (50, 20));
+/// assert_eq!(breaker.longest_open, Duration::from_secs(60));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Breaker {
+    /// Once it was asked for so long without an answer: 2 seconds unless said otherwise.
+    pub silent_for: Duration,
+    /// Or once so many percent of calls failed: 50 unless said otherwise.
+    pub failing_percent: u8,
+    /// Over this time: 5 seconds unless said otherwise.
+    pub failing_over: Duration,
+    /// If there were so many calls at least: 20 unless said otherwise.
+    pub of_calls: u32,
+    /// It isn't asked for so long, and then by one request: a second at first, unless said otherwise, and
+    /// twice as long each time that this one fails too.
+    pub opens_for: Duration,
+    /// But no longer than this: 60 seconds unless said otherwise.
+    pub longest_open: Duration,
+}
+
+impl Default for Breaker {
+    fn default() -> Self {
+        Self {
+            silent_for: Duration::from_secs(2),
+            failing_percent: 50,
+            failing_over: Duration::from_secs(5),
+            of_calls: 20,
+            opens_for: Duration::from_secs(1),
+            longest_open: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Breaker {
+    /// A closed circuit of these thresholds.
+    pub(super) fn circuit(self) -> Circuit {
+        Circuit::new(Thresholds {
+            failing_percent: self.failing_percent,
+            span: Span::Time(self.failing_over),
+            min_calls: self.of_calls,
+            silent_for: self.silent_for,
+            opens_for: self.opens_for,
+            longest_open: self.longest_open,
+            ..Thresholds::default()
+        })
+    }
+}
+
+/// Whether the store may be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gate {
+    Open,
+    /// By this one alone.
+    Probe(Entry),
+    Shut,
+}
+
+impl Gate {
+    /// By which right a request that was told this asks.
+    pub(super) fn entry(self) -> Entry {
+        match self {
+            Self::Probe(entry) => entry,
+            Self::Open | Self::Shut => Entry::beside(),
+        }
+    }
+}
+
+/// A probe's turn to ask, if it is one. All others wait for what comes of it; if it has no need to ask, or
+/// is given up, the next one may.
+#[derive(Debug)]
+pub(super) struct Probe<'a>(Option<(&'a Circuit, Entry)>);
+
+impl<'a> Probe<'a> {
+    /// The turn of a request that was told this.
+    pub(super) fn new(circuit: &'a Circuit, gate: Gate) -> Self {
+        Self(match gate {
+            Gate::Probe(entry) => Some((circuit, entry)),
+            Gate::Open | Gate::Shut => None,
+        })
+    }
+
+    /// The store was asked, and something came of it.
+    pub(super) fn is_over(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Probe<'_> {
+    fn drop(&mut self) {
+        if let Some((circuit, entry)) = self.0 {
+            circuit.gives_up(entry);
+        }
+    }
+}

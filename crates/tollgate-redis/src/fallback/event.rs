@@ -1,0 +1,161 @@
+//! What happens to a store, as it is told and counted.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tollgate::Timestamp;
+
+/// Errors are told of at most once in this time.
+const TOLD_EVERY: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) errors: AtomicU64,
+    pub(super) open: AtomicU64,
+    pub(super) closed: AtomicU64,
+    pub(super) local: AtomicU64,
+}
+
+/// What a [`Fallback`](super::Fallback) has counted.
+///
+/// ```
+/// use tollgate_redis::FallbackStats;
+///
+/// /// Decisions that no store was asked about.
+/// fn without(stats: &FallbackStats) -> u64 {
+///     stats.open + stats.closed + stats.local
+/// }
+/// assert_eq!(without(&FallbackStats::default()), 0);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FallbackStats {
+    /// How often the store was asked and gave no answer.
+    pub errors: u64,
+    /// Requests that passed because the store couldn't be asked.
+    pub open: u64,
+    /// Requests that were refused because the store couldn't be asked.
+    pub closed: u64,
+    /// Requests that were judged in this process.
+    pub local: u64,
+    /// Times that the circuit was broken.
+    pub trips: u64,
+    /// Decisions without the store that it won't be told of, because too many keys waited for that, and
+    /// decisions of the store that aren't known here, because there is no room for more keys.
+    pub unnoted: u64,
+}
+
+/// Something that happened to a store.
+///
+/// ```
+/// use tollgate_redis::StoreEvent;
+///
+/// fn line(event: &StoreEvent<'_>) -> String {
+///     match event {
+///         StoreEvent::Failed { error, untold } => format!("{error} (and {untold} more)"),
+///         other => format!("{other:?}"),
+///     }
+/// }
+/// let failed = StoreEvent::Failed { error: "no route", untold: 3 };
+/// assert_eq!(line(&failed), "no route (and 3 more)");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreEvent<'a> {
+    /// It couldn't be asked. Told at most once a second, with how many more there were meanwhile.
+    Failed {
+        /// Why.
+        error: &'a str,
+        /// Failures since the last that was told.
+        untold: u64,
+    },
+    /// It answered that a key holds what no limiter wrote: requests of that key are decided without it, and no others.
+    /// Told at most once a second, together with failures.
+    KeyFailed {
+        /// Which key, and what to do.
+        error: &'a str,
+        /// Failures since the last that was told.
+        untold: u64,
+    },
+    /// From now on requests are decided without it.
+    FallbackBegan,
+    /// It answers again.
+    FallbackEnded {
+        /// For how long it hadn't.
+        after: Duration,
+    },
+    /// It isn't asked for a while, by rules that circuit-break.
+    CircuitOpened {
+        /// For how long.
+        stays: Duration,
+    },
+    /// It is asked again.
+    CircuitClosed,
+}
+
+/// What happened, as a log says it.
+///
+/// ```
+/// use tollgate_redis::StoreEvent;
+///
+/// let failed = StoreEvent::Failed { error: "no route", untold: 3 };
+/// assert_eq!(failed.to_string(), "the store couldn't be asked: no route (and 3 times more)");
+/// ```
+impl fmt::Display for StoreEvent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed { error, untold: 0 } => write!(f, "the store couldn't be asked: {error}"),
+            Self::Failed { error, untold } => {
+                write!(
+                    f,
+                    "the store couldn't be asked: {error} (and {untold} times more)"
+                )
+            }
+            Self::KeyFailed { error, untold: 0 } => f.write_str(error),
+            Self::KeyFailed { error, untold } => write!(f, "{error} (and {untold} times more)"),
+            Self::FallbackBegan => {
+                f.write_str("requests are decided without the store from now on")
+            }
+            Self::FallbackEnded { after } => {
+                write!(f, "the store answers again, after {} s", after.as_secs())
+            }
+            Self::CircuitOpened { stays } => {
+                let seconds = stays.as_secs();
+                write!(
+                    f,
+                    "the store isn't asked for {seconds} s by rules that circuit-break"
+                )
+            }
+            Self::CircuitClosed => f.write_str("the store is asked again"),
+        }
+    }
+}
+
+/// Which failures are told of.
+#[derive(Debug, Default)]
+pub(super) struct Telling {
+    /// When one was; 0 if none was yet.
+    told_at: AtomicU64,
+    untold: AtomicU64,
+}
+
+impl Telling {
+    /// Whether this failure is told of, and how many weren't since the last that was.
+    pub(super) fn is_due(&self, now: Timestamp) -> Option<u64> {
+        let told_at = self.told_at.load(Ordering::Relaxed);
+        let since = now.nanos_since(Timestamp::from_nanos(told_at));
+        let is_due = told_at == 0 || u128::from(since) >= TOLD_EVERY.as_nanos();
+        let (nanos, relaxed) = (now.as_nanos().max(1), Ordering::Relaxed);
+        let claims = || {
+            self.told_at
+                .compare_exchange(told_at, nanos, relaxed, relaxed)
+        };
+        if is_due && claims().is_ok() {
+            Some(self.untold.swap(0, Ordering::Relaxed))
+        } else {
+            self.untold.fetch_add(1, Ordering::Relaxed);
+            None
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Limits that are counted in this process although there is a store: they are asked first.
+//!
+//! A denial by them isn't sent to the store. If they pass, their cost is held while the store is asked about the rest, and
+//! refunded if that denies the request, or if the request is dropped: all or none.
+
+use tollgate::{Clock, Decision};
+use tollgate_engine::backend::{Answer, Check, CheckResult};
+
+use super::{Fallback, RemoteBackend, is_local, is_remote, put_decider};
+
+impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
+    /// An answer to checks of which some are counted here. Of those in the store nothing is listed after a denial here.
+    pub(super) async fn ask_local_first(
+        &self,
+        checks: &[Check<'_>],
+        each: Option<&mut Vec<CheckResult>>,
+    ) -> Answer {
+        let (here, there) = (Part::of(checks, is_local), Part::of(checks, is_remote));
+        let memory = self.local.memory();
+        let mut by_store = Vec::new();
+        let rest = async {
+            let mut answer = if there.checks.is_empty() {
+                Answer::known(None, Decision::UNLIMITED)
+            } else {
+                let each = each.is_some().then_some(&mut by_store);
+                self.ask_store(&there.checks, each).await
+            };
+            answer.decider = there.number_among_all(answer.decider);
+            answer
+        };
+        let mut answer = match memory.hold_while(&here.checks, rest).await {
+            Ok(answer) => answer,
+            Err((number, denied)) => Answer::known(Some(here.numbers[number]), denied),
+        };
+        if !answer.allowed && each.is_none() {
+            return answer;
+        }
+        let left = memory.left_of_each(&here.checks);
+        if answer.allowed {
+            here.decide_if_tighter(&left, &mut answer);
+        }
+        if let Some(each) = each {
+            *each = vec![Ok(Decision::UNLIMITED); checks.len()];
+            there.put(each, by_store);
+            here.put(each, left.into_iter().map(Ok));
+            put_decider(each, &answer);
+        }
+        answer
+    }
+}
+
+/// Some of a request's checks, and which they are.
+pub(super) struct Part<'a> {
+    pub(super) numbers: Vec<usize>,
+    pub(super) checks: Vec<Check<'a>>,
+}
+
+impl<'a> Part<'a> {
+    /// The checks that are of it.
+    pub(super) fn of(checks: &[Check<'a>], is_part: impl Fn(&Check<'_>) -> bool) -> Self {
+        let all = checks.iter().copied().enumerate();
+        let (numbers, checks) = all.filter(|(_, check)| is_part(check)).unzip();
+        Self { numbers, checks }
+    }
+
+    /// Which of all checks one of these is.
+    pub(super) fn number_among_all(&self, own: Option<usize>) -> Option<usize> {
+        own.and_then(|number| self.numbers.get(number).copied())
+    }
+
+    /// Puts what these say among what all say.
+    pub(super) fn put(&self, all: &mut [CheckResult], own: impl IntoIterator<Item = CheckResult>) {
+        for (number, said) in self.numbers.iter().zip(own) {
+            all[*number] = said;
+        }
+    }
+
+    /// If less is left of one of these than of the check that decided, it decides; of equals the first does.
+    fn decide_if_tighter(&self, left: &[Decision], answer: &mut Answer) {
+        let own = Answer::over(&self.checks, left);
+        let number = self.number_among_all(own.decider);
+        let rank = |answer: &Answer, number: Option<usize>| {
+            (answer.decision.remaining, number.unwrap_or(usize::MAX))
+        };
+        if rank(&own, number) < rank(answer, answer.decider) {
+            (answer.decider, answer.decision) = (number, own.decision);
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Which keys were decided about here, and the store doesn't know it yet.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tollgate::{Rate, Timestamp};
+
+use tollgate_engine::backend::Check;
+
+/// Keys that wait to be told of.
+const MOST: usize = 65_536;
+/// Those that owe nothing any more are looked for no more often than this.
+const TIDY_EVERY: Duration = Duration::from_millis(100);
+
+/// What a key owes here: the store is to know of at least as much.
+///
+/// It is a state, not a difference: told twice it changes nothing, and a question that the store counted although
+/// its answer was lost isn't counted twice.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_redis::Owed;
+///
+/// /// How much of a bucket, in thousandths of a token, rounded up.
+/// fn thousandths(owed: &Owed) -> u128 {
+///     owed.tokens(1_000)
+/// }
+/// # let _ = thousandths;
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Owed {
+    /// Which decision here was the latest.
+    pub(super) since: u64,
+    /// How much is used, in whole tokens, rounded up.
+    pub used: u64,
+    /// How long until nothing is.
+    pub drains_in: Duration,
+    /// At this rate; unlimited of what isn't a rate.
+    pub(super) rate: Rate,
+}
+
+impl Owed {
+    /// How much of a bucket that drains steadily is owed, in units of which a token has `price`, rounded up.
+    pub fn tokens(&self, price: u64) -> u128 {
+        // Tokens in 2^-20, so that no product leaves 128 bits.
+        let Some(period) = self.rate.period() else {
+            return 0;
+        };
+        let nanos = u128::from(u64::try_from(self.drains_in.as_nanos()).unwrap_or(u64::MAX));
+        let count = u128::from(self.rate.count().min(1 << 43));
+        let tokens = ((nanos * count) << 20).div_ceil(period.as_nanos().max(1));
+        let tokens = tokens.min(u128::from(self.used) << 20);
+        (tokens * u128::from(price)).div_ceil(1 << 20)
+    }
+}
+
+/// Keys that the store has to be told of.
+#[derive(Default)]
+pub(super) struct Untold {
+    /// How many. Read by every question: nothing is locked while there are none. Relaxed: a thread
+    /// that decided here before it asks sees what it wrote itself, and of two threads at the same moment either may
+    /// be first.
+    count: AtomicUsize,
+    keys: Mutex<Keys>,
+    numbers: AtomicU64,
+    forgotten: AtomicU64,
+}
+
+/// The keys, and when it is worth looking for those that owe nothing any more.
+#[derive(Default)]
+struct Keys {
+    all: HashMap<CounterAndKey, Entry>,
+    /// All were looked at, and aren't again before this.
+    tidy_from: Timestamp,
+    /// How often they were.
+    #[cfg(test)]
+    looked: u32,
+}
+
+/// A counter and the fingerprint of a key.
+type CounterAndKey = (u64, [u64; 2]);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    /// Of the latest that passed.
+    number: u64,
+    /// Decisions that are being made.
+    pending: u32,
+    /// How much was admitted here since the store was last told.
+    admitted: u64,
+    /// Nothing is owed any more.
+    until: Timestamp,
+}
+
+fn place(check: &Check<'_>) -> CounterAndKey {
+    (check.limit.counter().id, check.key.fingerprint())
+}
+
+/// What came of a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    Admitted,
+    Refused,
+}
+
+impl Keys {
+    /// Whether there is room for a key, or it is there.
+    fn has_room(&mut self, check: &Check<'_>, now: Timestamp) -> bool {
+        if self.all.len() < MOST || self.all.contains_key(&place(check)) {
+            return true;
+        }
+        // All of them are looked at now and then: in a flood of keys every one comes here.
+        if now >= self.tidy_from {
+            self.all.retain(|_, entry| now < entry.until);
+            self.tidy_from = now + TIDY_EVERY;
+            #[cfg(test)]
+            {
+                self.looked += 1;
+            }
+        }
+        self.all.len() < MOST
+    }
+
+    fn entry(&mut self, check: &Check<'_>) -> &mut Entry {
+        self.all.entry(place(check)).or_default()
+    }
+
+    /// Forgets a key of which there is nothing to tell.
+    fn tidy(&mut self, check: &Check<'_>) {
+        let is_told = |entry: &Entry| entry.pending == 0 && entry.admitted == 0;
+        if self.all.get(&place(check)).is_some_and(is_told) {
+            self.all.remove(&place(check));
+        }
+    }
+}
+
+impl Untold {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Relaxed) == 0
+    }
+
+    /// Something is about to be decided here about a key, and is owed for so long at most.
+    pub(super) fn begin(&self, check: &Check<'_>, now: Timestamp, lasts: Duration) {
+        let mut keys = self.lock();
+        if keys.has_room(check, now) {
+            let entry = keys.entry(check);
+            entry.pending += 1;
+            entry.until = entry.until.max(now + lasts);
+        } else {
+            self.forgotten.fetch_add(1, Ordering::Relaxed);
+        }
+        self.count.store(keys.all.len(), Ordering::Relaxed);
+    }
+
+    /// It passed, or didn't: then there may be nothing to tell.
+    pub(super) fn end(&self, check: &Check<'_>, outcome: Ended) {
+        let mut keys = self.lock();
+        if let Some(entry) = keys.all.get_mut(&place(check)) {
+            entry.pending = entry.pending.saturating_sub(1);
+            if outcome == Ended::Admitted {
+                entry.number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+                entry.admitted = entry.admitted.saturating_add(check.cost);
+            }
+        }
+        keys.tidy(check);
+        self.count.store(keys.all.len(), Ordering::Relaxed);
+    }
+
+    /// The number of the latest decision about a key, if the store may not know of it, and how much was admitted.
+    pub(super) fn find(&self, check: &Check<'_>) -> Option<(u64, u64)> {
+        let keys = self.lock();
+        let entry = keys.all.get(&place(check))?;
+        Some((entry.number, entry.admitted))
+    }
+
+    /// The store knows of all up to this one.
+    pub(super) fn told(&self, check: &Check<'_>, number: u64) {
+        let mut keys = self.lock();
+        if let Some(entry) = keys.all.get_mut(&place(check))
+            && entry.number <= number
+        {
+            entry.admitted = 0;
+        }
+        keys.tidy(check);
+        self.count.store(keys.all.len(), Ordering::Relaxed);
+    }
+
+    pub(super) fn forgotten(&self) -> u64 {
+        self.forgotten.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Keys> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Untold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Untold")
+            .field("keys", &self.count)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::Algorithm;
+
+    use super::*;
+    use tollgate_engine::backend::{LimitKind, SoleLimit};
+
+    #[test]
+    fn a_flood_of_keys_does_not_look_through_all_of_them_each_time() {
+        let kind = LimitKind::Rate {
+            rate: Rate::per_hour(5),
+            algorithm: Algorithm::Gcra,
+        };
+        let limit = SoleLimit::new("logins", kind).unwrap();
+        let (untold, hour) = (Untold::default(), Duration::from_secs(3_600));
+        let add = |number: usize, now| {
+            let name = number.to_string();
+            let facts = SoleLimit::facts(&name);
+            untold.begin(&limit.check(&facts, 1), now, hour);
+            untold.end(&limit.check(&facts, 1), Ended::Admitted);
+        };
+        let now = Timestamp::from_secs(1);
+        (0..MOST + 1_000).for_each(|number| add(number, now));
+        assert_eq!((untold.lock().looked, untold.forgotten()), (1, 1_000));
+        // Once they owe nothing any more there is room again.
+        add(MOST + 2_000, now + hour);
+        assert_eq!((untold.lock().looked, untold.forgotten()), (2, 1_000));
+        assert_eq!(untold.lock().all.len(), 1);
+    }
+}

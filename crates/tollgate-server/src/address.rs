@@ -1,0 +1,223 @@
+//! Where a service listens, what is spoken there, and who has come.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Who may connect to a UNIX socket if nobody says: whoever runs the service.
+const OWN: u32 = 0o600;
+
+/// Where to listen.
+///
+/// ```
+/// use tollgate_server::Address;
+///
+/// for text in ["127.0.0.1:8080", "unix:/run/tollgate.sock", "unix:/run/a?mode=0660", "off", "[::1]:0"] {
+///     assert_eq!(text.parse::<Address>()?.to_string(), text);
+/// }
+/// // A port alone is one of this machine, for this machine.
+/// assert_eq!("8080".parse::<Address>()?.to_string(), "127.0.0.1:8080");
+/// assert!("example".parse::<Address>().is_err());
+/// # Ok::<(), tollgate_server::AddressError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A port; port 0 is any that is free.
+    Tcp(SocketAddr),
+    /// A socket in the file system, and its mode: who may connect.
+    Unix(PathBuf, u32),
+    /// Nowhere.
+    Off,
+}
+
+/// No address: see [`Address`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddressError(String);
+
+impl Address {
+    /// As those write it who connect: who else may is nothing to them.
+    pub(crate) fn to_connect(&self) -> String {
+        match self {
+            Self::Unix(path, _) => format!("unix:{}", path.display()),
+            other => other.to_string(),
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        if text == "off" {
+            return Ok(Self::Off);
+        }
+        if let Some(path) = text.strip_prefix("unix:") {
+            let (path, mode) = match path.split_once('?') {
+                None => (path, Some(OWN)),
+                Some((path, option)) => (path, option.strip_prefix("mode=").and_then(mode)),
+            };
+            return match mode {
+                Some(mode) if !path.is_empty() => Ok(Self::Unix(path.into(), mode)),
+                _ => Err(AddressError(text.to_owned())),
+            };
+        }
+        if let Ok(port) = text.parse::<u16>() {
+            return Ok(Self::Tcp((Ipv4Addr::LOCALHOST, port).into()));
+        }
+        let mut found = text
+            .to_socket_addrs()
+            .map_err(|_| AddressError(text.to_owned()))?;
+        let first = found.next().ok_or_else(|| AddressError(text.to_owned()))?;
+        Ok(Self::Tcp(first))
+    }
+}
+
+/// Permissions as `chmod` takes them: `660` or `0660`.
+fn mode(text: &str) -> Option<u32> {
+    let is_octal = matches!(text.len(), 3 | 4) && text.bytes().all(|byte| byte.is_ascii_digit());
+    let mode = u32::from_str_radix(text, 8).ok().filter(|_| is_octal);
+    mode.filter(|mode| *mode <= 0o777)
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path, OWN) => write!(f, "unix:{}", path.display()),
+            Self::Unix(path, mode) => write!(f, "unix:{}?mode={mode:04o}", path.display()),
+            Self::Off => f.write_str("off"),
+        }
+    }
+}
+
+impl fmt::Display for AddressError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(text) = self;
+        let write = if text.starts_with("unix:") {
+            "unix:/path/to/socket, or unix:/path/to/socket?mode=0660"
+        } else {
+            "127.0.0.1:8080, unix:/path/to/socket, or off"
+        };
+        write!(f, "no address {text:?}: write {write}")
+    }
+}
+
+impl std::error::Error for AddressError {}
+
+/// A listener of the service, by what is spoken there. The first three are for clients.
+///
+/// ```
+/// use tollgate_server::Protocol;
+///
+/// for one in Protocol::ALL {
+///     assert_eq!(one.to_string().parse(), Ok(one));
+/// }
+/// assert_eq!("grcp".parse::<Protocol>().unwrap_err(), "no listener \"grcp\": write http, grpc, resp, admin or metrics");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP and JSON.
+    Http,
+    /// Envoy's protocol.
+    Grpc,
+    /// Redis' protocol.
+    Resp,
+    /// Operators and probes.
+    Admin,
+    /// What Prometheus scrapes.
+    Metrics,
+}
+
+impl Protocol {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Http,
+        Self::Grpc,
+        Self::Resp,
+        Self::Admin,
+        Self::Metrics,
+    ];
+    /// Those whose requests are timed.
+    pub(crate) const TIMED: [Self; 3] = [Self::Http, Self::Grpc, Self::Resp];
+
+    /// As flags, metrics and the log call it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Grpc => "grpc",
+            Self::Resp => "resp",
+            Self::Admin => "admin",
+            Self::Metrics => "metrics",
+        }
+    }
+}
+
+impl FromStr for Protocol {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|one| one.name() == text).ok_or_else(|| {
+            format!("no listener {text:?}: write http, grpc, resp, admin or metrics")
+        })
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Who a client is, as far as the system tells: nothing that the client says itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peer {
+    Tcp(SocketAddr),
+    /// By the user and the process that have connected.
+    Unix {
+        user: u32,
+        process: Option<i32>,
+    },
+    /// It has left before anybody asked.
+    Gone,
+}
+
+/// Where clients come from: an address, for IPv6 the network of one site, which has as many addresses as it likes, and on this
+/// machine's sockets the user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Network {
+    kind: u8,
+    bits: u64,
+}
+
+impl Peer {
+    pub(crate) fn network(self) -> Network {
+        let (kind, bits) = match self {
+            Self::Tcp(address) => match address.ip().to_canonical() {
+                IpAddr::V4(address) => (4, u64::from(address.to_bits())),
+                IpAddr::V6(address) => {
+                    let [a, b, c, d, e, f, g, h, ..] = address.octets();
+                    (6, u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+                }
+            },
+            Self::Unix { user, .. } => (0, u64::from(user)),
+            Self::Gone => (1, 0),
+        };
+        Network { kind, bits }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix {
+                user,
+                process: Some(process),
+            } => write!(f, "uid {user} pid {process}"),
+            Self::Unix { user, .. } => write!(f, "uid {user}"),
+            Self::Gone => f.write_str("unknown"),
+        }
+    }
+}

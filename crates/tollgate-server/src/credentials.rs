@@ -1,0 +1,89 @@
+//! What clients and operators tell to be answered, on each listener, and what was told instead.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use crate::address::{Address, Protocol};
+use crate::guesses::Guesses;
+use crate::health::Health;
+use crate::log::Level;
+use crate::operators::{AdminToken, Hosts, Made, Scheme};
+use crate::renew::Renewed;
+use crate::secret::Secret;
+use crate::settings::Settings;
+use crate::start_error::StartError;
+use crate::tls::{Certificates, Tls};
+
+/// The secrets in force.
+pub(crate) struct Credentials {
+    /// What an operator has to tell on RESP.
+    pub(crate) password: Option<Secret>,
+    /// What everybody has to tell on RESP, if it isn't the operators'.
+    pub(crate) client_password: Option<Secret>,
+    /// What an operator has to tell on HTTP.
+    pub(crate) token: Option<Secret>,
+    /// What everybody has to tell on HTTP, if it isn't the operators'.
+    pub(crate) client_token: Option<Secret>,
+    /// What an operator has to tell on the admin listener.
+    pub(crate) admin_token: Option<Secret>,
+    /// By which names the admin listener is reached.
+    pub(crate) admin_hosts: Hosts,
+    /// What was sent instead of secrets.
+    pub(crate) guesses: Guesses,
+    /// All that is kept in files and read again.
+    pub(crate) renewed: Arc<Renewed>,
+}
+
+/// Whether the admin listener is where only this machine reaches it, or somebody has said who may operate.
+pub(crate) fn check_admin(settings: &Settings) -> Result<(), StartError> {
+    let Address::Tcp(address) = settings.admin else {
+        return Ok(());
+    };
+    let shows = |tls: &Tls| tls.on.contains(&Protocol::Admin) && tls.client_authority.is_some();
+    let is_closed = match settings.admin_token {
+        AdminToken::Nobody | AdminToken::Given(_) => true,
+        AdminToken::Made(_) => settings.tls.as_ref().is_some_and(shows),
+    };
+    if is_closed || address.ip().is_loopback() {
+        return Ok(());
+    }
+    Err(StartError::OpenAdmin(settings.admin.clone()))
+}
+
+impl Credentials {
+    /// Makes the operators' token, once it is known where the service listens for them. A service that can't have one serves on:
+    /// nobody is an operator then. The file of a token that was made is removed when that is dropped.
+    pub(crate) fn begin(
+        settings: &Settings,
+        admin: Option<&Address>,
+        certificates: Option<Arc<Certificates>>,
+        health: Health,
+    ) -> (Self, Option<Made>) {
+        let log = &settings.log;
+        let (admin_token, made) = settings.admin_token.begin(admin).unwrap_or_else(|why| {
+            let event = "nobody can operate this service: give a token by --admin-token-file";
+            log.say(Level::Warn, event, &[("why", &why)]);
+            (None, None)
+        });
+        if let Some(made) = &made {
+            let fields: [(&str, &dyn Display); 1] = [("file", &made.path().display())];
+            log.say(Level::Info, "admin token made", &fields);
+        }
+        let has_tls = |tls: &Tls| tls.on.contains(&Protocol::Admin);
+        let scheme = match &settings.tls {
+            Some(tls) if has_tls(tls) => Scheme::Https,
+            _ => Scheme::Http,
+        };
+        let own = Self {
+            password: settings.password.clone(),
+            client_password: settings.client_password.clone(),
+            token: settings.token.clone(),
+            client_token: settings.client_token.clone(),
+            admin_token,
+            admin_hosts: Hosts::of(admin, scheme, settings.admin_hosts.clone()),
+            guesses: Guesses::new(settings.wrong_secrets, log.clone()),
+            renewed: Arc::new(Renewed::of(settings, certificates, health)),
+        };
+        (own, made)
+    }
+}

@@ -1,0 +1,242 @@
+//! What operators send: whom something is for, what is done, and for how long.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tollgate::Rate;
+use tollgate_engine::engine::ResetScope;
+use tollgate_engine::orders::{LONGEST_ORDER, OrderFacts, Replacement, Target};
+
+use crate::http::body::Pairs;
+use crate::http::session::{Wrong, bad};
+use crate::http::usage::decoded;
+
+/// An order lasts so long if nobody says.
+const USUALLY: Duration = Duration::from_secs(600);
+/// The most text of a reason.
+const WHY: usize = 120;
+
+/// Whom something is for, and what an order says of it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Asked<'b> {
+    /// The name of a rule, a tier, or a limit of a tree.
+    #[serde(borrow)]
+    rule: Option<Cow<'b, str>>,
+    /// What makes the key, as requests have it.
+    #[serde(borrow, default)]
+    facts: Pairs<'b>,
+    /// In place of facts: a key as lists and logs show it.
+    #[serde(borrow)]
+    key: Option<Cow<'b, str>>,
+    /// Facts that the policy doesn't name are meant.
+    #[serde(default)]
+    any_fact: bool,
+    /// In place of both: a counter of Envoy's trees.
+    #[serde(borrow)]
+    domain: Option<Cow<'b, str>>,
+    #[serde(borrow)]
+    descriptor: Option<Vec<Entry<'b>>>,
+    /// That nobody is named on purpose.
+    #[serde(default)]
+    all: bool,
+    #[serde(borrow, rename = "for")]
+    lasts: Option<Cow<'b, str>>,
+    #[serde(borrow)]
+    why: Option<Cow<'b, str>>,
+    /// One rate, or a list of them.
+    #[serde(borrow)]
+    rate: Option<Rates<'b>>,
+    quota: Option<u64>,
+    concurrency: Option<u32>,
+    /// A reset is for quotas, too.
+    #[serde(default)]
+    quotas: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Rates<'b> {
+    One(#[serde(borrow)] Cow<'b, str>),
+    Several(#[serde(borrow)] Vec<Cow<'b, str>>),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry<'b> {
+    #[serde(borrow)]
+    key: Cow<'b, str>,
+    #[serde(borrow, default)]
+    value: Cow<'b, str>,
+}
+
+/// What of it a question may have, beside whom it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Takes {
+    /// Nothing.
+    Target,
+    /// Whether quotas are meant.
+    Reset,
+    /// How long, and why.
+    Order,
+    /// These, and `all`.
+    Bypass,
+    /// These, and limits.
+    Override,
+}
+
+impl<'b> Asked<'b> {
+    /// Of an address: `rule=per-user&user=ada`.
+    pub(super) fn of_query(query: &'b str) -> Result<Self, Wrong> {
+        let mut asked = Self::default();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let (name, value) = (decoded(name)?, decoded(value)?);
+            if name == "rule" {
+                asked.rule = Some(value);
+            } else if name == "key" {
+                asked.key = Some(value);
+            } else {
+                asked.facts.0.push((name, value));
+            }
+        }
+        Ok(asked)
+    }
+
+    /// Whether there is anything that wouldn't be heeded.
+    pub(super) fn check(&self, takes: Takes, most: usize) -> Result<(), Wrong> {
+        let is_order = !matches!(takes, Takes::Target | Takes::Reset);
+        let not_here = [
+            ("for", self.lasts.is_some() && !is_order),
+            ("why", self.why.is_some() && !is_order),
+            ("any_fact", self.any_fact && !is_order),
+            ("quotas", self.quotas && takes != Takes::Reset),
+            ("all", self.all && takes != Takes::Bypass),
+            ("rate", self.rate.is_some() && takes != Takes::Override),
+            ("quota", self.quota.is_some() && takes != Takes::Override),
+            (
+                "concurrency",
+                self.concurrency.is_some() && takes != Takes::Override,
+            ),
+        ];
+        if let Some((field, _)) = not_here.into_iter().find(|(_, is_there)| *is_there) {
+            return Err(bad(format!("{field}: not here")));
+        }
+        let found = self.facts.0.len();
+        if found > most {
+            let why = format!("facts: {found} of them, more than the {most} that are taken");
+            return Err(bad(why));
+        }
+        self.facts.check_values().map_err(bad)?;
+        let is_of_facts = self.domain.is_none() && self.descriptor.is_none();
+        if self.key.is_some() && (found > 0 || !is_of_facts) {
+            return Err(bad("key: it stands in place of facts".to_owned()));
+        }
+        let is_of_facts = is_of_facts && self.key.is_none();
+        let names_nobody = self.rule.is_none() && found == 0 && is_of_facts;
+        match takes {
+            Takes::Bypass if names_nobody != self.all => Err(bad(
+                "say whom it is for by rule, facts or both; or all: true, for all limits"
+                    .to_owned(),
+            )),
+            Takes::Bypass => Ok(()),
+            _ if names_nobody => Err(bad("say whom it is for, by rule, facts or both".to_owned())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whom it is for.
+    pub(super) fn target(&self) -> Result<Target, Wrong> {
+        if let Some(key) = &self.key {
+            let target = Target::from_text(self.rule.as_deref(), key);
+            return target.map_err(|error| bad(format!("key: {error}")));
+        }
+        let facts = self.facts.0.iter();
+        let facts = facts.map(|(name, value)| (&**name, &**value));
+        let has_facts = !self.facts.0.is_empty();
+        match (&self.domain, &self.descriptor, &self.rule) {
+            (None, None, rule) if has_facts => Ok(Target::written(rule.as_deref(), facts)),
+            (None, None, None) => Ok(Target::everything()),
+            (None, None, Some(rule)) => Ok(Target::rule(&**rule)),
+            (Some(domain), Some(entries), None) if !has_facts => {
+                let entries = entries.iter().map(|entry| (&*entry.key, &*entry.value));
+                Ok(Target::descriptor(&**domain, entries))
+            }
+            (Some(_), Some(_), _) => Err(bad(
+                "descriptor: it names a limit by itself, without rule and facts".to_owned(),
+            )),
+            (Some(_), None, _) => Err(bad("domain: it goes with descriptor".to_owned())),
+            (None, Some(_), _) => Err(bad("descriptor: it goes with domain".to_owned())),
+        }
+    }
+
+    /// For how long.
+    pub(super) fn lasts(&self) -> Result<Duration, Wrong> {
+        let Some(text) = &self.lasts else {
+            return Ok(USUALLY);
+        };
+        let starts = text.starts_with(|first: char| first.is_ascii_digit());
+        // The same units, read by the same code, as of a rate's period.
+        let rate: Option<Rate> = format!("1 per {text}").parse().ok();
+        let lasts = rate.filter(|_| starts && !text.contains(' '));
+        let lasts = lasts.and_then(|rate| rate.period());
+        match lasts.filter(|lasts| *lasts <= LONGEST_ORDER) {
+            Some(lasts) => Ok(lasts),
+            None => Err(bad(format!(
+                "for: {text:?} is no length of time that an order may last: write a whole number and a unit, as 90s, \
+                 10m, 2h or 7d, up to 30d"
+            ))),
+        }
+    }
+
+    /// Why, in the operator's words.
+    pub(super) fn why(&self) -> Result<Option<&str>, Wrong> {
+        match self.why.as_deref() {
+            Some(why) if why.len() > WHY => {
+                Err(bad(format!("why: it may have {WHY} bytes at the most")))
+            }
+            why => Ok(why.filter(|why| !why.is_empty())),
+        }
+    }
+
+    /// Which facts an order may name.
+    pub(super) const fn order_facts(&self) -> OrderFacts {
+        if self.any_fact {
+            OrderFacts::Any
+        } else {
+            OrderFacts::Known
+        }
+    }
+
+    /// What a reset is for.
+    pub(super) const fn reset_scope(&self) -> ResetScope {
+        if self.quotas {
+            ResetScope::RatesAndQuotas
+        } else {
+            ResetScope::Rates
+        }
+    }
+
+    /// The limits that stand in.
+    pub(super) fn replacement(&self) -> Result<Replacement, Wrong> {
+        let rates = match &self.rate {
+            None => &[],
+            Some(Rates::One(rate)) => std::slice::from_ref(rate),
+            Some(Rates::Several(rates)) => rates.as_slice(),
+        };
+        let read = |text: &Cow<'_, str>| {
+            text.parse::<Rate>().map_err(|error| {
+                // What follows shows the place under the text, in lines of their own.
+                let why = error.to_string();
+                let first = why.lines().next().unwrap_or_default();
+                bad(format!("rate: {first}"))
+            })
+        };
+        Ok(Replacement {
+            rates: rates.iter().map(read).collect::<Result<_, _>>()?,
+            quota: self.quota,
+            concurrency: self.concurrency,
+        })
+    }
+}

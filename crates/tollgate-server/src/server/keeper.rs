@@ -1,0 +1,316 @@
+//! Saves the state of a service every few seconds and at its end, on a thread of its own.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tollgate::Timestamp;
+use tollgate::clock::{Clock, Monotonic};
+use tollgate_engine::Policy;
+use tollgate_engine::backend::Memory;
+
+use crate::cells::Here;
+use crate::decider::Store;
+use crate::health::Concern;
+use crate::log::Level;
+use crate::service::Service;
+use crate::start_error::StartError;
+use crate::state::{Folder, StateOptions, Uptime, save_snapshot};
+
+/// Begins to keep the state of a service that is about to serve.
+pub(crate) type Begin<B> = Box<dyn FnOnce(&Arc<Service<B>>) -> Result<Keeper, StartError> + Send>;
+
+/// Keeps the state in this folder: a first snapshot is written before anybody is served, so that a folder that can't be
+/// written is told at the start.
+pub(super) fn begin<C: Clock + 'static, W: Clock + 'static>(
+    folder: Folder,
+    options: StateOptions,
+    lost: Vec<String>,
+) -> Begin<Memory<C, W>>
+where
+    Memory<C, W>: Store<Cells = Here<C>>,
+{
+    Box::new(move |service| {
+        let mut saver = Saver {
+            service: Arc::clone(service),
+            folder,
+            uptime: options.uptime,
+            clock: Monotonic::new(),
+            saved: None,
+            failing: None,
+            failed_flushes: 0,
+        };
+        saver.save().map_err(StartError::State)?;
+        if let Some(why) = lost.first() {
+            // It stays until the next start: what is forgotten doesn't come back.
+            let why = format!(
+                "state couldn't be read at the start, so what was spent before is forgotten: {why}"
+            );
+            service.monitor.health.raise(Concern::Restore, why);
+            service
+                .state
+                .tell(|told| told.set_aside = lost.len() as u64);
+        }
+        let thread = Keeper::start(options.every, move |turn| saver.turn(turn));
+        thread.map_err(|error| StartError::State(format!("no thread to save state: {error}")))
+    })
+}
+
+/// Why it is time to save.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// The interval is over.
+    Interval,
+    /// The service ends: nothing is decided any more.
+    End,
+}
+
+/// The thread that saves; dropped, it saves once more and ends.
+pub(crate) struct Keeper {
+    end: Arc<End>,
+    thread: Option<JoinHandle<()>>,
+    /// Dropped by the thread as it ends.
+    over: oneshot::Receiver<()>,
+}
+
+#[derive(Default)]
+struct End {
+    is_near: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl End {
+    fn is_near(&self) -> MutexGuard<'_, bool> {
+        self.is_near.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is time for the last turn.
+    fn come(&self) {
+        *self.is_near() = true;
+        self.changed.notify_one();
+    }
+
+    /// Waits for the next turn.
+    fn next(&self, every: Duration) -> Turn {
+        let waited = self
+            .changed
+            .wait_timeout_while(self.is_near(), every, |is_near| !*is_near);
+        if *waited.unwrap_or_else(PoisonError::into_inner).0 {
+            Turn::End
+        } else {
+            Turn::Interval
+        }
+    }
+}
+
+impl Keeper {
+    fn start(every: Duration, mut save: impl FnMut(Turn) + Send + 'static) -> io::Result<Self> {
+        let end = Arc::new(End::default());
+        let waited = Arc::clone(&end);
+        let (ends, over) = oneshot::channel::<()>();
+        let thread = thread::Builder::new().name("tollgate-state".to_owned());
+        let thread = thread.spawn(move || {
+            loop {
+                let turn = waited.next(every);
+                save(turn);
+                if turn == Turn::End {
+                    return drop(ends);
+                }
+            }
+        })?;
+        Ok(Self {
+            end,
+            thread: Some(thread),
+            over,
+        })
+    }
+
+    /// Saves once more, on its thread. Whoever stops waiting for it and drops it waits there until that is done: what is
+    /// half written is of no use.
+    pub(crate) async fn save_the_last(&mut self) {
+        self.end.come();
+        // Nobody sends anything: the sender is dropped.
+        let _ = (&mut self.over).await;
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.end.come();
+        if let Some(thread) = self.thread.take() {
+            // It doesn't panic; if it did, there is nobody to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Saves one service.
+struct Saver<C: Clock + 'static, W: Clock + 'static>
+where
+    Memory<C, W>: Store<Cells = Here<C>>,
+{
+    service: Arc<Service<Memory<C, W>>>,
+    folder: Folder,
+    uptime: fn() -> Option<Uptime>,
+    /// Tells how long saving takes.
+    clock: Monotonic,
+    /// What the latest snapshot holds.
+    saved: Option<Mark>,
+    /// Why the latest attempt failed.
+    failing: Option<String>,
+    /// How often quotas couldn't be saved, as far as that was told.
+    failed_flushes: u64,
+}
+
+/// What tells whether there is something new to save.
+struct Mark {
+    policy: Arc<Policy>,
+    changes: u64,
+    /// Operators' orders: one that is changed gets another number, and another end if the clock was set back. And how often
+    /// each has acted.
+    orders: Vec<(u64, Timestamp, u64)>,
+}
+
+impl<C: Clock + 'static, W: Clock + 'static> Saver<C, W>
+where
+    Memory<C, W>: Store<Cells = Here<C>>,
+{
+    /// Saves if there is something to save, and tells what came of it.
+    fn turn(&mut self, turn: Turn) {
+        let quotas = match turn {
+            Turn::Interval => self.quotas(),
+            Turn::End => {
+                let flushed = self.service.decider.engine.backend().flush_quotas();
+                flushed.map_err(|error| error.to_string())
+            }
+        };
+        let is_due = turn == Turn::End || self.failing.is_some() || self.has_changed();
+        let saved = match self.folder.is_own() {
+            Ok(()) if is_due => self.save(),
+            other => other,
+        };
+        self.tell(saved.and(quotas), turn);
+    }
+
+    /// How quotas fare, which save themselves.
+    fn quotas(&mut self) -> Result<(), String> {
+        let stats = self.service.decider.engine.backend().quota_stats();
+        let more = stats.failed_flushes - self.failed_flushes;
+        self.failed_flushes = stats.failed_flushes;
+        if more > 0 {
+            self.service.state.tell(|told| told.failures += more);
+        }
+        stats.last_error.map_or(Ok(()), Err)
+    }
+
+    fn mark(&self) -> Mark {
+        let (engine, cells) = (&self.service.decider.engine, &self.service.decider.cells);
+        // Whatever is decided or settled from here on is seen as a change the next time.
+        let decided = engine.backend().changes() + cells.changes();
+        Mark {
+            changes: decided + self.service.decider.holds.settled(),
+            policy: engine.policy(),
+            orders: engine
+                .orders()
+                .iter()
+                .map(|order| (order.id, order.until, order.acted))
+                .collect(),
+        }
+    }
+
+    fn has_changed(&self) -> bool {
+        let now = self.mark();
+        let is_same = |saved: &Mark| {
+            saved.changes == now.changes
+                && saved.orders == now.orders
+                && Arc::ptr_eq(&saved.policy, &now.policy)
+        };
+        !self.saved.as_ref().is_some_and(is_same) || !self.folder.snapshot().exists()
+    }
+
+    /// Writes a snapshot.
+    fn save(&mut self) -> Result<(), String> {
+        let (service, mark, begun) = (&self.service, self.mark(), self.clock.now());
+        let path = self.folder.snapshot();
+        let saved = save_snapshot(
+            &service.decider.engine,
+            &service.decider.cells,
+            &path,
+            self.uptime,
+        );
+        let keys = saved.map_err(|error| {
+            service.state.tell(|told| told.failures += 1);
+            error.to_string()
+        })?;
+        let bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
+        let took = self.clock.now() - begun;
+        let wall = service.decider.engine.backend().times().wall;
+        service.state.tell(|told| {
+            told.last_saved_unix = (wall - Timestamp::ZERO).as_secs();
+            (told.keys, told.bytes, told.took) = (keys, bytes, took);
+            told.saves += 1;
+        });
+        self.saved = Some(mark);
+        Ok(())
+    }
+
+    /// Says what came of it, once for each reason.
+    fn tell(&mut self, saved: Result<(), String>, turn: Turn) {
+        let (log, health) = (&self.service.monitor.log, &self.service.monitor.health);
+        let why = saved.err();
+        match (&why, turn) {
+            (None, _) if self.failing.is_some() => {
+                health.settle(Concern::State);
+                log.say(Level::Info, "state is saved again", &[]);
+            }
+            (None, Turn::Interval) => {}
+            (None, Turn::End) => log.say(Level::Info, "state is saved", &[]),
+            (Some(why), Turn::End) => {
+                let event =
+                    "state not saved at the end: what was decided since it was saved last is lost";
+                log.say(Level::Error, event, &[("why", why)]);
+            }
+            (Some(why), Turn::Interval) if self.failing.as_ref() != Some(why) => {
+                health.raise(Concern::State, why.as_str());
+                let event = "state not saved: decisions go on, and it is tried again";
+                log.say(Level::Error, event, &[("why", why)]);
+            }
+            (Some(_), Turn::Interval) => {}
+        }
+        self.failing = why;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn a_last_save_that_nobody_waits_for_any_more_is_done_before_it_is_dropped() {
+        let ((begun, begins), (go, wait)) = (mpsc::channel(), mpsc::channel::<()>());
+        let is_saved = Arc::new(AtomicBool::new(false));
+        let own = Arc::clone(&is_saved);
+        let save = move |turn| {
+            assert!(turn == Turn::End);
+            begun.send(()).expect("a test that waits");
+            let _ = wait.recv();
+            own.store(true, Ordering::Relaxed);
+        };
+        let mut keeper = Keeper::start(Duration::from_secs(3_600), save).expect("a thread");
+        let mut ending = Box::pin(async move { keeper.save_the_last().await });
+        assert!(ending.as_mut().now_or_never().is_none());
+        begins.recv().expect("it has begun");
+        // A second signal: whoever waited drops it.
+        let dropped = thread::spawn(move || drop(ending));
+        drop(go);
+        dropped.join().expect("no panic");
+        assert!(is_saved.load(Ordering::Relaxed));
+    }
+}

@@ -1,0 +1,128 @@
+//! The wakers of waiters, by the number of their place: who is woken after a change, once no lock is held.
+
+use std::mem;
+use std::task::Waker;
+
+use tollgate_core::Timestamp;
+
+use super::places::{Id, index, make_room};
+
+/// How many places an empty queue keeps for later waiters; memory for more than that is freed.
+pub(crate) const KEPT: usize = 64;
+
+/// How to wake those who wait in a queue.
+#[derive(Debug, Default)]
+pub(crate) struct Seats {
+    /// By place.
+    seats: Vec<Seat>,
+    /// Dropping a waker may drop a task, and with it a place in this very queue: not under the lock.
+    discarded: Vec<Waker>,
+}
+
+#[derive(Debug)]
+struct Seat {
+    waker: Option<Waker>,
+    /// When it looks again by itself, or was woken to do so; the end of time if neither.
+    armed: Timestamp,
+}
+
+impl Default for Seat {
+    fn default() -> Self {
+        Self {
+            waker: None,
+            armed: Timestamp::MAX,
+        }
+    }
+}
+
+impl Seats {
+    pub(crate) const fn new() -> Self {
+        Self {
+            seats: Vec::new(),
+            discarded: Vec::new(),
+        }
+    }
+
+    /// Which wakers to call and which to drop after a change, once the lock is released: those of waiters that are done, and
+    /// of the first if it has to keep the time until then. Not `present`, which is looking at the queue already.
+    pub(crate) fn settle(
+        &mut self,
+        done: Vec<Id>,
+        first: Option<(Id, Timestamp)>,
+        present: Option<Id>,
+    ) -> Woken {
+        let mut wake = Vec::new();
+        for id in done {
+            let waker = self.seat(id).and_then(|seat| seat.waker.take());
+            if present == Some(id) {
+                self.discarded.extend(waker)
+            } else {
+                wake.extend(waker)
+            }
+        }
+        if let Some((id, until)) = first
+            && present != Some(id)
+            && let Some(seat) = self.seat(id)
+            && seat.armed > until
+            && let Some(waker) = &seat.waker
+        {
+            // The waiter that keeps the time from now on.
+            wake.push(waker.clone());
+            seat.armed = until;
+        }
+        Woken {
+            wake,
+            _discarded: mem::take(&mut self.discarded),
+        }
+    }
+
+    /// Whether this is the memory of many waiters.
+    pub(crate) const fn are_many(&self) -> bool {
+        self.seats.len() > KEPT
+    }
+
+    /// Frees the memory, once nobody waits.
+    pub(crate) fn clear(&mut self) {
+        self.seats = Vec::new();
+    }
+
+    fn seat(&mut self, id: Id) -> Option<&mut Seat> {
+        self.seats.get_mut(index(id))
+    }
+
+    /// The place is free.
+    pub(crate) fn forget(&mut self, id: Id) {
+        let seat = self.seat(id).map(mem::take);
+        self.discarded.extend(seat.and_then(|seat| seat.waker));
+    }
+
+    /// Wakes this waiter by this waker; it looks again by itself at the time, if any.
+    pub(crate) fn remember(&mut self, id: Id, waker: &Waker, armed: Option<Timestamp>) {
+        if index(id) >= self.seats.len() {
+            let more = index(id) + 1 - self.seats.len();
+            make_room(&mut self.seats, more);
+            self.seats.resize_with(index(id) + 1, Seat::default);
+        }
+        let seat = &mut self.seats[index(id)];
+        seat.armed = armed.unwrap_or(Timestamp::MAX);
+        let known = seat.waker.as_ref();
+        if !known.is_some_and(|known| known.will_wake(waker)) {
+            let old = seat.waker.replace(waker.clone());
+            self.discarded.extend(old);
+        }
+    }
+}
+
+/// Wakers that are called, and some that are dropped, once no lock is held.
+#[must_use = "those who wait are woken by this"]
+pub(crate) struct Woken {
+    wake: Vec<Waker>,
+    _discarded: Vec<Waker>,
+}
+
+impl Woken {
+    /// Under no lock.
+    pub(crate) fn wake(self) {
+        self.wake.into_iter().for_each(Waker::wake);
+    }
+}
