@@ -28,12 +28,18 @@ impl Lines {
     fn of(text: &str, is_test: bool) -> Self {
         let mut lines = Self::default();
         let mut is_test = is_test;
+        // The attribute of a test, until the line that it is for.
+        let mut has_attribute = false;
         for line in text.lines().map(str::trim) {
-            // Tests stand at the end of a file.
-            is_test |= line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test");
+            let is_attribute =
+                line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test");
+            // A module of tests in a file of its own may be named anywhere; all other tests stand at the end of a file.
+            let is_elsewhere = has_attribute && line.starts_with("mod ") && line.ends_with(';');
+            is_test |= has_attribute && !is_elsewhere;
+            has_attribute = is_attribute;
             match line {
                 "" => {}
-                _ if is_test => lines.tests += 1,
+                _ if is_test || is_attribute || is_elsewhere => lines.tests += 1,
                 line if line.starts_with("//") => lines.comments += 1,
                 _ => lines.code += 1,
             }
@@ -107,5 +113,7 @@ mod tests {
         };
         assert_eq!(Lines::of(text, false), lines(3, 2, 4));
         assert_eq!(Lines::of(text, true), lines(0, 0, 9));
+        let named = "#[cfg(test)]\nmod tests;\n\nfn a() {}\n";
+        assert_eq!(Lines::of(named, false), lines(1, 0, 2));
     }
 }

@@ -5,10 +5,6 @@ use tollgate::Timestamp;
 use super::chance::Chance;
 use super::{Bounds, Law, LawError, Reason, Sample};
 
-mod window;
-
-use window::Window;
-
 /// The most that a limit grows, and the least that it falls to, from one window to the next.
 const STEP: (f64, f64) = (2.0, 0.5);
 /// A probe has this part of the limit, and if that isn't few enough, this part of that, and so on.
@@ -485,5 +481,39 @@ impl Law for Little {
         } else {
             None
         }
+    }
+}
+
+/// Sums over the calls of a window.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Window {
+    count: f64,
+    sum: f64,
+    squares: f64,
+    in_flight: f64,
+}
+
+impl Window {
+    #[inline]
+    fn add(&mut self, sample: &Sample) {
+        let rtt = sample.nanos();
+        self.count += 1.0;
+        self.sum += rtt;
+        self.squares += rtt * rtt;
+        self.in_flight += f64::from(sample.in_flight);
+    }
+
+    fn mean(&self) -> f64 {
+        self.sum / self.count
+    }
+
+    fn mean_in_flight(&self) -> f64 {
+        self.in_flight / self.count
+    }
+
+    /// The variance of the mean.
+    fn doubt(&self) -> f64 {
+        let mean = self.mean();
+        (self.squares / self.count - mean * mean).max(0.0) / self.count
     }
 }

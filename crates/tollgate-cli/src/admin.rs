@@ -1,23 +1,23 @@
 //! `tollgate admin`: asks a service that runs, and changes what it does, by its admin listener.
 
+use std::fmt::Write as _;
 use std::io::Write;
+use std::str::FromStr;
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
-use tollgate_engine::orders::LONGEST_ORDER;
+use tollgate_engine::orders::{FactPattern, KeyTextError, LONGEST_ORDER, Target, TargetKey};
 use tollgate_server::Level;
 
 use crate::ended::CliError;
 use crate::output::written;
-use crate::policy::{Entries, duration};
+use crate::policy::{Entries, duration, one_value_each};
 
 mod connect;
-mod key_arg;
 mod text;
 
 pub use crate::client::Place;
 pub use connect::Connect;
-pub use key_arg::KeyArg;
 
 /// How a service is reached, and what it is asked.
 #[derive(Args, Clone, Debug)]
@@ -202,6 +202,16 @@ struct Question {
 
 type Body = Map<String, Value>;
 
+impl Question {
+    fn new(method: &'static str, path: &str, body: Option<Body>) -> Self {
+        Self {
+            method,
+            path: path.to_owned(),
+            body: body.map_or_else(String::new, |body| Value::Object(body).to_string()),
+        }
+    }
+}
+
 /// An object with those fields of another that have a value.
 fn object(fields: Value) -> Body {
     let fields = fields.as_object().into_iter().flatten();
@@ -222,7 +232,7 @@ impl Whose {
             "domain": self.domain,
             "descriptor": descriptor,
         }));
-        key_arg::add_to(&mut body, &self.facts).map_err(CliError::usage)?;
+        add_facts(&mut body, &self.facts).map_err(CliError::usage)?;
         Ok(body)
     }
 
@@ -249,18 +259,8 @@ impl Order {
 impl Ask {
     /// What is sent to the service.
     fn question(&self) -> Result<Question, CliError> {
-        let change = |method, path: String, body: Body| {
-            let body = Value::Object(body).to_string();
-            Ok(Question { method, path, body })
-        };
-        let post = |path: &str, body| change("POST", path.to_owned(), body);
-        let get = |path: &str| {
-            Ok(Question {
-                method: "GET",
-                path: path.to_owned(),
-                body: String::new(),
-            })
-        };
+        let post = |path: &str, body| Ok(Question::new("POST", path, Some(body)));
+        let get = |path: &str| Ok(Question::new("GET", path, None));
         match self {
             Self::Rules => get("/admin/rules"),
             Self::Top => get("/admin/top"),
@@ -302,14 +302,15 @@ impl Ask {
             }
             Self::Orders(Orders { end: None }) => get("/admin/orders"),
             Self::Orders(Orders { end: Some(id) }) => {
-                change("DELETE", format!("/admin/orders/{id}"), Body::new())
+                let path = format!("/admin/orders/{id}");
+                Ok(Question::new("DELETE", &path, Some(Body::new())))
             }
             Self::Reload(Reload { dry_run: true }) => get("/admin/reload"),
             Self::Reload(Reload { dry_run: false }) => post("/admin/reload", Body::new()),
             Self::Log(Log { level: None }) => get("/admin/log"),
             Self::Log(Log { level: Some(level) }) => {
                 let body = object(json!({"level": level.to_string()}));
-                change("PUT", "/admin/log".to_owned(), body)
+                Ok(Question::new("PUT", "/admin/log", Some(body)))
             }
         }
     }
@@ -332,4 +333,127 @@ pub fn admin(
         CliError::failed(format_args!("what was answered can't be read: {error}"))
     })?;
     written(out.write_all(text::of(&options.ask, &answer).as_bytes()))
+}
+
+/// One argument of a key: `user=ada`; or a key as lists and logs show it, in one argument: `user="a b" plan=free`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyArg {
+    text: String,
+    /// It stands for itself, as a list has shown it.
+    is_shown: bool,
+}
+
+impl FromStr for KeyArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let own = |is_shown| {
+            let text = text.to_owned();
+            Ok(Self { text, is_shown })
+        };
+        let no_fact = || format!("{text:?} is no fact; write it as name=value");
+        let (name, value) = text.split_once('=').ok_or_else(no_fact)?;
+        if name.is_empty() {
+            return Err(no_fact());
+        }
+        match Target::from_text(None, text) {
+            Err(error @ KeyTextError::Cut) => Err(error.to_string()),
+            // A shell takes the quotes of user="a b" away, and leaves a value with a space, which is no text of a list.
+            Ok(_) if value.contains(['"', ' ']) => own(true),
+            _ => own(false),
+        }
+    }
+}
+
+/// What is sent of them: facts as they are; or, if one was taken from a list, the text of all.
+///
+/// # Errors
+/// A fact has two values, of which one would be left out.
+fn add_facts(body: &mut Map<String, Value>, args: &[KeyArg]) -> Result<(), String> {
+    if args.is_empty() {
+        return Ok(());
+    }
+    if args.iter().any(|arg| arg.is_shown) {
+        let text = args.iter().map(shown).collect::<Vec<_>>().join(" ");
+        body.insert("key".to_owned(), json!(text));
+        return Ok(());
+    }
+    let facts = one_value_each(args.iter().filter_map(|arg| arg.text.split_once('=')))?;
+    body.insert("facts".to_owned(), facts.into());
+    Ok(())
+}
+
+/// An argument as lists show it.
+fn shown(arg: &KeyArg) -> String {
+    if arg.is_shown {
+        return arg.text.clone();
+    }
+    let pairs = arg.text.split_once('=');
+    let target = Target::written(None, pairs);
+    let mut text = String::new();
+    // Writing to a text doesn't fail. A glob stays one: only where it has to stand in quotes it is a text of its own.
+    let _ = match target.whose() {
+        TargetKey::Patterns(facts) => facts.iter().try_for_each(|(name, pattern)| match pattern {
+            FactPattern::Exact(value) => write!(text, "{name}={value:?}"),
+            other => write!(text, "{name}={other}"),
+        }),
+        whose => write!(text, "{whose}"),
+    };
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(args: &[&str]) -> Value {
+        let args = args.iter().map(|arg| arg.parse::<KeyArg>());
+        let args: Vec<_> = args.collect::<Result<_, _>>().expect("arguments");
+        let mut body = Map::new();
+        add_facts(&mut body, &args).expect("one value each");
+        body.into()
+    }
+
+    #[test]
+    fn facts_are_sent_as_they_are_and_what_a_list_shows_as_text() {
+        for (args, expect) in [
+            (&["user=ada"][..], json!({"facts": {"user": "ada"}})),
+            (
+                &["ip=2001:db8::/64"],
+                json!({"facts": {"ip": "2001:db8::/64"}}),
+            ),
+            (
+                &["path=/api/**", "user=a"],
+                json!({"facts": {"path": "/api/**", "user": "a"}}),
+            ),
+            // The shell has taken the quotes away.
+            (&["user=a b"], json!({"facts": {"user": "a b"}})),
+            (
+                &["user=\"a b\" plan=free"],
+                json!({"key": "user=\"a b\" plan=free"}),
+            ),
+            (
+                &["user=ada plan=free"],
+                json!({"key": "user=ada plan=free"}),
+            ),
+            (
+                &["user=\"a*\"", "plan=two words"],
+                json!({"key": "user=\"a*\" plan=\"two words\""}),
+            ),
+            (
+                &["user=\"a\"", "path=/x/*"],
+                json!({"key": "user=\"a\" path=/x/*"}),
+            ),
+        ] {
+            assert_eq!(sent(args), expect, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_key_is_said() {
+        let wrong = |arg: &str| arg.parse::<KeyArg>().expect_err("no key");
+        assert_eq!(wrong("ada"), "\"ada\" is no fact; write it as name=value");
+        assert_eq!(wrong("=ada"), "\"=ada\" is no fact; write it as name=value");
+        assert!(wrong("user=aaaa…").starts_with("the key ends with …"));
+    }
 }

@@ -3,10 +3,8 @@
 //! The flow is [`Load`] → target (a backend and a limit) → drive (the tasks) → [`LoadReport`].
 
 mod drive;
-mod progress;
 mod report;
 mod target;
-mod text;
 
 use std::time::Duration;
 
@@ -18,8 +16,8 @@ pub use report::{Failed, Latency, LoadReport};
 pub use target::LimitHome;
 
 use crate::ended::CliError;
+use report::length;
 use target::Target;
-use text::length;
 
 /// The limit, where it is kept and how hard it is driven, in the words of `tollgate load`.
 ///

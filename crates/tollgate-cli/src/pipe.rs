@@ -11,17 +11,16 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
 use tollgate::clock::Monotonic;
 use tollgate::{Clock, Rate};
 
 use crate::ended::CliError;
 
-mod gate;
 mod lines;
-mod signals;
 
-use gate::Gate;
-use lines::Lines;
+use lines::{Gate, Lines};
 
 /// How much is read at once.
 const CHUNK: usize = 256 << 10;
@@ -138,7 +137,7 @@ pub fn pipe_standard_input(
     out: &mut impl Write,
     notes: &mut impl Write,
 ) -> Result<(), CliError> {
-    let signals = signals::listen()
+    let signals = listen()
         .map_err(|error| CliError::failed(format_args!("can't listen for signals: {error}")))?;
     let interrupt = Interrupt::by(signals);
     let report = pipe(options, io::stdin(), out, Monotonic::new(), &interrupt)?;
@@ -299,4 +298,36 @@ fn read(mut input: impl Read, sender: &SyncSender<Input>, empty: &Receiver<Vec<u
             return;
         }
     }
+}
+
+/// The numbers of signals that ask to end, as they come. From when this returns the first doesn't end the process by itself; the
+/// second does, at once: whoever asks twice may have a reader that takes nothing, and then the first is never looked at.
+fn listen() -> io::Result<Receiver<i32>> {
+    let runtime = Builder::new_current_thread().enable_io().build()?;
+    let (sender, signals) = mpsc::channel();
+    let (interrupt, terminate) = (SignalKind::interrupt(), SignalKind::terminate());
+    let entered = runtime.enter();
+    let (mut interrupts, mut terminates) = (signal(interrupt)?, signal(terminate)?);
+    drop(entered);
+    thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            runtime.block_on(async {
+                for is_first in [true, false] {
+                    let kind = tokio::select! {
+                        _ = interrupts.recv() => interrupt,
+                        _ = terminates.recv() => terminate,
+                    };
+                    let number = kind.as_raw_value();
+                    if !is_first {
+                        std::process::exit(128 + number);
+                    }
+                    if sender.send(number).is_err() {
+                        // Nobody listens any more, and the process is about to end.
+                        return;
+                    }
+                }
+            });
+        })?;
+    Ok(signals)
 }

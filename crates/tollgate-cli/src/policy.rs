@@ -3,31 +3,30 @@
 
 mod check;
 mod convert;
-mod date;
 mod diff;
 mod explain;
 mod facts;
 mod input;
 mod leases;
-mod length;
 mod request;
 mod stage;
+mod time;
 
 pub use check::{Check, check};
 pub(crate) use convert::write_converted;
 pub use convert::{Conversion, Convert, convert};
-pub use date::Date;
 pub use diff::{Diff, diff};
 pub use explain::{Explain, Only, explain};
 pub(crate) use facts::one_value_each;
 pub use facts::{Asked, Entries, Fact, Hits, OfDescriptor};
 pub use stage::Store;
+pub use time::Date;
 
 pub(crate) use input::{checked, policy};
 pub(crate) use leases::{leases, quotas, untold};
-pub(crate) use length::{duration, readable};
 pub(crate) use request::{Extras, Request, Running};
 pub(crate) use stage::Stage;
+pub(crate) use time::{duration, readable};
 
 use std::fmt;
 

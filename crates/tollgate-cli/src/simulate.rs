@@ -15,10 +15,8 @@ mod adaptive;
 pub mod pattern;
 mod plot;
 mod policy;
-mod random;
 mod report;
 pub mod runner;
-mod svg;
 pub mod tally;
 mod text;
 

@@ -119,6 +119,16 @@ pub struct Span {
     pub end: LineColumn,
 }
 
+impl Span {
+    /// A file as a whole.
+    pub(crate) fn of_file(file: u32) -> Self {
+        Self {
+            file,
+            ..Self::default()
+        }
+    }
+}
+
 /// A character of a file: line and column, both from 1 (0 where nothing is known).
 ///
 /// ```
@@ -133,4 +143,15 @@ pub struct LineColumn {
     pub line: u32,
     /// In characters, from 1.
     pub column: u32,
+}
+
+impl LineColumn {
+    /// Both from 1.
+    pub(crate) fn new(line: usize, column: usize) -> Self {
+        let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        Self {
+            line: small(line),
+            column: small(column),
+        }
+    }
 }

@@ -29,6 +29,25 @@ pub struct Node {
     pub value: Value,
 }
 
+impl Node {
+    /// The items of a list, or this value as the only one.
+    pub(crate) fn items(&self) -> &[Self] {
+        match &self.value {
+            Value::List(items) => items,
+            _ => std::slice::from_ref(self),
+        }
+    }
+
+    /// How many values it has in it, names of fields and itself included.
+    pub(crate) fn size(&self) -> usize {
+        1 + match &self.value {
+            Value::List(items) => items.iter().map(Self::size).sum(),
+            Value::Map(fields) => fields.iter().map(|(_, value)| value.size() + 1).sum(),
+            _ => 0,
+        }
+    }
+}
+
 /// What a file can hold.
 ///
 /// ```
@@ -134,13 +153,8 @@ pub fn parse(text: &str, format: Format, file: u32) -> Result<Node, Vec<Diagnost
             "the file has {} bytes, more than the {MOST_BYTES} that are read",
             text.len()
         );
-        let span = Span {
-            file,
-            ..Span::default()
-        };
-        return Err(vec![
-            Diagnostic::error(TOO_LARGE, message, span).help("split it with `include`"),
-        ]);
+        let problem = Diagnostic::error(TOO_LARGE, message, Span::of_file(file));
+        return Err(vec![problem.help("split it with `include`")]);
     }
     let parsed = match format {
         Format::Yaml => yaml::parse(text, file),

@@ -1,22 +1,22 @@
 //! The engine: facts in, a verdict out, by a policy that can be changed at any time.
 
+use std::convert::Infallible;
 use std::fmt;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use arc_swap::ArcSwap;
-use tollgate::{Clock, Timestamp};
+use tollgate::Clock;
 
 use crate::backend::{Backend, Clocks, Memory};
 use crate::facts::Facts;
 use crate::limits::{Answer, Check, DenyCache, KeyHashers};
-use crate::observer::{Observer, Wants};
+use crate::observer::Observer;
 use crate::policy::Policy;
-use crate::tally::Tallies;
-use crate::top::Top;
 use crate::verdict::{Findings, Said, Verdict};
 
 mod asked;
-pub(crate) mod bounds;
 mod conditions;
 pub(crate) mod counters;
 mod counting;
@@ -28,6 +28,7 @@ mod limiters;
 pub(crate) mod orders;
 pub(crate) mod overload;
 mod peek;
+mod recorder;
 mod remembered;
 mod retired;
 pub(crate) mod rollout;
@@ -35,22 +36,21 @@ pub(crate) mod rules;
 mod said;
 mod saved;
 pub(crate) mod seen;
-mod telling;
 mod turns;
 mod unanswered;
+pub mod verdict;
 pub(crate) mod warm;
 mod warned;
 
+pub use crate::bounds::{Bounds, TooMuch};
 pub use asked::FactsAsked;
-pub use bounds::{Bounds, TooMuch};
 pub use conditions::Conditions;
-pub use counting::ThrottleDecision;
 pub use deciding::CombinedVerdict;
 pub use descriptors::{
     CurrentLimit, DescriptorFindings, DescriptorRequest, DescriptorStatus, DescriptorVerdict,
     DescriptorsPassed,
 };
-pub use limiters::{LimiterSort, LimiterState};
+pub use limiters::{LimiterSort, LimiterState, ThrottleDecision};
 pub use orders::{Found, FoundLimit, Reset, ResetRule, ResetScope};
 pub use overload::AdaptiveState;
 pub use peek::Left;
@@ -61,11 +61,11 @@ use conditions::Listing;
 use gather::{Gathered, Group, MatchInput};
 use orders::{Book, Held};
 use overload::{Beside, Entered};
+use recorder::Recorder;
 use remembered::Remembered;
 use retired::Retired;
 use rules::{Before, Rules};
 use turns::Turns;
-use warned::Warnings;
 
 /// Decides requests by a policy.
 ///
@@ -114,11 +114,7 @@ pub struct Engine<B: Backend = Memory> {
     bounds: Bounds,
     turns: Arc<Turns>,
     deny: Option<DenyCache>,
-    observer: Option<Box<dyn Observer>>,
-    wants: Wants,
-    tallies: Option<Tallies>,
-    top: Option<Top>,
-    warnings: Warnings,
+    recorder: Recorder,
     /// Held while a policy is compiled, so that each follows the one before.
     reloading: Mutex<Retired<Rules>>,
     /// Locked while they are put over a policy, and until that is in force.
@@ -148,11 +144,7 @@ impl<B: Backend> Engine<B> {
             bounds: Bounds::default(),
             turns: Arc::new(Turns::new()),
             deny: None,
-            observer: None,
-            wants: Wants::Everything,
-            tallies: None,
-            top: None,
-            warnings: Warnings::default(),
+            recorder: Recorder::default(),
             reloading: Mutex::new(Retired::new()),
             orders: Mutex::default(),
         })
@@ -187,8 +179,8 @@ impl<B: Backend> Engine<B> {
     /// ```
     #[must_use]
     pub fn with_observer(mut self, observer: impl Observer + 'static) -> Self {
-        self.wants = observer.wants();
-        self.observer = Some(Box::new(observer));
+        self.recorder.wants = observer.wants();
+        self.recorder.observer = Some(Box::new(observer));
         self
     }
 
@@ -298,7 +290,7 @@ impl<B: Backend> Engine<B> {
         let before = self.rules.load_full();
         let mut rules = Rules::new(policy, Before::Rules(&before), self.backend.now())?;
         rules.suit(&self.backend)?;
-        if let Some(tallies) = &self.tallies {
+        if let Some(tallies) = &self.recorder.tallies {
             rules.count_in(tallies);
         }
         rules.open_gates(Some(&before), &self.clocks);
@@ -306,7 +298,7 @@ impl<B: Backend> Engine<B> {
         let mut book = self.book();
         self.put_over(&rules, &mut book);
         self.rules.store(Arc::new(rules));
-        self.warnings.clear();
+        self.recorder.warnings.clear();
         drop(book);
         retired.retire(before);
         self.turns.poke_all();
@@ -373,42 +365,8 @@ impl<B: Backend> Engine<B> {
         if let Some(ordered) = &gathered.ordered {
             ordered.count();
         }
-        self.note_lacks(input.rules, gathered, input.facts);
+        (self.recorder).note_lacks(input.rules, gathered, input.facts);
         said.settle(gathered)
-    }
-
-    /// Notes the answer to a rule in shadow.
-    #[inline]
-    fn hear_shadow(
-        &self,
-        said: &mut Said,
-        (rules, gathered): (&Rules, &Gathered<'_>),
-        (number, checks): (u32, &[Check<'_>]),
-        (entered, beside): (Entered, Beside),
-        mut answer: Answer,
-    ) {
-        entered.hold(beside, &mut answer);
-        self.count_in_shadow(rules, number, &answer);
-        said.overhear((rules, gathered), (number, checks), answer);
-    }
-
-    /// Counts a request that passed.
-    #[inline(always)]
-    fn record_passed(&self, rules: &Rules, gathered: &Gathered<'_>, said: &Said) {
-        if let Some(tallies) = &self.tallies {
-            tallies.passed(rules, gathered, said);
-        }
-    }
-
-    /// Counts a request that was denied, and tells of any that was decided.
-    #[inline(always)]
-    fn report(&self, findings: &Findings<'_>, started: Option<Timestamp>) {
-        if !findings.said.allowed
-            && let Some(tallies) = &self.tallies
-        {
-            tallies.refused(&findings.rules, &findings.said);
-        }
-        self.tell(findings, started);
     }
 }
 
@@ -430,7 +388,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
 
     #[inline(always)]
     fn decide_and_list<'f>(&self, facts: &'f Facts<'f>, listing: Listing) -> Verdict<'f> {
-        let started = self.started();
+        let started = self.recorder.started(&self.backend);
         // Made where the caller gets it: it is large, and moving it takes longer than filling it.
         let mut verdict = Verdict::new(Findings {
             said: Said::default(),
@@ -446,9 +404,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
             self.ask_now(said, rules, &gathered, listing);
         }
         if said.allowed {
-            self.record_passed(rules, &gathered, said);
+            self.recorder.passed(rules, &gathered, said);
         }
-        self.report(&verdict, started);
+        (self.recorder).report(&verdict, started, &self.backend);
         verdict.settled()
     }
 
@@ -470,19 +428,13 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
         if said.allowed {
             for (number, checks) in runs(&gathered.shadow) {
                 if let Some(entered) = said.enter_in_shadow(gathered, number) {
-                    let run = (number, checks);
-                    let answer = self.backend.answer(checks);
-                    self.hear_shadow(
-                        said,
-                        (rules, gathered),
-                        run,
-                        (entered, Beside::Nothing),
-                        answer,
-                    );
+                    let mut answer = self.backend.answer(checks);
+                    entered.hold(Beside::Nothing, &mut answer);
+                    said.hear_shadow((rules, gathered), (number, checks), answer, &self.recorder);
                 }
             }
             if gathered.gates.is_some() {
-                self.enter_alone(said, rules, gathered);
+                said.enter_alone(rules, gathered, &self.recorder);
             }
         }
     }
@@ -506,13 +458,15 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
             }
             entered => entered.and_then(Result::ok),
         };
-        let mut answer = match self.before_asking(rules, &gathered.enforced) {
-            Remembered::Denied(answer) => answer,
-            Remembered::Asking(asking) => {
-                let answer = self.backend.answer(gathered.enforced.checks.as_slice());
-                self.after_asking(&gathered.enforced, answer, asking)
-            }
-        };
+        let mut answer =
+            match Remembered::look_up(self.deny.as_ref(), &self.backend, rules, &gathered.enforced)
+            {
+                Remembered::Denied(answer) => answer,
+                Remembered::Asking(asking) => {
+                    let answer = self.backend.answer(gathered.enforced.checks.as_slice());
+                    asking.answered(&gathered.enforced, answer)
+                }
+            };
         if let Some(entered) = entered {
             entered.join(&gathered.enforced, Beside::Nothing, &mut answer);
         }
@@ -520,6 +474,14 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
             self.tell_of_what_comes_back(rules, gathered, &mut answer);
         }
         said.hear(gathered, answer);
+    }
+}
+
+/// The output of a future that asks a backend in memory, which never waits.
+fn ready<T>(asking: impl Future<Output = Result<T, Infallible>>) -> T {
+    match pin!(asking).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(output)) => output,
+        Poll::Pending => unreachable!("memory never waits"),
     }
 }
 

@@ -75,6 +75,8 @@
 
 mod address;
 pub mod backend;
+mod bounds;
+mod cause;
 mod checked;
 pub mod diagnostic;
 pub mod diff;
@@ -99,20 +101,18 @@ mod sources;
 mod suggest;
 pub mod tally;
 pub mod top;
-pub mod verdict;
 pub mod warning;
 #[cfg(feature = "watch")]
 pub mod watch;
 
+pub use bounds::Bounds;
 pub use checked::{Checked, Rejected};
 pub use diagnostic::{Code, Diagnostic, Severity};
-pub use engine::{
-    Bounds, Conditions, Engine, FactsAsked, PolicyError, RestoreError, Restored, Resume,
-};
+pub use engine::verdict::{self, Verdict};
+pub use engine::{Conditions, Engine, FactsAsked, PolicyError, RestoreError, Restored, Resume};
 pub use facts::Facts;
 pub use policy::Policy;
 pub use sources::Sources;
-pub use verdict::Verdict;
 
 /// What the documents show is compiled.
 #[cfg(doctest)]

@@ -4,7 +4,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::diagnostic::Code;
 use crate::document::{Node, Span, Value};
 use crate::facts::{KNOWN_FACTS, is_known_fact};
 use crate::matcher::regex::Regexes;
@@ -143,15 +142,14 @@ impl LimitPlaces {
 
 /// Reads the trees of all files into one policy, and notes every error.
 pub(crate) fn decode(trees: &[Node], sources: &Sources, problems: &mut Problems) -> Decoded {
-    let reader = Reader {
-        sources,
-        problems,
-        regexes: Regexes::default(),
-        mentions: Vec::new(),
-        written: Vec::new(),
-    };
     let mut decoder = Decoder {
-        reader,
+        reader: Reader {
+            sources,
+            problems,
+            regexes: Regexes::default(),
+            mentions: Vec::new(),
+            written: Vec::new(),
+        },
         decoded: Decoded::default(),
         failures: Vec::new(),
         tier_failures: BTreeMap::new(),
@@ -160,7 +158,6 @@ pub(crate) fn decode(trees: &[Node], sources: &Sources, problems: &mut Problems)
         names: HashMap::new(),
         declared: false,
     };
-    decoder.decoded.policy.near_limit_percent = 80;
     for tree in trees {
         decoder.file(tree);
     }
@@ -211,13 +208,11 @@ impl Decoder<'_> {
         if let Some(node) = fields.get("tenants") {
             self.tenants(node);
         }
-        if let Some(node) = fields.get("exempt") {
-            let found = self.reader.match_list(node);
-            self.decoded.policy.exempt.extend(found);
-        }
-        if let Some(node) = fields.get("block") {
-            let found = self.reader.match_list(node);
-            self.decoded.policy.block.extend(found);
+        let policy = &mut self.decoded.policy;
+        for (name, list) in [("exempt", &mut policy.exempt), ("block", &mut policy.block)] {
+            if let Some(node) = fields.get(name) {
+                list.extend(self.reader.match_list(node));
+            }
         }
         self.settings(&fields);
     }
@@ -259,7 +254,7 @@ impl Decoder<'_> {
         let node = fields.get(name)?;
         let place = fields.place(name);
         if let Some(first) = self.once.get(name) {
-            let first = self.at(*first);
+            let first = self.reader.place(*first);
             let message = format!("{name:?} is set by another file already");
             let help = format!("it is set in {first}; leave it in one of them");
             self.reader
@@ -276,7 +271,7 @@ impl Decoder<'_> {
         };
         let (name, place) = (draft.rule.name.clone(), draft.places.name);
         match self.names.get(&name) {
-            Some(first) => self.twice("rule", &name, *first, place, codes::DUPLICATE_NAME),
+            Some(first) => self.twice("rule", &name, *first, place),
             None => {
                 self.names.insert(name, place);
             }
@@ -292,7 +287,7 @@ impl Decoder<'_> {
             let tier = self.reader.tier(value);
             if let Some(first) = self.decoded.places.tiers.get(&name) {
                 let first = first.name;
-                self.twice("tier", &name, first, place.span, codes::DUPLICATE_NAME);
+                self.twice("tier", &name, first, place.span);
                 continue;
             }
             let mut places = TierPlaces::default();
@@ -318,7 +313,7 @@ impl Decoder<'_> {
                 // Only another file can have it: within one, the parser has said so.
                 let first = self.decoded.places.tenants.get(&tenant);
                 let first = first.copied().unwrap_or_default();
-                self.twice("tenant", &tenant, first, place.span, codes::DUPLICATE_NAME);
+                self.twice("tenant", &tenant, first, place.span);
                 continue;
             }
             self.decoded
@@ -329,19 +324,13 @@ impl Decoder<'_> {
         }
     }
 
-    /// `80%` or `0.8`.
-    fn twice(&mut self, what: &str, name: &str, first: Span, second: Span, code: Code) {
+    /// Notes that two have one name.
+    fn twice(&mut self, what: &str, name: &str, first: Span, second: Span) {
         let name = reader::shorten(name);
         let message = format!("a second {what} of the name {name:?}");
-        let help = format!("the first is in {}", self.at(first));
-        self.reader.error_with(code, message, second, help);
-    }
-
-    /// A place in words.
-    fn at(&self, span: Span) -> String {
-        let file = self.reader.sources.get(span.file);
-        let file = file.map_or("<text>", |file| file.name());
-        format!("{file} line {}", span.start.line)
+        let help = format!("the first is in {}", self.reader.place(first));
+        self.reader
+            .error_with(codes::DUPLICATE_NAME, message, second, help);
     }
 
     /// Notes facts that aren't in the policy's list of facts, if it has one.
@@ -384,10 +373,7 @@ impl Decoder<'_> {
                 && policy.block.is_empty();
             if nothing && self.reader.problems.len() == 0 {
                 let last = trees.last();
-                let span = last.map_or_else(Span::default, |tree| Span {
-                    file: tree.span.file,
-                    ..Span::default()
-                });
+                let span = Span::of_file(last.map_or(0, |tree| tree.span.file));
                 let message = "expected limits, tiers or block: this policy limits nothing";
                 let help = "begin with limits: [{name: all, rate: 100/s burst 200}]";
                 self.reader.error_with(codes::EMPTY, message, span, help);

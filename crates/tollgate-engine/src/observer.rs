@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tollgate::Decision;
+use tollgate::{Decision, DenyReason};
 
+use crate::cause::Cause;
 use crate::limits::RequestKey;
 use crate::policy::{Mode, OnStoreFailure};
-use crate::verdict::{Cause, DenyReason};
 use crate::warning::Warning;
 
 /// Is told of every verdict, on the thread that decides, once it is given to

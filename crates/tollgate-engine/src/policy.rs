@@ -208,7 +208,7 @@ pub struct Limits {
 /// assert_eq!(policy.tiers["free"].limits.concurrency, Some(2));
 /// # Ok::<(), tollgate_engine::Rejected>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tier {
     /// What it allows.
     pub limits: Limits,
@@ -238,13 +238,8 @@ impl Tier {
     /// ```
     pub fn new(limits: Limits) -> Self {
         Self {
-            on_store_failure: FailureModes::default(),
             limits,
-            algorithm: Algorithm::default(),
-            cost: Cost::default(),
-            over: Over::default(),
-            counting: Counting::default(),
-            span: Span::default(),
+            ..Self::default()
         }
     }
 }

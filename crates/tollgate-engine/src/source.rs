@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::diagnostic::Diagnostic;
-use crate::document::{Format, without_mark};
+use crate::document::{Format, Span, without_mark};
 use crate::native::codes;
 use crate::policy::Policy;
 use crate::{envoy, lint, native};
@@ -274,7 +274,7 @@ fn from_files(files: &[PathBuf]) -> Result<Checked, Rejected> {
         let file = sources.add(odd.display().to_string(), String::new(), Format::Yaml);
         let message =
             "a folder with this file of envoyproxy/ratelimit's form has files of ours too";
-        let problem = Diagnostic::error(codes::CONFLICT, message, load::whole(file));
+        let problem = Diagnostic::error(codes::CONFLICT, message, Span::of_file(file));
         let errors = vec![problem.help("keep them in two folders, or convert theirs")];
         return Err(Rejected { errors, sources });
     }

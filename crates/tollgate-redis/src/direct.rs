@@ -1,43 +1,41 @@
 //! The store as a backend: checks in, answers or errors out, in three steps: plan, carry out, put right.
 
 mod ask;
-mod asking;
 mod carry_out;
 mod estimate;
-mod peek;
 mod plan;
-mod spend;
-mod stored;
 #[cfg(test)]
 mod tests;
 mod undo;
 
 use std::fmt;
+use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use foldhash::SharedSeed;
 use foldhash::quality::SeedableRandomState;
+use futures_util::future::{BoxFuture, Either};
 use tollgate::{Clock, Decision, Timestamp};
 use tollgate_engine::backend::{
-    Answer, Backend, Check, CheckResult, Clocks, Gift, Limit, LimitKind, Prepared, Refund,
+    Answer, Backend, Check, CheckResult, Clocks, Gift, Limit, LimitKind, Prepared, Refund, Source,
 };
+use tollgate_engine::policy::Counting;
 
 use crate::error::{StoreError, StoreLimitError};
 use crate::fallback::{Extent, RemoteBackend, RemoteFailure};
 use crate::holders::Holders;
 use crate::host::{Host, HostClock, HostWall, Time};
-use crate::lease::{Forgiven, LeaseKey, Leased, Leases};
+use crate::lease::{Forgiven, Leases};
 use crate::local::Local;
 use crate::options::Options;
 use crate::question::{Op, Question};
-use crate::refusals::Refusals;
+use crate::refusals::{Refusals, end_recheck};
 use crate::store::{Patience, Store};
+use crate::stored::{LeaseCheck, LeaseKey, Naming, StoredLimit};
 
-use asking::{Asked, Asking};
 use estimate::is_held;
 use plan::{Need, Plan};
-use stored::{Naming, StoredLimit};
 
 /// The store without a failure policy: what can't be asked is an error.
 ///
@@ -88,17 +86,11 @@ impl Direct {
         host: Host,
     ) -> Result<Self, StoreError> {
         let store = Arc::new(Store::new(&options.address, options.timeout, &host)?);
-        let leases = Leases::new(
-            (Arc::clone(&store), Arc::clone(&local)),
-            options.terms,
-            host.clone(),
-        );
+        let (own, part) = (Arc::clone(&store), Arc::clone(&local));
+        let leases = Leases::new(own, part, options.terms, host.clone());
         let time = options.time.clone();
-        let holders = Holders::new(
-            (Arc::clone(&store), time.clone()),
-            host.clone(),
-            options.slot_life,
-        );
+        let own = Arc::clone(&store);
+        let holders = Holders::new(own, time.clone(), host.clone(), options.slot_life);
         Ok(Self {
             store,
             leases,
@@ -148,11 +140,19 @@ impl Direct {
         self.epoch.fetch_add(1, Ordering::Release);
     }
 
-    /// The time, and how often something was given back until then.
-    fn before(&self) -> (Timestamp, u64) {
+    /// This moment. Read before a question: whatever improves after it makes its answer old.
+    fn moment(&self) -> Moment {
         let epoch = self.epoch.load(Ordering::Acquire);
-        (Backend::now(self), epoch)
+        let at = self.now();
+        Moment { at, epoch }
     }
+}
+
+/// A time, and how often something was given back until then.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    at: Timestamp,
+    epoch: u64,
 }
 
 /// The caller's clock. It wakes nobody: a request that waits reads it now and then.
@@ -181,16 +181,12 @@ impl Direct {
         for (number, stored, question) in asked {
             // Each is a request by itself.
             let mut patience = self.store.patience();
-            let done = match &stored.leased {
-                Some(leased) => {
-                    let lent = (stored, leased);
-                    self.forgive(&checks[number], lent, op, &mut patience).await
-                }
+            let done = match LeaseCheck::of(&checks[number], stored) {
+                Some(check) => self.forgive(check, op, &mut patience).await,
                 None => {
-                    let question = (vec![question], self.at());
-                    let numbers = [number];
-                    let asked = self.ask(checks, &numbers, question, &mut patience);
-                    asked.await.map(drop)
+                    let (numbers, asked, at) = ([number], vec![question], self.at());
+                    let sent = self.send(checks, &numbers, asked, at, &mut patience);
+                    sent.await.map(drop)
                 }
             };
             match done {
@@ -230,23 +226,64 @@ impl Direct {
     /// Gives back what a check of a leased limit says, or all that its key has spent.
     pub(crate) async fn forgive(
         &self,
-        check: &Check<'_>,
-        (stored, leased): (&StoredLimit, &Leased),
+        check: LeaseCheck<'_>,
         op: Op,
         patience: &mut Patience,
     ) -> Result<(), StoreError> {
         let forgiven = match op {
             Op::Reset => Forgiven::All,
-            _ => Forgiven::Tokens(check.cost),
+            _ => Forgiven::Tokens(check.check.cost),
         };
-        let key = || stored.key(check).into();
-        let forgiving = self
-            .leases
-            .forgive(check, leased, (key, forgiven), patience);
-        let done = forgiving.await;
+        let done = self.leases.forgive(check, forgiven, patience).await;
         // Even if that failed: it may have been done.
         self.leases.was_reset();
         done
+    }
+
+    /// What one of these checks would say by itself.
+    async fn peek_one(
+        &self,
+        checks: &[Check<'_>],
+        number: usize,
+        patience: &mut Patience,
+    ) -> Result<Decision, StoreError> {
+        let check = &checks[number];
+        let stored = self.stored(check.limit)?;
+        // What is remembered of denials isn't read: another process may have reset the key.
+        if let Some(known) = stored.form.known(check.cost) {
+            return Ok(known);
+        }
+        if let Some(check) = LeaseCheck::of(check, stored) {
+            return self.leases.peek(check, patience).await;
+        }
+        let mut question = self.decide(check, stored, self.store_time())?;
+        question.op = Op::Look;
+        let numbers = question.numbers;
+        let (asked, at) = (vec![question], self.at());
+        let answers = self.send(checks, &[number], asked, at, patience).await?;
+        Ok(answers.each[0].decision(&numbers))
+    }
+
+    /// The answer to the only check of a request, at once, if its limit is leased and what is held here says it all.
+    #[inline]
+    pub(crate) fn spend_at_once(&self, check: &Check<'_>) -> Option<Answer> {
+        if check.limit.counting() != Counting::Leased || is_held(check) {
+            return None;
+        }
+        let leased = self.stored.get(check.limit)?.leased.as_ref()?;
+        let decision = (self.leases).try_spend(LeaseKey::of(leased, check), check.cost)?;
+        let mut answer = Answer::new(Some(0), decision);
+        answer.source = self.source_ahead();
+        Some(answer)
+    }
+
+    /// Nothing was asked just now. That the store works is true as long as the latest call did.
+    fn source_ahead(&self) -> Source {
+        if self.store.is_failing() {
+            Source::Known
+        } else {
+            Source::Ahead
+        }
     }
 }
 
@@ -261,26 +298,31 @@ impl Backend for Direct {
         if let ([check], None) = (checks, &each)
             && let Some(answer) = self.spend_at_once(check)
         {
-            return Asking::said(Ok(answer));
+            return Either::Left(ready(Ok(answer)));
         }
         let (needs, recheck) = match self.plan(checks) {
             Ok(Plan::Ask(needs, recheck)) => (needs, recheck),
             // A denial that is known here, or that a lease gives, asks the store nothing about the other checks.
-            Ok(Plan::Refused(answer)) => return Asking::said(Ok(answer)),
-            Err(error) => return Asking::said(Err(error)),
+            Ok(Plan::Refused(answer)) => return Either::Left(ready(Ok(answer))),
+            Err(error) => return Either::Left(ready(Err(error))),
         };
-        let asked: Asked<'a> = match (<[Need<'_>; 1]>::try_from(needs), each) {
-            (Ok([Need::Answer(question)]), None)
-                if question.holder.is_none() && !is_held(&checks[0]) =>
-            {
-                Box::pin(self.ask_one(checks, *question))
-            }
-            (Ok([need]), each) => Box::pin(self.answer(checks, vec![need], each)),
-            (Err(needs), each) => Box::pin(self.answer(checks, needs, each)),
-        };
-        Asking::asked(match recheck {
+        let asked: BoxFuture<'a, Result<Answer, StoreError>> =
+            match (<[Need<'_>; 1]>::try_from(needs), each) {
+                (Ok([Need::Answer(question)]), None)
+                    if question.holder.is_none() && !is_held(&checks[0]) =>
+                {
+                    Box::pin(self.ask_one(checks, *question))
+                }
+                (Ok([need]), each) => Box::pin(self.answer(checks, vec![need], each)),
+                (Err(needs), each) => Box::pin(self.answer(checks, needs, each)),
+            };
+        Either::Right(match recheck {
             None => asked,
-            Some(recheck) => Box::pin(recheck.await_answer(asked)),
+            Some(recheck) => Box::pin(async {
+                let came = asked.await;
+                end_recheck(recheck, &came);
+                came
+            }),
         })
     }
 
@@ -289,7 +331,7 @@ impl Backend for Direct {
         let mut patience = self.store.patience();
         let mut each = Vec::with_capacity(checks.len());
         for number in 0..checks.len() {
-            each.push(Ok(self.look(checks, number, &mut patience).await?));
+            each.push(Ok(self.peek_one(checks, number, &mut patience).await?));
         }
         Ok(each)
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::Either;
 use tollgate::clock::{Monotonic, Wall};
 use tollgate::{Clock, Decision, Timestamp};
 use tollgate_adaptive::breaker::{Admission, BreakerEvent, Circuit, Entry, Trip};
@@ -252,7 +253,8 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         &self,
         checks: &[Check<'_>],
         gate: Gate,
-        (failure, error): (RemoteFailure, B::Error),
+        failure: RemoteFailure,
+        error: &B::Error,
     ) -> FailureKind {
         let now = self.now();
         self.counts.errors.fetch_add(1, Ordering::Relaxed);
@@ -324,13 +326,12 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         answer
     }
 
-    /// Asks the store, and no other if it fails. What fails is counted.
-    pub(crate) async fn try_ask<'a>(
-        &'a self,
-        checks: &'a [Check<'a>],
-        each: Option<&'a mut Vec<CheckResult>>,
+    /// What came of asking the store, after a failure is counted, or the end of one.
+    pub(crate) fn note_answer(
+        &self,
+        asked: Result<Answer, B::Error>,
     ) -> Result<Answer, (RemoteFailure, B::Error)> {
-        let answer = self.note_failure(self.store.ask(checks, each).await)?;
+        let answer = self.note_failure(asked)?;
         if answer.source != Source::Known {
             self.failures.works();
         }
@@ -342,23 +343,23 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         &self,
         checks: &[Check<'_>],
         mut each: Option<&mut Vec<CheckResult>>,
-    ) -> Answer {
+    ) -> Result<Answer, Infallible> {
         let gate = self.gate(checks);
         let mut probe = Probe::new(&self.circuit, gate);
         let kind = if gate == Gate::Shut {
             self.failures.latest()
         } else {
-            match self.try_ask(checks, each.as_deref_mut()).await {
+            match self.note_answer(self.store.ask(checks, each.as_deref_mut()).await) {
                 Ok(answer) => {
                     if answer.source != Source::Known {
                         probe.is_over();
                         self.works(checks, answer.source);
                     }
-                    return answer;
+                    return Ok(answer);
                 }
-                Err(failed) => {
+                Err((failure, error)) => {
                     probe.is_over();
-                    self.fails(checks, gate, failed)
+                    self.fails(checks, gate, failure, &error)
                 }
             }
         };
@@ -368,7 +369,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
             *each = vec![Ok(Decision::UNLIMITED); checks.len()];
             put_decider(each, &answer);
         }
-        answer
+        Ok(answer)
     }
 
     /// What a check would say by itself while the store fails so.
@@ -407,19 +408,17 @@ fn is_remote(check: &Check<'_>) -> bool {
 impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Backend for Fallback<B, C, W> {
     type Error = Infallible;
 
-    async fn ask<'a>(
+    fn ask<'a>(
         &'a self,
         checks: &'a [Check<'a>],
         each: Option<&'a mut Vec<CheckResult>>,
-    ) -> Result<Answer, Infallible> {
-        Ok(if !checks.iter().any(is_local) {
-            self.ask_store(checks, each).await
-        } else if each.is_none() && checks.iter().all(is_local) {
-            self.local.memory().answer(checks)
-        } else {
+    ) -> impl Future<Output = Result<Answer, Infallible>> + Send + 'a {
+        if checks.iter().any(is_local) {
             // On the heap, so that the future of other requests stays small.
-            Box::pin(self.ask_local_first(checks, each)).await
-        })
+            Either::Left(Box::pin(self.ask_local_first(checks, each)))
+        } else {
+            Either::Right(self.ask_store(checks, each))
+        }
     }
 
     /// A peek neither opens nor closes a circuit.
@@ -458,8 +457,8 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Backend for Fallb
         }
         let there = Part::of(checks, is_remote).checks;
         let given = self.note_failure(self.store.refund(&there, refund).await);
-        Ok(given.unwrap_or_else(|failed| {
-            self.fails(&there, Gate::Open, failed);
+        Ok(given.unwrap_or_else(|(failure, error)| {
+            self.fails(&there, Gate::Open, failure, &error);
             Gift::Lost
         }))
     }

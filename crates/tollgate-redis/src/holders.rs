@@ -71,11 +71,7 @@ struct Held {
 }
 
 impl Holders {
-    pub(crate) fn new(
-        (store, time): (Arc<Store>, Option<Time>),
-        host: Host,
-        life: Duration,
-    ) -> Self {
+    pub(crate) fn new(store: Arc<Store>, time: Option<Time>, host: Host, life: Duration) -> Self {
         let inner = Arc::new(Inner {
             store,
             held: Mutex::default(),

@@ -53,7 +53,7 @@ impl Host {
     pub(crate) fn clock(&self) -> HostClock {
         #[cfg(feature = "simulation")]
         if let Some(world) = &self.world {
-            return HostClock::Simulated(Arc::clone(world));
+            return HostClock::Simulated(Arc::clone(world), Shows::Now);
         }
         HostClock::System(Monotonic::new())
     }
@@ -62,7 +62,7 @@ impl Host {
     pub(crate) fn wall(&self) -> HostWall {
         #[cfg(feature = "simulation")]
         if let Some(world) = &self.world {
-            return HostWall::Simulated(Arc::clone(world));
+            return HostWall::Simulated(Arc::clone(world), Shows::Date);
         }
         HostWall::System(Wall)
     }
@@ -129,22 +129,35 @@ impl Identity {
 }
 
 /// A clock that never steps.
+pub(crate) type HostClock = ClockOf<Monotonic>;
+/// A clock that shows the date.
+pub(crate) type HostWall = ClockOf<Wall>;
+
+/// A clock of the system, or the same one of a world.
 #[derive(Clone)]
-pub(crate) enum HostClock {
-    /// The system's.
-    System(Monotonic),
-    /// A world's.
+pub(crate) enum ClockOf<C> {
+    System(C),
     #[cfg(feature = "simulation")]
-    Simulated(Arc<dyn World>),
+    Simulated(Arc<dyn World>, Shows),
 }
 
-impl Clock for HostClock {
+/// What a world's clock shows.
+#[cfg(feature = "simulation")]
+#[derive(Clone, Copy)]
+pub(crate) enum Shows {
+    Now,
+    Date,
+}
+
+impl<C: Clock> Clock for ClockOf<C> {
     #[inline]
     fn now(&self) -> Timestamp {
         match self {
             Self::System(clock) => clock.now(),
             #[cfg(feature = "simulation")]
-            Self::Simulated(world) => world.now(),
+            Self::Simulated(world, Shows::Now) => world.now(),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(world, Shows::Date) => world.wall(),
         }
     }
 
@@ -152,7 +165,7 @@ impl Clock for HostClock {
         match self {
             Self::System(clock) => clock.identity(),
             #[cfg(feature = "simulation")]
-            Self::Simulated(_) => None,
+            Self::Simulated(..) => None,
         }
     }
 
@@ -160,49 +173,16 @@ impl Clock for HostClock {
         match self {
             Self::System(clock) => clock.wake_at(at, waker),
             #[cfg(feature = "simulation")]
-            Self::Simulated(world) => Some(Wakeup::new(world.wake_at(at, waker))),
-        }
-    }
-}
-
-/// A clock that shows the date.
-#[derive(Clone)]
-pub(crate) enum HostWall {
-    /// The system's.
-    System(Wall),
-    /// A world's.
-    #[cfg(feature = "simulation")]
-    Simulated(Arc<dyn World>),
-}
-
-impl Clock for HostWall {
-    #[inline]
-    fn now(&self) -> Timestamp {
-        match self {
-            Self::System(clock) => clock.now(),
+            Self::Simulated(world, Shows::Now) => Some(Wakeup::new(world.wake_at(at, waker))),
             #[cfg(feature = "simulation")]
-            Self::Simulated(world) => world.wall(),
-        }
-    }
-
-    fn identity(&self) -> Option<usize> {
-        match self {
-            Self::System(clock) => clock.identity(),
-            #[cfg(feature = "simulation")]
-            Self::Simulated(_) => None,
+            Self::Simulated(_, Shows::Date) => None,
         }
     }
 }
 
-impl fmt::Debug for HostClock {
+impl<C> fmt::Debug for ClockOf<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HostClock")
-    }
-}
-
-impl fmt::Debug for HostWall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HostWall")
+        f.write_str("ClockOf")
     }
 }
 

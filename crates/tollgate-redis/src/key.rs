@@ -40,7 +40,8 @@ pub(crate) enum Sharing {
 pub(crate) fn head(
     prefix: &str,
     kind: &LimitKind,
-    (sharing, carry_over): (Sharing, CarryOver),
+    sharing: Sharing,
+    carry_over: CarryOver,
 ) -> String {
     let mut head = String::new();
     escape(prefix, &mut head);
@@ -196,7 +197,7 @@ mod tests {
             rate: text.parse().unwrap(),
             algorithm,
         };
-        let of = |kind: &LimitKind| head("t", kind, (Sharing::Exact, CarryOver::Tokens));
+        let of = |kind: &LimitKind| head("t", kind, Sharing::Exact, CarryOver::Tokens);
         let gcra = rate("10/s", Algorithm::Gcra);
         assert_eq!(of(&gcra), of(&rate("20/s burst 50", Algorithm::Gcra)));
         let others = [
@@ -212,8 +213,8 @@ mod tests {
         let mut heads: Vec<_> = others.iter().map(of).collect();
         heads.extend([
             of(&gcra),
-            head("t", &gcra, (Sharing::Leased, CarryOver::Tokens)),
-            head("t", &gcra, (Sharing::Exact, CarryOver::Time)),
+            head("t", &gcra, Sharing::Leased, CarryOver::Tokens),
+            head("t", &gcra, Sharing::Exact, CarryOver::Time),
         ]);
         let count = heads.len();
         heads.sort();
@@ -222,7 +223,7 @@ mod tests {
         // An arrival time is one key, whatever the period.
         let timed = |text| {
             let kind = rate(text, Algorithm::Gcra);
-            head("t", &kind, (Sharing::Exact, CarryOver::Time))
+            head("t", &kind, Sharing::Exact, CarryOver::Time)
         };
         assert_eq!(timed("10/s"), timed("3/minute burst 9"));
     }

@@ -9,7 +9,6 @@ mod book;
 mod estimate;
 mod forgive;
 mod keep;
-mod look;
 mod refill;
 mod said;
 mod taken;
@@ -27,7 +26,7 @@ use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 use futures_util::stream::{self, StreamExt};
 use tollgate::{Clock, Decision, Outcome, Timestamp};
-use tollgate_engine::backend::{Check, Gift, Limit};
+use tollgate_engine::backend::{Gift, Limit};
 use tollgate_engine::policy::Counting;
 
 use crate::error::StoreError;
@@ -35,6 +34,7 @@ use crate::host::{Host, HostClock, HostWall, Identity};
 use crate::local::Local;
 use crate::question::Numbers;
 use crate::store::{Patience, Store};
+use crate::stored::{LeaseCheck, LeaseKey};
 
 use asks::Wants;
 pub(crate) use book::Stamp;
@@ -43,7 +43,7 @@ pub(crate) use estimate::Estimate;
 pub(crate) use forgive::Forgiven;
 use keep::keep;
 use refill::Came;
-pub(crate) use taken::{Here, Taken};
+pub(crate) use taken::{Had, Here, Taken};
 
 const SHARDS: usize = 64;
 /// Leases that are returned at once when all are.
@@ -82,26 +82,6 @@ struct Inner {
 /// A part of the leases, which are looked up far more often than any is added.
 type Shard = ArcSwap<HashMap<LeaseKey, Arc<Lease>, SeedableRandomState>>;
 
-/// A limit, as it is called and judged in the store, and the fingerprint of a key. What is leased by one limit
-/// isn't spent by another, be it one that took its place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct LeaseKey(u64, [u64; 2]);
-
-impl LeaseKey {
-    #[inline]
-    pub(crate) fn of(limit: &Leased, check: &Check<'_>) -> Self {
-        Self(limit.version, check.key.fingerprint())
-    }
-}
-
-/// A limit that tokens are leased of.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Leased {
-    pub(crate) numbers: Numbers,
-    /// Of the limit's names and numbers.
-    pub(crate) version: u64,
-}
-
 /// What this node holds of one key.
 pub(crate) struct Lease {
     place: LeaseKey,
@@ -121,7 +101,8 @@ pub(crate) struct Lease {
 
 impl Leases {
     pub(crate) fn new(
-        (store, local): (Arc<Store>, Arc<Local<HostClock, HostWall>>),
+        store: Arc<Store>,
+        local: Arc<Local<HostClock, HostWall>>,
         terms: Terms,
         host: Host,
     ) -> Self {
@@ -151,38 +132,38 @@ impl Leases {
         self.inner.try_spend(lease, cost)
     }
 
-    /// Spends a cost, after asking the store for more if need be. `key` names what is kept there.
+    /// Spends what the only check of a request costs, after asking the store for more if need be.
     pub(crate) async fn spend(
         &self,
-        (place, check): (LeaseKey, &Check<'_>),
-        limit: &Leased,
-        key: impl FnOnce() -> Box<str>,
+        check: LeaseCheck<'_>,
         patience: &mut Patience,
-    ) -> Result<Decision, StoreError> {
-        let (lease, is_kept) = self.inner.find_or_make((place, check.limit), limit, key);
+    ) -> Result<Had, StoreError> {
+        let cost = check.check.cost;
+        if let Some(decision) = self.try_spend(check.lease_key(), cost) {
+            return Ok(Had::known(decision, None));
+        }
+        let (lease, is_kept) = self.inner.find_or_make(check);
         let wants = if is_kept {
-            Wants::More(check.cost)
+            Wants::More(cost)
         } else {
-            Wants::Just(check.cost)
+            Wants::Just(cost)
         };
-        let had = self
-            .have(lease, check.cost, (wants, None), patience)
-            .await?;
-        Ok(had.0)
+        let (decision, _) = self.have(lease, cost, wants, None, patience).await?;
+        Ok(Had::asked(decision, None))
     }
 
-    /// Holds a cost until it is settled, and until then at most: the decision, and what holds it if it passed.
+    /// Holds a cost until it is settled, and for so long at most: one record of this node and key in the store, however many
+    /// requests hold some. The decision, and what holds it if it passed.
     pub(crate) async fn hold(
         &self,
-        (place, check): (LeaseKey, &Check<'_>),
-        limit: &Leased,
-        key: impl FnOnce() -> Box<str>,
-        (within, patience): (Duration, &mut Patience),
+        check: LeaseCheck<'_>,
+        within: Duration,
+        patience: &mut Patience,
     ) -> Result<(Decision, Option<Estimate>), StoreError> {
-        let (lease, _) = self.inner.find_or_make((place, check.limit), limit, key);
-        let until = self.inner.clock.now() + within;
-        let wants = (Wants::More(check.cost), Some(until));
-        self.have(lease, check.cost, wants, patience).await
+        let (lease, _) = self.inner.find_or_make(check);
+        let (cost, until) = (check.check.cost, self.inner.clock.now() + within);
+        self.have(lease, cost, Wants::More(cost), Some(until), patience)
+            .await
     }
 
     /// Has a cost, of what is here or by asking the store.
@@ -190,7 +171,8 @@ impl Leases {
         &self,
         lease: Arc<Lease>,
         cost: u64,
-        (wants, hold): (Wants, Option<Timestamp>),
+        wants: Wants,
+        hold: Option<Timestamp>,
         patience: &mut Patience,
     ) -> Result<(Decision, Option<Estimate>), StoreError> {
         let inner = &self.inner;
@@ -207,7 +189,7 @@ impl Leases {
                 // A task of its own: what the store gives isn't lost if the caller gives up.
                 let (asker, own) = (Arc::clone(inner), Arc::clone(&lease));
                 let asked = inner.host.spawn(async move {
-                    let asked = asker.ask(&own, (wants, hold)).await;
+                    let asked = asker.ask(&own, wants, hold).await;
                     drop(alone);
                     asked
                 });
@@ -226,10 +208,7 @@ impl Leases {
                 }
             }
         };
-        match patience.wait(asking).await {
-            Ok(had) => had,
-            Err(why) => Err(inner.store.gave_up(why)),
-        }
+        inner.wait(asking, patience).await
     }
 
     /// A limit was reset: what was refused is asked about again.
@@ -256,7 +235,7 @@ impl Leases {
         let returning = stream::iter(self.inner.all()).map(|lease| async move {
             let _asking = lease.asking.lock().await;
             let has_any = lease.book.is_unsaid(self.inner.clock.now());
-            let asked = self.inner.ask(&lease, (Wants::Nothing, None)).await;
+            let asked = self.inner.ask(&lease, Wants::Nothing, None).await;
             if has_any && asked.is_err() {
                 Gift::Lost
             } else {
@@ -271,31 +250,39 @@ impl Leases {
 }
 
 impl Inner {
+    /// Waits for what is asked of the store, for as long as the decision may take.
+    async fn wait<T>(
+        &self,
+        asking: impl Future<Output = Result<T, StoreError>>,
+        patience: &mut Patience,
+    ) -> Result<T, StoreError> {
+        match patience.wait(asking).await {
+            Ok(came) => came,
+            Err(why) => Err(self.store.gave_up(why)),
+        }
+    }
+
     #[inline]
     fn shard(&self, place: LeaseKey) -> &Shard {
         // Fingerprints are as evenly spread as random numbers.
-        let number = usize::try_from(place.1[1] >> 58).unwrap_or(0);
+        let number = usize::try_from(place.fingerprint[1] >> 58).unwrap_or(0);
         &self.shards[number % SHARDS]
     }
 
     /// The lease, and whether it is kept for others to find.
-    fn find_or_make(
-        &self,
-        (place, limit): (LeaseKey, &Limit),
-        leased: &Leased,
-        key: impl FnOnce() -> Box<str>,
-    ) -> (Arc<Lease>, bool) {
+    fn find_or_make(&self, check: LeaseCheck<'_>) -> (Arc<Lease>, bool) {
+        let place = check.lease_key();
         let shard = self.shard(place);
         if let Some(lease) = shard.load().get(&place) {
             return (Arc::clone(lease), true);
         }
         let lease = Arc::new(Lease {
             place,
-            key: key(),
+            key: check.name(),
             holder: Identity::new(&self.host),
             book: Book::default(),
-            numbers: leased.numbers,
-            limit: limit.clone(),
+            numbers: check.leased.numbers,
+            limit: check.check.limit.clone(),
             resets: AtomicU64::new(0),
             asking: Arc::default(),
         });

@@ -54,6 +54,7 @@ mod script;
 pub mod simulation;
 mod stats;
 mod store;
+mod stored;
 mod verdict;
 #[cfg(test)]
 mod windows;

@@ -9,6 +9,7 @@ use tollgate_engine::policy::{Counting, OnStoreFailure};
 use crate::error::{StoreError, StoreLimitError};
 use crate::question::{Op, Raw, micros, possible, wait};
 use crate::redis::{Home, Redis};
+use crate::stored::LeaseCheck;
 use crate::verdict::LimitVerdict;
 
 /// One limit, by key, that a whole fleet shares.
@@ -252,8 +253,12 @@ impl RedisLimiter {
         let facts = SoleLimit::facts(key);
         let checks = [self.limit.check(&facts, cost)];
         let answer = match &self.redis.home {
-            Home::Store(fallback) => fallback.try_ask(&checks, None).await,
-            Home::Memory(fallback) => fallback.try_ask(&checks, None).await,
+            Home::Store(fallback) => {
+                fallback.note_answer(fallback.store().ask(&checks, None).await)
+            }
+            Home::Memory(fallback) => {
+                fallback.note_answer(fallback.store().ask(&checks, None).await)
+            }
         };
         let answer = answer.map_err(|(_, error)| error);
         answer.map(LimitVerdict::from)
@@ -417,7 +422,7 @@ impl RedisLimiter {
         let fallback = match &self.redis.home {
             Home::Store(fallback) => fallback,
             Home::Memory(fallback) => {
-                let done = fallback.store().act((&self.limit, key), &check, op, at);
+                let done = fallback.store().act(&self.limit, key, &check, op, at);
                 if !matches!(done, Err(StoreError::Limit(_))) {
                     fallback.failures.hear(&done);
                 }
@@ -435,15 +440,14 @@ impl RedisLimiter {
         possible(op, &question.numbers, check.limit)?;
         let numbers = question.numbers;
         let mut patience = direct.store.patience();
-        if let (Some(leased), Op::Reset | Op::Gift) = (&stored.leased, op) {
-            let forgiving = direct.forgive(&check, (stored, leased), op, &mut patience);
-            let forgiven = forgiving.await;
+        if let (Some(check), Op::Reset | Op::Gift) = (LeaseCheck::of(&check, stored), op) {
+            let forgiven = direct.forgive(check, op, &mut patience).await;
             fallback.failures.hear(&forgiven);
             return forgiven.map(|()| (Decision::UNLIMITED, None));
         }
-        let answers = direct
-            .ask(&[check], &[0], (vec![question], at), &mut patience)
-            .await;
+        let (checks, asked) = ([check], vec![question]);
+        let sent = direct.send(&checks, &[0], asked, at, &mut patience);
+        let answers = sent.await;
         fallback.failures.hear(&answers);
         let raw = answers?.each[0];
         Ok((raw.decision(&numbers), Some(raw)))

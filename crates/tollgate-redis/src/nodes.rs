@@ -37,7 +37,8 @@ pub(crate) struct Nodes {
 impl Nodes {
     /// A fleet of so many nodes; of as many as leave signs of life if the number isn't given.
     pub(crate) fn new(
-        (store, local): (&Arc<Store>, Arc<Local<HostClock, HostWall>>),
+        store: &Arc<Store>,
+        local: Arc<Local<HostClock, HostWall>>,
         prefix: &str,
         said: Option<u64>,
         host: &Host,

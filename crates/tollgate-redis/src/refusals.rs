@@ -1,13 +1,10 @@
 //! Denials that a node remembers, and repeats without asking the store: for a second at most, as any other process may
 //! have reset the key. Then one request asks again.
 
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate::{Decision, Outcome, Timestamp};
 use tollgate_engine::backend::{Answer, Check, DenyCache, DenyRecheck, DenyVersion, KnownDenial};
-
-use crate::error::StoreError;
 
 /// The denials that are remembered, if any are to be.
 #[derive(Debug)]
@@ -17,39 +14,13 @@ pub(crate) struct Refusals {
     repeated: AtomicU64,
 }
 
-/// What is known of a check.
-pub(crate) enum Remembered<'r> {
-    /// Nothing: the store is asked.
-    Nothing,
-    /// It is denied, which is repeated.
-    Denied(Decision),
-    /// It was denied, and this request is the one to ask again.
-    Due(Recheck<'r>),
-}
-
-/// The right to ask again about a denial.
-#[derive(Debug)]
-pub(crate) struct Recheck<'r>(DenyRecheck<'r>);
-
-impl Recheck<'_> {
-    /// This came of asking again. A denial was noted by itself, if it was of the same check.
-    pub(crate) fn asked<E>(self, came: &Result<Answer, E>) {
-        match came {
-            Ok(answer) if answer.allowed => self.0.passed(),
-            Ok(_) => {}
-            // The denial decides for those who have a policy for that.
-            Err(_) => drop(self.0.failed()),
-        }
-    }
-
-    /// Waits for what comes of it.
-    pub(crate) async fn await_answer(
-        self,
-        asking: Pin<Box<dyn Future<Output = Result<Answer, StoreError>> + Send + '_>>,
-    ) -> Result<Answer, StoreError> {
-        let came = asking.await;
-        self.asked(&came);
-        came
+/// This came of asking again about a denial, which was noted by itself if it was of the same check.
+pub(crate) fn end_recheck<E>(recheck: DenyRecheck<'_>, came: &Result<Answer, E>) {
+    match came {
+        Ok(answer) if answer.allowed => recheck.passed(),
+        Ok(_) => {}
+        // The denial decides for those who have a policy for that.
+        Err(_) => drop(recheck.failed()),
     }
 }
 
@@ -72,19 +43,16 @@ impl Refusals {
         &self,
         check: &Check<'_>,
         now: Timestamp,
-        version: impl FnOnce() -> DenyVersion,
-    ) -> Remembered<'_> {
-        let Some(cache) = self.cache.as_ref() else {
-            return Remembered::Nothing;
-        };
-        match cache.look_up(&[*check], now, version()) {
-            KnownDenial::None => Remembered::Nothing,
-            KnownDenial::Repeat(_, decision) => {
-                self.repeated.fetch_add(1, Ordering::Relaxed);
-                Remembered::Denied(decision)
-            }
-            KnownDenial::Due(recheck) => Remembered::Due(Recheck(recheck)),
+        version: DenyVersion,
+    ) -> KnownDenial<'_> {
+        let cache = self.cache.as_ref();
+        let known = cache.map_or(KnownDenial::None, |cache| {
+            cache.look_up(&[*check], now, version)
+        });
+        if let KnownDenial::Repeat(..) = known {
+            self.repeated.fetch_add(1, Ordering::Relaxed);
         }
+        known
     }
 
     /// A denial of this check that still holds as far as is known, however long ago the store was asked. It counts as
@@ -93,10 +61,10 @@ impl Refusals {
         &self,
         check: &Check<'_>,
         now: Timestamp,
-        version: impl FnOnce() -> DenyVersion,
+        version: DenyVersion,
     ) -> Option<Decision> {
         let cache = self.cache.as_ref()?;
-        let (_, decision) = cache.find(&[*check], now, version())?;
+        let (_, decision) = cache.find(&[*check], now, version)?;
         self.repeated.fetch_add(1, Ordering::Relaxed);
         Some(decision)
     }
@@ -107,12 +75,12 @@ impl Refusals {
         check: &Check<'_>,
         said: &Decision,
         at: Timestamp,
-        version: impl FnOnce() -> DenyVersion,
+        version: DenyVersion,
     ) {
         if let Some(cache) = self.cache.as_ref()
             && said.outcome == Outcome::Denied
         {
-            cache.note(check, said, at, version());
+            cache.note(check, said, at, version);
         }
     }
 

@@ -24,7 +24,7 @@ use crate::lease::Terms;
 use crate::local::Local;
 use crate::options::Options;
 use crate::question::{Kind, StoreForm};
-use crate::refusals::Refusals;
+use crate::refusals::{Refusals, end_recheck};
 
 use lease::Leases;
 
@@ -259,7 +259,7 @@ impl Rehearsal {
         };
         let decided = self.decide_by(&mut state, checks, now);
         if let Some(recheck) = recheck {
-            recheck.asked(&decided);
+            end_recheck(recheck, &decided);
         }
         decided
     }

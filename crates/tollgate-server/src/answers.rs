@@ -5,6 +5,7 @@ use std::fmt::{self, Write};
 use smallvec::SmallVec;
 use tollgate::clock::{Clock, Wall};
 use tollgate_engine::backend::LimitKind;
+use tollgate_engine::policy::Mode;
 pub(crate) use tollgate_http::Answered;
 use tollgate_http::Dialect;
 
@@ -77,5 +78,14 @@ pub(crate) fn unix_now(dialects: &[Dialect]) -> u64 {
         Wall.now().as_nanos() / 1_000_000_000
     } else {
         0
+    }
+}
+
+/// As a policy calls it.
+pub(crate) const fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Enforce => "enforce",
+        Mode::Shadow => "shadow",
+        Mode::Off => "off",
     }
 }

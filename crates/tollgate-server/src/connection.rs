@@ -12,12 +12,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::drain::{self, Notice, Stage};
-
-mod timer;
-
-use timer::{Timer, in_time};
 
 /// The most that is read at once.
 const READ: usize = 16 * 1024;
@@ -145,8 +142,8 @@ where
         let lets_wait = own.protocol.lets_wait();
         let answer = own.protocol.answer(&own.input[own.done..], &mut own.out);
         let heard = if lets_wait {
-            let there = (&mut own.stream, &mut own.ahead, &mut own.notice);
-            while_there(there, pin!(answer)).await?
+            let (ahead, notice) = (&mut own.ahead, &mut own.notice);
+            while_there(&mut own.stream, ahead, notice, pin!(answer)).await?
         } else {
             Some(answer.await)
         };
@@ -309,7 +306,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: Speaks> Connection<S, P> {
 /// Waits for an answer, as long as its client does: one that has closed its side is gone, and leaves the line. None if
 /// the service ends before.
 async fn while_there<S: AsyncRead + Unpin, T>(
-    (stream, ahead, notice): (&mut S, &mut Vec<u8>, &mut Notice),
+    stream: &mut S,
+    ahead: &mut Vec<u8>,
+    notice: &mut Notice,
     mut answer: Pin<&mut impl Future<Output = T>>,
 ) -> io::Result<Option<T>> {
     poll_fn(|cx| {
@@ -349,6 +348,73 @@ fn poll_read(
 async fn write(stream: &mut (impl AsyncWrite + Unpin), out: &[u8]) -> io::Result<()> {
     stream.write_all(out).await?;
     stream.flush().await
+}
+
+/// Does something before the time that is set is over.
+async fn in_time<T>(
+    mut timer: Pin<&mut Timer>,
+    mut doing: Pin<&mut impl Future<Output = io::Result<T>>>,
+) -> io::Result<T> {
+    poll_fn(|cx| match doing.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(done),
+        Poll::Pending => timer
+            .as_mut()
+            .poll_over(cx)
+            .map(|()| Err(io::ErrorKind::TimedOut.into())),
+    })
+    .await
+}
+
+pin_project_lite::pin_project! {
+    /// An alarm that is set for each request. The clock is read once something has to be waited for, and the timer is
+    /// moved only when it goes off too early: most alarms are set anew long before.
+    struct Timer {
+        #[pin]
+        sleep: Sleep,
+        alarm: Alarm,
+    }
+}
+
+/// When time is over.
+#[derive(Clone, Copy)]
+enum Alarm {
+    /// So long after it is waited for.
+    In(Duration),
+    At(Instant),
+}
+
+impl Timer {
+    fn new(time: Duration) -> Self {
+        Self {
+            sleep: sleep_until(Instant::now() + time),
+            alarm: Alarm::In(time),
+        }
+    }
+
+    /// Sets it anew, from when it is waited for.
+    fn set(self: Pin<&mut Self>, time: Duration) {
+        *self.project().alarm = Alarm::In(time);
+    }
+
+    fn poll_over(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        let until = match *this.alarm {
+            Alarm::At(until) => until,
+            Alarm::In(time) => Instant::now() + time,
+        };
+        *this.alarm = Alarm::At(until);
+        // It would go off too late.
+        if this.sleep.deadline() > until {
+            this.sleep.as_mut().reset(until);
+        }
+        while this.sleep.as_mut().poll(cx).is_ready() {
+            if Instant::now() >= until {
+                return Poll::Ready(());
+            }
+            this.sleep.as_mut().reset(until);
+        }
+        Poll::Pending
+    }
 }
 
 #[cfg(test)]

@@ -170,7 +170,8 @@ impl<C: Clock + 'static, W: Clock + 'static> Store for Memory<C, W> {
         told: LimitsTold,
     ) -> Verdict<'f> {
         match told {
-            _ if engine.lets_wait() => told.decide(engine, facts).await,
+            // In a box, as few policies let requests wait, and every connection has room for the largest step.
+            _ if engine.lets_wait() => Box::pin(told.decide(engine, facts)).await,
             LimitsTold::Decider => engine.decide(facts),
             LimitsTold::All => engine.decide_listing_limits(facts),
         }

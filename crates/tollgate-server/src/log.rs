@@ -14,7 +14,7 @@ use tollgate::clock::{Clock, Wall};
 
 mod queue;
 
-use queue::{Queue, Watch};
+use queue::Queue;
 
 /// How much an event matters. Those below the level of a [`Log`] aren't written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,15 +55,20 @@ pub struct Log(Arc<Shared>);
 struct Shared {
     level: AtomicU8,
     form: LogForm,
-    out: Mutex<Box<dyn Write + Send>>,
-    /// What waits to be written, if a thread of its own does that.
-    watch: Option<Watch>,
+    out: Out,
+}
+
+/// Where lines go.
+enum Out {
+    Writer(Mutex<Box<dyn Write + Send>>),
+    /// To a thread that writes them.
+    Queue(Queue),
 }
 
 impl Log {
     /// Writes to this from [`Level::Info`] on. Each line is one write.
     pub fn to(out: impl Write + Send + 'static, form: LogForm) -> Self {
-        Self::new(out, form, None)
+        Self::new(Out::Writer(Mutex::new(Box::new(out))), form)
     }
 
     /// The same for what may block, as a pipe that nobody reads does: lines are written by a thread of its own. If more
@@ -87,16 +92,15 @@ impl Log {
             let event = "lines were left out, as nobody read them";
             line(form, Level::Warn, event, &[("count", &count)])
         };
-        let (queue, watch) = Queue::start(out, summary)?;
-        Ok(Self::new(queue, form, Some(watch)))
+        let queue = Queue::start(out, summary)?;
+        Ok(Self::new(Out::Queue(queue), form))
     }
 
-    fn new(out: impl Write + Send + 'static, form: LogForm, watch: Option<Watch>) -> Self {
+    fn new(out: Out, form: LogForm) -> Self {
         Self(Arc::new(Shared {
             level: AtomicU8::new(Level::Info as u8),
             form,
-            out: Mutex::new(Box::new(out)),
-            watch,
+            out,
         }))
     }
 
@@ -122,13 +126,16 @@ impl Log {
 
     /// Lines that were left out, because more waited than there is room for.
     pub fn dropped(&self) -> u64 {
-        self.0.watch.as_ref().map_or(0, Watch::dropped)
+        match &self.0.out {
+            Out::Queue(queue) => queue.dropped(),
+            Out::Writer(_) => 0,
+        }
     }
 
     /// Waits until all that was said is written, but no longer than this: before the process ends.
     pub fn drain(&self, within: Duration) {
-        if let Some(watch) = &self.0.watch {
-            watch.drain(within);
+        if let Out::Queue(queue) = &self.0.out {
+            queue.drain(within);
         }
     }
 
@@ -146,10 +153,14 @@ impl Log {
 
     fn write(&self, level: Level, event: &str, fields: &[(&str, &dyn Display)]) {
         let line = line(self.0.form, level, event, fields);
-        let mut out = self.0.out.lock().unwrap_or_else(PoisonError::into_inner);
-        // A service runs on if nobody reads what it says.
-        let _ = out.write_all(&line);
-        let _ = out.flush();
+        match &self.0.out {
+            Out::Queue(queue) => queue.push(line),
+            Out::Writer(out) => {
+                let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
+                // A service runs on if nobody reads what it says.
+                let _ = out.write_all(&line).and_then(|()| out.flush());
+            }
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use crate::credentials::check_admin;
 use crate::places::Descriptors;
 use crate::settings::Settings;
 use crate::start_error::StartError;
+use crate::state;
 use crate::tls::{Certificates, Ending, Tls};
 
 /// What was found that a service can start with.
@@ -270,17 +271,7 @@ fn locked(folder: &Path) -> Result<(), String> {
     };
     // Shared, and given back when this returns.
     match lock.try_lock_shared() {
-        Err(TryLockError::WouldBlock) => {
-            let owner = fs::read_to_string(&path).unwrap_or_default();
-            let owner = match owner.trim() {
-                "" => "another process".to_owned(),
-                id => format!("process {id}"),
-            };
-            Err(format!(
-                "{} is in use by {owner}: give each service a folder of its own by --state",
-                folder.display()
-            ))
-        }
+        Err(TryLockError::WouldBlock) => Err(state::in_use(folder)),
         Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
     }
 }

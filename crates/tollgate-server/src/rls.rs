@@ -1,7 +1,6 @@
 //! Envoy's rate-limit service, version 3, on HTTP/2 as it is: one method, health and reflection, with their messages by hand.
 
 mod answer;
-mod body;
 mod call;
 mod calls;
 mod connection;
@@ -12,7 +11,6 @@ mod facts;
 mod frames;
 mod health;
 mod hpack;
-mod quiet;
 #[cfg(test)]
 #[path = "../tests/common/rls_reading.rs"]
 mod reading;

@@ -29,7 +29,7 @@ mod snapshot;
 mod tests;
 mod uptime;
 
-pub(crate) use folder::Folder;
+pub(crate) use folder::{Folder, in_use};
 pub(crate) use snapshot::save as save_snapshot;
 pub use uptime::Uptime;
 

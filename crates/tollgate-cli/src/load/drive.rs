@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use indicatif::{ProgressBar, ProgressStyle};
 use tokio::task::JoinSet;
 use tollgate::clock::{Clock, Monotonic, Wall};
 use tollgate::{Outcome, Timestamp};
 use tollgate_redis::LimitVerdict;
 
 use super::Load;
-use super::progress::Progress;
 use super::target::{Target, key};
+use crate::output::thousands;
 use crate::policy::Date;
 
 /// Decisions that need no waiting are made so many in a row, before other tasks have their turn.
@@ -197,4 +198,38 @@ async fn interrupted() {
     if tokio::signal::ctrl_c().await.is_err() {
         std::future::pending::<()>().await;
     }
+}
+
+/// How far a run is.
+#[derive(Debug)]
+pub(super) struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    pub(super) fn new(whole: Duration) -> Self {
+        // It draws nothing where there is no terminal.
+        let bar = ProgressBar::new(millis(whole));
+        if let Ok(style) = ProgressStyle::with_template("{wide_bar} {msg}") {
+            bar.set_style(style);
+        }
+        Self { bar }
+    }
+
+    pub(super) fn show(&self, passed: Duration, decided: u64) {
+        self.bar.set_message(format!(
+            "{:.1}s  {} decisions",
+            passed.as_secs_f64(),
+            thousands(decided)
+        ));
+        self.bar.set_position(millis(passed));
+    }
+
+    pub(super) fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -16,8 +16,6 @@ use crate::color::Color;
 use crate::ended::{CliError, Ended};
 use crate::output::{count, write_json, written};
 
-mod outage;
-
 /// The files to check.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[command(after_help = "\
@@ -163,7 +161,7 @@ fn report<'a>(name: &str, read: &'a Result<Checked, Rejected>) -> FileReport<'a>
         file: name.to_owned(),
         valid: read.is_ok(),
         diagnostics,
-        store_outage: outage::told(&limits),
+        store_outage: outage(&limits),
         notes,
         limits,
     }
@@ -277,7 +275,7 @@ fn write_text(
     }
     writeln!(out, ", {}", count(checked.warnings.len(), "warning"))?;
     let limits = limits(policy);
-    let (notes, outage) = (notes(policy, &limits), outage::told(&limits));
+    let (notes, outage) = (notes(policy, &limits), outage(&limits));
     for limit in limits {
         let tier = if limit.kind == "tier" { "tier " } else { "" };
         let LimitReport { name, mode, .. } = &limit;
@@ -313,5 +311,72 @@ pub(super) fn counted(counting: Counting) -> Option<&'static str> {
         Counting::Exact => None,
         Counting::Leased => Some("leased"),
         Counting::Local => Some(COUNTED_HERE),
+    }
+}
+
+/// Limits beyond these are counted: a line is read.
+const MOST: usize = 8;
+
+/// What becomes of the requests of each limit while the store can't be asked; none if no limit asks one.
+fn outage(limits: &[LimitReport]) -> Option<String> {
+    let asks = |limit: &&LimitReport| {
+        limit.counting != Counting::Local
+            && !limit.is_unlimited
+            && limit.mode != "off"
+            && !limit.failures.is_empty()
+    };
+    let asking: Vec<&LimitReport> = limits.iter().filter(asks).collect();
+    // Those that deny come first: they are what an outage costs.
+    let (denying, others): (Vec<_>, Vec<_>) = asking.into_iter().partition(|limit| {
+        let mut modes = limit.failures.iter();
+        modes.any(|(_, mode)| *mode == OnStoreFailure::Closed)
+    });
+    let all: Vec<_> = denying.into_iter().chain(others).collect();
+    let mut words: Vec<String> = all.iter().take(MOST).map(|limit| one(limit)).collect();
+    if let Some(more) = all.len().checked_sub(MOST).filter(|more| *more > 0) {
+        words.push(format!("and {more} more"));
+    }
+    (!words.is_empty()).then(|| words.join("; "))
+}
+
+fn one(limit: &LimitReport) -> String {
+    let name = match limit.kind {
+        "tier" => format!("tier {}", limit.name),
+        _ => limit.name.clone(),
+    };
+    let denies = match limit.mode {
+        "shadow" => "would deny",
+        _ => "denies",
+    };
+    let verb = |mode: OnStoreFailure| match mode {
+        OnStoreFailure::Open => "lets all pass",
+        OnStoreFailure::Closed => denies,
+        OnStoreFailure::Local | OnStoreFailure::CircuitBreak => "counts in each process",
+    };
+    let (closed, rest): (Vec<_>, Vec<_>) = limit
+        .failures
+        .iter()
+        .partition(|(_, mode)| *mode == OnStoreFailure::Closed);
+    let kinds = |list: &[&(&'static str, OnStoreFailure)]| {
+        let kinds: Vec<_> = list.iter().map(|(kind, _)| *kind).collect();
+        kinds.join(" and ")
+    };
+    let same = |list: &[&(&'static str, OnStoreFailure)]| {
+        let first = list.first().map(|(_, mode)| verb(*mode));
+        first.filter(|first| list.iter().all(|(_, mode)| verb(*mode) == *first))
+    };
+    match (closed.as_slice(), rest.as_slice()) {
+        ([], rest) => match same(rest) {
+            Some(verb) => format!("{name} {verb}"),
+            None => {
+                let each: Vec<_> = rest
+                    .iter()
+                    .map(|(kind, mode)| format!("its {kind} {}", verb(*mode)))
+                    .collect();
+                format!("{name}: {}", each.join(", "))
+            }
+        },
+        (_, []) => format!("{name} {denies}"),
+        (closed, _) => format!("{name} {denies}, by its {}", kinds(closed)),
     }
 }

@@ -10,11 +10,10 @@ use tollgate::Clock;
 use tollgate::clock::Wall;
 use tollgate_engine::explain;
 
-use super::date::Date;
 use super::facts::{Asked, Entries, Fact, Hits, OfDescriptor};
-use super::length::duration;
 use super::request::{Extras, Request, Running, Show};
 use super::stage::{Stage, Store};
+use super::time::{Date, duration};
 use crate::color::Color;
 use crate::ended::CliError;
 use crate::output::{write_json, written};

@@ -7,7 +7,7 @@ use tollgate_adaptive::simulation::{Judged, Limit, Run, Scenario};
 use tollgate_adaptive::{Bounds, LawError, NamedLaw};
 
 use super::Options;
-use super::svg::Drawing;
+use super::plot::Drawing;
 
 /// The bounds of every law that is played.
 const BOUNDS: (f64, f64) = (1.0, 200.0);

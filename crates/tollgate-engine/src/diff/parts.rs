@@ -7,10 +7,9 @@ use tollgate::Algorithm;
 use tollgate_adaptive::shed::Criticality;
 
 use super::Kind;
-use crate::document::Value;
 use crate::envoy::path_name;
 use crate::native::fields::MODES;
-use crate::native::text::{algorithm, conditions, keys_of, plain, quoted};
+use crate::native::text::{algorithm, conditions, flow, keys_of, plain, quoted};
 use crate::policy::{
     Adaptive, Charging, Cost, Counting, DescriptorRule, FailureModes, Limits, Match, Mode,
     OnStoreFailure, Over, Policy, Rule, Shed, Tier,
@@ -248,7 +247,7 @@ fn of_descriptor(rule: &DescriptorRule) -> Part {
     let on = flags.into_iter().filter(|(_, is_on)| *is_on);
     part.extend(on.map(|(name, _)| (name, "true".to_owned())));
     let metadata = rule.metadata.as_ref();
-    part.extend(metadata.map(|value| ("metadata", shown(value))));
+    part.extend(metadata.map(|value| ("metadata", flow(value, plain))));
     part.extend(order(&rule.descriptors));
     part
 }
@@ -295,27 +294,4 @@ fn mode(own: Mode) -> &'static str {
 
 fn time(length: Duration) -> String {
     format!("{length:?}")
-}
-
-/// A value of a file, without its places.
-fn shown(value: &Value) -> String {
-    match value {
-        Value::Null => "null".to_owned(),
-        Value::Bool(is_true) => is_true.to_string(),
-        Value::Integer(number) => number.to_string(),
-        // Never as text or a whole number reads.
-        Value::Float(number) if number.is_finite() => format!("{number:?}"),
-        Value::Float(number) => format!(".{number:?}"),
-        Value::Text(text) => plain(text),
-        Value::List(items) => {
-            let items: Vec<_> = items.iter().map(|item| shown(&item.value)).collect();
-            format!("[{}]", items.join(", "))
-        }
-        Value::Map(fields) => {
-            let fields = fields.iter();
-            let fields = fields
-                .map(|(name, value)| format!("{}: {}", shown(&name.value), shown(&value.value)));
-            format!("{{{}}}", fields.collect::<Vec<_>>().join(", "))
-        }
-    }
 }

@@ -48,10 +48,7 @@ pub(super) fn likely(problem: Diagnostic, text: &str, format: Format) -> Diagnos
     let Some(guess) = guess else {
         return problem.help(FALLBACK);
     };
-    let place = |column: usize| LineColumn {
-        line: small(guess.line + 1),
-        column: small(column + 1),
-    };
+    let place = |column: usize| LineColumn::new(guess.line + 1, column + 1);
     let span = Span {
         file: problem.span.file,
         start: place(guess.column),
@@ -73,10 +70,6 @@ fn lines(text: &str) -> Vec<&str> {
     }
     lines.push(rest);
     lines
-}
-
-fn small(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 impl<'a> Scene<'a> {

@@ -115,11 +115,7 @@ impl<'a> Lines<'a> {
         let line = self.starts.partition_point(|start| *start <= byte).max(1);
         let characters = |byte| self.columns.characters(self.text, byte);
         let column = characters(byte) - characters(self.starts[line - 1]);
-        let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        LineColumn {
-            line: small(line),
-            column: small(column + 1),
-        }
+        LineColumn::new(line, column + 1)
     }
 }
 

@@ -52,10 +52,7 @@ pub(super) fn parse(text: &str, file: u32) -> Result<Node, Vec<Diagnostic>> {
     }
     if builder.problems.is_empty() {
         let empty = Node {
-            span: Span {
-                file,
-                ..Span::default()
-            },
+            span: Span::of_file(file),
             value: Value::Null,
         };
         return Ok(builder.done.unwrap_or(empty));
@@ -311,12 +308,8 @@ fn end_of(text: &str, counts: impl Fn(char) -> bool) -> LineColumn {
 }
 
 fn place(marker: Marker) -> LineColumn {
-    let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    LineColumn {
-        line: small(marker.line()),
-        // The parser counts columns from 0.
-        column: small(marker.col()).saturating_add(1),
-    }
+    // The parser counts columns from 0.
+    LineColumn::new(marker.line(), marker.col() + 1)
 }
 
 /// What a plain scalar means by YAML 1.2's core schema; a quoted one, or one tagged `!!str`, is text.

@@ -2,12 +2,8 @@
 
 use std::sync::Arc;
 
-use super::deciding::CombinedRequest;
+use super::FactsAsked;
 use super::rules::Rules;
-use super::{Engine, FactsAsked};
-use crate::backend::Backend;
-use crate::facts::Facts;
-use crate::verdict::Verdict;
 
 /// On which conditions [`Engine::decide_on`] decides: by default as [`Engine::decide_async`] does.
 ///
@@ -100,53 +96,5 @@ impl<'a> Conditions<'a> {
     pub(super) fn lacks_facts_of(self, rules: &Arc<Rules>) -> bool {
         self.looked_for
             .is_some_and(|asked| !asked.is_all_that(rules))
-    }
-}
-
-impl<B: Backend> Engine<B> {
-    /// Decides a request as [`decide_async`](Self::decide_async), on these conditions. None if the policy in force asks for
-    /// [more](Conditions::knowing) than was looked for: then nothing was charged, and nothing is held. Look for the facts that are
-    /// asked now, and decide again.
-    ///
-    /// # Errors
-    /// As `decide_async`.
-    ///
-    /// ```
-    /// # use tollgate::clock::Manual;
-    /// # use tollgate_engine::backend::Memory;
-    /// # use tollgate_engine::document::Format;
-    /// # use tollgate_engine::{Conditions, Engine, Facts, Policy};
-    /// # fn read(text: &str) -> Result<Policy, Box<dyn std::error::Error>> {
-    /// #     Ok(Policy::from_text(text, Format::Yaml)?.policy)
-    /// # }
-    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-    /// let engine = Engine::new(read("limits: [{name: all, rate: 1/s, over: wait 9s}]")?, memory)?;
-    /// let decide = async || {
-    ///     let (asked, facts) = (engine.facts_asked().kept(), Facts::new());
-    ///     let on = Conditions::new().knowing(&asked).at_once();
-    ///     assert!(engine.decide_on(on, &facts).await?.is_some_and(|verdict| verdict.passed().is_some()));
-    ///     // It isn't kept for its turn.
-    ///     assert!(engine.decide_on(on, &facts).await?.is_some_and(|verdict| verdict.refused().is_some()));
-    ///
-    ///     engine.reload(read("limits: [{name: per-user, key: user, rate: 1/s}]")?)?;
-    ///     assert!(engine.decide_on(on, &facts).await?.is_none(), "nobody has looked for a user");
-    ///     Ok::<(), Box<dyn std::error::Error>>(())
-    /// };
-    /// # use std::{pin::pin, task::{Context, Poll, Waker}};
-    /// # let done = pin!(decide()).poll(&mut Context::from_waker(Waker::noop()));
-    /// # assert!(matches!(done, Poll::Ready(Ok(()))));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub async fn decide_on<'f>(
-        &self,
-        on: Conditions<'_>,
-        facts: &'f Facts<'f>,
-    ) -> Result<Option<Verdict<'f>>, B::Error> {
-        let started = self.started();
-        let attempt = self.attempts(CombinedRequest::of_facts(facts), on).await?;
-        if attempt.is_outdated {
-            return Ok(None);
-        }
-        Ok(Some(self.concluded(facts, attempt, started)))
     }
 }

@@ -142,11 +142,57 @@ impl<B: Backend> Engine<B> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn decide_async<'f>(&self, facts: &'f Facts<'f>) -> Result<Verdict<'f>, B::Error> {
-        let started = self.started();
+        let started = self.recorder.started(&self.backend);
         let attempt = self
             .attempts(CombinedRequest::of_facts(facts), Conditions::new())
             .await?;
         Ok(self.concluded(facts, attempt, started))
+    }
+
+    /// Decides a request as [`decide_async`](Self::decide_async), on these conditions. None if the policy in force asks for
+    /// [more](Conditions::knowing) than was looked for: then nothing was charged, and nothing is held. Look for the facts that are
+    /// asked now, and decide again.
+    ///
+    /// # Errors
+    /// As `decide_async`.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Conditions, Engine, Facts, Policy};
+    /// # fn read(text: &str) -> Result<Policy, Box<dyn std::error::Error>> {
+    /// #     Ok(Policy::from_text(text, Format::Yaml)?.policy)
+    /// # }
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// let engine = Engine::new(read("limits: [{name: all, rate: 1/s, over: wait 9s}]")?, memory)?;
+    /// let decide = async || {
+    ///     let (asked, facts) = (engine.facts_asked().kept(), Facts::new());
+    ///     let on = Conditions::new().knowing(&asked).at_once();
+    ///     assert!(engine.decide_on(on, &facts).await?.is_some_and(|verdict| verdict.passed().is_some()));
+    ///     // It isn't kept for its turn.
+    ///     assert!(engine.decide_on(on, &facts).await?.is_some_and(|verdict| verdict.refused().is_some()));
+    ///
+    ///     engine.reload(read("limits: [{name: per-user, key: user, rate: 1/s}]")?)?;
+    ///     assert!(engine.decide_on(on, &facts).await?.is_none(), "nobody has looked for a user");
+    ///     Ok::<(), Box<dyn std::error::Error>>(())
+    /// };
+    /// # use std::{pin::pin, task::{Context, Poll, Waker}};
+    /// # let done = pin!(decide()).poll(&mut Context::from_waker(Waker::noop()));
+    /// # assert!(matches!(done, Poll::Ready(Ok(()))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn decide_on<'f>(
+        &self,
+        on: Conditions<'_>,
+        facts: &'f Facts<'f>,
+    ) -> Result<Option<Verdict<'f>>, B::Error> {
+        let started = self.recorder.started(&self.backend);
+        let attempt = self.attempts(CombinedRequest::of_facts(facts), on).await?;
+        if attempt.is_outdated {
+            return Ok(None);
+        }
+        Ok(Some(self.concluded(facts, attempt, started)))
     }
 
     /// Asks until the request passes, or doesn't.
@@ -174,7 +220,7 @@ impl<B: Backend> Engine<B> {
         let verdict = Verdict::new(Findings { said, rules, facts });
         // Where only trees limit it, they have reported it.
         if !attempt.is_by_trees || !verdict.is_unmatched() {
-            self.report(&verdict, started);
+            (self.recorder).report(&verdict, started, &self.backend);
         }
         verdict.settled()
     }
@@ -276,13 +322,13 @@ impl<B: Backend> Engine<B> {
                     self.ask_shadow(said, rules, &gathered, &charged).await;
                 }
                 if gathered.gates.is_some() {
-                    self.enter_alone(said, rules, &gathered);
+                    said.enter_alone(rules, &gathered, &self.recorder);
                 }
             }
         }
         // One that is denied may still wait, and pass.
         if tried.said.allowed {
-            self.record_passed(rules, &gathered, &tried.said);
+            self.recorder.passed(rules, &gathered, &tried.said);
         }
         Ok(())
     }
@@ -325,18 +371,13 @@ impl<B: Backend> Engine<B> {
             let Some(entered) = unanswered.held.enter_in_shadow(gathered, number) else {
                 continue;
             };
-            if let Ok(answer) = self.backend.ask(checks, None).await {
+            if let Ok(mut answer) = self.backend.ask(checks, None).await {
                 if answer.allowed && answer.unavailable.is_none() {
                     unanswered.is_charged(checks);
                 }
-                let (said, run) = (&mut *unanswered.held, (number, checks));
-                self.hear_shadow(
-                    said,
-                    (rules, gathered),
-                    run,
-                    (entered, Beside::Asking),
-                    answer,
-                );
+                entered.hold(Beside::Asking, &mut answer);
+                let (said, by) = (&mut *unanswered.held, (rules, gathered));
+                said.hear_shadow(by, (number, checks), answer, &self.recorder);
             }
         }
         unanswered.answered();
@@ -355,55 +396,51 @@ impl<B: Backend> Engine<B> {
             entered => entered.and_then(Result::ok),
         };
         let checks = gathered.enforced.checks.as_slice();
-        let asked = match (self.before_asking(rules, &gathered.enforced), trees) {
-            (Remembered::Denied(answer), _) => Ok((answer, None)),
-            (Remembered::Asking(asking), Some(trees)) => {
-                let charging: Boxed<'_, _> = Box::pin(trees.charge(&self.backend, checks));
-                match charging.await {
-                    Ok(None) => {
-                        if let Some(entered) = entered {
-                            entered.leave();
+        let mut answer =
+            match Remembered::look_up(self.deny.as_ref(), &self.backend, rules, &gathered.enforced)
+            {
+                Remembered::Denied(answer) => answer,
+                // With nothing to ask beside its gates, the backend isn't asked whether it is there.
+                Remembered::Asking(_)
+                    if checks.is_empty() && entered.is_some() && trees.is_none() =>
+                {
+                    Answer::new(None, Decision::UNLIMITED)
+                }
+                Remembered::Asking(asking) => {
+                    let asked = match trees {
+                        Some(trees) => {
+                            let charging: Boxed<'_, _> =
+                                Box::pin(trees.charge(&self.backend, checks));
+                            charging.await.map(|asked| {
+                                let asked = asked?;
+                                if let Some(each) = each {
+                                    *each = asked.rules;
+                                }
+                                Some(asked.answer)
+                            })
                         }
-                        return Ok(None);
-                    }
-                    Ok(Some(asked)) => {
-                        if let Some(each) = each {
-                            *each = asked.rules;
+                        None => {
+                            let mut results = Vec::new();
+                            // Of one limit the answer tells all.
+                            let listed =
+                                (each.is_some() && checks.len() > 1).then_some(&mut results);
+                            let asked = self.backend.ask(checks, listed).await;
+                            if let Some(each) = each {
+                                *each = decisions(&results);
+                            }
+                            asked.map(Some)
                         }
-                        Ok((asked.answer, Some(asking)))
+                    };
+                    match asked {
+                        Ok(Some(answer)) => asking.answered(&gathered.enforced, answer),
+                        Ok(None) => {
+                            entered.into_iter().for_each(Entered::leave);
+                            return Ok(None);
+                        }
+                        Err(error) => asking.without_backend().ok_or(error)?,
                     }
-                    Err(error) => asking
-                        .without_backend()
-                        .map(|known| (known, None))
-                        .ok_or(error),
                 }
-            }
-            // With nothing to ask beside its gates, the backend isn't asked whether it is there.
-            (Remembered::Asking(_), None) if checks.is_empty() && entered.is_some() => {
-                Ok((Answer::new(None, Decision::UNLIMITED), None))
-            }
-            (Remembered::Asking(asking), None) => {
-                let mut results = Vec::new();
-                // Of one limit the answer tells all.
-                let listed = (each.is_some() && checks.len() > 1).then_some(&mut results);
-                let asked = self.backend.ask(checks, listed).await;
-                if let Some(each) = each {
-                    *each = decisions(&results);
-                }
-                match asked {
-                    Ok(answer) => Ok((answer, Some(asking))),
-                    Err(error) => asking
-                        .without_backend()
-                        .map(|known| (known, None))
-                        .ok_or(error),
-                }
-            }
-        };
-        let (answer, asking) = asked?;
-        let mut answer = match asking {
-            Some(asking) => self.after_asking(&gathered.enforced, answer, asking),
-            None => answer,
-        };
+            };
         if let Some(entered) = entered {
             entered.join(&gathered.enforced, Beside::Asking, &mut answer);
         }

@@ -1,17 +1,15 @@
 //! Requests that come as lists of descriptors, Envoy's form, decided by a tree of them.
 
 use std::ops::Deref;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tollgate::{Clock, Decision, Timestamp};
 
-use super::Engine;
-use super::bounds::{Bounds, TooMuch};
 use super::orders::{Held, InForce};
 use super::rules::Rules;
+use super::{Engine, ready};
 use crate::backend::{Backend, Memory, Refund};
+use crate::bounds::{Bounds, TooMuch};
 use crate::envoy::{self, Charge, StatusCode};
 use crate::facts::{Descriptor, Facts, Unit};
 use crate::limits::LimitKind;
@@ -333,12 +331,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
         descriptors: &[Descriptor<'_>],
         hits_addend: u32,
     ) -> DescriptorVerdict {
-        let deciding = pin!(self.decide_descriptors_async(domain, descriptors, hits_addend));
-        match deciding.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(verdict)) => verdict,
-            Poll::Ready(Err(never)) => match never {},
-            Poll::Pending => unreachable!("memory answers at once"),
-        }
+        ready(self.decide_descriptors_async(domain, descriptors, hits_addend))
     }
 }
 
@@ -359,7 +352,7 @@ impl<B: Backend> Engine<B> {
             descriptors,
             hits_addend,
         };
-        let started = self.started();
+        let started = self.recorder.started(&self.backend);
         let rules = self.rules.load_full();
         if let Some(what) = self.too_much(descriptors) {
             return Ok(self.exceeded(rules.mode, what, (started, Decider::Trees)));
@@ -464,7 +457,8 @@ impl<B: Backend> Engine<B> {
         if met.iter().any(Option::is_some) {
             rules.trees.seen.note_found();
         } else {
-            self.note_unmet_descriptors(rules, request.domain, request.descriptors);
+            let recorder = &self.recorder;
+            recorder.note_unmet_descriptors(rules, request.domain, request.descriptors);
         }
     }
 
@@ -511,8 +505,9 @@ impl<B: Backend> Engine<B> {
                 charged,
             })
             .collect();
-        if self.is_told() {
-            self.tell_descriptors(request, &decided, &told, telling);
+        if self.recorder.is_told() {
+            let recorder = &self.recorder;
+            recorder.tell_descriptors(request, &decided, &told, telling, &self.backend);
         }
         let code = match rules.mode {
             Mode::Enforce if !decided.allowed => StatusCode::OverLimit,
@@ -567,7 +562,7 @@ impl<B: Backend> Engine<B> {
             started,
             counts_request: decider == Decider::Trees || mode == Mode::Enforce,
         };
-        self.tell_exceeded(mode, what, telling);
+        (self.recorder).tell_exceeded(mode, what, telling, &self.backend);
         let (code, retry_after) = match mode {
             Mode::Enforce => (StatusCode::OverLimit, Duration::MAX),
             _ => (StatusCode::Ok, Duration::ZERO),

@@ -5,12 +5,12 @@
 
 use tollgate::Timestamp;
 
-use super::bounds::{Bounds, Excess};
 use super::orders::InForce;
 use super::overload::GateCheck;
 use super::rules::{Applied, Rules, Tiered};
 use super::warm::is_gate;
 use crate::backend::Backend;
+use crate::bounds::{Bounds, Excess};
 use crate::facts::Facts;
 use crate::limits::{Check, KeyHashers, Limit, LimitKind, RequestKey};
 use crate::matcher::few::Few;
@@ -189,17 +189,12 @@ impl<'a> Gathered<'a> {
     /// Finds out what is to be asked about a request.
     #[inline]
     pub(crate) fn fill(&mut self, input: MatchInput<'a, '_>, backend: &impl Backend) {
-        let MatchInput {
-            rules,
-            orders,
-            facts,
-            hashers,
-            bounds,
-        } = input;
+        let (rules, facts) = (input.rules, input.facts);
+        let (hashers, bounds) = (input.hashers, input.bounds);
         if !facts.is_single() {
             return self.fill_sets(input, backend);
         }
-        if let Some(orders) = orders {
+        if let Some(orders) = input.orders {
             self.heed(rules, orders, facts);
         }
         let mut known = Known::new(rules.matcher.slots(), facts);
@@ -236,9 +231,8 @@ impl<'a> Gathered<'a> {
             };
             let applied = &rules.applied[rule];
             let Some(own) = meet(rule, applied, (&early, hashers), (&known, facts)) else {
-                self.lacks
-                    .keys
-                    .push(u32::try_from(rule).unwrap_or(u32::MAX));
+                let rule = u32::try_from(rule).unwrap_or(u32::MAX);
+                self.lacks.keys.push(rule);
                 continue;
             };
             if rules.replacing {

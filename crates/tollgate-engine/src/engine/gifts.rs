@@ -1,13 +1,10 @@
 //! What operators give: costs that come back, and keys that start anew.
 
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
-
 use tollgate::Clock;
 
-use super::Engine;
 use super::gather::Group;
 use super::turns::Spot;
+use super::{Engine, ready};
 use crate::backend::{Backend, Gift, Memory, Refund};
 use crate::facts::Facts;
 use crate::limits::Limit;
@@ -32,12 +29,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn forget(&self, facts: &Facts<'_>) {
-        let forgetting = pin!(self.forget_async(facts));
-        match forgetting.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(_)) => {}
-            Poll::Ready(Err(never)) => match never {},
-            Poll::Pending => unreachable!("memory answers at once"),
-        }
+        ready(self.forget_async(facts));
     }
 }
 

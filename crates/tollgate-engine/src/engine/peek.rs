@@ -1,14 +1,11 @@
 //! Looking without charging: what a request would be told.
 
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
-
 use arc_swap::Guard;
 use tollgate::{Clock, Decision};
 
 use super::overload::Entered;
 use super::warm::is_gate;
-use super::{Engine, runs};
+use super::{Engine, ready, runs};
 use crate::backend::{Backend, Memory};
 use crate::facts::Facts;
 use crate::limits::{Answer, LimitKind};
@@ -179,12 +176,7 @@ pub struct Left {
 impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// What is left of each limit that a request meets, for a page that shows it. Nothing is charged.
     pub fn left(&self, facts: &Facts<'_>) -> Vec<Left> {
-        let looking = pin!(self.left_async(facts));
-        match looking.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(left)) => left,
-            Poll::Ready(Err(never)) => match never {},
-            Poll::Pending => unreachable!("memory answers at once"),
-        }
+        ready(self.left_async(facts))
     }
 
     /// What [`decide`](Self::decide) would say to this request now. Nothing is charged, held or told to the
@@ -207,11 +199,6 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn peek<'f>(&self, facts: &'f Facts<'f>) -> Findings<'f> {
-        let peeking = pin!(self.peek_async(facts));
-        match peeking.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(findings)) => findings,
-            Poll::Ready(Err(never)) => match never {},
-            Poll::Pending => unreachable!("memory answers at once"),
-        }
+        ready(self.peek_async(facts))
     }
 }

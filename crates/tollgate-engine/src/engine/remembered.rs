@@ -2,11 +2,10 @@
 
 use tollgate::Timestamp;
 
-use super::Engine;
 use super::gather::Group;
 use super::rules::Rules;
 use crate::backend::Backend;
-use crate::limits::{Answer, DenyRecheck, DenyVersion, KnownDenial};
+use crate::limits::{Answer, DenyCache, DenyRecheck, DenyVersion, KnownDenial};
 
 /// What is known of a request's checks before they are asked.
 pub(super) enum Remembered<'e> {
@@ -19,6 +18,8 @@ pub(super) enum Remembered<'e> {
 /// A question to the backend, whose denial may be remembered.
 #[derive(Default)]
 pub(super) struct Asking<'e> {
+    /// Where it is remembered, if it is.
+    deny: Option<&'e DenyCache>,
     version: DenyVersion,
     /// Before the question, so that no denial is held longer than it was meant.
     at: Timestamp,
@@ -26,44 +27,47 @@ pub(super) struct Asking<'e> {
     recheck: Option<DenyRecheck<'e>>,
 }
 
-impl<B: Backend> Engine<B> {
+impl<'e> Remembered<'e> {
     /// What is known before the backend is asked.
     #[inline]
-    pub(super) fn before_asking(&self, rules: &Rules, group: &Group<'_>) -> Remembered<'_> {
-        let Some(deny) = &self.deny else {
-            return Remembered::Asking(Asking::default());
+    pub(super) fn look_up(
+        deny: Option<&'e DenyCache>,
+        backend: &impl Backend,
+        rules: &Rules,
+        group: &Group<'_>,
+    ) -> Self {
+        let Some(own) = deny else {
+            return Self::Asking(Asking::default());
         };
         // Read before the question: an answer is of the epoch in which it was asked for.
-        let version = DenyVersion(rules.version, self.backend.deny_epoch().unwrap_or_default());
-        let at = self.backend.now();
-        let recheck = match deny.look_up(group.checks.as_slice(), at, version) {
+        let version = DenyVersion(rules.version, backend.deny_epoch().unwrap_or_default());
+        let at = backend.now();
+        let recheck = match own.look_up(group.checks.as_slice(), at, version) {
             KnownDenial::Repeat(decider, decision) => {
-                return Remembered::Denied(Answer::new(Some(decider), decision));
+                return Self::Denied(Answer::new(Some(decider), decision));
             }
             KnownDenial::Due(recheck) => Some(recheck),
             KnownDenial::None => None,
         };
-        Remembered::Asking(Asking {
+        Self::Asking(Asking {
+            deny,
             version,
             at,
             recheck,
         })
     }
+}
 
+impl Asking<'_> {
     /// The answer to a request, after the backend gave this one.
     #[inline]
-    pub(super) fn after_asking(
-        &self,
-        group: &Group<'_>,
-        answer: Answer,
-        asking: Asking<'_>,
-    ) -> Answer {
-        let Some(deny) = &self.deny else {
+    pub(super) fn answered(self, group: &Group<'_>, answer: Answer) -> Answer {
+        let Some(deny) = self.deny else {
             return answer;
         };
         if answer.unavailable.is_some() {
             // Nobody knows better than what was remembered.
-            return match asking.without_backend() {
+            return match self.without_backend() {
                 Some(denied) => {
                     answer.pass.cancel();
                     denied
@@ -72,20 +76,18 @@ impl<B: Backend> Engine<B> {
             };
         }
         if answer.allowed {
-            if let Some(recheck) = asking.recheck {
+            if let Some(recheck) = self.recheck {
                 recheck.passed();
             }
         } else if let Some(check) = answer
             .decider
             .and_then(|decider| group.checks.as_slice().get(decider))
         {
-            deny.note(check, &answer.decision, asking.at, asking.version);
+            deny.note(check, &answer.decision, self.at, self.version);
         }
         answer
     }
-}
 
-impl Asking<'_> {
     /// The denial that holds as far as is known, if the backend couldn't be asked about it again.
     pub(super) fn without_backend(self) -> Option<Answer> {
         let (decider, decision) = self.recheck?.failed();

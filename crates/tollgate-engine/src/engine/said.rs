@@ -3,6 +3,7 @@
 use tollgate::{Decision, Outcome};
 
 use super::gather::{Gathered, Keyless, Met, Ordered};
+use super::recorder::Recorder;
 use super::rules::Rules;
 use super::warm::is_gate;
 use crate::limits::{Answer, Check};
@@ -146,6 +147,19 @@ impl Said {
         }
         limits.sort_by_key(MetLimit::urgency);
         self.limits = Some(limits.into());
+    }
+
+    /// Notes the answer of a rule in shadow to a request that is decided, and counts it.
+    #[inline]
+    pub(super) fn hear_shadow(
+        &mut self,
+        by: (&Rules, &Gathered<'_>),
+        run: (u32, &[Check<'_>]),
+        answer: Answer,
+        recorder: &Recorder,
+    ) {
+        recorder.passed_in_shadow(by.0, run.0, &answer);
+        self.overhear(by, run, answer);
     }
 
     /// What a rule in shadow says.

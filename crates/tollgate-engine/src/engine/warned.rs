@@ -2,10 +2,9 @@
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use super::Engine;
 use super::gather::Gathered;
+use super::recorder::Recorder;
 use super::rules::{Applied, Rules, Tiered};
-use crate::backend::Backend;
 use crate::facts::{Descriptor, Facts};
 use crate::suggest::misspelt;
 use crate::tally::{MISSING_KEY, NO_TENANT};
@@ -24,6 +23,16 @@ pub(super) struct Warnings {
 }
 
 impl Warnings {
+    pub(super) fn all(&self) -> Vec<Warning> {
+        let all = self.all.lock();
+        all.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Of several layers with one engine the first one logs.
+    pub(super) fn log_by(&self, log: fn(&Warning)) {
+        let _ = self.log.set(log);
+    }
+
     fn add(&self, warning: Warning) {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.push(warning);
@@ -36,48 +45,7 @@ impl Warnings {
     }
 }
 
-impl<B: Backend> Engine<B> {
-    /// What operators should know of the policy in force: rules that found their key, or the fact that says a cost, in
-    /// none of their first hundred requests, tiers that nobody is in, and requests that no rule is for. Each is listed once, in the order in which it was
-    /// noticed; [`reload`](Self::reload) begins anew. See [`Observer::warned`](crate::observer::Observer::warned) to be told
-    /// at once.
-    ///
-    /// ```
-    /// # use tollgate::clock::Manual;
-    /// # use tollgate_engine::backend::Memory;
-    /// # use tollgate_engine::document::Format;
-    /// # use tollgate_engine::{Engine, Facts, Policy};
-    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-    /// let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 1/h}]", Format::Yaml)?.policy;
-    /// let engine = Engine::new(policy, memory)?;
-    /// for _ in 0..100 {
-    ///     let _ = engine.decide(&Facts::new());
-    /// }
-    /// assert_eq!(engine.warnings()[0].rule(), Some("per-user"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn warnings(&self) -> Vec<Warning> {
-        let all = self.warnings.all.lock();
-        all.unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Has each warning logged by this function from now on, unless one was given before: for those who are handed an engine that is
-    /// shared already, and so can't give it an observer. Middleware does this by itself.
-    ///
-    /// ```
-    /// # use tollgate_engine::backend::Memory;
-    /// # use tollgate_engine::document::Format;
-    /// # use tollgate_engine::{Engine, Policy};
-    /// let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 1/h}]", Format::Yaml)?.policy;
-    /// let engine = Engine::new(policy, Memory::new())?;
-    /// engine.log_warnings(|warning| eprintln!("{warning}"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn log_warnings(&self, log: fn(&Warning)) {
-        // Of several layers with one engine the first one logs.
-        let _ = self.warnings.log.set(log);
-    }
-
+impl Recorder {
     #[cold]
     fn warn(&self, warning: Warning) {
         if let Some(observer) = &self.observer {

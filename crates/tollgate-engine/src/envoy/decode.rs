@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::reader::Reader;
-use super::{DUPLICATE_DOMAIN, Diagnostic, Domains, Node, Problems, TOO_MANY, Value};
+use super::{DUPLICATE_DOMAIN, Diagnostic, Domains, Node, Problems, TOO_MANY};
 use crate::diagnostic::Severity;
 use crate::document::{self, Format, MOST_BYTES, MOST_NODES, Span, TOO_LARGE};
 use crate::policy::{DescriptorRule, Domain};
@@ -86,10 +86,7 @@ fn shorten(problems: &mut Problems) {
     let more = problems.len().saturating_sub(MOST_PROBLEMS);
     problems.truncate(MOST_PROBLEMS);
     if let Some(last) = problems.last().filter(|_| more > 0) {
-        let span = Span {
-            file: last.span.file,
-            ..Span::default()
-        };
+        let span = Span::of_file(last.span.file);
         let told = Diagnostic {
             severity: last.severity,
             ..Diagnostic::error(TOO_MANY, format!("{more} more are not shown"), span)
@@ -124,7 +121,7 @@ impl Decoder {
         for (lines_before, part) in documents(text) {
             match document::parse(part, Format::Yaml, file) {
                 Ok(root) => {
-                    self.nodes = self.nodes.saturating_add(size(&root));
+                    self.nodes = self.nodes.saturating_add(root.size());
                     if self.nodes > MOST_NODES {
                         let message = format!("more than {MOST_NODES} values in all documents");
                         let problem = Diagnostic::error(TOO_LARGE, message, root.span);
@@ -229,19 +226,6 @@ fn first_of(span: Span) -> Span {
     Span {
         end: span.start,
         ..span
-    }
-}
-
-fn size(node: &Node) -> usize {
-    match &node.value {
-        Value::List(items) => 1 + items.iter().map(size).sum::<usize>(),
-        Value::Map(fields) => {
-            1 + fields
-                .iter()
-                .map(|(_, value)| 1 + size(value))
-                .sum::<usize>()
-        }
-        _ => 1,
     }
 }
 

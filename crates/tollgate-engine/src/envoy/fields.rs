@@ -112,11 +112,7 @@ fn merged(node: &Node) -> Vec<(&Node, &Node)> {
         .partition(|(name, value)| is_merge(name, value));
     let mut all = own;
     for (_, value) in merges {
-        let sources = match &value.value {
-            Value::List(items) => items.as_slice(),
-            _ => std::slice::from_ref(value),
-        };
-        for source in sources {
+        for source in value.items() {
             for (name, value) in merged(source) {
                 if !all.iter().any(|(known, _)| known.value == name.value) {
                     all.push((name, value));

@@ -19,8 +19,8 @@ use crate::document::Span;
 use crate::facts::Unit;
 use crate::native::fields::{ALGORITHMS, ASKS_NO_STORE, COUNTINGS, FAILURES, NOT_LEASED, names};
 use crate::policy::{
-    Charging, Counting, DescriptorLimit, DescriptorRule, Domain, FailureModes, Limits,
-    OnStoreFailure, is_bucket,
+    Charging, Counting, DescriptorLimit, DescriptorRule, Domain, FailureModes, OnStoreFailure,
+    is_bucket,
 };
 use crate::suggest::did_you_mean;
 
@@ -170,15 +170,8 @@ impl Reader {
     /// None only if it has no key.
     fn descriptor(&mut self, node: &Node) -> Option<DescriptorRule> {
         let mut rule = DescriptorRule {
-            key: String::new(),
-            value: None,
-            limit: None,
-            share_threshold: false,
-            detailed_metric: false,
-            value_to_metric: false,
-            metadata: None,
-            descriptors: Vec::new(),
             span: node.span,
+            ..DescriptorRule::default()
         };
         let (mut shadow, mut quota_mode, mut share) = (None, None, None);
         let (mut key_given, mut limit_given) = (None, false);
@@ -326,16 +319,9 @@ impl Reader {
             }
         }
         let mut limit = DescriptorLimit {
-            name: None,
-            limits: Limits::default(),
-            unit: None,
             algorithm: Algorithm::FixedWindow(Align::default()),
-            counting: Counting::default(),
-            on_store_failure: FailureModes::default(),
-            shadow: false,
-            quota_mode: false,
-            replaces: Vec::new(),
             span: node.span,
+            ..DescriptorLimit::default()
         };
         let problems_before = self.problems.len();
         let fields = Named(fields(node, Level::Limit, &mut self.problems));
@@ -491,9 +477,9 @@ impl Reader {
     }
 
     fn rates(&mut self, node: &Node, algorithm: Algorithm) -> Vec<Rate> {
-        let items = match &node.value {
-            Value::List(items) if !items.is_empty() => items.as_slice(),
-            _ => std::slice::from_ref(node),
+        let items = match node.items() {
+            [] => std::slice::from_ref(node),
+            items => items,
         };
         let mut rates = Vec::with_capacity(items.len());
         for item in items {

@@ -43,7 +43,7 @@ pub(crate) enum Shape {
     Key,
     /// A list of keys.
     Keys,
-    /// One of [`words::MISSING_KEYS`](super::words::MISSING_KEYS).
+    /// One of [`MISSING_KEYS`].
     OnMissingKey,
     /// A rate or a list of them.
     Rates,
@@ -61,25 +61,25 @@ pub(crate) enum Shape {
     Duration,
     /// `refuse` or `wait 200ms`.
     Over,
-    /// One of [`words::UNSETTLED`](super::words::UNSETTLED).
+    /// One of [`UNSETTLED`].
     Unsettled,
     /// `80%` or `0.8`.
     Part,
-    /// One of [`words::ALGORITHMS`](super::words::ALGORITHMS).
+    /// One of [`ALGORITHMS`].
     Algorithm,
-    /// One of [`words::MODES`](super::words::MODES).
+    /// One of [`MODES`].
     Mode,
-    /// One of [`words::MODES`](super::words::MODES), or [`ROLLOUT`].
+    /// One of [`MODES`], or [`ROLLOUT`].
     RuleMode,
-    /// One of [`words::FAILURES`](super::words::FAILURES).
+    /// One of [`FAILURES`].
     FailureMode,
-    /// One of [`words::FAILURES`](super::words::FAILURES), or [`FAILURE_KINDS`].
+    /// One of [`FAILURES`], or [`FAILURE_KINDS`].
     OnStoreFailure,
-    /// One of [`words::COUNTINGS`](super::words::COUNTINGS).
+    /// One of [`COUNTINGS`].
     Counting,
     /// A whole number from 1, or [`ADAPTIVE`].
     Concurrency,
-    /// One of [`words::LAWS`](super::words::LAWS).
+    /// One of [`laws`].
     Law,
     /// A fact, or [`SHED`].
     Shed,

@@ -59,10 +59,7 @@ impl Problems {
         self.found.sort_by_key(|problem| problem.span);
         self.found.dedup();
         if self.more > 0 {
-            let at = self.found.last().map_or_else(Span::default, |last| Span {
-                file: last.span.file,
-                ..Span::default()
-            });
+            let at = Span::of_file(self.found.last().map_or(0, |last| last.span.file));
             let message = format!("{} more errors are not shown", self.more);
             self.found.push(
                 Diagnostic::error(codes::TOO_MANY_ERRORS, message, at)
@@ -189,6 +186,13 @@ impl Reader<'_> {
             self.error_with(codes::MISSING_FIELD, message, fields.span, help);
         }
         node
+    }
+
+    /// A place in words.
+    pub(super) fn place(&self, span: Span) -> String {
+        let file = self.sources.get(span.file);
+        let file = file.map_or("<text>", |file| file.name());
+        format!("{file} line {}", span.start.line)
     }
 
     /// Notes that a value is of another kind than expected.
@@ -347,7 +351,7 @@ impl Reader<'_> {
     pub(super) fn one_or_more<'n>(&mut self, node: &'n Node, expected: &str) -> &'n [Node] {
         match &node.value {
             Value::List(_) => self.list(node, expected),
-            _ => std::slice::from_ref(node),
+            _ => node.items(),
         }
     }
 

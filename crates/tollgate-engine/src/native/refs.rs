@@ -25,11 +25,9 @@ fn same_names(reader: &mut Reader<'_>, decoded: &Decoded, names: &HashMap<String
         };
         let shown = shorten(tier);
         let message = format!("a rule and a tier are both called {shown:?}");
-        let file = reader.sources.get(rule.file);
-        let file = file.map_or("<text>", |file| file.name());
         let help = format!(
-            "rename one of them: answers and metrics tell limits apart by name; the rule is in {file} line {}",
-            rule.start.line
+            "rename one of them: answers and metrics tell limits apart by name; the rule is in {}",
+            reader.place(*rule)
         );
         reader.error_with(codes::DUPLICATE_NAME, message, places.name, help);
     }
@@ -78,11 +76,8 @@ fn replaces(reader: &mut Reader<'_>, decoded: &Decoded, names: &HashMap<String, 
             } else if !names.contains_key(replaced) {
                 let message = format!("there is no rule {:?}", shorten(replaced));
                 let others = known.iter().copied().filter(|name| *name != rule.name);
-                let help = suggest::closest(replaced, others);
-                let help = help.map_or_else(
-                    || "a rule is called by its name".to_owned(),
-                    |near| format!("did you mean {near:?}?"),
-                );
+                let help = suggest::did_you_mean(replaced, others);
+                let help = help.unwrap_or_else(|| "a rule is called by its name".to_owned());
                 reader.error_with(codes::UNKNOWN_RULE, message, *span, help);
             }
         }
@@ -124,12 +119,10 @@ fn cycles(reader: &mut Reader<'_>, decoded: &Decoded, indices: &HashMap<&str, us
                     path.push((to, next(to).collect()));
                 }
                 Seen::Open if to != index => {
-                    let at = rules[index].replaces.iter();
-                    let at = at.zip(&decoded.places.rules[index].replaces);
-                    let span = at
-                        .filter(|(name, _)| **name == rules[to].name)
-                        .map(|(_, span)| *span)
-                        .next();
+                    let mut at = rules[index].replaces.iter();
+                    let at = at.position(|name| *name == rules[to].name);
+                    let places = &decoded.places.rules[index].replaces;
+                    let span = at.and_then(|at| places.get(at).copied());
                     let message = format!(
                         "{:?} and {:?} replace one another, so neither would apply",
                         shorten(&rules[index].name),
@@ -162,10 +155,9 @@ fn shared(reader: &mut Reader<'_>, decoded: &Decoded) {
             [alone] => {
                 let message = format!("no other rule shares {:?}", shorten(name));
                 let others = known.iter().copied().filter(|other| other != name);
-                let help = suggest::closest(name, others).map_or_else(
-                    || "give another rule the same shared, or leave it out".to_owned(),
-                    |near| format!("did you mean {near:?}?"),
-                );
+                let alone_help = "give another rule the same shared, or leave it out";
+                let help = suggest::did_you_mean(name, others);
+                let help = help.unwrap_or_else(|| alone_help.to_owned());
                 reader.error_with(codes::BAD_SHARED, message, place(*alone), help);
                 continue;
             }

@@ -250,11 +250,8 @@ impl Reader<'_> {
     /// Which facts make a key: one, or a list of them, each once.
     fn key(&mut self, node: &Node) -> Vec<KeyPart> {
         let expected = "a fact or a list of facts, such as [user] or [ip/64, method]";
-        let items = match &node.value {
-            // No facts at all are one counter for all, as if there were no key.
-            Value::List(items) => items.as_slice(),
-            _ => std::slice::from_ref(node),
-        };
+        // No facts at all are one counter for all, as if there were no key.
+        let items = node.items();
         let mut parts = Vec::with_capacity(items.len());
         for item in items {
             let Some(text) = self.text(item, expected) else {

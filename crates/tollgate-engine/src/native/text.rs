@@ -5,6 +5,7 @@ use std::fmt::Write;
 use tollgate::Algorithm;
 
 use super::fields::ALGORITHMS;
+use crate::document::Value;
 use crate::escape::is_hidden;
 use crate::policy::{KeyPart, Match, Pattern, Rule};
 
@@ -93,4 +94,28 @@ pub(crate) fn quoted(text: &str) -> String {
     }
     out.push('"');
     out
+}
+
+/// A value in one line of YAML, with its texts as `text` writes them.
+pub(crate) fn flow(value: &Value, text: fn(&str) -> String) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(is_true) => is_true.to_string(),
+        Value::Integer(number) => number.to_string(),
+        // Never as text or a whole number reads.
+        Value::Float(number) if number.is_finite() => format!("{number:?}"),
+        Value::Float(number) => format!(".{number:?}"),
+        Value::Text(own) => text(own),
+        Value::List(items) => {
+            let items: Vec<_> = items.iter().map(|item| flow(&item.value, text)).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Value::Map(fields) => {
+            let fields = fields.iter().map(|(name, value)| {
+                let (name, value) = (flow(&name.value, text), flow(&value.value, text));
+                format!("{name}: {value}")
+            });
+            format!("{{{}}}", fields.collect::<Vec<_>>().join(", "))
+        }
+    }
 }

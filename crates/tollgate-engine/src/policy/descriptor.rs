@@ -72,7 +72,7 @@ pub enum Charging {
 /// assert_eq!((user.key.as_str(), user.value.as_deref()), ("user", Some("v*")));
 /// # Ok::<(), tollgate_engine::Rejected>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct DescriptorRule {
     /// The entry's key.
     pub key: String,
@@ -105,7 +105,7 @@ pub struct DescriptorRule {
 /// assert!(limit.quota_mode && limit.limits.rates[0].count() == 5);
 /// # Ok::<(), tollgate_engine::Rejected>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct DescriptorLimit {
     /// What people call it, for `replaces`.
     pub name: Option<String>,

@@ -7,6 +7,7 @@ use super::load::{self, Loaded};
 use super::{Rejected, Sources, check, files_in};
 use crate::document::{Node, Value};
 use crate::escape::escaped;
+use crate::native::text::{flow, quoted};
 use crate::policy::Policy;
 
 /// Fields whose items of all files count, and may be one alone.
@@ -107,21 +108,17 @@ fn together(trees: &[Node], sources: &Sources) -> String {
 impl Field<'_> {
     fn write(&self, sources: &Sources, text: &mut String) {
         let name = self.name;
-        // Writing to a string can't fail.
         if LISTS.contains(&name) {
-            let _ = writeln!(text, "{name}:");
+            *text += &format!("{name}:\n");
             let before = text.len();
-            for value in &self.values {
-                let items = match &value.value {
-                    Value::List(items) => items.as_slice(),
-                    Value::Null => &[],
-                    _ => std::slice::from_ref(*value),
-                };
-                origin(items.first(), sources, text);
-                for item in items {
-                    text.push_str("- ");
-                    flow(item, text);
-                    text.push('\n');
+            for value in self
+                .values
+                .iter()
+                .filter(|value| value.value != Value::Null)
+            {
+                origin(value.items().first(), sources, text);
+                for item in value.items() {
+                    *text += &format!("- {}\n", flow(&item.value, quoted));
                 }
             }
             if text.len() == before {
@@ -129,25 +126,20 @@ impl Field<'_> {
                 text.push_str(" []\n");
             }
         } else if MAPS.contains(&name) {
-            let _ = writeln!(text, "{name}:");
+            *text += &format!("{name}:\n");
             for value in &self.values {
                 let Value::Map(entries) = &value.value else {
                     continue;
                 };
                 origin(entries.first().map(|(key, _)| key), sources, text);
                 for (key, value) in entries {
-                    text.push_str("  ");
-                    flow(key, text);
-                    text.push_str(": ");
-                    flow(value, text);
-                    text.push('\n');
+                    let (key, value) = (flow(&key.value, quoted), flow(&value.value, quoted));
+                    *text += &format!("  {key}: {value}\n");
                 }
             }
         } else if let Some(value) = self.values.first() {
             origin(Some(value), sources, text);
-            let _ = write!(text, "{name}: ");
-            flow(value, text);
-            text.push('\n');
+            *text += &format!("{name}: {}\n", flow(&value.value, quoted));
         }
     }
 }
@@ -159,54 +151,6 @@ fn origin(first: Option<&Node>, sources: &Sources, text: &mut String) {
         // Writing to a string can't fail.
         let _ = writeln!(text, "# {}", escaped(source.name()));
     }
-}
-
-/// A value in one line, which YAML reads as it was. Its depth is bounded where it was made.
-fn flow(node: &Node, text: &mut String) {
-    match &node.value {
-        Value::Null => text.push('~'),
-        Value::Bool(is) => text.push_str(if *is { "true" } else { "false" }),
-        Value::Integer(number) => text.push_str(&number.to_string()),
-        Value::Float(number) => text.push_str(&format!("{number:?}")),
-        Value::Text(own) => quoted(own, text),
-        Value::List(items) => {
-            text.push('[');
-            for (place, item) in items.iter().enumerate() {
-                text.push_str(if place == 0 { "" } else { ", " });
-                flow(item, text);
-            }
-            text.push(']');
-        }
-        Value::Map(entries) => {
-            text.push('{');
-            for (place, (key, value)) in entries.iter().enumerate() {
-                text.push_str(if place == 0 { "" } else { ", " });
-                flow(key, text);
-                text.push_str(": ");
-                flow(value, text);
-            }
-            text.push('}');
-        }
-    }
-}
-
-/// Text in quotes, by escapes that YAML knows.
-fn quoted(own: &str, text: &mut String) {
-    text.push('"');
-    for character in own.chars() {
-        match character {
-            '"' | '\\' => text.extend(['\\', character]),
-            '\n' => text.push_str("\\n"),
-            // What YAML takes for a break, or for nothing that can be printed.
-            other
-                if other.is_control() || matches!(other, '\u{2028}' | '\u{2029}' | '\u{feff}') =>
-            {
-                let _ = write!(text, "\\u{:04x}", u32::from(other));
-            }
-            other => text.push(other),
-        }
-    }
-    text.push('"');
 }
 
 #[cfg(test)]

@@ -145,7 +145,7 @@ impl Unread {
     fn of(self, path: &Path) -> Rejected {
         let mut sources = Sources::default();
         let file = sources.add(path.display().to_string(), String::new(), Format::Yaml);
-        let error = Diagnostic::error(self.code, self.message, whole(file));
+        let error = Diagnostic::error(self.code, self.message, Span::of_file(file));
         let errors = vec![match self.help {
             Some(help) => error.help(help),
             None => error,
@@ -182,7 +182,7 @@ impl Loader {
             // Named even if there is nothing of it to show: whoever looks after the files waits for this one too.
             let sources = &mut loader.loaded.sources;
             let file = sources.add(shown.clone(), String::new(), Format::Yaml);
-            from.unwrap_or_else(|| whole(file))
+            from.unwrap_or_else(|| Span::of_file(file))
         };
         if path.is_dir() {
             let span = at(self);
@@ -257,18 +257,17 @@ impl Loader {
     fn tree(&mut self, text: &str, format: Format, file: u32) -> Option<Node> {
         match document::parse(text, format, file) {
             Ok(tree) => {
-                self.nodes = self.nodes.saturating_add(size(&tree));
+                self.nodes = self.nodes.saturating_add(tree.size());
                 if self.nodes <= MOST_NODES {
                     return Some(tree);
                 }
                 let message = format!("the files of a policy have more than {MOST_NODES} values");
                 let help = "split it into several policies";
-                self.error(TOO_LARGE, message, whole(file), help);
+                self.error(TOO_LARGE, message, Span::of_file(file), help);
             }
             Err(problems) => {
-                for problem in problems {
-                    self.loaded.problems.push(problem);
-                }
+                let all = &mut self.loaded.problems;
+                problems.into_iter().for_each(|problem| all.push(problem));
             }
         }
         self.loaded.problems.some_unread();
@@ -283,13 +282,7 @@ impl Loader {
         let field = fields
             .iter()
             .find(|(name, _)| matches!(&name.value, Value::Text(name) if name == "include"));
-        let names = match field {
-            Some((_, node)) => match &node.value {
-                Value::List(items) => items.as_slice(),
-                _ => std::slice::from_ref(node),
-            },
-            None => &[],
-        };
+        let names = field.map_or(&[][..], |(_, node)| node.items());
         let names = names.iter().filter_map(|node| match &node.value {
             Value::Text(name) if !name.is_empty() => Some((name.clone(), node.span)),
             _ => None,
@@ -374,7 +367,7 @@ pub(super) fn envoy_files(paths: &[impl AsRef<Path>]) -> Result<Vec<(String, Str
             Ok((_, text)) => files.push((name, text)),
             Err(unread) => {
                 let sources = &mut loader.loaded.sources;
-                let span = whole(sources.add(name, String::new(), Format::Yaml));
+                let span = Span::of_file(sources.add(name, String::new(), Format::Yaml));
                 let help = unread.help.unwrap_or("give the path of a policy file");
                 loader.error(unread.code, unread.message, span, help);
                 return Err(loader.loaded);
@@ -384,29 +377,12 @@ pub(super) fn envoy_files(paths: &[impl AsRef<Path>]) -> Result<Vec<(String, Str
     Ok(files)
 }
 
-/// A file as a whole.
-pub(super) fn whole(file: u32) -> Span {
-    Span {
-        file,
-        ..Span::default()
-    }
-}
-
 pub(super) fn format_of(path: &Path) -> Option<Format> {
     let extension = path.extension()?.to_str()?.to_ascii_lowercase();
     match extension.as_str() {
         "yaml" | "yml" => Some(Format::Yaml),
         "toml" => Some(Format::Toml),
         _ => None,
-    }
-}
-
-/// How many values a tree has. Its depth is bounded where it was made.
-fn size(node: &Node) -> usize {
-    1 + match &node.value {
-        Value::List(items) => items.iter().map(size).sum(),
-        Value::Map(fields) => fields.iter().map(|(_, value)| size(value) + 1).sum(),
-        _ => 0,
     }
 }
 

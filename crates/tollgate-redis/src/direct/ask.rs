@@ -2,12 +2,13 @@
 
 use tollgate_engine::backend::Check;
 
+use super::Direct;
 use super::estimate::is_held;
-use super::{Direct, StoredLimit};
 use crate::error::StoreError;
 use crate::local::Owed;
 use crate::question::{Answers, Kind, Op, Question};
 use crate::store::Patience;
+use crate::stored::StoredLimit;
 
 /// Questions of one call: as many as requests are merged into.
 const MOST_TOGETHER: usize = 128;
@@ -76,11 +77,12 @@ impl Direct {
     ///
     /// This is part of every decision's future, which is to stay small enough for the allocator's fast path. What takes
     /// more is boxed by itself.
-    pub(crate) async fn ask(
+    pub(crate) async fn send(
         &self,
         checks: &[Check<'_>],
         numbers: &[usize],
-        (questions, at): (Vec<Question>, Option<u64>),
+        questions: Vec<Question>,
+        at: Option<u64>,
         patience: &mut Patience,
     ) -> Result<Answers, StoreError> {
         let is_plain = !questions.iter().any(is_calendar);
@@ -88,24 +90,22 @@ impl Direct {
         if is_plain && told.is_empty() {
             return self.store.ask_with(patience, questions, at).await;
         }
-        let asked = (questions, at);
-        Box::pin(self.ask_at_length(checks, numbers, told, asked, patience)).await
+        Box::pin(self.tell_and_send(checks, numbers, told, questions, at, patience)).await
     }
 
     /// Asks, and in the same call first tells the store what was decided here without it. A calendar that the
     /// store's clock isn't in is sent once more.
-    async fn ask_at_length(
+    async fn tell_and_send(
         &self,
         checks: &[Check<'_>],
         numbers: &[usize],
         told: Vec<Told>,
-        (questions, at): (Vec<Question>, Option<u64>),
+        questions: Vec<Question>,
+        at: Option<u64>,
         patience: &mut Patience,
     ) -> Result<Answers, StoreError> {
         let again = questions.iter().any(is_calendar).then(|| questions.clone());
-        let answers = self
-            .tell_and_ask(checks, told, (questions, at), patience)
-            .await?;
+        let answers = self.tell(checks, told, questions, at, patience).await?;
         let Some(mut again) = again else {
             return Ok(answers);
         };
@@ -121,9 +121,7 @@ impl Direct {
                 .unwrap_or(question.numbers);
         }
         let told = self.untold(checks, numbers, &again);
-        let answers = self
-            .tell_and_ask(checks, told, (again, at), patience)
-            .await?;
+        let answers = self.tell(checks, told, again, at, patience).await?;
         // The clock has stepped meanwhile, or the calendar doesn't reach as far: that is no refusal.
         if answers.each.iter().any(|raw| raw.is_of_another_time()) {
             Err(StoreError::Garbled {
@@ -154,11 +152,12 @@ impl Direct {
         told
     }
 
-    async fn tell_and_ask(
+    async fn tell(
         &self,
         checks: &[Check<'_>],
         told: Vec<Told>,
-        (mut questions, at): (Vec<Question>, Option<u64>),
+        mut questions: Vec<Question>,
+        at: Option<u64>,
         patience: &mut Patience,
     ) -> Result<Answers, StoreError> {
         questions.splice(0..0, told.iter().map(|(_, _, raise)| raise.clone()));

@@ -1,17 +1,18 @@
 //! The second step of a request: what was planned is done, all or none.
 
-use tollgate::{Decision, Timestamp};
+use tollgate::Decision;
 use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, DenyVersion};
 use tollgate_engine::policy::Counting;
 
-use super::estimate::is_held;
+use super::estimate::{held_within, is_held};
 use super::plan::Need;
 use super::undo::{Charge, Undo};
-use super::{Direct, StoredLimit};
+use super::{Direct, Moment};
 use crate::error::StoreError;
-use crate::lease::{Here, LeaseKey, Leased};
+use crate::lease::Here;
 use crate::question::Question;
 use crate::store::Patience;
+use crate::stored::LeaseCheck;
 
 /// What came of a request.
 struct CarriedOut {
@@ -54,25 +55,25 @@ impl Direct {
         for (number, need) in needs.into_iter().enumerate() {
             match need {
                 Need::Nothing(known) => carrying.decisions[number] = known,
-                Need::Tokens(stored, leased) => tokens.push((number, stored, leased)),
+                Need::Tokens(stored) => tokens
+                    .extend(LeaseCheck::of(&checks[number], stored).map(|check| (number, check))),
                 Need::Answer(question) => asked.push((number, *question)),
             }
         }
         // Those first that the store has to be asked for: what is here of the others is left to everybody meanwhile.
-        tokens.sort_by_key(|(number, _, leased)| self.is_here(&checks[*number], leased));
-        for (place, (number, stored, leased)) in tokens.iter().enumerate() {
-            if let Some(refused) = carrying.take_tokens(*number, (stored, leased)).await? {
-                let others = tokens[place + 1..].iter().map(|(number, ..)| *number);
+        tokens.sort_by_key(|(_, check)| self.is_here(*check));
+        for (place, (number, check)) in tokens.iter().enumerate() {
+            if let Some(refused) = carrying.take_tokens(*number, *check).await? {
+                let others = tokens[place + 1..].iter().map(|(number, _)| *number);
                 let others = others.chain(asked.iter().map(|(number, _)| *number));
-                return Ok(carrying
-                    .refused_by((*number, refused), others.collect())
-                    .await);
+                let denied = carrying.refused_by(*number, refused, others.collect());
+                return Ok(denied.await);
             }
         }
         for group in self.groups(asked) {
             // In a cluster those in other hash slots aren't asked after a refusal: it costs one round trip.
-            if let Some(refused) = carrying.ask_group(group).await? {
-                return Ok(carrying.refused_together(refused));
+            if let Some((numbers, before)) = carrying.ask_group(group).await? {
+                return Ok(carrying.refused_together(&numbers, before));
             }
         }
         Ok(carrying.passed())
@@ -99,13 +100,13 @@ impl Direct {
         question: Question,
     ) -> Result<Answer, StoreError> {
         let numbers = question.numbers;
-        let (question, mut patience) = ((vec![question], self.at()), self.store.patience());
-        // Before the question: whatever improves after it makes its answer old.
-        let before = self.before();
+        let (asked, mut patience) = (vec![question], self.store.patience());
+        let before = self.moment();
         // The answer is noted: what that needs is fetched while the store decides.
         let (noted, key) = (checks[0].limit, &checks[0].key);
         self.local.memory().prefetch(noted, key.fingerprint());
-        let answers = self.ask(checks, &[0], question, &mut patience).await?;
+        let sent = self.send(checks, &[0], asked, self.at(), &mut patience);
+        let answers = sent.await?;
         let decision = answers.each[0].decision(&numbers);
         self.local.note(&checks[0], &decision);
         Ok(if decision.is_allowed() {
@@ -116,27 +117,22 @@ impl Direct {
     }
 
     /// The answer to a request, some of whose checks refuse it.
-    fn refused(
-        &self,
-        checks: &[Check<'_>],
-        refusals: &[Decision],
-        (at, epoch): (Timestamp, u64),
-    ) -> Answer {
+    fn refused(&self, checks: &[Check<'_>], refusals: &[Decision], before: Moment) -> Answer {
         let answer = Answer::over(checks, refusals);
         if let Some(check) = answer.decider.map(|number| &checks[number])
             && let Ok(stored) = self.stored(check.limit)
             && stored.leased.is_none()
         {
-            let version = || DenyVersion(stored.version, epoch);
-            self.refusals.note(check, &answer.decision, at, version);
+            let version = DenyVersion(stored.version, before.epoch);
+            (self.refusals).note(check, &answer.decision, before.at, version);
         }
         answer
     }
 
     /// Whether what a check costs is here.
-    fn is_here(&self, check: &Check<'_>, leased: &Leased) -> bool {
-        let place = LeaseKey::of(leased, check);
-        matches!(self.leases.look_here(place, check.cost), Here::Enough)
+    fn is_here(&self, check: LeaseCheck<'_>) -> bool {
+        let here = (self.leases).look_here(check.lease_key(), check.check.cost);
+        matches!(here, Here::Enough)
     }
 
     /// Whether a limit is spent by leases, whatever is taken ahead.
@@ -154,15 +150,15 @@ impl Carrying<'_, '_> {
             let check = &self.checks[number];
             let spent = match need {
                 Need::Nothing(known) => Some(*known),
-                Need::Tokens(_, leased) if !is_held(check) => {
-                    let place = LeaseKey::of(leased, check);
-                    let spent = leases.try_spend_for_now(place, check.cost);
-                    spent.map(|(said, stamp)| {
+                Need::Tokens(stored) if !is_held(check) => {
+                    LeaseCheck::of(check, stored).and_then(|lent| {
+                        let place = lent.lease_key();
+                        let (said, stamp) = leases.try_spend_for_now(place, check.cost)?;
                         self.undo.leases.push((place, check.cost, stamp));
-                        said
+                        Some(said)
                     })
                 }
-                Need::Tokens(..) | Need::Answer(_) => None,
+                Need::Tokens(_) | Need::Answer(_) => None,
             };
             let Some(said) = spent else {
                 self.undo.put_back();
@@ -177,12 +173,12 @@ impl Carrying<'_, '_> {
     async fn take_tokens(
         &mut self,
         number: usize,
-        of: (&StoredLimit, &Leased),
+        lent: LeaseCheck<'_>,
     ) -> Result<Option<Decision>, StoreError> {
-        let check = &self.checks[number];
+        let (check, leases) = (lent.check, &self.direct.leases);
         if is_held(check) {
             self.is_known = false;
-            let held = self.direct.hold(check, of, &mut self.patience);
+            let held = leases.hold(lent, held_within(check), &mut self.patience);
             let (decision, estimate) = held.await?;
             let Some(estimate) = estimate else {
                 return Ok(Some(decision));
@@ -192,9 +188,9 @@ impl Carrying<'_, '_> {
             return Ok(None);
         }
         let had = if self.checks.len() == 1 || check.cost == 0 {
-            self.direct.spend(check, of, &mut self.patience).await?
+            leases.spend(lent, &mut self.patience).await?
         } else {
-            self.direct.take(check, of, &mut self.patience).await?
+            leases.take(lent, &mut self.patience).await?
         };
         self.is_known &= had.is_known;
         if !had.decision.is_allowed() {
@@ -208,7 +204,8 @@ impl Carrying<'_, '_> {
     /// One check has refused before these others were asked.
     async fn refused_by(
         mut self,
-        (number, decision): (usize, Decision),
+        number: usize,
+        decision: Decision,
         others: Vec<usize>,
     ) -> CarriedOut {
         let (direct, mut answer) = (self.direct, Answer::new(Some(number), decision));
@@ -228,9 +225,9 @@ impl Carrying<'_, '_> {
         let (direct, checks) = (self.direct, self.checks);
         // Nothing is kept from others meanwhile.
         drop(std::mem::replace(&mut self.undo, Undo::new(direct)));
-        let before = direct.before();
+        let before = direct.moment();
         for number in others {
-            let looked = direct.look(checks, number, &mut self.patience).await;
+            let looked = direct.peek_one(checks, number, &mut self.patience).await;
             match looked {
                 Ok(said) if !said.is_allowed() => refusals[number] = said,
                 Ok(_) => {}
@@ -244,24 +241,21 @@ impl Carrying<'_, '_> {
     async fn ask_group(
         &mut self,
         group: Vec<(usize, Question)>,
-    ) -> Result<Option<(Vec<usize>, (Timestamp, u64))>, StoreError> {
+    ) -> Result<Option<(Vec<usize>, Moment)>, StoreError> {
         let (numbers, questions): (Vec<_>, Vec<_>) = group.into_iter().unzip();
-        // Before the question: whatever improves after it makes its answer old.
-        let before = self.direct.before();
+        let before = self.direct.moment();
         self.is_known = false;
         // It may be carried out although no answer comes, or nobody waits for it any more.
         let slots = questions.iter().filter(|asked| asked.holder.is_some());
         self.undo.unsure.extend(slots.cloned());
-        let asked = (questions.clone(), self.direct.at());
-        let asking = self
-            .direct
-            .ask(self.checks, &numbers, asked, &mut self.patience);
-        let answers = asking.await?;
+        let (asked, at) = (questions.clone(), self.direct.at());
+        let sent = (self.direct).send(self.checks, &numbers, asked, at, &mut self.patience);
+        let answers = sent.await?;
         self.undo.unsure.clear();
         let mut is_refused = false;
         let mut charged = Vec::with_capacity(questions.len());
         for ((number, question), raw) in numbers.iter().zip(questions).zip(answers.each) {
-            let (charge, raw) = Charge::new(*number, question, (raw, answers.now));
+            let (charge, raw) = Charge::new(*number, question, raw, answers.now);
             self.decisions[*number] = raw.decision(&charge.question.numbers);
             is_refused |= !self.decisions[*number].is_allowed();
             charged.push(charge);
@@ -276,9 +270,9 @@ impl Carrying<'_, '_> {
     }
 
     /// Some of these checks, which were asked together, have refused.
-    fn refused_together(mut self, (numbers, before): (Vec<usize>, (Timestamp, u64))) -> CarriedOut {
+    fn refused_together(mut self, numbers: &[usize], before: Moment) -> CarriedOut {
         let mut refusals = vec![Decision::UNLIMITED; self.checks.len()];
-        for number in &numbers {
+        for number in numbers {
             // Those that would have passed weren't charged either.
             let uncharged = Check {
                 cost: 0,

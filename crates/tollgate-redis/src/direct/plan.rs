@@ -1,20 +1,20 @@
 //! The first step of a request: what each of its checks needs, and what is known without asking.
 
 use tollgate::Decision;
-use tollgate_engine::backend::{Answer, Check, DenyVersion, Source};
+use tollgate_engine::backend::{Answer, Check, DenyRecheck, DenyVersion, KnownDenial, Source};
 
-use super::{Direct, StoredLimit};
+use super::Direct;
 use crate::error::StoreError;
-use crate::lease::{Here, LeaseKey, Leased};
+use crate::lease::Here;
 use crate::question::Question;
-use crate::refusals::{Recheck, Remembered};
+use crate::stored::{LeaseKey, StoredLimit};
 
 /// How a request is to be answered.
 pub(super) enum Plan<'a, 'd> {
     /// It is refused, as is known here.
     Refused(Answer),
     /// What is to be done about each of its checks, all or none; and the denial that is asked about again.
-    Ask(Vec<Need<'a>>, Option<Recheck<'d>>),
+    Ask(Vec<Need<'a>>, Option<DenyRecheck<'d>>),
 }
 
 /// What one check needs.
@@ -22,7 +22,7 @@ pub(super) enum Need<'a> {
     /// Nothing: this is known here.
     Nothing(Decision),
     /// Tokens of a lease.
-    Tokens(&'a StoredLimit, Leased),
+    Tokens(&'a StoredLimit),
     /// An answer of the store.
     Answer(Box<Question>),
 }
@@ -38,15 +38,15 @@ impl Direct {
             let stored = self.stored(check.limit)?;
             let known = stored.form.known(check.cost);
             let known = known.or_else(|| match self.remembered(check, stored) {
-                Remembered::Denied(denied) => Some(denied),
+                KnownDenial::Repeat(_, denied) => Some(denied),
                 // One a request: another request asks about the others.
-                Remembered::Due(recheck) => {
+                KnownDenial::Due(recheck) => {
                     due.get_or_insert(recheck);
                     None
                 }
-                Remembered::Nothing => self.denied_by_lease(check, stored),
+                KnownDenial::None => self.denied_by_lease(check, stored),
             });
-            needs.push(match (known, stored.leased) {
+            needs.push(match (known, &stored.leased) {
                 (Some(known), _) => {
                     if !known.is_allowed() {
                         let all = || vec![Decision::UNLIMITED; checks.len()];
@@ -54,7 +54,7 @@ impl Direct {
                     }
                     Need::Nothing(known)
                 }
-                (None, Some(leased)) => Need::Tokens(stored, leased),
+                (None, Some(_)) => Need::Tokens(stored),
                 (None, None) => Need::Answer(Box::new(self.decide(check, stored, now)?)),
             });
         }
@@ -80,13 +80,13 @@ impl Direct {
     }
 
     /// What is remembered of a check. What is left of a lease says so itself.
-    fn remembered(&self, check: &Check<'_>, stored: &StoredLimit) -> Remembered<'_> {
+    fn remembered(&self, check: &Check<'_>, stored: &StoredLimit) -> KnownDenial<'_> {
         if stored.leased.is_some() || !self.refusals.are_kept() {
-            return Remembered::Nothing;
+            return KnownDenial::None;
         }
-        let (now, epoch) = self.before();
-        let version = || DenyVersion(stored.version, epoch);
-        self.refusals.look_up(check, now, version)
+        let moment = self.moment();
+        let version = DenyVersion(stored.version, moment.epoch);
+        self.refusals.look_up(check, moment.at, version)
     }
 
     /// A denial that was told before and still holds as far as is known.
@@ -94,11 +94,11 @@ impl Direct {
         if !self.refusals.are_kept() {
             return None;
         }
-        let (now, epoch) = self.before();
+        let moment = self.moment();
         checks.iter().enumerate().find_map(|(number, check)| {
             let stored = self.stored(check.limit).ok()?;
-            let version = || DenyVersion(stored.version, epoch);
-            let decision = self.refusals.find(check, now, version)?;
+            let version = DenyVersion(stored.version, moment.epoch);
+            let decision = self.refusals.find(check, moment.at, version)?;
             Some((number, decision))
         })
     }

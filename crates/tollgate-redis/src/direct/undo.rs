@@ -1,8 +1,9 @@
 //! All or none: what a request was charged so far, until all of its limits have passed.
 
 use super::Direct;
-use crate::lease::{Estimate, LeaseKey, Stamp, Taken};
+use crate::lease::{Estimate, Stamp, Taken};
 use crate::question::{Op, Question, Raw};
+use crate::stored::LeaseKey;
 
 /// A charge in the store.
 pub(super) struct Charge {
@@ -16,7 +17,7 @@ pub(super) struct Charge {
 
 impl Charge {
     /// A question that was answered so, at this time: the charge, and the answer without what only a charge reads.
-    pub(super) fn new(number: usize, question: Question, (raw, now): (Raw, u64)) -> (Self, Raw) {
+    pub(super) fn new(number: usize, question: Question, raw: Raw, now: u64) -> (Self, Raw) {
         let (back, raw) = match question.op {
             Op::Hold => {
                 let (generation, raw) = raw.held();

@@ -3,6 +3,8 @@
 //! A denial by them isn't sent to the store. If they pass, their cost is held while the store is asked about the rest, and
 //! refunded if that denies the request, or if the request is dropped: all or none.
 
+use std::convert::Infallible;
+
 use tollgate::{Clock, Decision};
 use tollgate_engine::backend::{Answer, Check, CheckResult};
 
@@ -14,7 +16,10 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         &self,
         checks: &[Check<'_>],
         each: Option<&mut Vec<CheckResult>>,
-    ) -> Answer {
+    ) -> Result<Answer, Infallible> {
+        if each.is_none() && checks.iter().all(is_local) {
+            return Ok(self.local.memory().answer(checks));
+        }
         let (here, there) = (Part::of(checks, is_local), Part::of(checks, is_remote));
         let memory = self.local.memory();
         let mut by_store = Vec::new();
@@ -23,7 +28,8 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
                 Answer::known(None, Decision::UNLIMITED)
             } else {
                 let each = each.is_some().then_some(&mut by_store);
-                self.ask_store(&there.checks, each).await
+                let Ok(answer) = self.ask_store(&there.checks, each).await;
+                answer
             };
             answer.decider = there.number_among_all(answer.decider);
             answer
@@ -33,7 +39,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
             Err((number, denied)) => Answer::known(Some(here.numbers[number]), denied),
         };
         if !answer.allowed && each.is_none() {
-            return answer;
+            return Ok(answer);
         }
         let left = memory.left_of_each(&here.checks);
         if answer.allowed {
@@ -45,7 +51,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
             here.put(each, left.into_iter().map(Ok));
             put_decider(each, &answer);
         }
-        answer
+        Ok(answer)
     }
 }
 

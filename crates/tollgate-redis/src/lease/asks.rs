@@ -34,37 +34,23 @@ pub(super) struct Asks {
     at: Timestamp,
 }
 
-/// The holder that asks, how often it has asked, for how long it takes tokens, and how many units it knows to be owed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Asker {
-    pub(super) holder: u64,
-    pub(super) number: u64,
-    pub(super) life: Duration,
-    pub(super) spent: u64,
-    /// What it forgives, beside what came back to it.
-    pub(super) forgiven: u64,
-}
-
 impl Asks {
     pub(super) fn new(
-        (book, wants): (&Book, Wants),
+        book: &Book,
+        wants: Wants,
         now: Timestamp,
-        (part, numbers): (u64, Numbers),
+        part: u64,
+        numbers: Numbers,
     ) -> Self {
         let (plan, least) = match wants {
             Wants::Nothing => (book.hand_in(now), 0),
             Wants::More(cost) => (book.plan(now, cost, part), cost),
             Wants::Enough => (book.trim(now, part), 0),
             Wants::Just(cost) => {
-                let (holds, out, returns, more) = (0, 0, 0, cost);
-                let late = (0, now);
+                let more = cost;
                 let plan = Plan {
-                    holds,
-                    out,
-                    returns,
                     more,
-                    owed: 0,
-                    late,
+                    ..Plan::default()
                 };
                 (plan, cost)
             }
@@ -78,37 +64,27 @@ impl Asks {
         }
     }
 
-    /// As the store reads it.
-    pub(super) fn question(&self, asker: Asker) -> Lessee {
+    /// As the store reads it, of somebody who says the rest.
+    pub(super) fn question(&self, lessee: Lessee) -> Lessee {
         let Plan {
             holds,
             out,
             returns,
             more,
-            owed: _,
             late,
+            late_since,
+            ..
         } = self.plan;
-        let Asker {
-            holder,
-            number,
-            life,
-            spent,
-            forgiven,
-        } = asker;
         let most = self.part.max(more.min(self.numbers.limit)).max(holds);
+        let late = self.undrained(late, late_since);
         Lessee {
-            holder,
-            number,
             holds: holds + out,
             returns,
             more,
             most: most + out,
-            life,
             least: self.at_least(),
-            spent,
-            forgiven: forgiven
-                .saturating_add(self.undrained(late))
-                .min(EVERYTHING),
+            forgiven: lessee.forgiven.saturating_add(late).min(EVERYTHING),
+            ..lessee
         }
     }
 
@@ -153,7 +129,7 @@ impl Asks {
     }
 
     /// What can't have drained of what was told as spent since then.
-    fn undrained(&self, (tokens, since): (u64, Timestamp)) -> u64 {
+    fn undrained(&self, tokens: u64, since: Timestamp) -> u64 {
         let [price, drain, ..] = self.numbers.five;
         let micros = u128::from(micros(self.at - since));
         let drained = (u128::from(drain) * micros).div_ceil(u128::from(price.max(1)));

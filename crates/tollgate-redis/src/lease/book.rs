@@ -67,7 +67,7 @@ pub(super) enum Spent {
 }
 
 /// What is told to the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     /// Here.
     pub(super) holds: u64,
@@ -77,8 +77,10 @@ pub(super) struct Plan {
     pub(super) more: u64,
     /// How much of that is owed.
     pub(super) owed: u64,
-    /// What was told as spent before, and came back: so much, and since when it may have drained.
-    pub(super) late: (u64, Timestamp),
+    /// What was told as spent before, and came back.
+    pub(super) late: u64,
+    /// Since when that may have drained.
+    pub(super) late_since: Timestamp,
 }
 
 /// What the store gave.
@@ -168,7 +170,7 @@ impl Book {
     pub(super) fn plan(&self, now: Timestamp, cost: u64, part: u64) -> Plan {
         self.plans.fetch_add(1, Ordering::Relaxed);
         let (holds, out, owed) = self.settle(now);
-        let late = self.told();
+        let (late, late_since) = self.told();
         let covers = self.measure(now, holds).min(part);
         if cost > 0 {
             self.used_at.store(now.as_nanos(), Ordering::Relaxed);
@@ -188,6 +190,7 @@ impl Book {
             more: covers.max(cost).saturating_sub(holds).saturating_add(owed),
             owed,
             late,
+            late_since,
         }
     }
 
@@ -235,7 +238,7 @@ impl Book {
     pub(super) fn hand_in(&self, now: Timestamp) -> Plan {
         self.plans.fetch_add(1, Ordering::Relaxed);
         let (_, out, more) = self.settle(now);
-        let late = self.told();
+        let (late, late_since) = self.told();
         let returns = self.withdraw(u64::MAX);
         self.low.store(0, Ordering::Relaxed);
         Plan {
@@ -245,6 +248,7 @@ impl Book {
             more,
             owed: more,
             late,
+            late_since,
         }
     }
 
@@ -341,7 +345,8 @@ impl Book {
         &self,
         now: Timestamp,
         granted: &Granted,
-        (cost, hold): (u64, Option<Timestamp>),
+        cost: u64,
+        hold: Option<Timestamp>,
     ) -> Option<(u64, Option<u64>)> {
         let is_live = now < granted.until;
         let mut accounts = self.accounts();

@@ -34,7 +34,7 @@ impl Estimate {
         let now = self.leases.clock.now();
         let is_out = self.lease.book.is_out(now, number);
         let most = self.lease.numbers.limit;
-        let is_news = self.lease.book.settle_estimate(now, (number, spent), most);
+        let is_news = self.lease.book.settle_estimate(now, number, spent, most);
         self.tell(is_news);
         is_out
     }

@@ -1,16 +1,18 @@
-//! Forgiving what is owed of a key: an operator gives some of it back, or all.
+//! What operators do about a key: they forgive some of what it owes, or all, and look at what is left of it.
 //!
 //! What is out stays out, and owed: tokens in the bucket and tokens out are never more than the burst.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use tollgate_engine::backend::Check;
+use tollgate::{Clock, Decision, Outcome};
 
 use super::asks::Wants;
 use super::said::{EVERYTHING, Lent, Lessee};
-use super::{LeaseKey, Leased, Leases};
+use super::{Inner, Leases};
 use crate::error::StoreError;
 use crate::store::Patience;
+use crate::stored::LeaseCheck;
 
 /// How much is forgiven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,26 +35,18 @@ impl Leases {
     /// forgiven too; what other nodes have spent and not told stays owed.
     pub(crate) async fn forgive(
         &self,
-        check: &Check<'_>,
-        limit: &Leased,
-        (key, forgiven): (impl FnOnce() -> Box<str>, Forgiven),
+        check: LeaseCheck<'_>,
+        forgiven: Forgiven,
         patience: &mut Patience,
     ) -> Result<(), StoreError> {
-        let inner = &self.inner;
-        let place = LeaseKey::of(limit, check);
+        let (inner, place) = (&self.inner, check.lease_key());
         let lease = inner.shard(place).load().get(&place).cloned();
         let Some(lease) = lease else {
             let question = Lessee {
                 forgiven: forgiven.tokens(),
                 ..Lessee::of_nobody(inner.terms.life)
             };
-            let asking = inner
-                .store
-                .lease(key(), question.record(&limit.numbers), None);
-            return match patience.wait(asking).await {
-                Ok(reply) => Lent::read(&reply?).map(drop),
-                Err(why) => Err(inner.store.gave_up(why)),
-            };
+            return inner.ask_alone(check, question, patience).await.map(drop);
         };
         let asking = async {
             let alone = Arc::clone(&lease.asking).lock_owned().await;
@@ -60,16 +54,53 @@ impl Leases {
             let asker = Arc::clone(inner);
             let asked = inner.host.spawn(async move {
                 // What is here goes back, so that it is there for whoever asks first.
-                let wants = (Wants::Nothing, None);
-                let asked = asker.ask_and_forgive(&lease, wants, forgiven).await;
+                let asked = asker.ask_and_forgive(&lease, Wants::Nothing, None, forgiven);
+                let asked = asked.await;
                 drop(alone);
                 asked
             });
             asked.await.map_err(|_| StoreError::Stopped)?.map(drop)
         };
-        match patience.wait(asking).await {
-            Ok(done) => done,
-            Err(why) => Err(inner.store.gave_up(why)),
-        }
+        inner.wait(asking, patience).await
+    }
+
+    /// What a cost would be told, of what is here and in the store: nothing is taken.
+    pub(crate) async fn peek(
+        &self,
+        check: LeaseCheck<'_>,
+        patience: &mut Patience,
+    ) -> Result<Decision, StoreError> {
+        let (inner, place) = (&self.inner, check.lease_key());
+        let (cost, limit) = (check.check.cost, check.leased.numbers.limit);
+        let here = match inner.shard(place).load().get(&place) {
+            Some(lease) => lease.book.held(inner.clock.now()),
+            None => 0,
+        };
+        let question = Lessee {
+            least: cost.saturating_sub(here).min(limit),
+            ..Lessee::of_nobody(inner.terms.life)
+        };
+        let reply = inner.ask_alone(check, question, patience).await?;
+        let left = here.saturating_add(reply.remaining).min(limit);
+        let (outcome, wait) = match cost {
+            cost if cost > limit => (Outcome::Never, Duration::MAX),
+            cost if cost > left => (Outcome::Denied, reply.retry_after),
+            _ => (Outcome::Allowed, Duration::ZERO),
+        };
+        Ok(Decision::new(outcome, limit, left, wait, Duration::ZERO))
+    }
+}
+
+impl Inner {
+    /// Asks the store about a key in the name of nobody.
+    async fn ask_alone(
+        &self,
+        check: LeaseCheck<'_>,
+        question: Lessee,
+        patience: &mut Patience,
+    ) -> Result<Lent, StoreError> {
+        let record = question.record(&check.leased.numbers);
+        let asking = self.store.lease(check.name(), record, None);
+        Lent::read(&self.wait(asking, patience).await?)
     }
 }

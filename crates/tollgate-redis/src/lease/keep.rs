@@ -26,12 +26,14 @@ pub(super) async fn keep(leases: Weak<Inner>, every: Duration) {
             };
             let asked = match lease.book.look_after(now, inner.terms.life) {
                 Care::None => Ok(()),
-                Care::Return => inner.ask(&lease, (Wants::Nothing, None)).await.map(drop),
-                Care::Renew => inner.ask(&lease, (Wants::Enough, None)).await.map(drop),
+                Care::Return => inner.ask(&lease, Wants::Nothing, None).await.map(drop),
+                Care::Renew => inner.ask(&lease, Wants::Enough, None).await.map(drop),
                 Care::Forget => {
                     // With it goes what is known of its tokens.
                     let spent = lease.book.note_spent();
-                    inner.local.note_spent(&lease.limit, lease.place.1, spent);
+                    inner
+                        .local
+                        .note_spent(&lease.limit, lease.place.fingerprint, spent);
                     // A request that has found it before still spends what it gets, and the next one asks anew.
                     inner.shard(lease.place).rcu(|shard| {
                         let mut fewer = HashMap::clone(shard);

@@ -8,9 +8,9 @@ use tollgate::{Clock, Timestamp};
 use tollgate_engine::backend::Check;
 use tollgate_engine::policy::Counting;
 
-use super::asks::{Asker, Asks, Wants};
+use super::asks::{Asks, Wants};
 use super::estimate::Spoken;
-use super::said::Lent;
+use super::said::{Lent, Lessee};
 use super::{Forgiven, Inner, Lease};
 use crate::error::StoreError;
 
@@ -35,7 +35,7 @@ impl Inner {
             let _alone = lease.asking.lock().await;
             // Another task may have asked meanwhile. If it fails, the next request that needs it asks.
             if lease.book.runs_low(asker.clock.now()) {
-                let _ = asker.ask(&lease, (Wants::More(0), None)).await;
+                let _ = asker.ask(&lease, Wants::More(0), None).await;
             }
             lease.book.end_renewal();
         });
@@ -55,7 +55,7 @@ impl Inner {
             let _alone = lease.asking.lock().await;
             if lease.book.is_unsaid(asker.clock.now()) {
                 // If it fails, the task that looks after leases tries again.
-                let _ = asker.ask(&lease, (Wants::Nothing, None)).await;
+                let _ = asker.ask(&lease, Wants::Nothing, None).await;
             }
         });
     }
@@ -65,9 +65,10 @@ impl Inner {
     pub(super) async fn ask(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
-        wants: (Wants, Option<Timestamp>),
+        wants: Wants,
+        hold: Option<Timestamp>,
     ) -> Result<Came, StoreError> {
-        self.ask_and_forgive(lease, wants, Forgiven::Tokens(0))
+        self.ask_and_forgive(lease, wants, hold, Forgiven::Tokens(0))
             .await
     }
 
@@ -75,14 +76,15 @@ impl Inner {
     pub(super) async fn ask_and_forgive(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
-        (wants, hold): (Wants, Option<Timestamp>),
+        wants: Wants,
+        hold: Option<Timestamp>,
         forgiven: Forgiven,
     ) -> Result<Came, StoreError> {
         let numbers = lease.numbers;
         let resets = self.resets.load(Ordering::Acquire);
         let before = self.clock.now();
         // Noted now, so that it drains from now on if the store goes away.
-        let key = lease.place.1;
+        let key = lease.place.fingerprint;
         self.local
             .note_spent(&lease.limit, key, lease.book.note_spent());
         let check = Check::by_fingerprint(&lease.limit, key, 0);
@@ -94,18 +96,18 @@ impl Inner {
         };
         // First of what the store doesn't know of.
         let forgiven = lease.book.forgive(forgiven.tokens());
-        let asks = Asks::new((&lease.book, wants), before, (part, numbers));
+        let asks = Asks::new(&lease.book, wants, before, part, numbers);
         let (holder, number) = match wants {
             // Several may be under way, in any order.
             Wants::Just(_) => (self.holder(&self.passing), 0),
             _ => (self.holder(&lease.holder), lease.book.plans()),
         };
-        let question = asks.question(Asker {
+        let question = asks.question(Lessee {
             holder,
             number,
-            life: self.terms.life,
             spent: owed.as_ref().map_or(0, |owed| numbers.owed(owed)),
             forgiven,
+            ..Lessee::of_nobody(self.terms.life)
         });
         let record = question.record(&numbers);
         let reply = self.store.lease(lease.key.clone(), record, None).await?;
@@ -115,7 +117,7 @@ impl Inner {
         }
         let (least, granted) = (asks.least, asks.granted(&reply, before + self.terms.life));
         lease.resets.store(resets, Ordering::Relaxed);
-        let spent = lease.book.take(self.clock.now(), &granted, (least, hold));
+        let spent = lease.book.take(self.clock.now(), &granted, least, hold);
         let stamp = lease.book.stamp(before);
         Ok(match spent {
             Some((left, estimate)) => Came::Enough(Spoken {

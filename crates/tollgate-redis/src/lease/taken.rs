@@ -4,15 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use tollgate::{Clock, Decision, Timestamp};
-use tollgate_engine::backend::Check;
 
 use super::asks::Wants;
 use super::book::{Spent, Stamp};
 use super::estimate::Estimate;
 use super::said::Lessee;
-use super::{Inner, Lease, LeaseKey, Leased, Leases};
+use super::{Inner, Lease, Leases};
 use crate::error::StoreError;
 use crate::store::Patience;
+use crate::stored::{LeaseCheck, LeaseKey};
 
 /// What is known here of a cost, which isn't spent by looking.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +23,32 @@ pub(crate) enum Here {
     Enough,
     /// The store has to be asked.
     Unknown,
+}
+
+/// What came of a cost: tokens that were spent or taken, or a denial.
+pub(crate) struct Had {
+    pub(crate) decision: Decision,
+    /// Whether what is held here said it all.
+    pub(crate) is_known: bool,
+    /// What comes back if another limit denies the request; none if this one does, or if there is no other.
+    pub(crate) taken: Option<Taken>,
+}
+
+impl Had {
+    pub(super) fn known(decision: Decision, taken: Option<Taken>) -> Self {
+        Self {
+            decision,
+            is_known: true,
+            taken,
+        }
+    }
+
+    pub(super) fn asked(decision: Decision, taken: Option<Taken>) -> Self {
+        Self {
+            is_known: false,
+            ..Self::known(decision, taken)
+        }
+    }
 }
 
 /// What a request has taken of a lease. The store takes it for held until it is [spent](Self::spend); dropped, it
@@ -115,38 +141,32 @@ impl Leases {
         }
     }
 
-    /// Takes a cost of what is here, or a denial that is known here.
-    pub(crate) fn try_take(&self, place: LeaseKey, cost: u64) -> Option<(Decision, Option<Taken>)> {
-        let shard = self.inner.shard(place).load();
-        let lease = shard.get(&place)?;
-        let had = self.inner.try_have(lease, cost, Some(Timestamp::MAX))?;
-        Some(kept(had, cost))
-    }
-
-    /// Takes a cost, after asking the store for more if need be. `key` names what is kept there.
+    /// Takes what one check of several costs, after asking the store for more if need be.
     pub(crate) async fn take(
         &self,
-        (place, check): (LeaseKey, &Check<'_>),
-        limit: &Leased,
-        key: impl FnOnce() -> Box<str>,
+        check: LeaseCheck<'_>,
         patience: &mut Patience,
-    ) -> Result<(Decision, Option<Taken>), StoreError> {
-        let (lease, is_kept) = self.inner.find_or_make((place, check.limit), limit, key);
-        let cost = check.cost;
-        if is_kept {
-            let wants = (Wants::More(cost), Some(Timestamp::MAX));
-            let had = self.have(lease, cost, wants, patience).await?;
-            return Ok(kept(had, cost));
+    ) -> Result<Had, StoreError> {
+        let (cost, until) = (check.check.cost, Some(Timestamp::MAX));
+        let kept = |held: Option<Estimate>| held.map(|held| Taken(What::Kept(Some(held), cost)));
+        let here = self.inner.shard(check.lease_key()).load();
+        let here = here.get(&check.lease_key());
+        if let Some((decision, held)) =
+            here.and_then(|lease| self.inner.try_have(lease, cost, until))
+        {
+            return Ok(Had::known(decision, kept(held)));
         }
-        let asked = (Wants::Just(cost), None);
-        let (said, _) = self.have(Arc::clone(&lease), cost, asked, patience).await?;
+        let (lease, is_kept) = self.inner.find_or_make(check);
+        if is_kept {
+            let had = self.have(lease, cost, Wants::More(cost), until, patience);
+            let (decision, held) = had.await?;
+            return Ok(Had::asked(decision, kept(held)));
+        }
+        let had = self.have(Arc::clone(&lease), cost, Wants::Just(cost), None, patience);
+        let (decision, _) = had.await?;
         let taken = Taken(What::Passing(Arc::clone(&self.inner), lease, cost));
-        Ok((said, said.is_allowed().then_some(taken)))
+        Ok(Had::asked(decision, decision.is_allowed().then_some(taken)))
     }
-}
-
-fn kept((said, held): (Decision, Option<Estimate>), cost: u64) -> (Decision, Option<Taken>) {
-    (said, held.map(|held| Taken(What::Kept(Some(held), cost))))
 }
 
 impl Inner {

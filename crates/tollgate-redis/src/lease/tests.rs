@@ -433,7 +433,8 @@ fn a_peek_is_never_refused() {
             asked: 5,
             remaining: 0,
         },
-        (1, None),
+        1,
+        None,
     );
     assert!(matches!(book.spend(second, 1), Spent::Refused { .. }));
     assert!(matches!(book.spend(second, 0), Spent::Passed { .. }));
@@ -451,7 +452,7 @@ fn what_was_had_and_is_spent_is_not_asked_for_again_at_once() {
         remaining,
     };
     // The store gave all it had: five, of which others spend four.
-    assert_eq!(book.take(second, &granted(0), (1, None)), Some((4, None)));
+    assert_eq!(book.take(second, &granted(0), 1, None), Some((4, None)));
     assert!(matches!(book.spend(second, 5), Spent::Refused { .. }));
     for left in [3, 2, 1, 0] {
         assert!(matches!(book.spend(second, 1), Spent::Passed { left: now, .. } if now == left));
@@ -462,7 +463,7 @@ fn what_was_had_and_is_spent_is_not_asked_for_again_at_once() {
     ));
     // It had some left for others: who wants no more than that asks.
     let book = Book::default();
-    assert_eq!(book.take(second, &granted(3), (5, None)), Some((0, None)));
+    assert_eq!(book.take(second, &granted(3), 5, None), Some((0, None)));
     assert_eq!(book.spend(second, 3), Spent::Unknown);
     assert!(matches!(book.spend(second, 4), Spent::Refused { .. }));
 }

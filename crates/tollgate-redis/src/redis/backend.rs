@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 
+use futures_util::future::Either;
 use tollgate::Timestamp;
 use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, Clocks, Gift, Limit, Refund};
 
@@ -10,14 +11,14 @@ use super::{Home, Redis};
 impl Backend for Redis {
     type Error = Infallible;
 
-    async fn ask<'a>(
+    fn ask<'a>(
         &'a self,
         checks: &'a [Check<'a>],
         each: Option<&'a mut Vec<CheckResult>>,
-    ) -> Result<Answer, Infallible> {
+    ) -> impl Future<Output = Result<Answer, Infallible>> + Send + 'a {
         match &self.home {
-            Home::Store(fallback) => fallback.ask(checks, each).await,
-            Home::Memory(fallback) => fallback.ask(checks, each).await,
+            Home::Store(fallback) => Either::Left(fallback.ask(checks, each)),
+            Home::Memory(fallback) => Either::Right(fallback.ask(checks, each)),
         }
     }
 

@@ -148,8 +148,14 @@ impl RedisBuilder {
         let local = Arc::new(Local::new(local.build()));
         let direct = Direct::new(&self.options, Arc::clone(&local), host);
         let direct = direct.map_err(ConnectError::Store)?;
-        let of = (&direct.store, Arc::clone(&local));
-        let nodes = Nodes::new(of, &direct.naming.prefix, self.options.nodes, &direct.host);
+        let (prefix, known) = (&direct.naming.prefix, self.options.nodes);
+        let nodes = Nodes::new(
+            &direct.store,
+            Arc::clone(&local),
+            prefix,
+            known,
+            &direct.host,
+        );
         let fallback = self.options.put_fallback_before(direct, local);
         Ok(Redis {
             home: Home::Store(Arc::new(fallback)),

@@ -15,7 +15,8 @@ impl Rehearsal {
     /// What the store would do.
     pub(crate) fn act(
         &self,
-        (limit, key): (&SoleLimit, &str),
+        limit: &SoleLimit,
+        key: &str,
         check: &Check<'_>,
         op: Op,
         at: Option<Timestamp>,
@@ -32,7 +33,7 @@ impl Rehearsal {
             possible(op, &numbers, check.limit)?;
         }
         let (decision, wait) = self.asked(&mut self.lock(), 1, |state| match op {
-            Op::Reserve(longest) => self.reserve(state, (limit, key), check.cost, longest),
+            Op::Reserve(longest) => self.reserve(state, limit, key, check.cost, longest),
             _ => Ok(carry_out(state, check, op)),
         })??;
         Ok((decision, Some(raw(&decision, wait))))
@@ -41,7 +42,8 @@ impl Rehearsal {
     fn reserve(
         &self,
         state: &mut State,
-        (limit, key): (&SoleLimit, &str),
+        limit: &SoleLimit,
+        key: &str,
         cost: u64,
         longest: u64,
     ) -> Result<(Decision, Duration), StoreError> {

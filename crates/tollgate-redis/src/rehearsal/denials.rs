@@ -5,10 +5,9 @@ use std::hash::BuildHasher;
 use foldhash::fast::FixedState;
 use tollgate::clock::Clock;
 use tollgate::{Decision, Timestamp};
-use tollgate_engine::backend::{Answer, Check, DenyVersion, Limit};
+use tollgate_engine::backend::{Answer, Check, DenyRecheck, DenyVersion, KnownDenial, Limit};
 
 use super::{Rehearsal, State, is_leased};
-use crate::refusals::{Recheck, Remembered};
 
 impl Rehearsal {
     /// A denial that is repeated, without asking the store; or else the one that this request asks about again.
@@ -17,14 +16,14 @@ impl Rehearsal {
         state: &State,
         checks: &[Check<'_>],
         now: Timestamp,
-    ) -> Result<Option<Recheck<'_>>, (usize, Decision)> {
+    ) -> Result<Option<DenyRecheck<'_>>, (usize, Decision)> {
         let mut due = None;
         for (number, check) in checks.iter().enumerate() {
-            let version = || state.version(check.limit);
+            let version = state.version(check.limit);
             match self.refusals.look_up(check, now, version) {
-                Remembered::Nothing => {}
-                Remembered::Due(recheck) => due = due.or(Some(recheck)),
-                Remembered::Denied(decision) => return Err((number, decision)),
+                KnownDenial::None => {}
+                KnownDenial::Due(recheck) => due = due.or(Some(recheck)),
+                KnownDenial::Repeat(_, decision) => return Err((number, decision)),
             }
         }
         Ok(due)
@@ -40,7 +39,7 @@ impl Rehearsal {
         if let Some(check) = answer.decider.map(|number| &checks[number])
             && !is_leased(check.limit)
         {
-            let version = || state.version(check.limit);
+            let version = state.version(check.limit);
             self.refusals.note(check, &answer.decision, now, version);
         }
     }
@@ -49,7 +48,7 @@ impl Rehearsal {
     pub(super) fn denial_of(&self, checks: &[Check<'_>]) -> Option<(usize, Decision)> {
         let (state, now) = (self.lock(), self.clock.now());
         checks.iter().enumerate().find_map(|(number, check)| {
-            let version = || state.version(check.limit);
+            let version = state.version(check.limit);
             let decision = self.refusals.find(check, now, version)?;
             Some((number, decision))
         })

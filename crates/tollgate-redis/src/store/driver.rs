@@ -296,11 +296,11 @@ impl Driver {
                 }
                 self.shared.queue.done(lane, Vec::new());
             }
-            Err(failure) => self.failed(batch, (peer, link), failure),
+            Err(failure) => self.failed(batch, peer, link, failure),
         }
     }
 
-    fn failed(&mut self, batch: Batch, (peer, link): (PeerId, u64), failure: Failure) {
+    fn failed(&mut self, batch: Batch, peer: PeerId, link: u64, failure: Failure) {
         let Failure { error, then } = failure;
         let Some(batch) = self.follow(batch, peer, &then) else {
             return;

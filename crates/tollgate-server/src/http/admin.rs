@@ -4,6 +4,7 @@
 //! there isn't, then whoever doesn't tell the token. Each change is written down, whatever the level of the
 //! log is: what was before, what is now, and from where it came.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use super::request::Request;
@@ -12,7 +13,6 @@ use crate::address::Peer;
 use crate::credentials::Credentials;
 use crate::decider::Store;
 use crate::log::Log;
-use crate::operators::Fields;
 
 mod asked;
 mod keys;
@@ -52,14 +52,9 @@ impl<B: Store> Session<B> {
             return None;
         }
         let hosts = &self.service.credentials.admin_hosts;
-        let fields = Fields {
-            host: request.host,
-            origin: request.origin,
-            fetch_site: request.fetch_site,
-        };
         // Whoever scrapes reaches it by any name, unless it is for this machine alone.
         if (request.path != "/metrics" || hosts.is_local())
-            && let Err(wrong) = hosts.check(&fields)
+            && let Err(wrong) = hosts.check(request.host, request.origin, request.fetch_site)
         {
             return Some(Err(wrong));
         }
@@ -96,6 +91,11 @@ impl<B: Store> Session<B> {
             Route::Log => self.log_level(),
             Route::SetLog => self.set_log_level(&request.body, from),
         }
+    }
+
+    /// Tells what came of it, as the one field of an object.
+    fn tell_as(&mut self, name: &str, said: &impl serde::Serialize) -> Result<(), Wrong> {
+        self.tell(&BTreeMap::from([(name, said)]))
     }
 
     /// Tells what came of it.

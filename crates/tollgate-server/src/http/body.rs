@@ -102,6 +102,14 @@ impl<'de: 'b, 'b> Deserialize<'de> for Pairs<'b> {
     }
 }
 
+/// Text as a fact has it.
+pub(super) fn as_fact(text: Cow<'_, str>) -> Cow<'_, str> {
+    match text_of_bytes(text.as_bytes()) {
+        Cow::Owned(other) => Cow::Owned(other),
+        Cow::Borrowed(_) => text,
+    }
+}
+
 /// The name of a fact as policies know it.
 pub(super) fn as_policies_name(name: Cow<'_, str>) -> Cow<'_, str> {
     match fact_name(&name) {
@@ -122,13 +130,11 @@ impl<'de: 'b, 'b> Deserialize<'de> for Text<'b> {
             }
 
             fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
-                Ok(Text(text_of_bytes(text.as_bytes())))
+                Ok(Text(as_fact(Cow::Borrowed(text))))
             }
 
             fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Owned(
-                    text_of_bytes(text.as_bytes()).into_owned(),
-                )))
+                Ok(Text(as_fact(Cow::Owned(text.to_owned()))))
             }
 
             fn visit_u64<E>(self, number: u64) -> Result<Text<'de>, E> {

@@ -1,12 +1,12 @@
 //! Envoy's descriptors as JSON, for the calls that take them.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Visitor};
-use tollgate_engine::facts::{Descriptor, Unit, text_of_bytes};
+use serde::de::Deserializer;
+use tollgate_engine::facts::{Descriptor, Unit};
 
+use super::body::as_fact;
 use super::session::{Wrong, bad};
 
 /// `envoy.extensions.common.ratelimit.v3.RateLimitDescriptor`.
@@ -42,24 +42,10 @@ struct AskedLimit {
 
 /// Text of an entry, as a fact has it: the same that Envoy's own messages make of it.
 fn text<'de: 'b, 'b, D: Deserializer<'de>>(from: D) -> Result<Cow<'b, str>, D::Error> {
-    struct Reading;
-
-    impl<'de> Visitor<'de> for Reading {
-        type Value = Cow<'de, str>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a string")
-        }
-
-        fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-            Ok(text_of_bytes(text.as_bytes()))
-        }
-
-        fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-            Ok(Cow::Owned(text_of_bytes(text.as_bytes()).into_owned()))
-        }
-    }
-    from.deserialize_str(Reading)
+    #[derive(Deserialize)]
+    struct Text<'t>(#[serde(borrow)] Cow<'t, str>);
+    let Text(text) = Text::deserialize(from)?;
+    Ok(as_fact(text))
 }
 
 /// A number of 64 bits, which this form of JSON has as text, too.

@@ -110,21 +110,9 @@ impl<B: Store> Session<B> {
                 tell_with_life(&mut self.answer.body, &answer, left);
                 return Ok(());
             }
-            Known::Other => {
-                return Err((
-                    409,
-                    format!("id: {id:?} is held by a request of other facts or another cost"),
-                ));
-            }
-            Known::Undecided => {
-                return Err((
-                    409,
-                    format!("another call with the id {id:?} is being decided"),
-                ));
-            }
-            // Before anything is decided or charged.
-            Known::Full(full) => return Err((503, full.to_string())),
             Known::Nothing => {}
+            // Before anything is decided or charged.
+            taken => return Err(cant_hold(&id, &taken)),
         }
         let _undecided = Undecided(&service, &name);
         let verdict = B::decide(
@@ -228,6 +216,21 @@ fn known<B: Store>(service: &Service<B>, (name, what): (&[u8], &[u8]), facts: &F
             service.decider.holds.ask_for(name, what, Needs::Nothing)
         }
         known => known,
+    }
+}
+
+/// Why an id can't hold anything now.
+fn cant_hold(id: &str, taken: &Known) -> Wrong {
+    match taken {
+        Known::Full(full) => (503, full.to_string()),
+        Known::Undecided => (
+            409,
+            format!("another call with the id {id:?} is being decided"),
+        ),
+        _ => {
+            let why = format!("id: {id:?} is held by a request of other facts or another cost");
+            (409, why)
+        }
     }
 }
 

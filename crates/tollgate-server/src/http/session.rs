@@ -156,6 +156,21 @@ impl<B: Store> Session<B> {
         }
     }
 
+    /// Writes the answer to a request, behind which this was read; whether the connection goes on.
+    fn finish(&mut self, request: &Request<'_>, rest: &[u8], out: &mut Vec<u8>) -> Then {
+        let is_last = (self.is_last && rest.is_empty()) || self.wrong_tokens >= TRIES;
+        let keep_alive = request.keep_alive && !is_last;
+        if keep_alive && request.is_http_1_0 {
+            self.answer.field("connection", "keep-alive");
+        }
+        self.answer.write(out, keep_alive, request.method == "HEAD");
+        if keep_alive {
+            Then::Answer
+        } else {
+            Then::Close
+        }
+    }
+
     /// Lets the answer to a wrong token wait if there were many; a connection has only a few tries.
     #[cold]
     async fn wrong_token(&mut self) {
@@ -285,14 +300,7 @@ impl<B: Store> Speaks for Session<B> {
                         if self.answer.status == 401 && request.authorization.is_some() {
                             Box::pin(self.wrong_token()).await;
                         }
-                        let is_last =
-                            (self.is_last && used == input.len()) || self.wrong_tokens >= TRIES;
-                        let keep_alive = request.keep_alive && !is_last;
-                        if keep_alive && request.is_http_1_0 {
-                            self.answer.field("connection", "keep-alive");
-                        }
-                        self.answer.write(out, keep_alive, request.method == "HEAD");
-                        if !keep_alive {
+                        if self.finish(&request, &input[used..], out) == Then::Close {
                             break 'heard Then::Close;
                         }
                     }

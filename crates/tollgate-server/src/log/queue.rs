@@ -18,10 +18,6 @@ type Summary = dyn Fn(u64) -> Vec<u8> + Send;
 #[derive(Debug)]
 pub(super) struct Queue(Arc<Shared>);
 
-/// What waits, for those who want to know.
-#[derive(Clone, Debug)]
-pub(super) struct Watch(Arc<Shared>);
-
 #[derive(Debug, Default)]
 struct Shared {
     waiting: Mutex<Waiting>,
@@ -45,43 +41,26 @@ impl Queue {
     pub(super) fn start(
         out: impl Write + Send + 'static,
         summary: impl Fn(u64) -> Vec<u8> + Send + 'static,
-    ) -> io::Result<(Self, Watch)> {
+    ) -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
         let own = Arc::clone(&shared);
         let thread = thread::Builder::new().name("log".to_owned());
         thread.spawn(move || own.write(out, &summary))?;
-        let watch = Watch(Arc::clone(&shared));
-        Ok((Self(shared), watch))
+        Ok(Self(shared))
     }
-}
 
-impl Write for Queue {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+    pub(super) fn push(&self, line: Vec<u8>) {
         let mut waiting = self.0.waiting();
         if waiting.bytes + line.len() > MOST_BYTES {
             waiting.dropped += 1;
             waiting.untold += 1;
         } else {
             waiting.bytes += line.len();
-            waiting.lines.push_back(line.to_vec());
+            waiting.lines.push_back(line);
             self.0.changed.notify_all();
         }
-        Ok(line.len())
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Drop for Queue {
-    fn drop(&mut self) {
-        self.0.waiting().is_closed = true;
-        self.0.changed.notify_all();
-    }
-}
-
-impl Watch {
     /// Lines that were left out.
     pub(super) fn dropped(&self) -> u64 {
         self.0.waiting().dropped
@@ -93,6 +72,13 @@ impl Watch {
         let waiting = self.0.waiting();
         // Whoever doesn't read misses the end.
         let _ = self.0.changed.wait_timeout_while(waiting, within, is_busy);
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.0.waiting().is_closed = true;
+        self.0.changed.notify_all();
     }
 }
 
@@ -156,16 +142,16 @@ mod tests {
         let ((go, wait), (seen, lines)) = (mpsc::channel(), mpsc::channel());
         let summary = |count| format!("{count} left out\n").into_bytes();
         let slow = Slow { go: wait, seen };
-        let (mut queue, watch) = Queue::start(slow, summary).expect("a thread");
+        let queue = Queue::start(slow, summary).expect("a thread");
         let long = "x".repeat(MOST_BYTES / 4);
         // The first may be on its way to the reader; of the others four fit.
         for _ in 0..12 {
-            queue.write_all(long.as_bytes()).expect("taken");
+            queue.push(long.clone().into_bytes());
         }
-        let dropped = watch.dropped();
+        let dropped = queue.dropped();
         assert!((7..=8).contains(&dropped), "{dropped}");
         drop(go);
-        watch.drain(Duration::from_secs(20));
+        queue.drain(Duration::from_secs(20));
         drop(queue);
         let all: Vec<_> = lines.iter().collect();
         assert_eq!(all.len() as u64, 12 - dropped);
@@ -177,13 +163,12 @@ mod tests {
     fn what_waits_is_written_before_the_end() {
         let (go, wait) = mpsc::channel();
         let (seen, lines) = mpsc::channel();
-        let (mut queue, watch) =
-            Queue::start(Slow { go: wait, seen }, |_| Vec::new()).expect("a thread");
-        queue.write_all(b"one\n").expect("taken");
-        queue.write_all(b"two\n").expect("taken");
-        watch.drain(Duration::ZERO);
+        let queue = Queue::start(Slow { go: wait, seen }, |_| Vec::new()).expect("a thread");
+        queue.push(b"one\n".to_vec());
+        queue.push(b"two\n".to_vec());
+        queue.drain(Duration::ZERO);
         drop(go);
-        watch.drain(Duration::from_secs(20));
+        queue.drain(Duration::from_secs(20));
         assert_eq!(lines.try_iter().collect::<Vec<_>>(), ["one\n", "two\n"]);
     }
 }

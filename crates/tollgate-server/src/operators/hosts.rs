@@ -30,14 +30,6 @@ pub(crate) struct Hosts {
     names: Vec<AdminHost>,
 }
 
-/// What a browser, or who else asks, tells of where a request comes from and goes to.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Fields<'a> {
-    pub(crate) host: Option<&'a [u8]>,
-    pub(crate) origin: Option<&'a [u8]>,
-    pub(crate) fetch_site: Option<&'a [u8]>,
-}
-
 /// What is spoken there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
@@ -59,8 +51,13 @@ impl Hosts {
     }
 
     /// Whether a request with these header fields may be answered at all: if not, the status, and why.
-    pub(crate) fn check(&self, request: &Fields<'_>) -> Result<(), (u16, String)> {
-        let Some(host) = request.host else {
+    pub(crate) fn check(
+        &self,
+        host: Option<&[u8]>,
+        origin: Option<&[u8]>,
+        fetch_site: Option<&[u8]>,
+    ) -> Result<(), (u16, String)> {
+        let Some(host) = host else {
             return Err((400, "send Host: it is missing".to_owned()));
         };
         if !self.is_own(host) {
@@ -73,9 +70,7 @@ impl Hosts {
         let is_own = |origin: &[u8]| origin.strip_prefix(self.scheme.prefix()) == Some(host);
         // Browsers tell it of each request, whatever it is for.
         let is_foreign = |site: &[u8]| !matches!(site, b"same-origin" | b"none");
-        if request.origin.is_some_and(|origin| !is_own(origin))
-            || request.fetch_site.is_some_and(is_foreign)
-        {
+        if origin.is_some_and(|origin| !is_own(origin)) || fetch_site.is_some_and(is_foreign) {
             return Err((403, "requests of other origins aren't answered".to_owned()));
         }
         Ok(())
@@ -224,15 +219,11 @@ mod tests {
             (None, Some("cross-site"), Some(403)),
             (None, Some("same-site"), Some(403)),
         ] {
-            let request = Fields {
-                host,
-                origin: origin.map(str::as_bytes),
-                fetch_site: fetch_site.map(str::as_bytes),
-            };
-            let checked = own.check(&request).map_err(|(status, _)| status);
+            let [from, site] = [origin, fetch_site].map(|text| text.map(str::as_bytes));
+            let checked = own.check(host, from, site).map_err(|(status, _)| status);
             assert_eq!(checked.err(), status, "{origin:?} {fetch_site:?}");
         }
-        let none = own.check(&Fields::default());
+        let none = own.check(None, None, None);
         assert_eq!(none, Err((400, "send Host: it is missing".to_owned())));
     }
 }

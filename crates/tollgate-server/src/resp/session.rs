@@ -25,7 +25,6 @@ use crate::throttle::{Ask, Throttle, ThrottleLimit};
 
 mod about;
 mod commands;
-mod info;
 mod keys;
 mod operator;
 mod transaction;
@@ -199,8 +198,8 @@ impl<B: Store> Session<B> {
                 Ok(charged) => last.limit.deny_reason(charged, asked.quantity),
                 Err(_) => Some(DenyReason::Store),
             };
-            let key = asked.key;
-            (self.service.decider.engine).count_throttle(ThrottleDecision { key, denied });
+            let (engine, key) = (&self.service.decider.engine, asked.key);
+            engine.count_throttle(ThrottleDecision { key, denied });
         }
         let charged = charged.map_err(|why| format!("UNAVAILABLE {why}"))?;
         out.array(5);

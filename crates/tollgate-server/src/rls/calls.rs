@@ -14,8 +14,7 @@ use http::Request;
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use tollgate::{DenyReason, Timestamp};
 
-use super::body::{Body, Unread};
-use super::call::{self, Failed, Method, PREFIX, Unsent};
+use super::call::{self, Body, Failed, Method, PREFIX, Unread, Unsent};
 use super::decide::{Decided, Question, Undecided, could_not_decide, decide};
 use super::decided::unlimited;
 use super::request::Request as Asked;
@@ -201,7 +200,7 @@ impl<B: Store> Calls<B> {
                     .open
                     .push(Box::pin(decide_later(service, errors, call)));
             }
-            Method::HealthCheck => health::check(&**service, &call.message),
+            Method::HealthCheck => health::check(&service.monitor.health, &call.message),
             Method::HealthWatch => return self.watch(call),
             Method::Reflection => Err(Failed::unknown("this method has a stream of messages")),
         };

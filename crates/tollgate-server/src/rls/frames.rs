@@ -65,6 +65,13 @@ impl Head {
         })
     }
 
+    fn write(&self, out: &mut Vec<u8>) {
+        let length = u32::try_from(self.length).unwrap_or(u32::MAX).to_be_bytes();
+        out.extend_from_slice(&length[1..]);
+        out.extend_from_slice(&[self.kind, self.flags]);
+        out.extend_from_slice(&self.stream);
+    }
+
     const fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
@@ -195,28 +202,22 @@ impl Block {
         let (first, mut rest) = self.fields.split_at(self.fields.len().min(room));
         let end = |rest: &[u8]| if rest.is_empty() { is_whole } else { 0 };
         let flags = self.flags & !(PADDED | END_HEADERS) | end(rest);
-        write_head(
-            out,
-            self.priority.len() + first.len(),
-            (HEADERS, flags),
-            self.stream,
-        );
+        let head = |length, kind, flags| Head {
+            length,
+            kind,
+            flags,
+            stream: self.stream,
+        };
+        head(self.priority.len() + first.len(), HEADERS, flags).write(out);
         out.extend_from_slice(&self.priority);
         out.extend_from_slice(first);
         while !rest.is_empty() {
             let (next, after) = rest.split_at(rest.len().min(MOST));
             rest = after;
-            write_head(out, next.len(), (CONTINUATION, end(rest)), self.stream);
+            head(next.len(), CONTINUATION, end(rest)).write(out);
             out.extend_from_slice(next);
         }
     }
-}
-
-fn write_head(out: &mut Vec<u8>, length: usize, (kind, flags): (u8, u8), stream: [u8; 4]) {
-    let length = u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes();
-    out.extend_from_slice(&length[1..]);
-    out.extend_from_slice(&[kind, flags]);
-    out.extend_from_slice(&stream);
 }
 
 /// What an error is about.

@@ -4,8 +4,8 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 use bytes::Bytes;
+use h2::Reason;
 use h2::server::SendResponse;
-use h2::{Reason, SendStream};
 use tokio::time::timeout;
 
 use super::call::{self, Failed, PREFIX};
@@ -13,6 +13,7 @@ use super::descriptors::FILES;
 use super::wire::{self, Fields};
 use crate::decider::Store;
 use crate::drain::Stage;
+use crate::health::Health;
 use crate::protocol_errors::{ErrorKind, ErrorSource};
 use crate::service::Service;
 
@@ -31,8 +32,8 @@ enum Event {
 }
 
 /// Tells it once.
-pub(crate) fn check<B: Store>(service: &Service<B>, body: &[u8]) -> Result<Bytes, Failed> {
-    match status(service, body)? {
+pub(crate) fn check(health: &Health, body: &[u8]) -> Result<Bytes, Failed> {
+    match status(health, body)? {
         SERVICE_UNKNOWN => Err(Failed::not_found("no such service")),
         status => Ok(framed(status)),
     }
@@ -45,7 +46,8 @@ pub(crate) async fn watch<B: Store>(
     body: &[u8],
     respond: &mut SendResponse<Bytes>,
 ) {
-    let mut told = match status(service, body) {
+    let health = &service.monitor.health;
+    let mut told = match status(health, body) {
         Ok(status) => status,
         Err(failed) => {
             // If it can't be told, the client has left.
@@ -59,7 +61,7 @@ pub(crate) async fn watch<B: Store>(
     let mut next = framed(told);
     loop {
         let time = service.decider.bounds.request_time;
-        match timeout(time, send(&mut stream, next)).await {
+        match timeout(time, call::send(&mut stream, next)).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => return,
             Err(_) => {
@@ -71,7 +73,7 @@ pub(crate) async fn watch<B: Store>(
             if stream.poll_reset(cx).is_ready() {
                 return Poll::Ready(Event::Left);
             }
-            match status(service, body) {
+            match status(health, body) {
                 Ok(now) if now != told => Poll::Ready(Event::Changed(now)),
                 _ if service.closing.stage() > Stage::Leaving => Poll::Ready(Event::Closing),
                 // The connection polls all calls when the service begins to end.
@@ -92,19 +94,7 @@ pub(crate) async fn watch<B: Store>(
     }
 }
 
-/// Sends a message once its client has room for it.
-async fn send(stream: &mut SendStream<Bytes>, framed: Bytes) -> Result<(), h2::Error> {
-    stream.reserve_capacity(framed.len());
-    while stream.capacity() < framed.len() {
-        match poll_fn(|cx| stream.poll_capacity(cx)).await {
-            Some(capacity) => drop(capacity?),
-            None => return Err(Reason::CANCEL.into()),
-        }
-    }
-    stream.send_data(framed, false)
-}
-
-fn status<B: Store>(service: &Service<B>, body: &[u8]) -> Result<u64, Failed> {
+fn status(health: &Health, body: &[u8]) -> Result<u64, Failed> {
     let mut name = "";
     for field in Fields::of(call::message(body)?) {
         if let (1, value) = field.map_err(Failed::invalid)? {
@@ -114,7 +104,7 @@ fn status<B: Store>(service: &Service<B>, body: &[u8]) -> Result<u64, Failed> {
     let is_known = name.is_empty() || FILES.services().iter().any(|own| own == name);
     Ok(match is_known {
         false => SERVICE_UNKNOWN,
-        true if service.monitor.health.is_ready() => SERVING,
+        true if health.is_ready() => SERVING,
         true => NOT_SERVING,
     })
 }

@@ -58,10 +58,9 @@ async fn converse(
     while let Some(question) = questions.next().await? {
         let answer = answer(&question).map_err(Failed::invalid)?;
         let time = questions.bounds.request_time;
-        match timeout(time, send(answers, answer)).await {
-            Ok(sent) => sent?,
-            Err(_) => return Err(slow("the answer wasn't read", time)),
-        }
+        let sent = timeout(time, call::send(answers, answer)).await;
+        let sent = sent.map_err(|_| slow("the answer wasn't read", time))?;
+        sent.map_err(Failed::invalid)?;
     }
     Ok(())
 }
@@ -112,23 +111,6 @@ impl Messages<'_> {
         message.drain(..PREFIX);
         Ok(Some(message))
     }
-}
-
-/// Hands an answer over as fast as the client makes room for it, so that no more than one is ever kept.
-async fn send(stream: &mut SendStream<Bytes>, mut bytes: Bytes) -> Result<(), Failed> {
-    while !bytes.is_empty() {
-        stream.reserve_capacity(bytes.len());
-        let room = poll_fn(|cx| stream.poll_capacity(cx)).await;
-        let room = match room {
-            Some(Ok(room)) => room.min(bytes.len()),
-            Some(Err(error)) => return Err(Failed::invalid(error)),
-            None => return Err(Failed::invalid("the stream is over")),
-        };
-        let part = bytes.split_to(room);
-        let sent = stream.send_data(part, false);
-        sent.map_err(Failed::invalid)?;
-    }
-    Ok(())
 }
 
 impl<'m> Asked<'m> {

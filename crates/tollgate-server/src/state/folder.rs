@@ -2,6 +2,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -28,8 +29,7 @@ impl Folder {
         };
         let mut builder = DirBuilder::new();
         builder.recursive(true);
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        builder.mode(0o700);
         builder.create(path).map_err(cant)?;
         // Wherever the process goes later.
         let path = fs::canonicalize(path).map_err(cant)?;
@@ -111,22 +111,11 @@ fn lock_of(folder: &Path) -> Result<File, String> {
     let cant = |error: io::Error| format!("can't keep state in {}: {error}", path.display());
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.mode(0o600);
     let mut file = options.open(&path).map_err(cant)?;
     match file.try_lock() {
         Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let owner = fs::read_to_string(&path).unwrap_or_default();
-            let owner = match owner.trim() {
-                "" => "another process".to_owned(),
-                id => format!("process {id}"),
-            };
-            return Err(format!(
-                "{} is in use by {owner}: give each service a folder of its own by --state",
-                folder.display()
-            ));
-        }
+        Err(TryLockError::WouldBlock) => return Err(in_use(folder)),
         Err(TryLockError::Error(error)) => return Err(cant(error)),
     }
     file.set_len(0).map_err(cant)?;
@@ -134,18 +123,22 @@ fn lock_of(folder: &Path) -> Result<File, String> {
     Ok(file)
 }
 
+/// Why a folder can't be used that another process has.
+pub(crate) fn in_use(folder: &Path) -> String {
+    let owner = fs::read_to_string(folder.join("lock")).unwrap_or_default();
+    let owner = match owner.trim() {
+        "" => "another process".to_owned(),
+        id => format!("process {id}"),
+    };
+    let shown = folder.display();
+    format!("{shown} is in use by {owner}: give each service a folder of its own by --state")
+}
+
 /// Whether this file has that name.
-#[cfg(unix)]
 fn is_same(file: &File, path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
     let of = |found: io::Result<fs::Metadata>| found.map(|it| (it.dev(), it.ino())).ok();
     let own = of(file.metadata());
     own.is_some() && own == of(fs::metadata(path))
-}
-
-#[cfg(not(unix))]
-fn is_same(_file: &File, path: &Path) -> bool {
-    path.exists()
 }
 
 #[cfg(test)]

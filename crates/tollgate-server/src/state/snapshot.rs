@@ -128,8 +128,5 @@ fn unset_wall(
         since: Duration::from_nanos(since),
     };
     let earlier = (is_known == 1).then_some(earlier);
-    Ok(Uptime::wall_now(
-        now,
-        (earlier, Timestamp::from_nanos(wall)),
-    ))
+    Ok(Uptime::wall_now(now, earlier, Timestamp::from_nanos(wall)))
 }

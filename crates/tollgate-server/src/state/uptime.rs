@@ -67,7 +67,8 @@ impl Uptime {
     /// What a wall clock would show now that showed this at that time, had nobody set it; if that is known.
     pub(super) fn wall_now(
         now: Option<Self>,
-        (earlier, wall): (Option<Self>, Timestamp),
+        earlier: Option<Self>,
+        wall: Timestamp,
     ) -> Option<Timestamp> {
         Some(wall + now?.after(&earlier?)?)
     }
@@ -104,7 +105,7 @@ mod tests {
             since: Duration::from_secs(secs),
         };
         let wall = Timestamp::from_secs(1_000);
-        let now = |now, earlier| Uptime::wall_now(now, (earlier, wall));
+        let now = |now, earlier| Uptime::wall_now(now, earlier, wall);
         assert_eq!(
             now(Some(at(1, 70)), Some(at(1, 60))),
             Some(wall + Duration::from_millis(9_990))

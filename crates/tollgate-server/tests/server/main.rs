@@ -11,6 +11,7 @@ mod clients;
 mod clients_python;
 mod connections;
 mod converted;
+mod counted;
 mod crowd;
 mod drain;
 mod fact_names;

@@ -12,6 +12,7 @@ mod scripts;
 mod settles;
 mod single;
 mod structs;
+mod together;
 
 use tollgate_testkit::redis::{Client, Reply, Server};
 use tollgate_testkit::traffic::Random;

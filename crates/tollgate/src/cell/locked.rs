@@ -36,32 +36,14 @@ pub(crate) struct Slot<A: tollgate_core::Arithmetic> {
 /// Locks whichever slot it is and evaluates the same expression on it.
 macro_rules! each {
     ($self:expr, $slot:ident => $call:expr) => {
+        each!($self, $slot, $call, TokenBucket LeakyBucket FixedWindow SlidingLog SlidingCounter)
+    };
+    ($self:expr, $slot:ident, $call:expr, $($kind:ident)*) => {
         match $self {
-            Locked::TokenBucket(slot) => {
-                #[allow(unused_mut, reason = "some calls only read")]
-                let mut $slot = lock(slot);
+            $(Locked::$kind(slot) => {
+                let $slot = &mut *lock(slot);
                 $call
-            }
-            Locked::LeakyBucket(slot) => {
-                #[allow(unused_mut, reason = "some calls only read")]
-                let mut $slot = lock(slot);
-                $call
-            }
-            Locked::FixedWindow(slot) => {
-                #[allow(unused_mut, reason = "some calls only read")]
-                let mut $slot = lock(slot);
-                $call
-            }
-            Locked::SlidingLog(slot) => {
-                #[allow(unused_mut, reason = "some calls only read")]
-                let mut $slot = lock(slot);
-                $call
-            }
-            Locked::SlidingCounter(slot) => {
-                #[allow(unused_mut, reason = "some calls only read")]
-                let mut $slot = lock(slot);
-                $call
-            }
+            })*
         }
     };
 }

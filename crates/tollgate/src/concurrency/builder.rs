@@ -6,8 +6,7 @@ use std::time::Duration;
 use super::gate::Gate;
 use super::stats::Tally;
 use super::{ConcurrencyLimiter, PermitObserver};
-use crate::clock::DefaultClock;
-use crate::clock::{Clock, Clocked, Monotonic};
+use crate::clock::{Clock, Clocked, DefaultClock, Monotonic};
 use crate::line::waiting::Waiting;
 
 /// Builds a [`ConcurrencyLimiter`]; made by [`ConcurrencyLimiter::builder`].

@@ -43,83 +43,68 @@ pub(crate) mod sealed {
     }
 }
 
-/// The methods of a home that is, or points at, a limiter.
-macro_rules! as_limiter {
-    ($self:ident => $limiter:expr) => {
-        #[inline]
-        fn gate(&$self) -> &Gate {
-            &$limiter.gate
-        }
-
-        #[inline]
-        fn tally(&$self) -> &Tally {
-            &$limiter.tally
-        }
-
-        #[inline]
-        fn observer(&$self) -> Option<&dyn PermitObserver> {
-            $limiter.observer.as_deref()
-        }
-
-        #[inline]
-        fn now(&$self) -> Timestamp {
-            $limiter.clock.now()
-        }
-
-        fn clock(&$self) -> &dyn Clock {
-            &$limiter.clock
-        }
-
-        fn max_waiters(&$self) -> usize {
-            $limiter.max_waiters
-        }
-
-        fn timeout(&$self) -> Option<Duration> {
-            $limiter.timeout
-        }
-
-        fn waiting_in_total(&$self) -> Option<&Waiting> {
-            None
-        }
-    };
-}
-
 impl<C: Clock> sealed::PermitHome for ConcurrencyLimiter<C> {
-    as_limiter!(self => self);
-}
+    #[inline]
+    fn gate(&self) -> &Gate {
+        &self.gate
+    }
 
-impl<C: Clock> sealed::PermitHome for &ConcurrencyLimiter<C> {
-    as_limiter!(self => self);
-}
+    #[inline]
+    fn tally(&self) -> &Tally {
+        &self.tally
+    }
 
-impl<C: Clock> sealed::PermitHome for Arc<ConcurrencyLimiter<C>> {
-    as_limiter!(self => self);
+    #[inline]
+    fn observer(&self) -> Option<&dyn PermitObserver> {
+        self.observer.as_deref()
+    }
+
+    #[inline]
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &self.clock
+    }
+
+    fn max_waiters(&self) -> usize {
+        self.max_waiters
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    fn waiting_in_total(&self) -> Option<&Waiting> {
+        None
+    }
 }
 
 /// The methods of a home that is another one's.
 macro_rules! as_home {
     ($self:ident => $home:expr) => {
         #[inline]
-        fn gate(&$self) -> &$crate::concurrency::Gate {
+        fn gate(&$self) -> &Gate {
             $home.gate()
         }
 
         #[inline]
-        fn tally(&$self) -> &$crate::concurrency::Tally {
+        fn tally(&$self) -> &Tally {
             $home.tally()
         }
 
         #[inline]
-        fn observer(&$self) -> Option<&dyn $crate::concurrency::PermitObserver> {
+        fn observer(&$self) -> Option<&dyn PermitObserver> {
             $home.observer()
         }
 
         #[inline]
-        fn now(&$self) -> ::tollgate_core::Timestamp {
+        fn now(&$self) -> Timestamp {
             $home.now()
         }
 
-        fn clock(&$self) -> &dyn $crate::clock::Clock {
+        fn clock(&$self) -> &dyn Clock {
             $home.clock()
         }
 
@@ -127,14 +112,22 @@ macro_rules! as_home {
             $home.max_waiters()
         }
 
-        fn timeout(&$self) -> Option<::std::time::Duration> {
+        fn timeout(&$self) -> Option<Duration> {
             $home.timeout()
         }
 
-        fn waiting_in_total(&$self) -> Option<&$crate::line::waiting::Waiting> {
+        fn waiting_in_total(&$self) -> Option<&Waiting> {
             $home.waiting_in_total()
         }
     };
+}
+
+impl<C: Clock> sealed::PermitHome for &ConcurrencyLimiter<C> {
+    as_home!(self => (**self));
+}
+
+impl<C: Clock> sealed::PermitHome for Arc<ConcurrencyLimiter<C>> {
+    as_home!(self => (**self));
 }
 
 /// Gives permits that keep a value until they are dropped.

@@ -8,8 +8,7 @@ use super::FairLimiter;
 use super::codel::Codel;
 use super::meter::Meter;
 use super::wfq::Fair;
-use crate::clock::DefaultClock;
-use crate::clock::{Clock, Clocked, Monotonic};
+use crate::clock::{Clock, Clocked, DefaultClock, Monotonic};
 use crate::line::Line;
 use crate::table::hasher::KeyHasher;
 

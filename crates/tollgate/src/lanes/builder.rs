@@ -6,8 +6,7 @@ use tollgate_core::{LimitError, Rate};
 
 use super::Lanes;
 use super::shares::Shares;
-use crate::clock::DefaultClock;
-use crate::clock::{Clock, Clocked, Monotonic};
+use crate::clock::{Clock, Clocked, DefaultClock, Monotonic};
 use crate::line::Line;
 
 /// Builds [`Lanes`]; made by [`Lanes::builder`].

@@ -5,8 +5,7 @@ use tollgate_core::Rate;
 use super::Tree;
 use super::class::{Class, TreeError};
 use super::nodes::Nodes;
-use crate::clock::DefaultClock;
-use crate::clock::{Clock, Clocked, Monotonic};
+use crate::clock::{Clock, Clocked, DefaultClock, Monotonic};
 use crate::sync::Mutex;
 use crate::table::hasher::KeyHasher;
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 use tollgate_engine::render;
 
 use super::super::check::counted;
-use super::super::length::readable;
 use super::super::request::{Charged, DecidedRequest, LeftOf, OVER_LIMIT};
 use super::super::stage::Store;
+use super::super::time::readable;
 use super::parts::{Found, Part};
 use super::{Color, Head};
 

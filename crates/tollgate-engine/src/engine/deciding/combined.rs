@@ -90,7 +90,7 @@ impl<B: Backend> Engine<B> {
         facts: &'f Facts<'f>,
         descriptors: DescriptorRequest<'_>,
     ) -> Result<Option<CombinedVerdict<'f>>, B::Error> {
-        let started = self.started();
+        let started = self.recorder.started(&self.backend);
         let mut request = CombinedRequest {
             facts,
             descriptors: Some(descriptors),

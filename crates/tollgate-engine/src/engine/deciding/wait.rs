@@ -162,7 +162,7 @@ impl<B: Backend> Engine<B> {
             told_at = self.backend.now();
         }
         let (standing, now) = (waited.standing, self.backend.now());
-        if let (Some(_), Some(tallies)) = (&standing, &self.tallies) {
+        if let (Some(_), Some(tallies)) = (&standing, &self.recorder.tallies) {
             tallies.waits.add(now - waited.since);
         }
         match standing {

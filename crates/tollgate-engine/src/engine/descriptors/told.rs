@@ -6,9 +6,10 @@ use tollgate::{Decision, Timestamp};
 
 use super::charge::Decided;
 use super::trees::{LeafKey, Met};
-use super::{DescriptorStatus, Engine, TooMuch};
+use super::{DescriptorStatus, TooMuch};
 use crate::backend::Backend;
 use crate::engine::counting::Told;
+use crate::engine::recorder::Recorder;
 use crate::engine::rules::Rules;
 use crate::envoy::{Leaf, Lookup};
 use crate::limits::{Limit, LimitKind};
@@ -34,7 +35,7 @@ pub(in crate::engine) struct Telling {
     pub(in crate::engine) counts_request: bool,
 }
 
-impl<B: Backend> Engine<B> {
+impl Recorder {
     /// Whether anybody wants to know what was decided.
     pub(super) fn is_told(&self) -> bool {
         self.tallies.is_some() || self.observer.is_some() || self.top.is_some()
@@ -48,6 +49,7 @@ impl<B: Backend> Engine<B> {
         decided: &Decided,
         told: &[DescriptorStatus],
         telling: Telling,
+        backend: &impl Backend,
     ) {
         if let Some(tallies) = &self.tallies {
             match decided.allowed || request.rules.mode != Mode::Enforce {
@@ -67,7 +69,7 @@ impl<B: Backend> Engine<B> {
         }
         if let Some(observer) = &self.observer {
             let started = telling.started;
-            let took = started.map_or(Duration::ZERO, |started| self.backend.now() - started);
+            let took = started.map_or(Duration::ZERO, |started| backend.now() - started);
             let is_any = request.tell(&**observer, decided, told, took);
             if !is_any && telling.counts_request && observer.wants() == Wants::Everything {
                 observer.decided(&request.no_match(took));
@@ -77,7 +79,13 @@ impl<B: Backend> Engine<B> {
 
     /// Counts a request that has too much of something, and tells of it.
     #[cold]
-    pub(super) fn tell_exceeded(&self, mode: Mode, what: TooMuch<'static>, telling: Telling) {
+    pub(super) fn tell_exceeded(
+        &self,
+        mode: Mode,
+        what: TooMuch<'static>,
+        telling: Telling,
+        backend: &impl Backend,
+    ) {
         let started = telling.started;
         if let Some(tallies) = &self.tallies {
             tallies.exceeded(mode, telling.counts_request);
@@ -92,7 +100,7 @@ impl<B: Backend> Engine<B> {
                 decision: BLOCKED,
                 fallback: None,
                 near_limit: false,
-                took: started.map_or(Duration::ZERO, |started| self.backend.now() - started),
+                took: started.map_or(Duration::ZERO, |started| backend.now() - started),
             });
         }
     }

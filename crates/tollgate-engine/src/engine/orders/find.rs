@@ -1,8 +1,5 @@
 //! Looking for one key of a rule, as operators do: what is left of its limits, and what is ordered of it.
 
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
-
 use tollgate::{Clock, Decision};
 
 use super::overlay::{Held, InForce, Rulings};
@@ -10,10 +7,10 @@ use super::place::as_descriptor;
 use super::table::Limiter;
 use super::target_keys::{Named, addresses, entries};
 use crate::backend::{Backend, Memory};
-use crate::engine::Engine;
 use crate::engine::rules::Tiered;
 use crate::engine::turns::Spot;
 use crate::engine::warm::is_gate;
+use crate::engine::{Engine, ready};
 use crate::facts::Facts;
 use crate::limits::LimitKind;
 use crate::matcher::Known;
@@ -186,15 +183,6 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// # Errors
     /// If there is no such key by the policy in force.
     pub fn find(&self, target: &Target) -> Result<Vec<Found>, OrderError> {
-        at_once(self.find_async(target))
-    }
-}
-
-/// What memory says, which it does at once.
-pub(super) fn at_once<T>(asking: impl Future<Output = Result<T, std::convert::Infallible>>) -> T {
-    match pin!(asking).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Ok(said)) => said,
-        Poll::Ready(Err(never)) => match never {},
-        Poll::Pending => unreachable!("memory answers at once"),
+        ready(self.find_async(target))
     }
 }

@@ -2,13 +2,12 @@
 
 use tollgate::Clock;
 
-use super::find::at_once;
 use super::place::as_descriptor;
 use super::target_keys::{Named, addresses, entries};
 use crate::backend::{Backend, Gift, Memory, Refund};
-use crate::engine::Engine;
 use crate::engine::turns::Spot;
 use crate::engine::warm::is_gate;
+use crate::engine::{Engine, ready};
 use crate::limits::{Check, LimitKind};
 use crate::orders::{OrderError, Target};
 
@@ -155,6 +154,6 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// # Errors
     /// If there is no such key by the policy in force.
     pub fn reset(&self, target: &Target, scope: ResetScope) -> Result<Reset, OrderError> {
-        at_once(self.reset_async(target, scope))
+        ready(self.reset_async(target, scope))
     }
 }

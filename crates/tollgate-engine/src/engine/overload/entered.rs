@@ -5,9 +5,8 @@ use tollgate::{Decision, Outcome};
 use tollgate_adaptive::shed::Criticality;
 
 use super::{Adapting, Gate, Time};
-use crate::backend::Backend;
-use crate::engine::Engine;
 use crate::engine::gather::{Gathered, Group, Met};
+use crate::engine::recorder::Recorder;
 use crate::engine::rules::Rules;
 use crate::engine::turns::Demand;
 use crate::limits::{Answer, Check, LimitKind};
@@ -227,23 +226,23 @@ impl Said {
     }
 }
 
-impl<B: Backend> Engine<B> {
+impl Said {
     /// Enters the gates of rules in shadow that have nothing else.
     #[cold]
     pub(in crate::engine) fn enter_alone(
-        &self,
-        said: &mut Said,
+        &mut self,
         rules: &Rules,
         gathered: &Gathered<'_>,
+        recorder: &Recorder,
     ) {
         for (_, gate) in gathered.gates_in(Mode::Shadow) {
             let number = gate.met.number;
             if gathered.is_alone(gate)
-                && let Some(entered) = said.enter_or_note(gate)
+                && let Some(entered) = self.enter_or_note(gate)
             {
-                let (run, held) = ((number, &[][..]), (entered, Beside::Nothing));
-                let answer = Answer::new(None, Decision::UNLIMITED);
-                self.hear_shadow(said, (rules, gathered), run, held, answer);
+                let mut answer = Answer::new(None, Decision::UNLIMITED);
+                entered.hold(Beside::Nothing, &mut answer);
+                self.hear_shadow((rules, gathered), (number, &[]), answer, recorder);
             }
         }
     }

@@ -85,7 +85,8 @@ impl Book {
     pub(in crate::lease) fn settle_estimate(
         &self,
         now: Timestamp,
-        (number, spent): (u64, u64),
+        number: u64,
+        spent: u64,
         most_owed: u64,
     ) -> bool {
         let mut accounts = self.accounts();
@@ -108,7 +109,7 @@ impl Book {
             self.tokens.fetch_add(rest, Ordering::Relaxed);
         }
         let beyond = spent.saturating_sub(tokens);
-        self.charge_beyond(&mut accounts, now, (beyond, most_owed));
+        self.charge_beyond(&mut accounts, now, beyond, most_owed);
         is_live || accounts.owed > 0
     }
 
@@ -117,7 +118,7 @@ impl Book {
     pub(in crate::lease) fn charge_late(&self, now: Timestamp, more: u64, most_owed: u64) -> bool {
         let mut accounts = self.accounts();
         accounts.expire(now);
-        self.charge_beyond(&mut accounts, now, (more, most_owed));
+        self.charge_beyond(&mut accounts, now, more, most_owed);
         accounts.owed > 0
     }
 
@@ -126,7 +127,8 @@ impl Book {
         &self,
         accounts: &mut Accounts,
         now: Timestamp,
-        (mut beyond, most_owed): (u64, u64),
+        mut beyond: u64,
+        most_owed: u64,
     ) {
         let is_live = now.as_nanos() < self.until.load(Ordering::Acquire);
         if beyond > 0 && is_live {

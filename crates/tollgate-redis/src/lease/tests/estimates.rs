@@ -2,8 +2,9 @@
 //! settled; what lapsed counts whole, when the lease was over; and what is owed is paid.
 
 use super::*;
-use crate::lease::asks::{Asker, Asks, Wants};
+use crate::lease::asks::{Asks, Wants};
 use crate::lease::book::Care;
+use crate::lease::said::Lessee;
 
 const START: u64 = 1_700_000_000_000_000;
 
@@ -133,13 +134,11 @@ impl<'a> Fleet<'a> {
             open.over_at = Some(over_at);
             self.spent.push((over_at, open.tokens));
         }
-        let asks = Asks::new((&process.book, wants), at(now), (part, numbers));
-        let question = asks.question(Asker {
+        let asks = Asks::new(&process.book, wants, at(now), part, numbers);
+        let question = asks.question(Lessee {
             holder: process.name,
             number: process.book.plans(),
-            life: Duration::from_micros(LIFE),
-            spent: 0,
-            forgiven: 0,
+            ..Lessee::of_nobody(Duration::from_micros(LIFE))
         });
         process.pending = Some(Pending {
             asks,
@@ -189,7 +188,7 @@ impl<'a> Fleet<'a> {
         let granted = pending.asks.granted(reply, at(pending.before + LIFE));
         let (owed, cost) = (process.book.owed(), pending.asks.least);
         let hold = pending.hold.map(at);
-        let took = process.book.take(at(now), &granted, (cost, hold));
+        let took = process.book.take(at(now), &granted, cost, hold);
         self.spent.push((now, owed - process.book.owed()));
         match (took, pending.hold) {
             (Some((_, Some(number))), Some(until)) => process.open.push(Open {
@@ -262,7 +261,7 @@ impl<'a> Fleet<'a> {
         let is_live = now < process.until.min(open.until);
         let news = process
             .book
-            .settle_estimate(at(now), (open.number, spent), limit);
+            .settle_estimate(at(now), open.number, spent, limit);
         process.has_news |= news;
         let now_owed = process.book.owed();
         let (more_owed, paid) = (now_owed.saturating_sub(owed), owed.saturating_sub(now_owed));
@@ -457,7 +456,7 @@ fn two_of_five() -> (Book, Timestamp, [u64; 2]) {
         asked: 10,
         remaining: 0,
     };
-    book.take(second, &granted, (0, None));
+    book.take(second, &granted, 0, None);
     let until = second + Duration::from_secs(60);
     let held = [(); 2].map(|()| book.hold(second, 5, until).1.expect("there are ten"));
     (book, second, held)
@@ -467,7 +466,7 @@ fn two_of_five() -> (Book, Timestamp, [u64; 2]) {
 fn what_was_spent_just_as_estimated_is_told_so_that_it_drains() {
     let (book, second, [one, _]) = two_of_five();
     assert!(!book.is_unsaid(second));
-    assert!(book.settle_estimate(second, (one, 5), 100));
+    assert!(book.settle_estimate(second, one, 5, 100));
     assert!(book.is_unsaid(second));
     book.hand_in(second);
     assert!(!book.is_unsaid(second));
@@ -476,8 +475,8 @@ fn what_was_spent_just_as_estimated_is_told_so_that_it_drains() {
 #[test]
 fn what_comes_back_pays_what_is_owed_before_anyone_has_it() {
     let (book, second, [one, other]) = two_of_five();
-    book.settle_estimate(second, (one, 8), 100);
+    book.settle_estimate(second, one, 8, 100);
     assert_eq!((book.owed(), book.held(second)), (3, 0));
-    book.settle_estimate(second, (other, 1), 100);
+    book.settle_estimate(second, other, 1, 100);
     assert_eq!((book.owed(), book.held(second)), (0, 1));
 }

@@ -1,8 +1,9 @@
 //! What is forgiven in one call: what came back late, and what an operator gives back.
 
 use super::*;
-use crate::lease::asks::{Asker, Asks, Wants};
+use crate::lease::asks::{Asks, Wants};
 use crate::lease::said::EVERYTHING;
+use crate::lease::said::Lessee;
 
 #[test]
 fn what_came_back_late_and_a_refund_are_both_forgiven() {
@@ -24,15 +25,14 @@ fn what_came_back_late_and_a_refund_are_both_forgiven() {
             asked: 20,
             remaining: 80,
         };
-        book.take(now, &granted, (20, None)).expect("it is enough");
+        book.take(now, &granted, 20, None).expect("it is enough");
         book.put_back_late(late, now);
-        let asks = Asks::new((&book, Wants::Nothing), now, (10, numbers));
-        let question = asks.question(Asker {
+        let asks = Asks::new(&book, Wants::Nothing, now, 10, numbers);
+        let question = asks.question(Lessee {
             holder: 1,
             number: 1,
-            life: Duration::from_secs(1),
-            spent: 0,
             forgiven: refunded,
+            ..Lessee::of_nobody(Duration::from_secs(1))
         });
         assert_eq!(question.forgiven, expected, "{late} and {refunded}");
     }

@@ -4,22 +4,16 @@ use serde::Serialize;
 use tollgate_engine::backend::{Gift, LimitKind};
 use tollgate_engine::engine::{Found, FoundLimit, ResetRule};
 use tollgate_engine::orders::Target;
-use tollgate_engine::policy::Mode;
 
 use super::asked::{Asked, Takes};
 use super::orders::{Shown, wrong};
 use super::record;
 use crate::address::Peer;
-use crate::answers::LOST;
+use crate::answers::{LOST, mode_name};
 use crate::decider::Store;
 use crate::http::body::read;
 use crate::http::session::{Session, Wrong, bad};
 use crate::log::Quoted;
-
-#[derive(Serialize)]
-struct Keys {
-    keys: Vec<Key>,
-}
 
 /// One key of a rule.
 #[derive(Serialize)]
@@ -46,11 +40,6 @@ struct Limit {
     retry_after: Option<f64>,
     reset_after: f64,
     waiting: usize,
-}
-
-#[derive(Serialize)]
-struct WasReset {
-    rules: Vec<ResetOf>,
 }
 
 /// What was forgotten of one rule's key, and which quotas stay as they are.
@@ -88,8 +77,8 @@ impl<B: Store> Session<B> {
     async fn look_for(&mut self, asked: &Asked<'_>) -> Result<(), Wrong> {
         asked.check(Takes::Target, self.service.decider.bounds.arguments)?;
         let found = self.found(&asked.target()?).await?;
-        let keys = found.iter().map(|found| self.key(found)).collect();
-        self.tell(&Keys { keys })
+        let keys: Vec<_> = found.iter().map(|found| self.key(found)).collect();
+        self.tell_as("keys", &keys)
     }
 
     async fn found(&self, target: &Target) -> Result<Vec<Found>, Wrong> {
@@ -101,7 +90,7 @@ impl<B: Store> Session<B> {
         Key {
             rule: found.rule.clone(),
             key: found.key.clone(),
-            mode: mode(found.mode),
+            mode: mode_name(found.mode),
             applies: found.applies,
             limits: found.limits.iter().map(Limit::of).collect(),
             orders: found.orders.iter().map(|order| self.shown(order)).collect(),
@@ -130,9 +119,10 @@ impl<B: Store> Session<B> {
             [("key", &whose), ("before", &before), ("now", &now)];
         record(&self.service.monitor.log, "admin reset", from, &said);
         match reset.gift {
-            Gift::Given => self.tell(&WasReset {
-                rules: reset.rules.iter().map(ResetOf::new).collect(),
-            }),
+            Gift::Given => {
+                let rules: Vec<_> = reset.rules.iter().map(ResetOf::new).collect();
+                self.tell_as("rules", &rules)
+            }
             Gift::Lost => Err((503, LOST.to_owned())),
         }
     }
@@ -173,12 +163,4 @@ fn in_words(found: &[Found]) -> Quoted {
         })
     });
     Quoted(each.collect::<Vec<_>>().join(", "))
-}
-
-pub(super) const fn mode(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Enforce => "enforce",
-        Mode::Shadow => "shadow",
-        Mode::Off => "off",
-    }
 }

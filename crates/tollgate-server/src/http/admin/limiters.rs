@@ -7,7 +7,7 @@ use tollgate_engine::backend::LimitKind;
 use tollgate_engine::engine::{FoundLimit, LimiterState};
 use tollgate_engine::orders::Target;
 
-use super::keys::mode;
+use crate::answers::mode_name;
 use crate::decider::Store;
 use crate::http::session::{Session, Wrong};
 use crate::log::date;
@@ -139,7 +139,7 @@ impl Limiter {
             key: state.key.clone(),
             fallback_keys: state.fallback_keys.clone(),
             on_missing_key: state.on_missing_key.map(|choice| choice.name()),
-            mode: mode(state.mode),
+            mode: mode_name(state.mode),
             limit: kind.to_string(),
             algorithm,
             rate: a_second,

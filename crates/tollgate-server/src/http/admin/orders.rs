@@ -26,11 +26,6 @@ pub(super) enum Ordered {
     Override,
 }
 
-#[derive(Serialize)]
-struct Orders {
-    orders: Vec<Shown>,
-}
-
 /// An order, as operators see it.
 #[derive(Serialize)]
 pub(super) struct Shown {
@@ -141,8 +136,8 @@ impl<B: Store> Session<B> {
 
     pub(super) fn orders(&mut self) -> Result<(), Wrong> {
         let orders = self.service.decider.engine.orders();
-        let orders = orders.iter().map(|order| self.shown(order)).collect();
-        self.tell(&Orders { orders })
+        let orders: Vec<_> = orders.iter().map(|order| self.shown(order)).collect();
+        self.tell_as("orders", &orders)
     }
 
     fn ordered_before(&self, target: &Target, act: &Act) -> Option<Order> {

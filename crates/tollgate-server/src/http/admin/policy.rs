@@ -56,11 +56,6 @@ struct AskedLevel {
     level: String,
 }
 
-#[derive(Serialize)]
-struct InForce {
-    level: String,
-}
-
 impl<B: Store> Session<B> {
     pub(super) fn rules(&mut self) -> Result<(), Wrong> {
         let engine = &self.service.decider.engine;
@@ -141,7 +136,7 @@ impl<B: Store> Session<B> {
 
     pub(super) fn log_level(&mut self) -> Result<(), Wrong> {
         let level = self.service.monitor.log.level().to_string();
-        self.tell(&InForce { level })
+        self.tell_as("level", &level)
     }
 
     pub(super) fn set_log_level(&mut self, body: &[u8], from: Peer) -> Result<(), Wrong> {

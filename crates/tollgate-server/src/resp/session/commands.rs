@@ -8,8 +8,6 @@ pub(super) struct Command {
     pub(super) name: &'static str,
     /// The number of its words, with its name; negative if at least so many.
     pub(super) words: i64,
-    /// Which of its words are keys.
-    keys: Keys,
     kind: Kind,
     does: &'static str,
 }
@@ -25,10 +23,10 @@ enum Keys {
 /// What a command is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// It charges a key, or changes what one owes.
-    Write,
+    /// It charges a key, or changes what one owes. These of its words are keys.
+    Write(Keys),
     /// It looks at keys.
-    Read,
+    Read(Keys),
     /// The connection, and how it is spoken on.
     Connection,
     /// Several commands together.
@@ -40,16 +38,23 @@ enum Kind {
 impl Kind {
     const fn flag(self) -> &'static str {
         match self {
-            Self::Write => "write",
-            Self::Read => "readonly",
+            Self::Write(_) => "write",
+            Self::Read(_) => "readonly",
             Self::Connection | Self::Transaction => "fast",
             Self::Server => "loading",
         }
     }
 
+    const fn keys(self) -> Keys {
+        match self {
+            Self::Write(keys) | Self::Read(keys) => keys,
+            _ => Keys::None,
+        }
+    }
+
     const fn group(self) -> &'static str {
         match self {
-            Self::Write | Self::Read => "generic",
+            Self::Write(_) | Self::Read(_) => "generic",
             Self::Connection => "connection",
             Self::Transaction => "transactions",
             Self::Server => "server",
@@ -57,27 +62,20 @@ impl Kind {
     }
 }
 
-const fn command(
-    name: &'static str,
-    words: i64,
-    (keys, kind): (Keys, Kind),
-    does: &'static str,
-) -> Command {
+const fn command(name: &'static str, words: i64, kind: Kind, does: &'static str) -> Command {
     Command {
         name,
         words,
-        keys,
         kind,
         does,
     }
 }
 
-const CHARGE: (Keys, Kind) = (Keys::First, Kind::Write);
-const DECIDE: (Keys, Kind) = (Keys::None, Kind::Write);
-const LOOK: (Keys, Kind) = (Keys::First, Kind::Read);
-const CONNECTION: (Keys, Kind) = (Keys::None, Kind::Connection);
-const TRANSACTION: (Keys, Kind) = (Keys::None, Kind::Transaction);
-const SERVER: (Keys, Kind) = (Keys::None, Kind::Server);
+const CHARGE: Kind = Kind::Write(Keys::First);
+const CHANGE: Kind = Kind::Write(Keys::All);
+const DECIDE: Kind = Kind::Write(Keys::None);
+const LOOK: Kind = Kind::Read(Keys::First);
+const READ: Kind = Kind::Read(Keys::None);
 
 /// All of them.
 pub(super) const COMMANDS: [Command; 32] = [
@@ -91,7 +89,7 @@ pub(super) const COMMANDS: [Command; 32] = [
     command(
         "tg.peek",
         -1,
-        (Keys::None, Kind::Read),
+        READ,
         "Tells what a request would be told, and charges nothing",
     ),
     command(
@@ -106,18 +104,18 @@ pub(super) const COMMANDS: [Command; 32] = [
         DECIDE,
         "Forgets what requests have spent; for operators",
     ),
-    command("tg.rules", 1, SERVER, "Lists the rules in force"),
+    command("tg.rules", 1, Kind::Server, "Lists the rules in force"),
     command(
         "del",
         -2,
-        (Keys::All, Kind::Write),
+        CHANGE,
         "Resets keys of CL.THROTTLE, and tells how many owed anything",
     ),
-    command("unlink", -2, (Keys::All, Kind::Write), "The same as DEL"),
+    command("unlink", -2, CHANGE, "The same as DEL"),
     command(
         "exists",
         -2,
-        (Keys::All, Kind::Read),
+        Kind::Read(Keys::All),
         "Tells how many keys of CL.THROTTLE owe anything",
     ),
     command(
@@ -136,63 +134,83 @@ pub(super) const COMMANDS: [Command; 32] = [
     command(
         "dbsize",
         1,
-        (Keys::None, Kind::Read),
+        READ,
         "Tells how many keys of CL.THROTTLE owe anything",
     ),
     command(
         "multi",
         1,
-        TRANSACTION,
+        Kind::Transaction,
         "Queues the commands that follow until EXEC",
     ),
-    command("exec", 1, TRANSACTION, "Runs what is queued, one by one"),
-    command("discard", 1, TRANSACTION, "Forgets what is queued"),
+    command(
+        "exec",
+        1,
+        Kind::Transaction,
+        "Runs what is queued, one by one",
+    ),
+    command("discard", 1, Kind::Transaction, "Forgets what is queued"),
     command(
         "watch",
         -2,
-        TRANSACTION,
+        Kind::Transaction,
         "Answers OK: each command decides by itself, so nothing is watched",
     ),
-    command("unwatch", 1, TRANSACTION, "Answers OK"),
-    command("ping", -1, CONNECTION, "Answers PONG, or what it is told"),
-    command("echo", 2, CONNECTION, "Answers what it is told"),
+    command("unwatch", 1, Kind::Transaction, "Answers OK"),
+    command(
+        "ping",
+        -1,
+        Kind::Connection,
+        "Answers PONG, or what it is told",
+    ),
+    command("echo", 2, Kind::Connection, "Answers what it is told"),
     command(
         "hello",
         -1,
-        CONNECTION,
+        Kind::Connection,
         "Chooses the version of the protocol",
     ),
-    command("auth", -2, CONNECTION, "Tells the operators' password"),
+    command(
+        "auth",
+        -2,
+        Kind::Connection,
+        "Tells the operators' password",
+    ),
     command(
         "client",
         -2,
-        CONNECTION,
+        Kind::Connection,
         "Names the connection, and tells about it",
     ),
-    command("select", 2, CONNECTION, "Chooses database 0, the only one"),
-    command("quit", -1, CONNECTION, "Closes the connection"),
+    command(
+        "select",
+        2,
+        Kind::Connection,
+        "Chooses database 0, the only one",
+    ),
+    command("quit", -1, Kind::Connection, "Closes the connection"),
     command(
         "reset",
         1,
-        CONNECTION,
+        Kind::Connection,
         "Forgets what the connection has said of itself",
     ),
-    command("info", -1, SERVER, "Tells about the server"),
-    command("command", -1, SERVER, "Lists the commands"),
-    command("config", -2, SERVER, "Answers what benchmarks ask for"),
-    command("time", 1, SERVER, "Tells the time of the server"),
+    command("info", -1, Kind::Server, "Tells about the server"),
+    command("command", -1, Kind::Server, "Lists the commands"),
+    command(
+        "config",
+        -2,
+        Kind::Server,
+        "Answers what benchmarks ask for",
+    ),
+    command("time", 1, Kind::Server, "Tells the time of the server"),
     command(
         "scan",
         -2,
-        (Keys::None, Kind::Read),
+        READ,
         "Is refused: keys are kept as fingerprints, and can't be listed",
     ),
-    command(
-        "keys",
-        2,
-        (Keys::None, Kind::Read),
-        "Is refused, as SCAN is",
-    ),
+    command("keys", 2, READ, "Is refused, as SCAN is"),
 ];
 
 /// A command by its name, if it can have so many words.
@@ -283,7 +301,7 @@ fn keys(command: &[&[u8]], out: &mut Replies<'_>) -> Result<(), String> {
     let [name, words @ ..] = command else {
         return Err("ERR COMMAND GETKEYS is followed by a command".to_owned());
     };
-    let keys = match find(name, command.len())?.keys {
+    let keys = match find(name, command.len())?.kind.keys() {
         Keys::None => return Err("ERR The command has no key arguments".to_owned()),
         Keys::First => &words[..words.len().min(1)],
         Keys::All => words,
@@ -301,7 +319,7 @@ impl Command {
         out.integer(self.words);
         out.array(1);
         out.simple(self.kind.flag());
-        let places = match self.keys {
+        let places = match self.kind.keys() {
             Keys::None => [0, 0, 0],
             Keys::First => [1, 1, 1],
             Keys::All => [1, -1, 1],

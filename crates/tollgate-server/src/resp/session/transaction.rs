@@ -6,6 +6,8 @@
 
 use super::{Session, commands};
 use crate::decider::Store;
+use crate::resp::frame::{Frame, Most};
+use crate::resp::reply::{Replies, Version};
 
 /// The most that one connection queues, in bytes: some 5,000 short commands.
 const MOST: usize = 256 * 1024;
@@ -13,8 +15,10 @@ const MOST: usize = 256 * 1024;
 /// What is queued between `MULTI` and `EXEC`.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// Commands one after the other: how many words, and each word behind its length.
+    /// Commands one after the other, as clients send them.
     bytes: Vec<u8>,
+    /// How much of [`MOST`] they take.
+    size: usize,
     count: usize,
     /// A command couldn't be queued.
     is_broken: bool,
@@ -28,39 +32,19 @@ impl Queue {
 
     fn push<'w>(&mut self, words: impl ExactSizeIterator<Item = &'w [u8]> + Clone) -> bool {
         let size = words.clone().map(|word| word.len() + 4).sum::<usize>() + 4;
-        if self.bytes.len() + size > MOST {
+        if self.size + size > MOST {
             return false;
         }
-        let number = |number: usize, bytes: &mut Vec<u8>| {
-            // All are below the most above.
-            bytes.extend(u32::try_from(number).unwrap_or(0).to_le_bytes());
-        };
-        number(words.len(), &mut self.bytes);
-        for word in words {
-            number(word.len(), &mut self.bytes);
-            self.bytes.extend_from_slice(word);
-        }
+        self.size += size;
         self.count += 1;
+        let mut out = Replies {
+            bytes: &mut self.bytes,
+            version: Version::Two,
+        };
+        out.array(words.len());
+        words.for_each(|word| out.bulk(word));
         true
     }
-}
-
-/// Takes one command off the front of what was queued.
-fn next<'q>(rest: &mut &'q [u8]) -> Option<Vec<&'q [u8]>> {
-    fn number(rest: &mut &[u8]) -> Option<usize> {
-        let (digits, behind) = rest.split_first_chunk::<4>()?;
-        *rest = behind;
-        usize::try_from(u32::from_le_bytes(*digits)).ok()
-    }
-    let count = number(rest)?;
-    let mut words = Vec::with_capacity(count);
-    for _ in 0..count {
-        let length = number(rest)?;
-        let (word, behind) = rest.split_at_checked(length)?;
-        words.push(word);
-        *rest = behind;
-    }
-    Some(words)
 }
 
 impl<B: Store> Session<B> {
@@ -114,7 +98,7 @@ impl<B: Store> Session<B> {
             Err(wrong) => {
                 queue.is_broken = true;
                 // It will never run.
-                queue.bytes = Vec::new();
+                (queue.bytes, queue.size) = (Vec::new(), 0);
                 replies.error(&wrong);
             }
         }
@@ -128,9 +112,15 @@ impl<B: Store> Session<B> {
             return replies.error("EXECABORT Transaction discarded because of previous errors.");
         }
         replies.array(queue.count);
-        let mut rest = queue.bytes.as_slice();
-        while let Some(words) = next(&mut rest) {
-            self.dispatch(words.iter().copied(), out).await;
+        let (mut frame, mut rest) = (Frame::default(), queue.bytes.as_slice());
+        let most = Most {
+            bytes: usize::MAX,
+            words: usize::MAX,
+        };
+        while let Ok(Some(length)) = frame.read(rest, &most) {
+            self.dispatch(frame.words(rest), out).await;
+            frame.clear();
+            rest = &rest[length..];
         }
     }
 }

@@ -23,7 +23,13 @@ impl Watcher for Counts {
 
 fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
-    write_head(&mut out, payload.len(), (kind, flags), [0, 0, 0, 1]);
+    let head = Head {
+        length: payload.len(),
+        kind,
+        flags,
+        stream: [0, 0, 0, 1],
+    };
+    head.write(&mut out);
     out.extend(payload);
     out
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tollgate::{Decision, Outcome, Timestamp};
 
-pub use crate::engine::TooMuch;
+pub use crate::bounds::TooMuch;
+pub use crate::cause::Cause;
 use crate::engine::orders::Override;
 use crate::limits::{LimitKind, Unavailable};
 use crate::matcher::few::Few;
@@ -18,7 +19,6 @@ mod findings;
 mod permits;
 mod reason;
 
-pub use cause::Cause;
 pub use findings::{Findings, LimitState, ShadowRefusal};
 pub use permits::Permits;
 pub(crate) use reason::reason_of;

@@ -1,37 +1,81 @@
-//! Telling an observer of what was decided.
+//! What is recorded of a decision: counted, noted among the keys that are denied most, and told to an observer.
 
 use std::time::Duration;
 
 use tollgate::Timestamp;
 
-use super::Engine;
+use super::gather::Gathered;
+use super::rules::Rules;
+use super::warned::Warnings;
 use crate::backend::Backend;
-use crate::limits::RequestKey;
+use crate::limits::{Answer, RequestKey};
 use crate::observer::{Event, Observer, Wants};
 use crate::policy::Mode;
+use crate::tally::Tallies;
 use crate::top::{Refusal, Top};
-use crate::verdict::Findings;
+use crate::verdict::{Findings, Said};
 
-impl<B: Backend> Engine<B> {
-    /// The time, if somebody is to be told how long a decision took.
-    pub(super) fn started(&self) -> Option<Timestamp> {
+/// Whoever learns of decisions: what is counted of a request, noted of its key and told to an observer, is so here.
+#[derive(Default)]
+pub(super) struct Recorder {
+    pub(super) observer: Option<Box<dyn Observer>>,
+    pub(super) wants: Wants,
+    pub(super) tallies: Option<Tallies>,
+    pub(super) top: Option<Top>,
+    pub(super) warnings: Warnings,
+}
+
+impl Recorder {
+    /// When a decision begins, if somebody is to know how long it takes.
+    #[inline(always)]
+    pub(super) fn started(&self, backend: &impl Backend) -> Option<Timestamp> {
         let is_timed = self.observer.is_some() && self.wants == Wants::Everything;
-        is_timed.then(|| self.backend.now())
+        is_timed.then(|| backend.now())
     }
 
-    #[inline]
-    pub(super) fn tell(&self, verdict: &Findings<'_>, started: Option<Timestamp>) {
-        let is_noted = !verdict.said.allowed || !verdict.said.shadows.as_slice().is_empty();
+    /// Counts a request that passed.
+    #[inline(always)]
+    pub(super) fn passed(&self, rules: &Rules, gathered: &Gathered<'_>, said: &Said) {
+        if let Some(tallies) = &self.tallies {
+            tallies.passed(rules, gathered, said);
+        }
+    }
+
+    /// Counts a request that passes a rule in shadow.
+    #[inline(always)]
+    pub(super) fn passed_in_shadow(&self, rules: &Rules, number: u32, answer: &Answer) {
+        if answer.allowed
+            && let Some(tallies) = &self.tallies
+        {
+            tallies.passed_in_shadow(rules, number, answer);
+        }
+    }
+
+    /// Counts a request that was denied, and tells of any that was decided.
+    #[inline(always)]
+    pub(super) fn report(
+        &self,
+        findings: &Findings<'_>,
+        started: Option<Timestamp>,
+        backend: &impl Backend,
+    ) {
+        let said = &findings.said;
+        let is_noted = !said.allowed || !said.shadows.as_slice().is_empty();
+        if !said.allowed
+            && let Some(tallies) = &self.tallies
+        {
+            tallies.refused(&findings.rules, said);
+        }
         if is_noted && let Some(top) = &self.top {
-            note(top, verdict);
+            note(top, findings);
         }
         let Some(observer) = &self.observer else {
             return;
         };
         if let Some(started) = started {
-            tell(&**observer, verdict, self.backend.now() - started);
-        } else if !verdict.said.allowed || !verdict.said.shadows.as_slice().is_empty() {
-            tell(&**observer, verdict, Duration::ZERO);
+            tell(&**observer, findings, backend.now() - started);
+        } else if is_noted {
+            tell(&**observer, findings, Duration::ZERO);
         }
     }
 }

@@ -10,8 +10,7 @@ use tollgate_engine::policy::Counting;
 
 use crate::error::StoreLimitError;
 use crate::key::{self, Sharing};
-use crate::lease::Leased;
-use crate::question::{Kind, StoreForm};
+use crate::question::{Kind, Numbers, StoreForm};
 
 /// A limit as the store reads it.
 #[derive(Debug)]
@@ -26,7 +25,63 @@ pub(crate) struct StoredLimit {
     slot: Option<Box<str>>,
     /// A hash of the names of its keys and of what they are judged by: limits that differ in either have different
     /// versions, in whichever policy they are.
-    pub(super) version: u64,
+    pub(crate) version: u64,
+}
+
+/// A limit that tokens are leased of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leased {
+    pub(crate) numbers: Numbers,
+    /// Of the limit's names and numbers.
+    pub(crate) version: u64,
+}
+
+/// A limit, as it is called and judged in the store, and the fingerprint of a key. What is leased by one limit
+/// isn't spent by another, be it one that took its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LeaseKey {
+    pub(crate) version: u64,
+    pub(crate) fingerprint: [u64; 2],
+}
+
+impl LeaseKey {
+    #[inline]
+    pub(crate) fn of(leased: &Leased, check: &Check<'_>) -> Self {
+        Self {
+            version: leased.version,
+            fingerprint: check.key.fingerprint(),
+        }
+    }
+}
+
+/// A check of a limit that tokens are leased of.
+#[derive(Clone, Copy)]
+pub(crate) struct LeaseCheck<'a> {
+    pub(crate) check: &'a Check<'a>,
+    pub(crate) leased: &'a Leased,
+    stored: &'a StoredLimit,
+}
+
+impl<'a> LeaseCheck<'a> {
+    /// The check, if its limit is leased.
+    pub(crate) fn of(check: &'a Check<'a>, stored: &'a StoredLimit) -> Option<Self> {
+        let leased = stored.leased.as_ref()?;
+        Some(Self {
+            check,
+            leased,
+            stored,
+        })
+    }
+
+    /// Which lease it is of.
+    pub(crate) fn lease_key(&self) -> LeaseKey {
+        LeaseKey::of(self.leased, self.check)
+    }
+
+    /// The name of its key in the store.
+    pub(crate) fn name(&self) -> Box<str> {
+        self.stored.key(self.check).into()
+    }
 }
 
 /// How limits of a client are called in the store, and told apart.
@@ -34,9 +89,9 @@ pub(crate) struct Naming {
     /// What all keys begin with.
     pub(crate) prefix: Box<str>,
     /// For how long a slot is held without a sign of life.
-    pub(super) slot_life: Duration,
+    pub(crate) slot_life: Duration,
     /// Tells limits apart.
-    pub(super) hasher: SeedableRandomState,
+    pub(crate) hasher: SeedableRandomState,
 }
 
 /// How many bytes the values of most keys take.
@@ -51,7 +106,7 @@ enum Values {
 }
 
 impl StoredLimit {
-    pub(super) fn new(limit: &Limit, naming: &Naming) -> Result<Self, StoreLimitError> {
+    pub(crate) fn new(limit: &Limit, naming: &Naming) -> Result<Self, StoreLimitError> {
         let kind = limit.kind();
         let form = StoreForm::of(limit, naming.slot_life)?;
         // Estimates that are held of a level are kept track of in the same way as leases.
@@ -66,7 +121,7 @@ impl StoredLimit {
         let carry_over = limit.carry_over();
         // An override counts where the rule does, whatever its period.
         let named = limit.counter_kind();
-        let head = key::head(&naming.prefix, named, (sharing, carry_over));
+        let head = key::head(&naming.prefix, named, sharing, carry_over);
         let mut counter = String::new();
         key::escape(&limit.counter().name, &mut counter);
         let _ = write!(counter, ":{}", limit.counter().ordinal);

@@ -1,9 +1,14 @@
-//! Lengths of time, as people write and read them.
+//! Lengths of time and dates, as people write and read them.
 
+use std::str::FromStr;
 use std::time::Duration;
 
+use jiff::civil::DateTime;
 use jiff::fmt::friendly::{Designator, FractionalUnit, Spacing, SpanPrinter};
+use jiff::tz::TimeZone;
 use jiff::{Span, SpanRelativeTo};
+use jiff::{Timestamp as Instant, Zoned};
+use tollgate::Timestamp;
 
 /// Reads a length of time such as `300ms`, `2.5s`, `1h30m` or `30d`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -56,6 +61,52 @@ pub(crate) fn readable(length: Duration) -> String {
     }
 }
 
+/// A moment, as `2026-03-01T12:00:00Z`, with another offset or `[Europe/Zurich]`, or a date alone in UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Date(Instant);
+
+impl Date {
+    /// The moment that a clock of wall time shows.
+    pub(crate) fn of(at: Timestamp) -> Self {
+        let nanos = i128::from(at.as_nanos());
+        Self(Instant::from_nanosecond(nanos).unwrap_or(Instant::MAX))
+    }
+
+    pub(crate) fn timestamp(self) -> Timestamp {
+        Timestamp::from_nanos(u64::try_from(self.0.as_nanosecond()).unwrap_or(0))
+    }
+}
+
+impl std::fmt::Display for Date {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Date {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let zoned = || text.parse::<Zoned>().map(|zoned| zoned.timestamp());
+        let plain = || {
+            let date: DateTime = text.parse()?;
+            Ok(TimeZone::UTC
+                .to_ambiguous_zoned(date)
+                .compatible()?
+                .timestamp())
+        };
+        let found = text.parse::<Instant>().or_else(|_| zoned());
+        let found = found.or_else(|_| plain());
+        match found.map_err(|_: jiff::Error| ()) {
+            Ok(at) if at >= Instant::UNIX_EPOCH => Ok(Self(at)),
+            Ok(_) => Err("the calendar begins in 1970 here".to_owned()),
+            Err(()) => Err(format!(
+                "{text:?} is no date; write it as 2026-03-01, 2026-03-01T12:00:00Z or 2026-03-01T12:00+01:00[Europe/Zurich]"
+            )),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,5 +154,26 @@ mod tests {
                 format!("{text:?} is no length of time; write it as 10ms, 2.5s, 1h30m or 7d");
             assert_eq!(duration(text), Err(error));
         }
+    }
+
+    #[test]
+    fn dates_are_read_with_or_without_a_zone() {
+        for (text, expected) in [
+            ("2026-03-01T12:00:00Z", "2026-03-01T12:00:00Z"),
+            ("2026-03-01T12:00:00.5+01:00", "2026-03-01T11:00:00.5Z"),
+            ("2026-07-01T12:00[Europe/Zurich]", "2026-07-01T10:00:00Z"),
+            ("2026-03-01", "2026-03-01T00:00:00Z"),
+            ("2026-03-01T07:30", "2026-03-01T07:30:00Z"),
+        ] {
+            let date: Date = text.parse().unwrap();
+            assert_eq!(date.to_string(), expected);
+            assert_eq!(Date::of(date.timestamp()), date);
+        }
+        assert!("1969-12-31".parse::<Date>().is_err());
+        let error = "soon".parse::<Date>().unwrap_err();
+        assert!(
+            error.starts_with("\"soon\" is no date; write it as "),
+            "{error}"
+        );
     }
 }
