@@ -339,37 +339,38 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
     }
 
     /// Asks the store, or answers without it.
-    async fn ask_store(
-        &self,
-        checks: &[Check<'_>],
-        mut each: Option<&mut Vec<CheckResult>>,
-    ) -> Result<Answer, Infallible> {
-        let gate = self.gate(checks);
-        let mut probe = Probe::new(&self.circuit, gate);
-        let kind = if gate == Gate::Shut {
-            self.failures.latest()
-        } else {
-            match self.note_answer(self.store.ask(checks, each.as_deref_mut()).await) {
-                Ok(answer) => {
-                    if answer.source != Source::Known {
-                        probe.is_over();
-                        self.works(checks, answer.source);
+    ///
+    /// A block in place of an async function, which would keep its arguments twice: the future is to stay small.
+    fn ask_store<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        mut each: Option<&'a mut Vec<CheckResult>>,
+    ) -> impl Future<Output = Result<Answer, Infallible>> + Send + 'a {
+        let mut probe = Probe::new(&self.circuit, self.gate(checks));
+        async move {
+            let kind = if probe.is_shut() {
+                self.failures.latest()
+            } else {
+                let asked = self.store.ask(checks, each.as_deref_mut()).await;
+                match self.note_answer(asked) {
+                    Ok(answer) => {
+                        if answer.source != Source::Known {
+                            probe.is_over();
+                            self.works(checks, answer.source);
+                        }
+                        return Ok(answer);
                     }
-                    return Ok(answer);
+                    Err((failure, error)) => self.fails(checks, probe.is_over(), failure, &error),
                 }
-                Err((failure, error)) => {
-                    probe.is_over();
-                    self.fails(checks, gate, failure, &error)
-                }
+            };
+            let answer = self.answer_without(checks, kind);
+            if let Some(each) = each {
+                // Of the others it is only known that they didn't decide.
+                *each = vec![Ok(Decision::UNLIMITED); checks.len()];
+                put_decider(each, &answer);
             }
-        };
-        let answer = self.answer_without(checks, kind);
-        if let Some(each) = each {
-            // Of the others it is only known that they didn't decide.
-            *each = vec![Ok(Decision::UNLIMITED); checks.len()];
-            put_decider(each, &answer);
+            Ok(answer)
         }
-        Ok(answer)
     }
 
     /// What a check would say by itself while the store fails so.

@@ -81,30 +81,35 @@ impl Gate {
     }
 }
 
-/// A probe's turn to ask, if it is one. All others wait for what comes of it; if it has no need to ask, or
+/// How a request was let through to the store. All others wait for what comes of a probe; if it has no need to ask, or
 /// is given up, the next one may.
 #[derive(Debug)]
-pub(super) struct Probe<'a>(Option<(&'a Circuit, Entry)>);
+pub(super) struct Probe<'a> {
+    circuit: &'a Circuit,
+    gate: Gate,
+}
 
 impl<'a> Probe<'a> {
-    /// The turn of a request that was told this.
+    /// Of a request that was told this.
     pub(super) fn new(circuit: &'a Circuit, gate: Gate) -> Self {
-        Self(match gate {
-            Gate::Probe(entry) => Some((circuit, entry)),
-            Gate::Open | Gate::Shut => None,
-        })
+        Self { circuit, gate }
     }
 
-    /// The store was asked, and something came of it.
-    pub(super) fn is_over(&mut self) {
-        self.0 = None;
+    /// Whether the store isn't to be asked.
+    pub(super) fn is_shut(&self) -> bool {
+        self.gate == Gate::Shut
+    }
+
+    /// The store was asked, and something came of it: by which right it was.
+    pub(super) fn is_over(&mut self) -> Gate {
+        std::mem::replace(&mut self.gate, Gate::Open)
     }
 }
 
 impl Drop for Probe<'_> {
     fn drop(&mut self) {
-        if let Some((circuit, entry)) = self.0 {
-            circuit.gives_up(entry);
+        if let Gate::Probe(entry) = self.gate {
+            self.circuit.gives_up(entry);
         }
     }
 }
