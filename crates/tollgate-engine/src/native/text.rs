@@ -85,6 +85,8 @@ pub(crate) fn quoted(text: &str) -> String {
     for c in text.chars() {
         match c {
             '"' | '\\' => out.extend(['\\', c]),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
             c if is_hidden(c) => {
                 // Writing to a string can't fail.
                 let _ = write!(out, "\\U{:08x}", u32::from(c));
@@ -104,6 +106,7 @@ pub(crate) fn flow(value: &Value, text: fn(&str) -> String) -> String {
         Value::Integer(number) => number.to_string(),
         // Never as text or a whole number reads.
         Value::Float(number) if number.is_finite() => format!("{number:?}"),
+        Value::Float(number) if *number == f64::NEG_INFINITY => "-.inf".to_owned(),
         Value::Float(number) => format!(".{number:?}"),
         Value::Text(own) => text(own),
         Value::List(items) => {
