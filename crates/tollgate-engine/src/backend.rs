@@ -172,7 +172,8 @@ pub trait Backend: Send + Sync {
     /// The time by which it judges, to tell how long something takes and how long a denial holds.
     fn now(&self) -> Timestamp;
 
-    /// Its clocks, which an engine asks for once: by default the system's.
+    /// Its clocks, which an engine asks for once: by default the system's. A backend with a [`now`](Self::now) of its own has
+    /// a timer of its own, too, by which adaptive limits measure requests.
     fn clocks(&self) -> Clocks {
         Clocks::default()
     }
@@ -206,6 +207,12 @@ pub trait Backend: Send + Sync {
 
 /// Refunds what a request was charged that was dropped before it had its answer. Nobody waits for it: see
 /// [`Refund::Dropped`].
+///
+/// ```
+/// use tollgate_engine::backend::{Memory, refund_detached};
+///
+/// refund_detached(&Memory::new(), &[]); // Nothing was charged.
+/// ```
 pub fn refund_detached<B: Backend>(backend: &B, checks: &[Check<'_>]) {
     let refund = pin!(backend.refund(checks, Refund::Dropped));
     let _ = refund.poll(&mut Context::from_waker(Waker::noop()));

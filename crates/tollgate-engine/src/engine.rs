@@ -187,7 +187,7 @@ impl<B: Backend> Engine<B> {
     /// Remembers so many denials, and repeats them without asking the backend for as long as they are known to hold, and
     /// for a second at most: then one request asks again, as another process may have reset the key, and if the backend
     /// can't be asked the denial holds on. For a backend that is far: one in memory answers as fast, and one that
-    /// [repeats refusals by itself](Backend::repeats_refusals), as the client of a store does, does so alone. A refusal
+    /// [repeats refusals by itself](Backend::deny_epoch), as the client of a store does, does so alone. A refusal
     /// that is repeated tells how long that limit takes, and may leave out others that take longer; what is
     /// left is as of the first refusal.
     ///

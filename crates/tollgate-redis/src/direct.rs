@@ -207,7 +207,8 @@ impl Direct {
             if let Some(leased) = &stored.leased {
                 let place = LeaseKey::of(leased, check);
                 self.leases.put_back_late(place, check.cost);
-            } else if stored.form.known(check.cost).is_none()
+            } else if !matches!(check.limit.kind(), LimitKind::Concurrency(_))
+                && stored.form.known(check.cost).is_none()
                 && let Ok(question) = self.question(check, Op::Gift, now)
             {
                 self.tell_store(question);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use tollgate::clock::Manual;
 use tollgate::{Clock, Timestamp};
-use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, Memory};
+use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, Clocks, Memory};
 use tollgate_engine::engine::{DescriptorVerdict, Left};
 use tollgate_engine::facts::Descriptor;
 use tollgate_engine::policy::Over;
@@ -62,6 +62,13 @@ impl Backend for Nowhere {
 
     fn now(&self) -> Timestamp {
         self.0.now()
+    }
+
+    fn clocks(&self) -> Clocks {
+        Clocks {
+            timer: Arc::new(self.0.clone()),
+            ..Clocks::default()
+        }
     }
 }
 

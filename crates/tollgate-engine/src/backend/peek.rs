@@ -16,6 +16,8 @@ pub(super) async fn by_asking<B: Backend + ?Sized>(
     for check in checks {
         let free = [Check { cost: 0, ..*check }];
         let answer = backend.ask(&free, None).await?;
+        // Only a limit that is closed without its store has no answer.
+        let failure = answer.unavailable.filter(|_| answer.is_unavailable());
         let mut decision = answer.decision;
         let cost = match check.limit.kind() {
             LimitKind::Concurrency(most) => {
@@ -35,7 +37,7 @@ pub(super) async fn by_asking<B: Backend + ?Sized>(
             decision.outcome = Outcome::Denied;
             decision.set_wait(decision.reset_after);
         }
-        each.push(answer.unavailable.map_or(Ok(decision), Err));
+        each.push(failure.map_or(Ok(decision), Err));
     }
     Ok(each)
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tollgate::{Clock, Decision, Timestamp};
 
+use super::gather::TreeMatch;
 use super::orders::{Held, InForce};
 use super::rules::Rules;
 use super::{Engine, ready};
@@ -357,7 +358,8 @@ impl<B: Backend> Engine<B> {
         if let Some(what) = self.too_much(descriptors) {
             return Ok(self.exceeded(rules.mode, what, (started, Decider::Trees)));
         }
-        (self.decide_trees(&rules, &request, (started, Decider::Trees))).await
+        let deciding = self.decide_trees(&rules, &request, (started, Decider::Trees));
+        Ok(deciding.await?.0)
     }
 
     /// Decides a request by its descriptors alone, or before the rules decide it.
@@ -366,7 +368,7 @@ impl<B: Backend> Engine<B> {
         rules: &Rules,
         request: &DescriptorRequest<'_>,
         (started, decider): (Option<Timestamp>, Decider),
-    ) -> Result<DescriptorVerdict, B::Error> {
+    ) -> Result<(DescriptorVerdict, TreeMatch), B::Error> {
         let orders = self.ordered(rules);
         let lookups = Lookups::new(&rules.trees, request);
         let keys = lookups.keys(&rules.trees, request);
@@ -391,8 +393,9 @@ impl<B: Backend> Engine<B> {
             counts_request: decider == Decider::Trees
                 || (!charge.allowed && rules.mode == Mode::Enforce),
         };
+        let tree_match = charge.tree_match(rules);
         let (code, findings) = self.descriptor_findings(&told, charge.decided(), telling);
-        Ok(DescriptorVerdict::new(code, findings, permits))
+        Ok((DescriptorVerdict::new(code, findings, permits), tree_match))
     }
 
     /// Whether a request would hold a permit of a tree if it passed.
@@ -419,7 +422,7 @@ impl<B: Backend> Engine<B> {
         let orders = self.ordered(&rules);
         let lookups = Lookups::new(&rules.trees, request);
         let keys = lookups.keys(&rules.trees, request);
-        let orders = orders.as_ref().map(Held::in_force);
+        let orders = orders.as_ref().map(|held| held.in_force().uncounted());
         let met = self.match_trees(&rules, request, (&lookups, &keys), orders);
         let mut checks = met.iter().flatten().flat_map(|met| met.checks(met.cost()));
         checks.any(|check| matches!(check.limit.kind(), LimitKind::Concurrency(_)))

@@ -169,7 +169,7 @@ struct Entry {
     asked_by: u64,
 }
 
-/// What a refusal depends on: the policy's or limit's version, and the backend's [epoch](crate::backend::Backend::epoch).
+/// What a refusal depends on: the policy's or limit's version, and the backend's [epoch](crate::backend::Backend::deny_epoch).
 ///
 /// ```
 /// use tollgate_engine::backend::DenyVersion;

@@ -30,6 +30,19 @@ pub struct Unavailable {
 
 /// What one check says by itself; or that nobody could be asked, and its limit is
 /// [closed](OnStoreFailure::Closed) then.
+///
+/// ```
+/// use tollgate::Decision;
+/// use tollgate_engine::backend::{CheckResult, FailureKind, Unavailable};
+/// use tollgate_engine::policy::OnStoreFailure;
+///
+/// let known: CheckResult = Ok(Decision::UNLIMITED);
+/// let unknown: CheckResult = Err(Unavailable {
+///     kind: FailureKind::TimedOut,
+///     fallback: OnStoreFailure::Closed,
+/// });
+/// assert!(known.is_ok() && unknown.is_err());
+/// ```
 pub type CheckResult = Result<Decision, Unavailable>;
 
 /// What clients are told of each check.

@@ -125,7 +125,11 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
             log: Arc::clone(&shared.log),
             readying: Arc::clone(&shared.readying),
             clock: Arc::clone(&shared.clock),
-            limits: Counting::With(shared),
+            // The guard that has the limits, so that no guard in between is kept.
+            limits: Counting::With(match &shared.limits {
+                Counting::With(first) => Arc::clone(first),
+                Counting::Own(_) => shared,
+            }),
         });
         Arc::new(change(own))
     }

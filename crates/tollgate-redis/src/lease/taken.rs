@@ -149,11 +149,14 @@ impl Leases {
     ) -> Result<Had, StoreError> {
         let (cost, until) = (check.check.cost, Some(Timestamp::MAX));
         let kept = |held: Option<Estimate>| held.map(|held| Taken(What::Kept(Some(held), cost)));
-        let here = self.inner.shard(check.lease_key()).load();
-        let here = here.get(&check.lease_key());
-        if let Some((decision, held)) =
-            here.and_then(|lease| self.inner.try_have(lease, cost, until))
-        {
+        let place = check.lease_key();
+        // The shard isn't kept while the store is asked.
+        let had = {
+            let here = self.inner.shard(place).load();
+            let lease = here.get(&place);
+            lease.and_then(|lease| self.inner.try_have(lease, cost, until))
+        };
+        if let Some((decision, held)) = had {
             return Ok(Had::known(decision, kept(held)));
         }
         let (lease, is_kept) = self.inner.find_or_make(check);

@@ -176,9 +176,15 @@ impl Question<'_> {
             return Ok(());
         };
         let by_trees = passed.by_trees.filter(|trees| trees.decider.is_some());
-        let name = match (by_trees, passed.facts) {
-            (None, Some(facts)) => name_of(facts),
+        let engine = &service.decider.engine;
+        let name = match passed.facts {
             // Permits of trees are for the descriptors, of which the facts don't have all.
+            Some(facts)
+                if by_trees.is_none()
+                    || !engine.would_hold_descriptors(&self.descriptor_request()) =>
+            {
+                name_of(facts)
+            }
             _ => self.name(),
         };
         let Err(full) = service.decider.lend(&name, permits, room) else {
@@ -321,8 +327,8 @@ pub(crate) async fn ask<B: Store>(
         descriptors: parts.as_deref().unwrap_or(question.descriptors),
         ..*question
     };
-    let refunds = question.descriptors.iter().any(|one| one.refund);
-    let released = if refunds {
+    // One that also takes may be alike a request that still runs, and whose permits stay.
+    let released = if question.gives_back() {
         service.decider.holds.take(&question.name())
     } else {
         None
@@ -438,7 +444,10 @@ impl Asked<'_> {
             .decide_with_descriptors(on, facts, request);
         let (mut passed, by_trees) = match deciding.await {
             // Only said on the condition that some facts alone are known.
-            Ok(None) => return Ok(unlimited(self.question.descriptors.len())),
+            Ok(None) => {
+                let why = "the policy changed while the request was decided: send it again";
+                return Err(Undecided::Invalid(why.to_owned()));
+            }
             Ok(Some(CombinedVerdict::DeniedByDescriptor(findings))) => {
                 return self.by_trees(service, &findings, false);
             }

@@ -8,7 +8,7 @@ use tollgate_core::Timestamp;
 
 use super::gate::Gate;
 use super::stats::Tally;
-use super::{ConcurrencyLimiter, PermitObserver};
+use super::{ConcurrencyLimiter, NoPermit, PermitObserver};
 use crate::clock::Clock;
 use crate::line::waiting::Waiting;
 
@@ -21,8 +21,7 @@ pub trait PermitHome: fmt::Debug + sealed::PermitHome {}
 impl<H: fmt::Debug + sealed::PermitHome> PermitHome for H {}
 
 pub(crate) mod sealed {
-    use super::{Clock, Duration, Gate, PermitObserver, Tally, Timestamp, Waiting};
-    use crate::concurrency::NoPermit;
+    use super::{Clock, Duration, Gate, NoPermit, PermitObserver, Tally, Timestamp, Waiting};
 
     pub trait PermitHome {
         fn gate(&self) -> &Gate;
@@ -118,6 +117,10 @@ macro_rules! as_home {
 
         fn waiting_in_total(&$self) -> Option<&Waiting> {
             $home.waiting_in_total()
+        }
+
+        fn refusal(&$self, by_gate: NoPermit) -> NoPermit {
+            $home.refusal(by_gate)
         }
     };
 }

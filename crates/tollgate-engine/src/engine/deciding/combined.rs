@@ -9,7 +9,7 @@ use crate::engine::descriptors::{
     TreeCharge, TreeRequest,
 };
 use crate::engine::gather::TreeMatch;
-use crate::engine::orders::Held;
+use crate::engine::orders::{Held, InForce};
 use crate::engine::{Conditions, Engine};
 use crate::envoy::StatusCode;
 use crate::facts::Facts;
@@ -98,17 +98,15 @@ impl<B: Backend> Engine<B> {
             started,
         };
         let (mut by_trees, mut held) = (DescriptorFindings::default(), Permits::default());
-        if let Some(verdict) = self.decide_trees_first(&descriptors, on, started).await? {
+        let first = self.decide_trees_first(&descriptors, on, started).await?;
+        if let Some((verdict, tree_match)) = first {
             match verdict {
                 DescriptorVerdict::Refused(findings) => {
                     return Ok(Some(CombinedVerdict::DeniedByDescriptor(findings)));
                 }
                 DescriptorVerdict::Passed(passed) => (by_trees, held) = passed.into_parts(),
             }
-            request.descriptors = None;
-            if by_trees.decider.is_some() || by_trees.too_much.is_some() {
-                request.trees = TreeMatch::Some;
-            }
+            (request.descriptors, request.trees) = (None, tree_match);
         }
         let mut attempt: Attempt = self.attempts(&request, on).await?;
         if attempt.is_outdated {
@@ -138,11 +136,12 @@ impl<B: Backend> Engine<B> {
         request: &DescriptorRequest<'_>,
         on: Conditions<'_>,
         started: Option<Timestamp>,
-    ) -> Result<Option<DescriptorVerdict>, B::Error> {
+    ) -> Result<Option<(DescriptorVerdict, TreeMatch)>, B::Error> {
         let rules = self.rules.load_full();
         let telling = (started, Decider::TreesThenRules);
         if let Some(what) = self.too_much(request.descriptors) {
-            return Ok(Some(self.exceeded(rules.mode, what, telling)));
+            let verdict = self.exceeded(rules.mode, what, telling);
+            return Ok(Some((verdict, TreeMatch::Some)));
         }
         let charges_each = rules.trees.compiled.charging(request.domain) == Charging::Each;
         if !charges_each || on.lacks_facts_of(&rules) {
@@ -166,10 +165,14 @@ impl<B: Backend> Engine<B> {
         let rules = trial.rules;
         let lookups = Lookups::new(&rules.trees, descriptors);
         let keys = lookups.keys(&rules.trees, descriptors);
-        let orders = trial.orders.map(Held::in_force);
-        let met = self.match_trees(rules, descriptors, (&lookups, &keys), orders);
         // One that waits and asks again is the same request.
-        if trial.standing.is_none() {
+        let is_first = trial.standing.is_none();
+        let mut orders = trial.orders.map(Held::in_force);
+        if !is_first {
+            orders = orders.map(InForce::uncounted);
+        }
+        let met = self.match_trees(rules, descriptors, (&lookups, &keys), orders);
+        if is_first {
             self.note_tree_match(rules, descriptors, &met);
             self.give_back_first(&met).await?;
         }
@@ -179,6 +182,8 @@ impl<B: Backend> Engine<B> {
             met: &met,
         };
         let mut charge = TreeCharge::new(&tree_request, descriptors.domain);
+        // A policy that charges each since the request began to wait would charge it again with every attempt.
+        charge.charging = Charging::AllOrNone;
         self.try_once(trial, tried, Some(&mut charge)).await?;
         if tried.is_denied_by_trees {
             let mut nothing = Permits::default();

@@ -42,7 +42,7 @@ pub(in crate::engine) struct Decided {
 pub(in crate::engine) struct TreeCharge<'m, 'a> {
     met: &'m [Option<Met<'a>>],
     found: &'m [Lookup<'a>],
-    charging: Charging,
+    pub(in crate::engine) charging: Charging,
     /// Whether the trees let the request pass.
     pub(in crate::engine) allowed: bool,
     each: Vec<Option<Decision>>,

@@ -75,6 +75,7 @@ impl Held {
 
     pub(crate) fn in_force(&self) -> InForce<'_> {
         InForce {
+            is_counted: true,
             table: &self.table,
             now: self.now,
         }
@@ -86,6 +87,8 @@ impl Held {
 pub(crate) struct InForce<'a> {
     table: &'a Table,
     pub(crate) now: Timestamp,
+    /// Whether requests that they decide are counted.
+    is_counted: bool,
 }
 
 /// What is ordered of a key of one rule.
@@ -97,9 +100,19 @@ pub(crate) struct Rulings<'a> {
 }
 
 impl<'a> InForce<'a> {
+    /// The same for a request that isn't decided, or that was counted before.
+    pub(crate) fn uncounted(self) -> Self {
+        Self {
+            is_counted: false,
+            ..self
+        }
+    }
+
     /// Counts that an order has decided a request.
     pub(crate) fn note(self, timed: Timed) {
-        self.table.note(timed, self.now);
+        if self.is_counted {
+            self.table.note(timed, self.now);
+        }
     }
 
     /// Of one key of a rule, which a request with these facts has.
