@@ -41,3 +41,65 @@ pub(super) async fn by_asking<B: Backend + ?Sized>(
     }
     Ok(each)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use tollgate::{Decision, Timestamp};
+
+    use super::*;
+    use crate::limits::{Answer, FailureKind, SoleLimit, Unavailable};
+    use crate::policy::OnStoreFailure;
+
+    /// A store that is away, with what its limits have chosen for that.
+    struct Away(OnStoreFailure);
+
+    impl Backend for Away {
+        type Error = Infallible;
+
+        async fn ask<'a>(
+            &'a self,
+            _: &'a [Check<'a>],
+            _: Option<&'a mut Vec<CheckResult>>,
+        ) -> Result<Answer, Infallible> {
+            let unavailable = Unavailable {
+                kind: FailureKind::TimedOut,
+                fallback: self.0,
+            };
+            Ok(match self.0 {
+                OnStoreFailure::Closed => Answer::unavailable(0, unavailable),
+                _ => Answer {
+                    unavailable: Some(unavailable),
+                    ..Answer::new(Some(0), Decision::UNLIMITED)
+                },
+            })
+        }
+
+        fn now(&self) -> Timestamp {
+            Timestamp::ZERO
+        }
+    }
+
+    #[test]
+    fn only_a_limit_that_is_closed_without_its_store_has_no_answer() {
+        let limit = SoleLimit::new("jobs", LimitKind::Concurrency(8)).expect("a limit");
+        let facts = SoleLimit::facts("nightly");
+        let checks = [limit.check(&facts, 1)];
+        for (fallback, is_known) in [
+            (OnStoreFailure::Open, true),
+            (OnStoreFailure::Local, true),
+            (OnStoreFailure::Closed, false),
+        ] {
+            let away = Away(fallback);
+            let peek =
+                pin!(by_asking(&away, &checks)).poll(&mut Context::from_waker(Waker::noop()));
+            let Poll::Ready(Ok(each)) = peek else {
+                panic!("it answers immediately");
+            };
+            assert_eq!(each[0].is_ok(), is_known, "{fallback:?}");
+        }
+    }
+}

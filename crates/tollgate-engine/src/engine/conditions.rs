@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::FactsAsked;
 use super::rules::Rules;
 
-/// On which conditions [`Engine::decide_on`] decides: by default as [`Engine::decide_async`] does.
+/// On which conditions [`Engine::decide_on`](super::Engine::decide_on) decides: by default as [`Engine::decide_async`](super::Engine::decide_async) does.
 ///
 /// ```
 /// use tollgate_engine::backend::Memory;
@@ -54,7 +54,7 @@ enum Waiting {
 }
 
 impl<'a> Conditions<'a> {
-    /// Those of [`Engine::decide_async`].
+    /// Those of [`Engine::decide_async`](super::Engine::decide_async).
     pub const fn new() -> Self {
         Self {
             looked_for: None,

@@ -349,7 +349,7 @@ pub struct First<K>(K);
 /// twice, as two lines of a header, is denied: it doesn't choose the next key so.
 ///
 /// A client that may choose the first key freely gets a fresh limit with each value, as with every header that nobody has checked:
-/// put the layer behind the one that authenticates, or take an [`Extension`](super::Extension) that it sets.
+/// put the layer behind the one that authenticates, or take an [`Extension`] that it sets.
 ///
 /// ```
 /// use tollgate::Rate;

@@ -5,7 +5,7 @@ use serde_json::Value;
 use tollgate_engine::Policy;
 use tollgate_testkit::redis::Server;
 
-use crate::kit::{Running, read};
+use crate::kit::{Running, read, secret};
 use crate::rls_client::Grpc;
 
 /// A policy of these rules, and of a tree that lets so many of a tenant pass in a day.
@@ -18,21 +18,25 @@ fn both(rules: &str, requests: u32) -> Policy {
     both
 }
 
+const TENANT: &str = r#"{"entries": [{"key": "tenant", "value": "a"}]}"#;
+
 /// How many of so many requests pass.
 fn passed(running: &Running, requests: usize) -> usize {
+    let pass = |_: &usize| passes(running, TENANT);
+    (0..requests).filter(pass).count()
+}
+
+/// Whether a request of these descriptors passes.
+fn passes(running: &Running, descriptors: &str) -> bool {
     let set = include_bytes!("../../src/rls/descriptors.bin");
     let pool = DescriptorPool::decode(&set[..]).expect("descriptors");
-    let question =
-        r#"{"domain": "edge", "descriptors": [{"entries": [{"key": "tenant", "value": "a"}]}]}"#;
+    let question = format!(r#"{{"domain": "edge", "descriptors": [{descriptors}]}}"#);
     let method = (
         "envoy.service.ratelimit.v3.RateLimitService",
         "ShouldRateLimit",
     );
-    let pass = |_: &usize| {
-        let said = Grpc::to(running).call_json(&pool, method, question);
-        said.expect("an answer")["overallCode"] == "OK"
-    };
-    (0..requests).filter(pass).count()
+    let said = Grpc::to(running).call_json(&pool, method, &question);
+    said.expect("an answer")["overallCode"] == "OK"
 }
 
 /// What the tenant has used of each rule.
@@ -75,4 +79,28 @@ fn a_rule_in_shadow_gets_back_nothing_that_it_never_paid() {
     assert_eq!(passed(&running, 50), 0);
     assert_eq!(used(&running), before);
     assert_eq!(before[0], 5);
+}
+
+#[test]
+fn a_request_that_takes_and_refunds_frees_no_permit_of_one_that_runs() {
+    let rule = "{name: jobs, key: tenant, concurrency: 1}";
+    let running = Running::by(both(rule, 100), |_| {});
+    let refunds = r#"{"entries": [{"key": "job", "value": "b"}], "isNegativeHits": true}"#;
+    let mixed = format!("{TENANT}, {refunds}");
+    assert!(passes(&running, &mixed));
+    assert!(!passes(&running, &mixed));
+}
+
+#[test]
+fn a_refund_by_facts_frees_the_permit_of_a_request_that_a_tree_limits_too() {
+    let rule = "{name: jobs, key: tenant, concurrency: 1}";
+    let running = Running::by(both(rule, 100), |settings| {
+        settings.token = Some(secret("t"));
+    });
+    assert_eq!(passed(&running, 2), 1);
+    let facts = r#"{"facts": {"tenant": "a"}}"#;
+    let fields = "content-type: application/json\r\nauthorization: Bearer t\r\n";
+    let refund = (running.http()).request("POST", "/v1/refund", fields, facts);
+    assert_eq!(refund.0, 200, "{}", refund.1);
+    assert_eq!(passed(&running, 2), 1);
 }
