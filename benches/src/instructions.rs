@@ -32,7 +32,7 @@ const CHILD: &str = "--instructions-case";
 const FEW: u64 = 2_000;
 /// So many that tables which are laid out by chance before the first call make no difference.
 const MANY: u64 = 102_000;
-/// Calls of the service, which are sent over one connection by another program.
+/// Calls of the service, which are sent over one connection, one after the other.
 const FEW_REQUESTS: u64 = 500;
 const MANY_REQUESTS: u64 = 2_500;
 const KEYS: u64 = 1_000;
@@ -83,7 +83,7 @@ pub(crate) fn run(report: &mut Report) {
     }
     report.note(format!(
         "instructions by callgrind, of {} calls more on a clock that stands still, {KEYS} keys in turns; rls-request: of the \
-         whole service, in memory, for {} more requests of h2load over one connection",
+         whole service, in memory, for {} more requests over one connection, one after the other",
         MANY - FEW,
         MANY_REQUESTS - FEW_REQUESTS
     ));

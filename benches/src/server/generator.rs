@@ -22,6 +22,8 @@ pub(super) enum Pace {
     Full,
     /// One every so many nanoseconds.
     Every(f64),
+    /// So many, each when the one before was answered.
+    OneByOne(u64),
 }
 
 /// What a run saw.
@@ -91,6 +93,9 @@ impl<S: Speaks + Clone> Generator<S> {
         let (mut times, mut answered) = (Vec::new(), Vec::new());
         let now = || u64::try_from(watch.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let end = u64::try_from(span.as_nanos())?;
+        if let Pace::OneByOne(_) = pace {
+            self.free.truncate(1);
+        }
         let all = self.free.len();
         let mut sent = 0;
         loop {
@@ -98,6 +103,8 @@ impl<S: Speaks + Clone> Generator<S> {
             let due = |sent: u64| match pace {
                 Pace::Full => time,
                 Pace::Every(nanos) => crate::runner::as_count(crate::runner::as_f64(sent) * nanos),
+                Pace::OneByOne(most) if sent < most => time,
+                Pace::OneByOne(_) => u64::MAX,
             };
             while due(sent) <= time && due(sent) < end {
                 let Some(free) = self.free.pop_front() else {
@@ -119,7 +126,7 @@ impl<S: Speaks + Clone> Generator<S> {
             }
             // While it may be time for the next request any moment, nothing is waited for.
             let wait = match pace {
-                Pace::Full => Duration::from_secs(5),
+                Pace::Full | Pace::OneByOne(_) => Duration::from_secs(5),
                 Pace::Every(_) => Duration::ZERO,
             };
             self.poll.poll(&mut events, Some(wait))?;

@@ -1,7 +1,6 @@
 //! A request of actix-web, as a guard looks at it.
 
 use std::cell::OnceCell;
-use std::fmt;
 use std::net::SocketAddr;
 
 use actix_web::HttpMessage;
@@ -11,11 +10,14 @@ use smallvec::SmallVec;
 use tollgate_http::guard::Request;
 
 /// A request, while a guard looks at it.
+#[derive(derive_more::Debug)]
 pub struct Head {
     request: ServiceRequest,
     /// Taken out of the request meanwhile, because there they are lent for a moment only.
+    #[debug(skip)]
     extensions: Extensions,
     /// Found if somebody asks.
+    #[debug(skip)]
     route: OnceCell<Option<String>>,
 }
 
@@ -87,13 +89,5 @@ impl Request for Head {
 
     fn extension<T: Send + Sync + 'static>(&self) -> Option<&T> {
         self.extensions.get()
-    }
-}
-
-impl fmt::Debug for Head {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Head")
-            .field("request", &self.request)
-            .finish_non_exhaustive()
     }
 }

@@ -1,6 +1,5 @@
 //! The middleware, before it is put around an app.
 
-use std::fmt;
 use std::future::{Ready, ready};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -32,6 +31,8 @@ use crate::service::Limited;
 /// # let _ = limit;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(Debug)]
+#[derive_where::derive_where(Clone)]
 #[must_use]
 pub struct RateLimit<L> {
     guard: Arc<Guard<Head, L>>,
@@ -145,14 +146,6 @@ impl<L: Limits<Head>> RateLimit<L> {
     }
 }
 
-impl<L> Clone for RateLimit<L> {
-    fn clone(&self) -> Self {
-        Self {
-            guard: Arc::clone(&self.guard),
-        }
-    }
-}
-
 impl<S, B, L> Transform<S, ServiceRequest> for RateLimit<L>
 where
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
@@ -168,13 +161,5 @@ where
 
     fn new_transform(&self, service: S) -> Self::Future {
         ready(Ok(Limited::new(Rc::new(service), Arc::clone(&self.guard))))
-    }
-}
-
-impl<L: fmt::Debug> fmt::Debug for RateLimit<L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimit")
-            .field("guard", &self.guard)
-            .finish()
     }
 }

@@ -1,6 +1,5 @@
 //! The service behind limits: requests to the guard, answers back.
 
-use std::fmt;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,13 +10,16 @@ use actix_web::dev::{Service, ServiceRequest, ServiceResponse};
 use actix_web::http::StatusCode;
 use actix_web::http::header::{ACCESS_CONTROL_EXPOSE_HEADERS, HeaderMap, HeaderName, HeaderValue};
 use actix_web::{Error, HttpMessage, HttpResponse, ResponseError};
+use derive_more::{Debug, Display};
 use tollgate_http::guard::{Fields, Guard, Held, Limits, Refused, Reply, Ticket, Usage, Used};
 
 use crate::body::Body;
 use crate::head::Head;
 
 /// An app, a scope or a resource behind limits.
+#[derive(Debug)]
 pub struct Limited<S, L> {
+    #[debug(skip)]
     inner: Rc<S>,
     guard: Arc<Guard<Head, L>>,
 }
@@ -173,6 +175,9 @@ fn replace(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
 }
 
 /// An error of the app, which says what is left when it becomes an answer.
+#[derive(Debug, Display)]
+#[debug("{error:?}")]
+#[display("{error}")]
 struct Told {
     error: Error,
     fields: Fields,
@@ -187,25 +192,5 @@ impl ResponseError for Told {
         let mut response = self.error.error_response();
         write(self.fields.clone(), response.headers_mut(), add);
         response
-    }
-}
-
-impl fmt::Debug for Told {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl fmt::Display for Told {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl<S, L: fmt::Debug> fmt::Debug for Limited<S, L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limited")
-            .field("guard", &self.guard)
-            .finish_non_exhaustive()
     }
 }

@@ -6,9 +6,10 @@
 //! writes is walked from the right: each proxy vouches for what it wrote, which is the address it was asked from.
 //! What stands left of the first address that isn't a proxy's was written by the client and is never looked at.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
+
+use derive_more::Display;
 
 mod hops;
 mod network;
@@ -50,7 +51,8 @@ enum Whom {
 }
 
 /// The field that proxies tell the client by. Only one is read: two that disagree would let the client choose.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Display, PartialEq, Eq)]
+#[display("{}", self.name())]
 #[non_exhaustive]
 pub enum Field {
     /// `X-Forwarded-For: client, proxy`: what most proxies write.
@@ -246,12 +248,6 @@ impl Field {
 impl Client {
     const fn of(address: Option<IpAddr>, told: Told) -> Self {
         Self { address, told }
-    }
-}
-
-impl fmt::Display for Field {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

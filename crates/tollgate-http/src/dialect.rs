@@ -1,7 +1,8 @@
 //! The forms in which servers tell clients about their limits, and their names.
 
-use std::fmt;
 use std::str::FromStr;
+
+use derive_more::{Display, Error};
 
 /// A form of header fields that tells clients how much is left.
 ///
@@ -19,7 +20,8 @@ use std::str::FromStr;
 ///     "no dialect \"draft-9\": it is one of draft-8, draft-7, draft-6, draft-3, github",
 /// );
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, Display, PartialEq, Eq, Hash)]
+#[display("{}", self.name())]
 pub enum Dialect {
     /// `RateLimit-Policy: "name";q=100;w=60` and `RateLimit: "name";r=50;t=30`: the IETF's draft since its
     /// eighth version.
@@ -37,8 +39,9 @@ pub enum Dialect {
 }
 
 /// No dialect has this name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownDialect(String);
+#[derive(Clone, Debug, Display, Error, PartialEq, Eq)]
+#[display("no dialect {_0:?}: it is one of {}", Dialect::ALL.map(Dialect::name).join(", "))]
+pub struct UnknownDialect(#[error(not(source))] String);
 
 impl Dialect {
     /// All of them.
@@ -94,12 +97,6 @@ impl Dialect {
     }
 }
 
-impl fmt::Display for Dialect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 impl FromStr for Dialect {
     type Err = UnknownDialect;
 
@@ -108,12 +105,3 @@ impl FromStr for Dialect {
         found.ok_or_else(|| UnknownDialect(name.to_owned()))
     }
 }
-
-impl fmt::Display for UnknownDialect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = Dialect::ALL.map(Dialect::name).join(", ");
-        write!(f, "no dialect {:?}: it is one of {names}", self.0)
-    }
-}
-
-impl std::error::Error for UnknownDialect {}

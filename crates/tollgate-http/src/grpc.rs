@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use crate::json;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+
 use crate::refusal::{Refusal, title_of};
 use tollgate_core::DenyReason;
 
@@ -90,19 +92,15 @@ pub fn write(
         DenyReason::MissingKey => 3,
         _ => RESOURCE_EXHAUSTED,
     };
-    let mut text = Vec::new();
-    json::number(&mut text, code);
-    field("grpc-status", ascii(&text));
+    let mut digits = itoa::Buffer::new();
+    field("grpc-status", digits.format(code));
     field("grpc-message", title_of(refusal.reason));
-    text.clear();
-    match wait {
-        Some(wait) => json::number(&mut text, millis(wait)),
-        None => text.extend(b"-1"),
-    }
-    field(PUSHBACK, ascii(&text));
-    text.clear();
-    base64(&status(code, refusal, wait), &mut text);
-    field("grpc-status-details-bin", ascii(&text));
+    field(
+        PUSHBACK,
+        wait.map_or("-1", |wait| digits.format(millis(wait))),
+    );
+    let details = STANDARD_NO_PAD.encode(status(code, refusal, wait));
+    field("grpc-status-details-bin", &details);
 }
 
 /// Writes the fields of a call that failed by a mistake of the server or of its caller: a status, and what its caller may know.
@@ -119,11 +117,6 @@ pub(crate) fn write_failure(
 /// Rounded up: a client that comes too early is refused again.
 fn millis(wait: Duration) -> u64 {
     u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
-/// Only what is written here is passed.
-fn ascii(text: &[u8]) -> &str {
-    str::from_utf8(text).unwrap_or_default()
 }
 
 /// `google.rpc.Status` as protocol buffers.
@@ -184,45 +177,9 @@ fn varint(out: &mut Vec<u8>, mut value: u64) {
     }
 }
 
-/// Base64 without padding, as gRPC writes binary fields.
-fn base64(bytes: &[u8], out: &mut Vec<u8>) {
-    const SIGNS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    for chunk in bytes.chunks(3) {
-        let mut word = [0_u8; 4];
-        word[1..=chunk.len()].copy_from_slice(chunk);
-        let word = u32::from_be_bytes(word);
-        for sign in 0..=chunk.len() {
-            let six = word >> (18 - 6 * sign) & 0x3F;
-            out.push(SIGNS[six as usize]);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn encoded(text: &str) -> String {
-        let mut out = Vec::new();
-        base64(text.as_bytes(), &mut out);
-        String::from_utf8(out).expect("text")
-    }
-
-    #[test]
-    fn base64_is_that_of_the_standard_without_its_padding() {
-        let rows = [
-            ("", ""),
-            ("f", "Zg"),
-            ("fo", "Zm8"),
-            ("foo", "Zm9v"),
-            ("foob", "Zm9vYg"),
-            ("fooba", "Zm9vYmE"),
-        ];
-        for (text, expected) in rows {
-            assert_eq!(encoded(text), expected);
-        }
-        assert_eq!(encoded("foobar"), "Zm9vYmFy");
-    }
 
     #[test]
     fn a_status_has_its_details() {

@@ -11,7 +11,7 @@
 //! of its answer it becomes [`Fields`] and a [`Rest`], which lives until the body has ended. Of one that doesn't,
 //! [`Guard::admit`] makes the answer.
 
-use std::fmt;
+use derive_more::{Display, Error};
 
 mod admission;
 mod answers;
@@ -171,14 +171,18 @@ pub enum Admission<H: Held> {
 }
 
 /// The limits have changed since a request was asked about, and want to know more of it: [ask](Guard::ask) again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
+#[display(
+    "the limits have changed since the request was asked about, and want to know more of it: ask again"
+)]
 pub struct Outdated;
 
 /// Why nothing can be said about a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Display, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mistake {
     /// It has no key to be limited by, and the server has to supply that.
+    #[display("a request has no key to be limited by: {_0}")]
     NoKey(MissingKey),
 }
 
@@ -189,18 +193,3 @@ impl<H> Judged<H> {
         Self::Refused(Box::new(Denial::missing_key(limit, missing)))
     }
 }
-
-impl fmt::Display for Mistake {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::NoKey(missing) = self;
-        write!(f, "a request has no key to be limited by: {missing}")
-    }
-}
-
-impl fmt::Display for Outdated {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the limits have changed since the request was asked about, and want to know more of it: ask again")
-    }
-}
-
-impl std::error::Error for Outdated {}

@@ -33,6 +33,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use derive_more::{Display, Error};
 use tollgate::clock::{Clock, Monotonic, Wall, sleep_until};
 use tollgate::{KeyedLimiter, LimitError, Rate, Refused, Timestamp};
 
@@ -50,9 +51,7 @@ pub struct Pacer<C: Clock = Monotonic, W: Clock = Wall> {
     /// One's own rate.
     own: KeyedLimiter<Arc<C>>,
     hosts: Hosts<C>,
-    bounds: Bounds,
-    longest_wait: Duration,
-    reset: Reset,
+    settings: Builder,
     waiting: Seats,
     clock: Arc<C>,
     wall: W,
@@ -104,7 +103,7 @@ impl<C: Clock, W: Clock> Pacer<C, W> {
     /// # Errors
     /// [`Stalled`] at once, if it would take too long or too many wait.
     pub async fn pass(&self, host: &str) -> Result<Call, Stalled> {
-        self.pass_within(host, self.longest_wait).await
+        self.pass_within(host, self.settings.longest_wait).await
     }
 
     /// The same with another patience.
@@ -215,7 +214,7 @@ impl<C: Clock, W: Clock> Pacer<C, W> {
         lines: impl Fn(&'static str) -> I,
     ) -> Advice {
         let unix_now = self.wall.now().as_nanos() / 1_000_000_000;
-        let advice = Advice::read(status, unix_now, self.reset, lines);
+        let advice = Advice::read(status, unix_now, self.settings.reset, lines);
         let now = self.clock.now();
         let host = if advice.is_refusal || advice.left.is_some() {
             Some(self.hosts.get_or_add(&call.host, now))
@@ -224,7 +223,7 @@ impl<C: Clock, W: Clock> Pacer<C, W> {
             self.hosts.get(&call.host)
         };
         if let Some(host) = host {
-            host.heard(call.began, now, &advice, &self.bounds, &self.clock);
+            host.heard(call.began, now, &advice, &self.settings.bounds, &self.clock);
         }
         advice
     }
@@ -242,7 +241,7 @@ impl<C: Clock, W: Clock> Pacer<C, W> {
     fn too_many(&self, host: &str) -> Stalled {
         Stalled::TooMany {
             host: host.into(),
-            waiting: self.bounds.max_waiting,
+            waiting: self.settings.bounds.max_waiting,
         }
     }
 }
@@ -258,18 +257,12 @@ impl<C: Clock, W: Clock> fmt::Debug for Pacer<C, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pacer")
             .field("rate", &self.own.rate())
-            .field("bounds", &self.bounds)
+            .field("bounds", &self.settings.bounds)
             .field("waiting", &self.waiting())
             .finish_non_exhaustive()
     }
 }
 
-/// Hosts that are remembered for what they told, and that are sure of a rate of their own.
-const HOSTS: usize = 1_024;
-const MAX_WAITING: usize = 4_096;
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
-const LONGEST_STOP: Duration = Duration::from_secs(15 * 60);
-const SLOW_BELOW: u8 = 25;
 /// A stop that may be longer than this may as well be for ever.
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -301,13 +294,13 @@ impl Builder {
     const fn new(rate: Rate) -> Self {
         Self {
             rate,
-            hosts: HOSTS,
-            longest_wait: LONGEST_WAIT,
+            hosts: 1_024,
+            longest_wait: Duration::from_secs(30),
             reset: Reset::Guess,
             bounds: Bounds {
-                longest_stop: LONGEST_STOP,
-                slow_below: SLOW_BELOW,
-                max_waiting: MAX_WAITING,
+                longest_stop: Duration::from_secs(15 * 60),
+                slow_below: 25,
+                max_waiting: 4_096,
             },
         }
     }
@@ -378,10 +371,8 @@ impl Builder {
         Ok(Pacer {
             own,
             hosts: Hosts::new(self.hosts),
-            bounds: self.bounds,
-            longest_wait: self.longest_wait,
-            reset: self.reset,
             waiting: Seats::new(self.bounds.max_waiting),
+            settings: self,
             clock,
             wall,
         })
@@ -404,10 +395,11 @@ impl Builder {
 ///     "api.example.com may be asked in 60s, and a call waits for 30s at most",
 /// );
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Display, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stalled {
     /// It would have to wait for longer than it may.
+    #[display("{host} may be asked in {wait:?}, and a call waits for {patience:?} at most")]
     TooLate {
         /// Who isn't asked.
         host: Box<str>,
@@ -417,6 +409,7 @@ pub enum Stalled {
         patience: Duration,
     },
     /// As many as may wait do.
+    #[display("{host} isn't asked: {waiting} calls wait already, as many as may (max_waiting)")]
     TooMany {
         /// Who isn't asked.
         host: Box<str>,
@@ -434,24 +427,3 @@ impl Stalled {
         }
     }
 }
-
-impl fmt::Display for Stalled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooLate {
-                host,
-                wait,
-                patience,
-            } => write!(
-                f,
-                "{host} may be asked in {wait:?}, and a call waits for {patience:?} at most"
-            ),
-            Self::TooMany { host, waiting } => write!(
-                f,
-                "{host} isn't asked: {waiting} calls wait already, as many as may (max_waiting)"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for Stalled {}

@@ -18,7 +18,6 @@
 
 #![forbid(unsafe_code)]
 
-use std::fmt;
 use std::sync::Arc;
 
 use http::{Extensions, HeaderValue};
@@ -48,6 +47,8 @@ pub use tollgate_http::outgoing::{Advice, Builder, Pacer, Patience, Reset, Stall
 /// # let _ = pace;
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
+#[derive(derive_more::Debug)]
+#[derive_where::derive_where(Clone)]
 pub struct Pace<C: Clock = Monotonic, W: Clock = Wall> {
     pacer: Arc<Pacer<C, W>>,
     retries: u32,
@@ -76,15 +77,6 @@ impl<C: Clock, W: Clock> Pace<C, W> {
     pub const fn retries(mut self, most: u32) -> Self {
         self.retries = most;
         self
-    }
-}
-
-impl<C: Clock, W: Clock> Clone for Pace<C, W> {
-    fn clone(&self) -> Self {
-        Self {
-            pacer: Arc::clone(&self.pacer),
-            retries: self.retries,
-        }
     }
 }
 
@@ -147,15 +139,6 @@ pub fn stalled(error: &Error) -> Option<&Stalled> {
     match error {
         Error::Middleware(error) => error.downcast_ref(),
         Error::Reqwest(_) => None,
-    }
-}
-
-impl<C: Clock, W: Clock> fmt::Debug for Pace<C, W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pace")
-            .field("pacer", &self.pacer)
-            .field("retries", &self.retries)
-            .finish()
     }
 }
 

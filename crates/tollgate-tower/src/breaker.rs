@@ -1,6 +1,5 @@
 //! A layer for clients that stops calling what fails, and tries it again later with a few calls.
 
-use std::fmt;
 use std::sync::Arc;
 
 use http::{Request, Response, StatusCode};
@@ -46,8 +45,11 @@ use crate::layered::{Answering, Call, CallPolicy, Calling, Layered, failed, stat
 /// # }).map_err(|error| error.to_string())?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(derive_more::Debug)]
+#[derive_where::derive_where(Clone)]
 pub struct BreakerLayer<C: Clock = Monotonic> {
     breaker: Arc<Breaker<C>>,
+    #[debug(skip)]
     means: fn(StatusCode) -> Ending,
 }
 
@@ -73,15 +75,6 @@ fn usual(status: StatusCode) -> Ending {
         StatusCode::TOO_MANY_REQUESTS => Ending::Ignored,
         status if status.is_server_error() => Ending::Dropped,
         _ => Ending::Success,
-    }
-}
-
-impl<C: Clock> Clone for BreakerLayer<C> {
-    fn clone(&self) -> Self {
-        Self {
-            breaker: Arc::clone(&self.breaker),
-            means: self.means,
-        }
     }
 }
 
@@ -116,13 +109,5 @@ where
             }
             answer
         })
-    }
-}
-
-impl<C: Clock> fmt::Debug for BreakerLayer<C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BreakerLayer")
-            .field("breaker", &self.breaker)
-            .finish_non_exhaustive()
     }
 }

@@ -1,12 +1,12 @@
 //! The layer, and the service that it makes of another.
 
-use std::fmt;
 use std::future::poll_fn;
 use std::marker::PhantomData;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use derive_more::Debug;
 use http::{Request, Response};
 use tollgate::{Clock, Rate};
 use tollgate_engine::Engine;
@@ -35,18 +35,25 @@ use crate::parts::Head;
 /// # let _ = layer;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(Debug)]
+#[derive_where::derive_where(Clone)]
 #[must_use]
 pub struct RateLimitLayer<L, M = SameBody> {
     guard: Arc<Guard<Head, L>>,
+    #[debug(skip)]
     bodies: PhantomData<fn() -> M>,
 }
 
 /// A service behind limits.
+#[derive(Debug)]
 pub struct RateLimit<S, L, M = SameBody> {
+    #[debug(skip)]
     inner: S,
     /// Whether the inner service was made ready for the next call.
+    #[debug(skip)]
     is_ready: bool,
     guard: Arc<Guard<Head, L>>,
+    #[debug(skip)]
     bodies: PhantomData<fn() -> M>,
 }
 
@@ -219,15 +226,6 @@ impl<L: Limits<Head>, M> RateLimitLayer<L, M> {
     pub fn with(self, change: impl FnOnce(Guard<Head, L>) -> Guard<Head, L>) -> Self {
         Self {
             guard: Guard::with(self.guard, change),
-            bodies: PhantomData,
-        }
-    }
-}
-
-impl<L, M> Clone for RateLimitLayer<L, M> {
-    fn clone(&self) -> Self {
-        Self {
-            guard: Arc::clone(&self.guard),
             bodies: PhantomData,
         }
     }
@@ -427,21 +425,5 @@ fn tell_usage<H: Held, I>(ticket: &mut Ticket<H>, request: &mut Request<I>) {
         None => {
             request.extensions_mut().insert(usage.clone());
         }
-    }
-}
-
-impl<L: fmt::Debug, M> fmt::Debug for RateLimitLayer<L, M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitLayer")
-            .field("guard", &self.guard)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<S, L: fmt::Debug, M> fmt::Debug for RateLimit<S, L, M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimit")
-            .field("guard", &self.guard)
-            .finish_non_exhaustive()
     }
 }

@@ -1,7 +1,6 @@
 //! What the layers for calls and for load are made of: a service behind a layer, and a call that begins when the service
 //! is ready.
 
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -17,8 +16,9 @@ use tower_service::Service;
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A service behind the layer `L`, as a [`BreakerLayer`](crate::BreakerLayer). Clones share what the layer shares.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
 pub struct Layered<S, L> {
+    #[debug(skip)]
     pub(crate) inner: S,
     pub(crate) layer: L,
 }
@@ -130,13 +130,5 @@ pub(crate) fn failed(error: &BoxError) -> Ending {
         Ending::Ignored
     } else {
         Ending::Dropped
-    }
-}
-
-impl<S, L: fmt::Debug> fmt::Debug for Layered<S, L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Layered")
-            .field("layer", &self.layer)
-            .finish_non_exhaustive()
     }
 }

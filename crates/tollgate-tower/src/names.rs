@@ -1,10 +1,6 @@
 //! Names of header fields, so that they aren't read anew for each answer.
 
 use http::HeaderName;
-use http::header::{
-    AUTHORIZATION, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, FORWARDED, HOST,
-    RETRY_AFTER,
-};
 
 macro_rules! names {
     ($($text:literal),* $(,)?) => {
@@ -16,14 +12,6 @@ macro_rules! names {
                     const NAME: HeaderName = HeaderName::from_static($text);
                     NAME
                 })*
-                "retry-after" => RETRY_AFTER,
-                "cache-control" => CACHE_CONTROL,
-                "content-type" => CONTENT_TYPE,
-                "authorization" => AUTHORIZATION,
-                "content-length" => CONTENT_LENGTH,
-                "cookie" => COOKIE,
-                "forwarded" => FORWARDED,
-                "host" => HOST,
                 _ => return None,
             })
         }
@@ -43,4 +31,12 @@ names!(
     "x-forwarded-for",
     "x-real-ip",
     "x-api-key",
+    "retry-after",
+    "cache-control",
+    "content-type",
+    "authorization",
+    "content-length",
+    "cookie",
+    "forwarded",
+    "host",
 );

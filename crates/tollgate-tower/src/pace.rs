@@ -1,6 +1,5 @@
 //! A layer for the calls that a program makes: paced host by host, and no faster than each says.
 
-use std::fmt;
 use std::sync::Arc;
 
 use http::{HeaderValue, Request, Response, header};
@@ -37,6 +36,8 @@ use crate::layered::{Answering, BoxError, Call, CallPolicy, Calling, Layered};
 /// # }).map_err(|error| error.to_string())?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(derive_more::Debug)]
+#[derive_where::derive_where(Clone)]
 pub struct PaceLayer<C: Clock = Monotonic, W: Clock = Wall> {
     pacer: Arc<Pacer<C, W>>,
 }
@@ -55,12 +56,6 @@ impl<C: Clock, W: Clock> PaceLayer<C, W> {
     /// By a pacer that others may share.
     pub const fn by(pacer: Arc<Pacer<C, W>>) -> Self {
         Self { pacer }
-    }
-}
-
-impl<C: Clock, W: Clock> Clone for PaceLayer<C, W> {
-    fn clone(&self) -> Self {
-        Self::by(Arc::clone(&self.pacer))
     }
 }
 
@@ -119,12 +114,4 @@ fn host<B>(request: &Request<B>) -> String {
         host.push_str(usual);
     }
     host
-}
-
-impl<C: Clock, W: Clock> fmt::Debug for PaceLayer<C, W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PaceLayer")
-            .field("pacer", &self.pacer)
-            .finish()
-    }
 }

@@ -1,7 +1,7 @@
 //! The head of an answer: the fields that a layer writes there, and what a guard reads of it.
 
 use http::header::Entry;
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use tollgate_http::guard::{Fields, Held, Reply, Rest, Ticket, Used};
 
 use crate::names;
@@ -16,11 +16,7 @@ pub(crate) fn replied<O, E, H: Held>(
         ticket.failed();
         return None;
     };
-    let (fields, rest) = ticket.replied(&ReplyHead {
-        status: response.status(),
-        headers: response.headers(),
-        extensions: response.extensions(),
-    });
+    let (fields, rest) = ticket.replied(&Head(response));
     if !fields.is_empty() {
         write(fields, response.headers_mut(), add);
     }
@@ -76,22 +72,18 @@ fn other(name: &'static str, value: HeaderValue, headers: &mut HeaderMap) {
 }
 
 /// The head of an answer, as a guard looks at it.
-struct ReplyHead<'r> {
-    status: StatusCode,
-    headers: &'r HeaderMap,
-    extensions: &'r Extensions,
-}
+struct Head<'r, O>(&'r Response<O>);
 
-impl Reply for ReplyHead<'_> {
+impl<O> Reply for Head<'_, O> {
     fn status(&self) -> u16 {
-        self.status.as_u16()
+        self.0.status().as_u16()
     }
 
     fn line(&self, field: &str) -> Option<&[u8]> {
-        self.headers.get(field).map(HeaderValue::as_bytes)
+        self.0.headers().get(field).map(HeaderValue::as_bytes)
     }
 
     fn used(&self) -> Option<u64> {
-        self.extensions.get::<Used>().map(|used| used.0)
+        self.0.extensions().get::<Used>().map(|used| used.0)
     }
 }

@@ -1,6 +1,5 @@
 //! A layer for clients that tries calls again: those that may be, as often as a budget allows, and when servers want it.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,9 +45,13 @@ use crate::layered::{Answering, Call, CallPolicy, Calling, Layered};
 /// # }).map_err(|error| error.to_string())?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(derive_more::Debug)]
+#[derive_where::derive_where(Clone)]
 #[must_use]
 pub struct RetryLayer<C: Clock = Monotonic> {
+    #[debug(skip)]
     retry: Arc<Retry<C>>,
+    #[debug(skip)]
     terms: Terms,
 }
 
@@ -132,15 +135,6 @@ fn retry_after<O>(answer: &Response<O>) -> Option<Duration> {
     said.retry_after
 }
 
-impl<C: Clock> Clone for RetryLayer<C> {
-    fn clone(&self) -> Self {
-        Self {
-            retry: Arc::clone(&self.retry),
-            terms: self.terms,
-        }
-    }
-}
-
 impl<S, C: Clock> Layer<S> for RetryLayer<C> {
     type Service = Layered<S, Calling<Self>>;
 
@@ -189,11 +183,5 @@ where
         Err(Failed::Answer(answer))
     } else {
         Ok(answer)
-    }
-}
-
-impl<C: Clock> fmt::Debug for RetryLayer<C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RetryLayer").finish_non_exhaustive()
     }
 }

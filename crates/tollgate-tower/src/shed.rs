@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use derive_more::Debug;
 use http::header::CONTENT_TYPE;
 use http::{Method, Request, Response, StatusCode, Version};
 use pin_project_lite::pin_project;
@@ -83,13 +84,14 @@ const SOON: Duration = Duration::from_secs(1);
 /// # }).map_err(|error| error.to_string())?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use]
 pub struct ShedLayer<A> {
+    name: Arc<str>,
     admits: A,
     /// The usual of a service, or of a client, unless it was said.
+    #[debug(skip)]
     means: Option<fn(StatusCode) -> Ending>,
-    name: Arc<str>,
 }
 
 /// A [`ShedLayer`] for the calls that a program makes: what isn't admitted isn't sent, and fails with a
@@ -324,15 +326,6 @@ fn is_grpc<I>(request: &Request<I>) -> bool {
         && asked.is_some_and(|asked| grpc::is_call(asked.as_bytes()))
 }
 
-impl<A: fmt::Debug> fmt::Debug for ShedLayer<A> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ShedLayer")
-            .field("name", &self.name)
-            .field("admits", &self.admits)
-            .finish_non_exhaustive()
-    }
-}
-
 /// Gives requests with bodies `I` a permit, or not: a [`ConcurrencyLimiter`], or what divides one ([`By`]).
 ///
 /// ```
@@ -371,9 +364,10 @@ pub trait Admits<I> {
 
 /// A limit that is divided, and what of a request says which part it is of: see
 /// [`ShedLayer::by_class`](crate::ShedLayer::by_class) and [`by_share`](crate::ShedLayer::by_share).
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct By<T, F> {
     limit: T,
+    #[debug(skip)]
     by: F,
 }
 
@@ -406,14 +400,6 @@ where
 
     fn admit(&self, request: &Request<I>) -> Result<Permit<Self::Home>, NoPermit> {
         self.limit.try_acquire_owned((self.by)(request))
-    }
-}
-
-impl<T: fmt::Debug, F> fmt::Debug for By<T, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("By")
-            .field("limit", &self.limit)
-            .finish_non_exhaustive()
     }
 }
 

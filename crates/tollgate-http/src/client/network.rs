@@ -1,9 +1,10 @@
 //! Ranges of addresses, as operators write them: `10.0.0.0/8`, `2001:db8::/32`, `::1`.
 
-use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
+
+use derive_more::{Display, Error};
 
 /// All addresses that begin alike.
 ///
@@ -21,7 +22,8 @@ use std::str::FromStr;
 ///
 /// It is a number and a length, because it is what limits by address are counted by: an [`IpAddr`] is copied and
 /// hashed byte by byte.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
+#[display("{}/{bits}", self.first())]
 pub struct Network {
     first: First,
     bits: u8,
@@ -34,8 +36,8 @@ enum First {
 }
 
 /// This is no range of addresses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NetworkError(String);
+#[derive(Clone, Debug, Display, Error, PartialEq, Eq)]
+pub struct NetworkError(#[error(not(source))] String);
 
 impl Network {
     /// The range of all addresses that have the first bits in common with this one. More bits than an address has are
@@ -150,20 +152,6 @@ impl From<IpAddr> for Network {
         Self::around(address, u8::MAX)
     }
 }
-
-impl fmt::Display for Network {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.first(), self.bits)
-    }
-}
-
-impl fmt::Display for NetworkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for NetworkError {}
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,5 @@
 //! The way of a request through a guard, from its arrival to its ticket or its refusal.
 
-use std::fmt;
 use std::time::Duration;
 
 use tollgate::{Decision, Outcome};
@@ -19,7 +18,8 @@ use crate::seats::Seat;
 use crate::{DenyReason, retry_after};
 
 /// What has to be asked, or waited for, before it is known what becomes of a request.
-pub struct Later<Q>(What<Q>);
+#[derive(derive_more::Debug)]
+pub struct Later<Q>(#[debug(skip)] What<Q>);
 
 /// The place of a request that passed and waits for the service. Dropping it frees the place.
 #[derive(Debug)]
@@ -341,11 +341,5 @@ impl Offender {
             block: of(blocks)?,
             pit: of(pit)?,
         })
-    }
-}
-
-impl<Q> fmt::Debug for Later<Q> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Later").finish_non_exhaustive()
     }
 }

@@ -1,9 +1,11 @@
 //! A policy decides: facts of the request in, what its rules say out.
 
-use std::fmt::{self, Write};
+use std::borrow::Cow;
+use std::io::Write;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use derive_more::Debug;
 use tollgate::clock::Clock;
 use tollgate_engine::backend::{Backend, Memory};
 use tollgate_engine::verdict::Permits;
@@ -52,10 +54,13 @@ use crate::Answered;
 /// # let _ = limits;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(Debug)]
 pub struct ByPolicy<B: Backend> {
+    #[debug(skip)]
     engine: Arc<Engine<B>>,
     address: Address,
     /// Decides at once; none for a backend that takes its time.
+    #[debug(skip)]
     now: Option<Now<B>>,
 }
 
@@ -179,45 +184,25 @@ fn judged(mut verdict: Verdict<'_>, answers: &Answers) -> Judged<Option<Permits>
     }
 }
 
-/// The text of an address, without memory of its own.
-struct AddressText {
-    bytes: [u8; 40],
-    used: usize,
-}
+/// Room for the text of any address: the longest has 39 signs.
+type AddressRoom = [u8; 40];
 
-impl AddressText {
-    fn of(address: IpAddr) -> Self {
-        let (bytes, used) = ([0; 40], 0);
-        let mut text = Self { bytes, used };
-        let written = match address {
-            // Most are these, and `fmt` takes several times as long.
-            IpAddr::V4(four) => four.octets().iter().enumerate().try_for_each(|(at, part)| {
-                if at > 0 {
-                    text.write_str(".")?;
-                }
-                text.write_str(itoa::Buffer::new().format(*part))
-            }),
-            // The longest address has 39 signs.
-            IpAddr::V6(six) => write!(text, "{six}"),
-        };
-        debug_assert!(written.is_ok());
-        text
-    }
-
-    fn as_str(&self) -> &str {
-        str::from_utf8(&self.bytes[..self.used]).unwrap_or_default()
-    }
-}
-
-impl Write for AddressText {
-    #[inline]
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let end = self.used + text.len();
-        let room = self.bytes.get_mut(self.used..end).ok_or(fmt::Error)?;
-        room.copy_from_slice(text.as_bytes());
-        self.used = end;
-        Ok(())
-    }
+/// The text of an address, written into this room.
+fn address_text(address: IpAddr, room: &mut AddressRoom) -> &str {
+    let mut rest = &mut room[..];
+    let written = match address {
+        // Most are these, and `fmt` takes several times as long.
+        IpAddr::V4(four) => four.octets().iter().enumerate().try_for_each(|(at, part)| {
+            let dot: &[u8] = if at > 0 { b"." } else { b"" };
+            rest.write_all(dot)?;
+            rest.write_all(itoa::Buffer::new().format(*part).as_bytes())
+        }),
+        IpAddr::V6(six) => write!(rest, "{six}"),
+    };
+    debug_assert!(written.is_ok());
+    let left = rest.len();
+    let used = room.len() - left;
+    str::from_utf8(&room[..used]).unwrap_or_default()
 }
 
 impl<R: Request + ?Sized, B: Backend + 'static> Limits<R> for ByPolicy<B> {
@@ -231,8 +216,8 @@ impl<R: Request + ?Sized, B: Backend + 'static> Limits<R> for ByPolicy<B> {
             .filter(|_| !(self.engine.lets_wait() && terms.may_wait));
         let is_asked = |fact: &str| asked.iter().any(|name| &**name == fact);
         let ip = is_asked("ip").then(|| self.address.client(request));
-        let ip = ip.flatten().map(AddressText::of);
-        let ip = ip.as_ref().map(AddressText::as_str);
+        let mut room = [0; 40];
+        let ip = ip.flatten().map(|ip| address_text(ip, &mut room));
         let bits = self.address.bits();
         let decide = |now: Now<B>, facts: &Facts<'_>| {
             let verdict = now(&self.engine, facts, terms.answers);
@@ -241,12 +226,11 @@ impl<R: Request + ?Sized, B: Backend + 'static> Limits<R> for ByPolicy<B> {
         if let Some(now) = now {
             let mut known = Facts::new().counting_clients_by(bits.0, bits.1);
             let is_known = facts::facts(request, ip, &asked).all(|(_, name, value)| {
-                match value {
-                    Value::Absent => {}
-                    Value::Text(text) => known.set(name, text),
-                    Value::Owned(_) | Value::Several(_) | Value::Ambiguous => return false,
+                if let Value::One(Cow::Borrowed(text)) = value {
+                    known.set(name, text);
+                    return true;
                 }
-                true
+                value == Value::Absent
             });
             if is_known {
                 if let Some(cost) = terms.cost {
@@ -296,11 +280,3 @@ impl<R: Request + ?Sized, B: Backend + 'static> Limits<R> for ByPolicy<B> {
 
 /// Of rules whose cost is an estimate (`settle_within`); of others the cost stays charged.
 impl<B: Backend> Settles for ByPolicy<B> {}
-
-impl<B: Backend> fmt::Debug for ByPolicy<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ByPolicy")
-            .field("address", &self.address)
-            .finish_non_exhaustive()
-    }
-}

@@ -7,7 +7,6 @@ use tollgate::clock::{Clock, Monotonic};
 use tollgate::concurrency::{Acquire, KeySlot, NoPermit, OwnedKeyedPermit};
 use tollgate::{Decision, KeyedConcurrency, OnMissingKey, Outcome};
 
-use super::denial::Denial;
 use super::hooks;
 use super::keyless::{Finder, Fingerprint};
 use super::keys::KeyOf;
@@ -37,16 +36,17 @@ const KEYS: usize = 100_000;
 pub struct AtOnce<K, C: Clock = Monotonic> {
     limiter: Arc<KeyedConcurrency<Fingerprint, C>>,
     finder: Finder<K>,
-    name: Arc<str>,
-    wait: Duration,
 }
 
 /// A slot that a request holds.
 pub type Slot<C = Monotonic> = OwnedKeyedPermit<Fingerprint, C>;
 
 /// A request that waits for a slot.
+#[derive(derive_more::Debug)]
 pub struct SlotWait<C: Clock> {
+    #[debug(skip)]
     acquire: Acquire<KeySlot<Arc<KeyedConcurrency<Fingerprint, C>>>>,
+    #[debug(skip)]
     print: Fingerprint,
 }
 
@@ -61,16 +61,14 @@ impl<K, C: Clock> AtOnce<K, C> {
     /// By a limiter that others may share.
     pub fn by(limiter: Arc<KeyedConcurrency<Fingerprint, C>>, key: K) -> Self {
         Self {
-            name: format!("requests-at-once:{}", limiter.limit()).into(),
+            finder: Finder::new(key, format!("requests-at-once:{}", limiter.limit())),
             limiter,
-            finder: Finder::new(key),
-            wait: Duration::ZERO,
         }
     }
 
     /// What clients are told that it is called: `requests-at-once:` and how many, unless this says otherwise.
     pub fn named(mut self, name: &str) -> Self {
-        self.name = name.into();
+        self.finder.name = name.into();
         self
     }
 
@@ -83,7 +81,7 @@ impl<K, C: Clock> AtOnce<K, C> {
 
     /// A request that finds no slot waits for one, for so long at most, first come first served.
     pub const fn wait(mut self, longest: Duration) -> Self {
-        self.wait = longest;
+        self.finder.wait = longest;
         self
     }
 
@@ -101,15 +99,16 @@ impl<K, C: Clock> AtOnce<K, C> {
     where
         K: KeyOf<R>,
     {
+        let [key, _] = print;
         match taken {
             Ok(permit) => {
                 let limit = self.limiter.limit();
                 let left = limit.saturating_sub(permit.in_flight());
                 let decision = decision(Outcome::Allowed, limit, left);
-                hooks::passed_or_not(&self.name, || print[0], &decision);
+                hooks::passed_or_not(&self.finder.name, || key, &decision);
                 let fields = terms
                     .answers
-                    .passed(|| Some(Shown::of(&self.name, &decision)));
+                    .passed(|| Some(Shown::of(&self.finder.name, &decision)));
                 let held = Some(permit);
                 Judged::Passed { held, fields }
             }
@@ -120,7 +119,7 @@ impl<K, C: Clock> AtOnce<K, C> {
                 };
                 let occupancy = refused.occupancy();
                 let decision = decision(outcome, occupancy.limit, occupancy.available());
-                hooks::passed_or_not(&self.name, || print[0], &decision);
+                hooks::passed_or_not(&self.finder.name, || key, &decision);
                 // Others have all the room that there is for keys: that is the server's.
                 let is_crowded = matches!(refused, NoPermit::TooManyKeys(_));
                 let reason = match outcome {
@@ -128,14 +127,12 @@ impl<K, C: Clock> AtOnce<K, C> {
                     _ if is_crowded || self.finder.key.is_everyone() => DenyReason::Shed,
                     _ => DenyReason::Concurrency,
                 };
-                let denial = Denial::new(reason, Arc::clone(&self.name), decision);
-                // What is in use there isn't this client's, so it isn't shown.
-                let denial = if is_crowded {
-                    denial.showing(None)
-                } else {
-                    denial
-                };
-                Judged::Refused(Box::new(denial.key(print[0])))
+                let mut denial = self.finder.denial(reason, key, &decision);
+                if is_crowded {
+                    // What is in use there isn't this client's, so it isn't shown.
+                    denial = denial.showing(None);
+                }
+                Judged::Refused(Box::new(denial))
             }
         }
     }
@@ -152,7 +149,7 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for AtOnce<
     type Question = SlotWait<C>;
 
     fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<Self::Held>, SlotWait<C>> {
-        let print = match self.finder.find(request, &self.name) {
+        let print = match self.finder.find(request) {
             Ok(print) => print,
             Err(judged) => return Asked::Now(judged),
         };
@@ -164,10 +161,10 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for AtOnce<
         let taken = key.try_acquire_n(weight);
         if let Err(NoPermit::Full(_) | NoPermit::TooManyKeys(_)) = taken
             && terms.may_wait
-            && !self.wait.is_zero()
+            && !self.finder.wait.is_zero()
         {
             let key = self.limiter.key_owned(&print);
-            let acquire = key.acquire_n(weight).timeout(self.wait);
+            let acquire = key.acquire_n(weight).timeout(self.finder.wait);
             return Asked::Later(SlotWait { acquire, print });
         }
         Asked::Now(self.judge::<R>(print, taken, terms))
@@ -179,17 +176,11 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for AtOnce<
     }
 
     fn takes_time(&self) -> bool {
-        !self.wait.is_zero()
+        !self.finder.wait.is_zero()
     }
 
     fn is_everyone(&self) -> bool {
         // That is what it is for: nobody's requests are counted against another's for longer than they run.
         false
-    }
-}
-
-impl<C: Clock> std::fmt::Debug for SlotWait<C> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SlotWait").finish_non_exhaustive()
     }
 }

@@ -25,9 +25,8 @@ const API_KEY_SCHEME: &[u8] = b"apikey ";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value<'r> {
     Absent,
-    Text(&'r str),
-    /// It isn't in the request as it is meant: several lines of a list, or bytes that are no text.
-    Owned(String),
+    /// Borrowed, unless it isn't in the request as it is meant: several lines of a list, or bytes that are no text.
+    One(Cow<'r, str>),
     /// The client sends several values, and the fact is only compared.
     Several(Several),
     /// The client sends several values of what should be one.
@@ -74,8 +73,7 @@ impl OwnedFacts {
         for (number, name, value) in facts(request, ip, &asked) {
             match value {
                 Value::Absent => {}
-                Value::Text(text) => single.push((number, text.into())),
-                Value::Owned(text) => single.push((number, text.into())),
+                Value::One(text) => single.push((number, text.into())),
                 Value::Ambiguous => return Err(ambiguous(name)),
                 Value::Several(values) => {
                     sets = sets.saturating_mul(values.len());
@@ -142,15 +140,9 @@ pub(super) fn facts<'r, R: Request + ?Sized>(
     let more = request.extension::<MoreFacts>();
     asked.iter().enumerate().map(move |(number, name)| {
         let value = match more.and_then(|more| more.get(name)) {
-            Some(told) => Value::Text(told),
-            None => {
-                let used = if asked.is_only_compared(number) {
-                    Use::Compared
-                } else {
-                    Use::Taken
-                };
-                fact(request, ip, name, used)
-            }
+            Some(told) => Value::One(told.into()),
+            None if asked.is_only_compared(number) => fact(request, ip, name, Use::Compared),
+            None => fact(request, ip, name, Use::Taken),
         };
         (number, &**name, value)
     })
@@ -190,7 +182,7 @@ fn fact<'r, R: Request + ?Sized>(
             None => None,
         },
     };
-    known.map_or(Value::Absent, Value::Text)
+    known.map_or(Value::Absent, |text| Value::One(text.into()))
 }
 
 /// The header that a fact is the value of. Policies may write a colon for the dot.
@@ -224,7 +216,7 @@ fn several_lines<'r>(name: &str, lines: Vec<&'r [u8]>, used: Use) -> Value<'r> {
     };
     let joined = text_of_bytes(&lines.join(separator)).into_owned();
     match used {
-        Use::Taken if name == "cookie" || is_list(name) => Value::Owned(joined),
+        Use::Taken if name == "cookie" || is_list(name) => Value::One(joined.into()),
         Use::Taken => Value::Ambiguous,
         Use::Compared => Value::Several(Several {
             each: unique(lines.into_iter().map(text_of_bytes)),
@@ -250,11 +242,11 @@ fn host_name<R: Request + ?Sized>(request: &R, used: Use) -> Value<'_> {
     let mut lines = request.lines("host");
     match (own, lines.next(), lines.next()) {
         (None, None, _) => Value::Absent,
-        (Some(own), None, _) => cow(own),
+        (Some(own), None, _) => Value::One(own),
         (Some(own), Some(line), None)
             if str::from_utf8(line).is_ok_and(|line| host_without_port(line) == own) =>
         {
-            cow(own)
+            Value::One(own)
         }
         (own, _, _) => several_hosts(request, own, used),
     }
@@ -277,7 +269,7 @@ fn several_hosts<'r, R: Request + ?Sized>(
 fn one_of<'r>(mut values: Vec<String>, used: Use) -> Value<'r> {
     match (values.len(), used) {
         (0, _) => Value::Absent,
-        (1, _) => Value::Owned(values.remove(0)),
+        (1, _) => Value::One(values.remove(0).into()),
         (_, Use::Taken) => Value::Ambiguous,
         (_, Use::Compared) => Value::Several(Several {
             each: values,
@@ -286,50 +278,19 @@ fn one_of<'r>(mut values: Vec<String>, used: Use) -> Value<'r> {
     }
 }
 
-fn cow(value: Cow<'_, str>) -> Value<'_> {
-    match value {
-        Cow::Borrowed(text) => Value::Text(text),
-        Cow::Owned(text) => Value::Owned(text),
-    }
-}
-
 /// Headers that are lists by their definition, so that clients and proxies may send them in several lines. A header that is merely named
 /// alike (`x-forwarded-user`) has one value.
 fn is_list(name: &str) -> bool {
-    const LISTS: [&str; 26] = [
-        "accept",
-        "accept-ch",
-        "accept-charset",
-        "accept-encoding",
-        "accept-language",
-        "cache-control",
-        "connection",
-        "content-encoding",
-        "content-language",
-        "expect",
-        "forwarded",
-        "if-match",
-        "if-none-match",
-        "pragma",
-        "prefer",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "via",
-        "warning",
-        "x-forwarded-by",
-        "x-forwarded-for",
-        "x-forwarded-host",
-        "x-forwarded-port",
-        "x-forwarded-proto",
-    ];
-    LISTS.contains(&name)
+    const LISTS: &str = "accept accept-ch accept-charset accept-encoding accept-language cache-control connection \
+        content-encoding content-language expect forwarded if-match if-none-match pragma prefer te trailer \
+        transfer-encoding upgrade via warning x-forwarded-by x-forwarded-for x-forwarded-host x-forwarded-port \
+        x-forwarded-proto";
+    LISTS.split(' ').any(|list| list == name)
 }
 
 /// Bytes that are no text are a value as well: left out, they would switch off the rule.
 fn text(line: &[u8]) -> Value<'_> {
-    cow(text_of_bytes(line))
+    Value::One(text_of_bytes(line))
 }
 
 /// The API key, wherever clients usually send it. One that is sent in two places has to be the same, and none is sent twice in one.

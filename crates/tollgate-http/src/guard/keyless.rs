@@ -1,16 +1,20 @@
 //! The key of a request, and requests without one: what they lack, how they are answered, and the warning if no request has a key.
 
-use std::fmt;
 use std::hash::{BuildHasher, Hash};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
+use derive_more::Display;
 use foldhash::quality::RandomState;
-use tollgate::OnMissingKey;
+use tollgate::{Decision, OnMissingKey, Outcome};
 
+use super::denial::Denial;
 use super::hooks;
 use super::keys::KeyOf;
 use super::request::Request;
-use super::{Judged, Mistake};
+use super::{Judged, Mistake, Terms};
+use crate::DenyReason;
 
 /// If so many requests come before the first that has a key, a layer is missing or in the wrong place.
 const SUSPICIOUS: u32 = 100;
@@ -49,7 +53,8 @@ pub enum KeySource {
 /// let missing = MissingKey::new(KeySource::Request, "exactly one header x-api-key");
 /// assert_eq!((missing.source.status(), &*missing.wanted), (400, "exactly one header x-api-key"));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Display, PartialEq, Eq)]
+#[display("it lacks {wanted}: {}", self.advice())]
 #[non_exhaustive]
 pub struct MissingKey {
     /// Who has to supply it.
@@ -119,12 +124,6 @@ impl MissingKey {
                 "if clients needn't send it, name another key to fall back to: keys::first((…, keys::Address::new()))"
             }
         }
-    }
-}
-
-impl fmt::Display for MissingKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "it lacks {}: {}", self.wanted, self.advice())
     }
 }
 
@@ -198,29 +197,42 @@ impl Keyless {
 /// no two keys that a client chooses meet.
 pub type Fingerprint = [u64; 2];
 
-/// Where keys are found, and what is kept of them.
+/// What the limits by key have in common: where keys are found and what is kept of them, the name that clients are told, and
+/// how long a request over the limit waits.
 #[derive(Debug)]
 pub(super) struct Finder<K> {
     pub(super) key: K,
     pub(super) keyless: Keyless,
+    pub(super) name: Arc<str>,
+    pub(super) wait: Duration,
     seeds: [RandomState; 2],
 }
 
 impl<K> Finder<K> {
-    pub(super) fn new(key: K) -> Self {
+    pub(super) fn new(key: K, name: String) -> Self {
         Self {
             key,
             keyless: Keyless::default(),
+            name: name.into(),
+            wait: Duration::ZERO,
             seeds: [RandomState::default(), RandomState::default()],
         }
     }
 
-    /// The key of a request at the limit of this name, or what becomes of a request without one.
-    pub(super) fn find<R: Request + ?Sized, H>(
-        &self,
-        request: &R,
-        limit: &str,
-    ) -> Result<Fingerprint, Judged<H>>
+    /// Whether a request that is over the limit waits for its turn.
+    #[inline]
+    pub(super) fn waits(&self, decision: &Decision, terms: &Terms<'_>) -> bool {
+        let is_soon = !self.wait.is_zero() && decision.wait() <= self.wait;
+        terms.may_wait && is_soon && decision.outcome == Outcome::Denied
+    }
+
+    /// Why a request of this key is over the limit.
+    pub(super) fn denial(&self, reason: DenyReason, key: u64, decision: &Decision) -> Denial {
+        Denial::new(reason, Arc::clone(&self.name), *decision).key(key)
+    }
+
+    /// The fingerprint of a request's key, or what becomes of a request without one.
+    pub(super) fn find<R: Request + ?Sized, H>(&self, request: &R) -> Result<Fingerprint, Judged<H>>
     where
         K: KeyOf<R>,
     {
@@ -228,7 +240,7 @@ impl<K> Finder<K> {
             self.keyless.some_have_one();
             return Ok(self.print(&key));
         }
-        let shared = self.keyless.instead(&self.key, request, limit)?;
+        let shared = self.keyless.instead(&self.key, request, &self.name)?;
         Ok(self.print(&shared))
     }
 

@@ -129,6 +129,7 @@ impl<R: Request + ?Sized> KeyOf<R> for Bearer {
 
 /// What an earlier layer put into the request's extensions, as [`User`](super::User).
 #[derive(Debug)]
+#[derive_where::derive_where(Clone, Default)]
 pub struct Extension<T>(PhantomData<fn() -> T>);
 
 impl<T> Extension<T> {
@@ -142,18 +143,6 @@ impl<T> Extension<T> {
     /// ```
     pub const fn new() -> Self {
         Self(PhantomData)
-    }
-}
-
-impl<T> Clone for Extension<T> {
-    fn clone(&self) -> Self {
-        Self::new()
-    }
-}
-
-impl<T> Default for Extension<T> {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -284,25 +273,23 @@ where
 macro_rules! together {
     ($($name:ident),*) => {
         /// All of them together; a request that lacks one has no key.
+        #[expect(non_snake_case, reason = "named as their types are")]
         impl<R: Request + ?Sized, $($name: KeyOf<R>),*> KeyOf<R> for ($($name,)*) {
             type Key<'r> = ($($name::Key<'r>,)*);
 
             fn key<'r>(&'r self, request: &'r R) -> Option<Self::Key<'r>> {
-                #[expect(non_snake_case, reason = "named as their types are")]
                 let ($($name,)*) = self;
                 Some(($($name.key(request)?,)*))
             }
 
             #[inline(always)]
             fn glance<'r>(&'r self, request: &'r R) -> Option<Self::Key<'r>> {
-                #[expect(non_snake_case, reason = "named as their types are")]
                 let ($($name,)*) = self;
                 Some(($($name.glance(request)?,)*))
             }
 
             /// What the first part says that is missing.
             fn missing(&self, request: &R) -> MissingKey {
-                #[expect(non_snake_case, reason = "named as their types are")]
                 let ($($name,)*) = self;
                 $(
                     if $name.key(request).is_none() {
@@ -314,7 +301,6 @@ macro_rules! together {
             }
 
             fn doubled(&self, request: &R) -> Option<MissingKey> {
-                #[expect(non_snake_case, reason = "named as their types are")]
                 let ($($name,)*) = self;
                 $(
                     if $name.key(request).is_none() && let Some(doubled) = $name.doubled(request) {
@@ -325,7 +311,6 @@ macro_rules! together {
             }
 
             fn is_everyone(&self) -> bool {
-                #[expect(non_snake_case, reason = "named as their types are")]
                 let ($($name,)*) = self;
                 $($name.is_everyone())&&*
             }

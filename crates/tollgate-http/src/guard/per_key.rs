@@ -17,7 +17,7 @@ use super::answers::Answers;
 use super::denial::Denial;
 use super::fields::Fields;
 use super::hooks;
-use super::keyless::{Finder, Fingerprint, Keyless};
+use super::keyless::{Finder, Fingerprint};
 use super::keys::KeyOf;
 use super::request::Request;
 use super::ticket::Estimate;
@@ -41,10 +41,7 @@ const KEYS: usize = 1_000_000;
 #[must_use]
 pub struct PerKey<K, C: Clock = Monotonic> {
     limiter: Arc<KeyedLimiter<C>>,
-    key: K,
-    name: Arc<str>,
-    keyless: Keyless,
-    wait: Duration,
+    finder: Finder<K>,
 }
 
 /// A request that waits for its turn.
@@ -89,11 +86,8 @@ impl<K, C: Clock> PerKey<K, C> {
     /// By a limiter that others may share.
     pub fn by(limiter: Arc<KeyedLimiter<C>>, key: K) -> Self {
         Self {
-            name: requests_name(limiter.rate()),
+            finder: Finder::new(key, requests_name(limiter.rate())),
             limiter,
-            key,
-            keyless: Keyless::default(),
-            wait: Duration::ZERO,
         }
     }
 
@@ -109,7 +103,7 @@ impl<K, C: Clock> PerKey<K, C> {
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     pub fn named(mut self, name: &str) -> Self {
-        self.name = name.into();
+        self.finder.name = name.into();
         self
     }
 
@@ -127,7 +121,7 @@ impl<K, C: Clock> PerKey<K, C> {
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     pub const fn on_missing_key(mut self, choice: OnMissingKey) -> Self {
-        self.keyless.on_missing = choice;
+        self.finder.keyless.on_missing = choice;
         self
     }
 
@@ -136,7 +130,7 @@ impl<K, C: Clock> PerKey<K, C> {
     /// ([`max_waiters`](tollgate::keyed::Builder::max_waiters)). Nobody's turn comes sooner if a request goes away, but
     /// its place is free.
     pub const fn wait(mut self, longest: Duration) -> Self {
-        self.wait = longest;
+        self.finder.wait = longest;
         self
     }
 
@@ -157,12 +151,12 @@ impl<K, C: Clock> PerKey<K, C> {
     ) -> Asked<Judged<()>, Box<Waiting<C>>> {
         let one = self.limiter.key(key);
         let decision = one.check_at(now, terms.cost());
-        hooks::passed_or_not(&self.name, || one.fingerprint(), &decision);
+        hooks::passed_or_not(&self.finder.name, || one.fingerprint(), &decision);
         if decision.is_allowed() {
             let fields = self.told(&decision, terms.answers);
             return Asked::Now(Judged::Passed { held: (), fields });
         }
-        if self.waits(&decision, terms.may_wait) {
+        if self.finder.waits(&decision, terms) {
             return self.line_up(key, terms.cost());
         }
         self.over(one.fingerprint(), &decision)
@@ -171,14 +165,7 @@ impl<K, C: Clock> PerKey<K, C> {
     /// What the answer to a request that passed says.
     #[inline(never)]
     fn told(&self, decision: &Decision, answers: &Answers) -> Fields {
-        answers.passed(|| Some(Shown::of_bucket(&self.name, decision, self.limiter.rate())))
-    }
-
-    /// Whether one that is over the limit waits for its turn.
-    #[inline]
-    fn waits(&self, decision: &Decision, may_wait: bool) -> bool {
-        let is_soon = !self.wait.is_zero() && decision.wait() <= self.wait;
-        may_wait && is_soon && decision.outcome == Outcome::Denied
+        answers.passed(|| Some(self.shown(decision)))
     }
 
     #[cold]
@@ -199,17 +186,21 @@ impl<K, C: Clock> PerKey<K, C> {
     }
 
     fn denial(&self, decision: &Decision, fingerprint: u64) -> Denial {
-        let shown = Shown::of_bucket(&self.name, decision, self.limiter.rate());
-        Denial::new(reason_of(decision), Arc::clone(&self.name), *decision)
-            .showing(Some(shown))
-            .key(fingerprint)
+        let denial = self
+            .finder
+            .denial(reason_of(decision), fingerprint, decision);
+        denial.showing(Some(self.shown(decision)))
+    }
+
+    fn shown(&self, decision: &Decision) -> Shown<'_> {
+        Shown::of_bucket(&self.finder.name, decision, self.limiter.rate())
     }
 }
 
 /// What a limit of this rate is called unless it has a name: two layers on one path seldom have one rate, and clients tell limits apart by
 /// their names.
-fn requests_name(rate: Rate) -> Arc<str> {
-    format!("requests:{rate}").into()
+fn requests_name(rate: Rate) -> String {
+    format!("requests:{rate}")
 }
 
 /// A cost that never fits is no matter of time.
@@ -229,10 +220,10 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<
     fn glance(&self, request: &R, terms: &Terms<'_>) -> Look<(), Box<Waiting<C>>> {
         // First, as it takes its time, in which the key is found.
         let now = self.limiter.clock().now();
-        let Some(key) = self.key.glance(request) else {
+        let Some(key) = self.finder.key.glance(request) else {
             return Look::Unclear;
         };
-        self.keyless.some_have_one();
+        self.finder.keyless.some_have_one();
         let (one, cost) = (self.limiter.key(&key), terms.cost());
         let Some(glance) = one.check_at_a_glance(now, cost) else {
             return Look::Unclear;
@@ -245,9 +236,9 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<
             });
         }
         let decision = glance.decision();
-        if self.waits(&decision, terms.may_wait)
+        if self.finder.waits(&decision, terms)
             // Once more, so that the key needn't be kept for this; in full, as a second look may tell less than the first.
-            && let Some(key) = self.key.key(request)
+            && let Some(key) = self.finder.key.key(request)
         {
             return Look::Over(self.line_up(&key, cost));
         }
@@ -257,11 +248,14 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<
     #[inline]
     fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<()>, Box<Waiting<C>>> {
         let now = self.limiter.clock().now();
-        if let Some(key) = self.key.key(request) {
-            self.keyless.some_have_one();
+        let Finder {
+            key, keyless, name, ..
+        } = &self.finder;
+        if let Some(key) = key.key(request) {
+            keyless.some_have_one();
             return self.decide(&key, now, terms);
         }
-        match self.keyless.instead(&self.key, request, &self.name) {
+        match keyless.instead(key, request, name) {
             Ok(shared) => self.decide(&shared, now, terms),
             Err(judged) => Asked::Now(judged),
         }
@@ -273,7 +267,7 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<
             cost,
             fingerprint,
         } = *waiting;
-        match key.acquire_n(cost).timeout(self.wait).await {
+        match key.acquire_n(cost).timeout(self.finder.wait).await {
             Ok(_) => Judged::Passed {
                 held: (),
                 fields: self.told(&key.peek(), terms.answers),
@@ -283,11 +277,11 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<
     }
 
     fn takes_time(&self) -> bool {
-        !self.wait.is_zero()
+        !self.finder.wait.is_zero()
     }
 
     fn is_everyone(&self) -> bool {
-        self.key.is_everyone()
+        self.finder.key.is_everyone()
     }
 }
 
@@ -313,9 +307,7 @@ const LONGEST: Duration = Duration::from_secs(600);
 pub struct ExactPerKey<K, C: Clock = Monotonic> {
     limiter: Arc<ExactKeyedLimiter<Fingerprint, C>>,
     finder: Finder<K>,
-    name: Arc<str>,
     longest: Duration,
-    wait: Duration,
 }
 
 /// A request that waits for its turn.
@@ -342,17 +334,15 @@ impl<K, C: Clock> ExactPerKey<K, C> {
     /// By a limiter of any algorithm.
     pub fn by(limiter: Arc<ExactKeyedLimiter<Fingerprint, C>>, key: K) -> Self {
         Self {
-            name: requests_name(limiter.rate()),
+            finder: Finder::new(key, requests_name(limiter.rate())),
             limiter,
-            finder: Finder::new(key),
             longest: LONGEST,
-            wait: Duration::ZERO,
         }
     }
 
     /// What clients are told that it is called, as [`PerKey::named`](super::PerKey::named).
     pub fn named(mut self, name: &str) -> Self {
-        self.name = name.into();
+        self.finder.name = name.into();
         self
     }
 
@@ -383,7 +373,7 @@ impl<K, C: Clock> ExactPerKey<K, C> {
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     pub const fn wait(mut self, longest: Duration) -> Self {
-        self.wait = longest;
+        self.finder.wait = longest;
         self
     }
 
@@ -393,7 +383,7 @@ impl<K, C: Clock> ExactPerKey<K, C> {
     }
 
     fn shown(&self, decision: &Decision) -> Shown<'_> {
-        Shown::of_bucket(&self.name, decision, self.limiter.rate())
+        Shown::of_bucket(&self.finder.name, decision, self.limiter.rate())
     }
 }
 
@@ -414,10 +404,7 @@ impl<K, C: Clock + 'static> ExactPerKey<K, C> {
         let held = Stack::new().hold(&levels, stack::Terms::within(self.longest));
         let held = held.map_err(|refusal| refusal.decision);
         if let Err(over) = &held
-            && over.outcome == Outcome::Denied
-            && terms.may_wait
-            && !self.wait.is_zero()
-            && over.wait() <= self.wait
+            && self.finder.waits(over, terms)
         {
             let key = self.limiter.key_owned(&print);
             return Asked::Later(Box::new(ExactWaiting { key, cost, print }));
@@ -431,21 +418,18 @@ impl<K, C: Clock + 'static> ExactPerKey<K, C> {
         held: Result<Hold<'static>, Decision>,
         terms: &Terms<'_>,
     ) -> Judged<Option<Estimate>> {
-        match held {
-            Ok(hold) => {
-                let decision = self.limiter.key(&print).peek();
-                hooks::passed_or_not(&self.name, || print[0], &decision);
-                let fields = terms.answers.passed(|| Some(self.shown(&decision)));
-                let held = Some(Estimate::new(hold));
-                Judged::Passed { held, fields }
-            }
-            Err(decision) => {
-                hooks::passed_or_not(&self.name, || print[0], &decision);
-                let denial = Denial::new(reason_of(&decision), Arc::clone(&self.name), decision);
-                let shown = Some(self.shown(&decision));
-                Judged::Refused(Box::new(denial.showing(shown).key(print[0])))
-            }
+        let (held, decision) = match held {
+            Ok(hold) => (Some(Estimate::new(hold)), self.limiter.key(&print).peek()),
+            Err(decision) => (None, decision),
+        };
+        let [key, _] = print;
+        hooks::passed_or_not(&self.finder.name, || key, &decision);
+        if held.is_some() {
+            let fields = terms.answers.passed(|| Some(self.shown(&decision)));
+            return Judged::Passed { held, fields };
         }
+        let denial = self.finder.denial(reason_of(&decision), key, &decision);
+        Judged::Refused(Box::new(denial.showing(Some(self.shown(&decision)))))
     }
 }
 
@@ -455,7 +439,7 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for ExactPe
     type Question = Box<ExactWaiting<C>>;
 
     fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<Self::Held>, Self::Question> {
-        match self.finder.find(request, &self.name) {
+        match self.finder.find(request) {
             Ok(print) => self.decide(print, terms),
             Err(judged) => Asked::Now(judged),
         }
@@ -463,13 +447,13 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for ExactPe
 
     async fn answer(&self, waiting: Box<ExactWaiting<C>>, terms: &Terms<'_>) -> Judged<Self::Held> {
         let ExactWaiting { key, cost, print } = *waiting;
-        let acquire = key.acquire_n(cost).timeout(self.wait);
+        let acquire = key.acquire_n(cost).timeout(self.finder.wait);
         let held = acquire.hold(stack::Terms::within(self.longest)).await;
         self.judge(print, held.map_err(|refused| *refused.decision()), terms)
     }
 
     fn takes_time(&self) -> bool {
-        !self.wait.is_zero()
+        !self.finder.wait.is_zero()
     }
 
     fn is_everyone(&self) -> bool {

@@ -67,6 +67,7 @@ enum Counting<R: ?Sized, L> {
 
 /// What is looked at before limits are asked: who is served whatever they say, who isn't and who waits for that, and what a
 /// request costs.
+#[derive_where::derive_where(Clone, Default)]
 pub(super) struct Before<R: ?Sized> {
     pub(super) exempt: Vec<Predicate<R>>,
     pub(super) cost: Option<CostOf<R>>,
@@ -283,45 +284,18 @@ impl<R: ?Sized, L> Guard<R, L> {
     }
 }
 
-impl<R: ?Sized> Default for Before<R> {
-    fn default() -> Self {
-        Self {
-            exempt: Vec::new(),
-            cost: None,
-            deny: Vec::new(),
-            blocks: None,
-            pit: None,
-        }
-    }
-}
-
-impl<R: ?Sized> Clone for Before<R> {
-    fn clone(&self) -> Self {
-        Self {
-            exempt: self.exempt.clone(),
-            cost: self.cost.clone(),
-            deny: self.deny.clone(),
-            blocks: self.blocks.clone(),
-            pit: self.pit.clone(),
-        }
-    }
-}
-
 impl<R: Request + ?Sized, L: Limits<R> + Settles> Guard<R, L> {
     /// Only these answers count. Until the answer is there its request holds its cost. This is for limits that
     /// [settle](Settles): an [`ExactPerKey`](super::ExactPerKey) or a policy, and not a [`PerKey`](super::PerKey).
     pub fn count(mut self, counts: Counts) -> Self {
-        let after = self.after.as_deref().cloned().unwrap_or_default();
-        self.after = Some(Arc::new(After { counts, ..after }));
+        Arc::make_mut(self.after.get_or_insert_default()).counts = counts;
         self
     }
 
     /// What a request costs is known when it was answered: until then its cost is an estimate. This is for limits that
     /// [settle](Settles): an [`ExactPerKey`](super::ExactPerKey) or a policy, and not a [`PerKey`](super::PerKey).
     pub fn settle(mut self, settle: Settle) -> Self {
-        let after = self.after.as_deref().cloned().unwrap_or_default();
-        let settle = Some(settle);
-        self.after = Some(Arc::new(After { settle, ..after }));
+        Arc::make_mut(self.after.get_or_insert_default()).settle = Some(settle);
         self
     }
 }

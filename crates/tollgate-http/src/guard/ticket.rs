@@ -1,10 +1,10 @@
 //! What a request holds from its admission to the end of its answer, and what it did cost then.
 
-use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use derive_more::Debug;
 use tollgate::concurrency::{Ending, Permit, PermitHome};
 use tollgate::stack::Hold;
 use tollgate_engine::verdict::Permits;
@@ -134,24 +134,14 @@ impl Held for Estimate {
 #[derive(Debug)]
 pub struct Ticket<H: Held> {
     held: H,
-    along: Along,
-}
-
-/// What goes along with what is held.
-#[derive(Debug)]
-enum Along {
-    Fields(Fields),
-    Watched(Box<Watched>),
-}
-
-#[derive(Debug)]
-struct Watched {
     fields: Fields,
-    watch: Box<Watch>,
+    watch: Option<Box<Watch>>,
 }
 
 /// What is held while the body of an answer is being sent. Dropping it is its end.
+#[derive(Debug)]
 pub struct Rest<H: Held> {
+    #[debug(skip)]
     held: H,
     watch: Option<Box<Watch>>,
 }
@@ -172,73 +162,62 @@ impl<H: Held + Default> Ticket<H> {
 
 impl<H: Held> Ticket<H> {
     #[inline]
-    pub(super) fn new(held: H, fields: Fields, watch: Option<Box<Watch>>) -> Self {
-        let along = match watch {
-            None => Along::Fields(fields),
-            Some(watch) => Along::Watched(Box::new(Watched { fields, watch })),
-        };
-        Self { held, along }
+    pub(super) const fn new(held: H, fields: Fields, watch: Option<Box<Watch>>) -> Self {
+        Self {
+            held,
+            fields,
+            watch,
+        }
     }
 
     /// Whether it makes no difference: nothing is held, and nothing is to be said.
     #[inline(always)]
     pub fn is_blank(&self) -> bool {
-        match &self.along {
-            Along::Fields(fields) => fields.is_empty() && self.held.is_empty(),
-            Along::Watched(_) => false,
-        }
+        self.watch.is_none() && self.fields.is_empty() && self.held.is_empty()
     }
 
     /// Where the service tells what it used, to be put into the extensions of the request.
     #[inline]
     pub fn usage(&self) -> Option<&Usage> {
-        match &self.along {
-            Along::Fields(_) => None,
-            Along::Watched(watched) => watched.watch.usage(),
-        }
+        self.watch.as_ref()?.usage.as_ref()
     }
 
     /// The service tells what it used there, because a layer before has said so already: of both of them, one would be told
     /// nothing.
     pub fn share(&mut self, usage: Usage) {
-        if let Along::Watched(watched) = &mut self.along {
-            watched.watch.share(usage);
+        if let Some(own) = self.watch.as_mut().and_then(|watch| watch.usage.as_mut()) {
+            *own = usage;
         }
     }
 
     /// The head of the answer is there: what it says of the limit, and what is held until its body has ended.
     #[inline]
     pub fn replied(self, reply: &dyn Reply) -> (Fields, Option<Rest<H>>) {
-        let Self { mut held, along } = self;
+        let Self {
+            mut held,
+            fields,
+            watch,
+        } = self;
         held.replied(reply);
-        match along {
-            Along::Fields(fields) if held.is_empty() => (fields, None),
-            Along::Fields(fields) => (fields, Some(Rest { held, watch: None })),
-            Along::Watched(watched) => {
-                let Watched { fields, watch } = *watched;
-                let mut rest = Rest::watched(held, watch);
-                rest.change(|watch, held| watch.replied(reply, held));
-                (fields, Some(rest))
-            }
+        if watch.is_none() && held.is_empty() {
+            return (fields, None);
         }
+        let mut rest = Rest { held, watch };
+        rest.change(|watch, held| watch.replied(reply, held));
+        (fields, Some(rest))
     }
 
     /// The service failed without an answer.
-    pub fn failed(self) {
-        let Self { mut held, along } = self;
-        held.failed();
-        if let Along::Watched(watched) = along {
-            Rest::watched(held, watched.watch).change(|watch, held| watch.failed(held));
+    pub fn failed(mut self) {
+        self.held.failed();
+        if let Some(watch) = &mut self.watch {
+            watch.failed(&mut self.held);
+            watch.ended(&mut self.held);
         }
     }
 }
 
 impl<H: Held> Rest<H> {
-    const fn watched(held: H, watch: Box<Watch>) -> Self {
-        let watch = Some(watch);
-        Self { held, watch }
-    }
-
     fn change(&mut self, change: impl FnOnce(&mut Watch, &mut H)) {
         if let Some(watch) = &mut self.watch {
             change(watch, &mut self.held);
@@ -260,14 +239,6 @@ impl<H: Held> Rest<H> {
 impl<H: Held> Drop for Rest<H> {
     fn drop(&mut self) {
         self.change(|watch, held| watch.ended(held));
-    }
-}
-
-impl<H: Held> fmt::Debug for Rest<H> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rest")
-            .field("watch", &self.watch)
-            .finish_non_exhaustive()
     }
 }
 
@@ -348,7 +319,7 @@ impl Usage {
 /// So no number of requests at once gets past the limit before the first was counted.
 ///
 /// A request that ends without an answer counts: its client has hung up, perhaps so that it wouldn't.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum Counts {
     /// All.
@@ -360,6 +331,7 @@ pub enum Counts {
     /// All others.
     Successes,
     /// Those of which this is true.
+    #[debug("By")]
     By(CountsIf),
 }
 
@@ -413,15 +385,6 @@ impl Watch {
             sent: 0,
             counted: Counted::Unknown,
         }
-    }
-
-    const fn usage(&self) -> Option<&Usage> {
-        self.usage.as_ref()
-    }
-
-    /// What was used is told there.
-    fn share(&mut self, usage: Usage) {
-        self.usage = self.usage.is_some().then_some(usage);
     }
 
     /// The head of the answer is there.
@@ -526,16 +489,5 @@ fn is_failure(reply: &dyn Reply) -> Option<bool> {
         Some(status) => Some(status != b"0"),
         None if is_grpc => None,
         None => Some(false),
-    }
-}
-
-impl fmt::Debug for Counts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::All => "All",
-            Self::Failures => "Failures",
-            Self::Successes => "Successes",
-            Self::By(_) => "By",
-        })
     }
 }

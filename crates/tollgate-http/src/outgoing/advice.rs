@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::items::{Item, items, number, seconds};
+use super::items::{items, number, seconds};
 
 /// Resets above this many seconds are times since 1970, unless it is said what they are: fifteen years from now, or 1986.
 const LEAST_EPOCH: u64 = 500_000_000;
@@ -141,9 +141,8 @@ type Said = (Left, Option<Duration>);
 
 /// `RateLimit: "name";r=50;t=30`, or `RateLimit: limit=100, remaining=50, reset=30`.
 fn of_drafts<'a, I: Iterator<Item = &'a [u8]>>(lines: &impl Fn(&'static str) -> I) -> Option<Said> {
-    let (mut least, mut whole) = (None::<(Left, &[u8], bool)>, Dictionary::default());
+    let mut least = None::<(Left, &[u8], bool)>;
     for item in items(lines("ratelimit")) {
-        whole.take(&item);
         let numbers = (item.get("r").and_then(number), item.get("t"));
         let (Some(remaining), more_after) = numbers else {
             continue;
@@ -169,7 +168,16 @@ fn of_drafts<'a, I: Iterator<Item = &'a [u8]>>(lines: &impl Fn(&'static str) -> 
         left.quota = policy.and_then(|policy| policy.quota);
         return Some((left, policy.and_then(|policy| policy.interval())));
     }
-    let left = whole.left()?;
+    // The members of a dictionary: of two that can be read the last counts.
+    let member = |name| items(lines("ratelimit")).filter_map(move |item| item.value(name));
+    let left = Left {
+        remaining: member("remaining").filter_map(number).last()?,
+        quota: member("limit").filter_map(number).last(),
+        more_after: member("reset")
+            .filter_map(seconds)
+            .last()
+            .unwrap_or_default(),
+    };
     let policy = policy(lines("ratelimit-policy"), None);
     Some((left, policy.and_then(|policy| policy.interval())))
 }
@@ -178,31 +186,6 @@ fn of_drafts<'a, I: Iterator<Item = &'a [u8]>>(lines: &impl Fn(&'static str) -> 
 fn is_less(one: Left, other: Left) -> bool {
     let rank = |left: Left| (left.remaining == 0, left.spread());
     rank(one) > rank(other)
-}
-
-/// The members of draft 7.
-#[derive(Default)]
-struct Dictionary {
-    limit: Option<u64>,
-    remaining: Option<u64>,
-    reset: Option<Duration>,
-}
-
-impl Dictionary {
-    fn take(&mut self, item: &Item<'_>) {
-        let found = |name| item.value(name);
-        self.limit = found("limit").and_then(number).or(self.limit);
-        self.remaining = found("remaining").and_then(number).or(self.remaining);
-        self.reset = found("reset").and_then(seconds).or(self.reset);
-    }
-
-    fn left(self) -> Option<Left> {
-        Some(Left {
-            remaining: self.remaining?,
-            quota: self.limit,
-            more_after: self.reset.unwrap_or_default(),
-        })
-    }
 }
 
 /// Three fields with a number each.
