@@ -28,11 +28,11 @@ mod story;
 
 pub use check::{Violation, judge};
 pub use network::{Exchange, Weather};
-pub use play::{Fault, Given, Record, Told, Unanswered, play};
+pub use play::{Fault, Given, Record, Tallied, Told, Unanswered, play};
 pub use replay::{Call, Difference, replay};
 pub use shrink::{shrink, try_seed, try_story};
 pub use store::{Condition, Counts, ServerError, Store};
 pub use story::{
-    Amount, Counted, Ends, Estimated, Event, Failure, Gift, Keeps, Request, Rule, Setting, Sort,
-    Story, Trouble,
+    Amount, Counted, Ends, Estimated, Event, Failure, Gift, Keeps, Leaf, Request, Rule, Setting,
+    Sort, Story, Trouble,
 };

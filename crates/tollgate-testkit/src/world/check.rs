@@ -9,19 +9,21 @@ use tollgate_core::Outcome;
 use tollgate_engine::policy::OnStoreFailure;
 
 use super::play::{Fault, Record, Told};
-use super::story::{Amount, Counted, Failure, Rule, Setting, Sort, Story};
+use super::story::{Amount, Counted, Failure, Request, Rule, Setting, Sort, Story};
 
 mod avoidable;
 mod bound;
 mod bucket;
 mod calm;
 mod cost;
+mod counted;
 mod free;
 mod own;
 mod quiet;
 mod settled;
 mod slots;
 mod spells;
+mod together;
 mod turns;
 
 use spells::Spell;
@@ -92,6 +94,8 @@ pub fn judge(story: &Story, record: &Record) -> Result<(), Violation> {
     calm::judge(case).map_err(overall)?;
     turns::judge(case).map_err(overall)?;
     settled::judge(case).map_err(overall)?;
+    together::judge(case).map_err(overall)?;
+    counted::judge(case).map_err(overall)?;
     quiet::judge(case).map_err(overall)
 }
 
@@ -158,6 +162,11 @@ impl<'a> Case<'a> {
         self.setting().longest_wait() > 0 && told.version != told.last_version
     }
 
+    /// Whether rules deny a request, whatever has room.
+    fn is_blocked(&self, ask: &Request) -> bool {
+        ask.has_facts && self.setting().blocked == Some(ask.who)
+    }
+
     /// For how long the node was frozen within this time.
     fn frozen_between(&self, node: usize, from: u64, to: u64) -> u64 {
         let frozen = self.spells.iter().filter(|spell| spell.freezes(node));
@@ -170,6 +179,12 @@ impl<'a> Case<'a> {
     /// and for how long, and "never" only for what can never pass.
     fn failures(&self) -> Result<(), String> {
         for told in &self.record.answers {
+            if self.is_blocked(&told.ask) {
+                if told.allowed {
+                    return Err(format!("it passed, though it is blocked: {told:?}"));
+                }
+                continue;
+            }
             let decision = told.decision;
             let rule = told.rule.map(|rule| &self.setting().rules[rule]);
             let is_timed = rule.is_some_and(|rule| rule.sort != Sort::Slots);
@@ -227,6 +242,15 @@ impl<'a> Case<'a> {
 
 impl<'a> Limit<'a> {
     fn judge(&self) -> Result<(), String> {
+        if self.rule.is_shadow() {
+            // Who is charged there while the store can't be asked isn't told.
+            let has_trouble = !self.case.record.faults.is_empty();
+            return if has_trouble || self.rule.sort == Sort::Slots {
+                Ok(())
+            } else {
+                self.judge_bound()
+            };
+        }
         match self.rule.sort {
             Sort::Slots => self.judge_slots()?,
             Sort::Level(_) | Sort::Window(_) | Sort::Quota(_) => {
@@ -241,19 +265,28 @@ impl<'a> Limit<'a> {
     fn answers(&self) -> impl Iterator<Item = &'a Told> {
         let answers = self.case.record.answers.iter();
         let own = *self;
-        answers.filter(move |told| own.is_of(told.ask.who))
+        answers.filter(move |told| own.is_of(&told.ask))
     }
 
-    /// Whether it counts the requests of this one.
-    fn is_of(&self, who: usize) -> bool {
-        self.rule.is_for(who) && (self.rule.is_shared || who == self.key)
+    /// Whether it counts this request.
+    fn is_of(&self, ask: &Request) -> bool {
+        self.rule.meets(self.number, ask) && (self.rule.is_shared || ask.who == self.key)
+    }
+
+    /// Whether it was charged what a request takes.
+    fn is_charged(&self, told: &Told) -> bool {
+        match self.rule.leaf {
+            None => told.allowed,
+            Some(_) => (told.charged >> self.number) & 1 == 1,
+        }
     }
 
     /// What passed this limit, by the store or by a node itself.
     fn passed(&self) -> impl Iterator<Item = &'a Told> {
-        let (rule, period) = (self.rule, self.period);
-        self.answers()
-            .filter(move |told| told.allowed && rule.of_period(told.version, period).is_some())
+        let own = *self;
+        self.answers().filter(move |told| {
+            own.is_charged(told) && own.rule.of_period(told.version, own.period).is_some()
+        })
     }
 
     /// Whether it was counted nowhere: this rule let it pass because the store couldn't be asked.

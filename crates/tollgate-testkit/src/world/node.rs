@@ -6,21 +6,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use tollgate::clock::{Clock, Wakeup};
 use tollgate_core::Timestamp;
-use tollgate_engine::backend::LimitKind;
+use tollgate_engine::backend::{LimitKind, Memory};
 use tollgate_engine::document::Format;
 use tollgate_engine::policy::Rule;
+use tollgate_engine::tally::Tally;
 use tollgate_engine::{Engine, Policy};
 use tollgate_redis::simulation::{CallOff, Connecting, World};
 use tollgate_redis::{Redis, RedisLimiter};
 
 use super::guard::{Guard, Seen};
 use super::network::{EPOCH, Universe};
+use super::play::Tallied;
 use super::story::Setting;
 use crate::traffic::Random;
 
 /// Where its clock begins: a time that can't be mistaken for another clock's.
 const ORIGIN: Timestamp = Timestamp::from_secs(1_000_000);
+
+/// More limiters than a policy has.
+const TALLIES: usize = 20;
 
 /// A process, from its start to its death.
 pub(super) struct Life {
@@ -134,10 +140,77 @@ impl fmt::Debug for Life {
     }
 }
 
+/// A process's clock: its monotonic one, or that on the wall.
+#[derive(Clone, Debug)]
+pub(super) struct Ticks {
+    life: Arc<Life>,
+    is_wall: bool,
+}
+
+impl Clock for Ticks {
+    fn now(&self) -> Timestamp {
+        if self.is_wall {
+            self.life.wall()
+        } else {
+            World::now(&*self.life)
+        }
+    }
+
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
+        Some(Wakeup::new(World::wake_at(&*self.life, at, waker)))
+    }
+}
+
+/// A node's engine: one of a fleet that shares a store, or one by itself that counts in memory.
+#[derive(Clone)]
+pub(super) enum Fleet {
+    Store(Arc<Engine<Redis>>),
+    Memory(Arc<Engine<Memory<Ticks, Ticks>>>),
+}
+
+/// Does the same with an engine of any backend.
+macro_rules! with_engine {
+    ($fleet:expr, $engine:ident => $does:expr) => {
+        match $fleet {
+            Fleet::Store($engine) => $does,
+            Fleet::Memory($engine) => $does,
+        }
+    };
+}
+
+impl Fleet {
+    /// How many requests wait.
+    pub(super) fn waiting(&self) -> usize {
+        with_engine!(self, engine => engine.waiting())
+    }
+
+    /// What it has counted in this life.
+    pub(super) fn tallied(&self, node: usize, life: usize) -> Tallied {
+        let (requests, tallies) =
+            with_engine!(self, engine => (engine.requests(), engine.tallies()));
+        let of_rule = |tally: &Tally| {
+            let name = tally
+                .limiter
+                .strip_prefix("edge/")
+                .unwrap_or(&tally.limiter);
+            let number = name.strip_prefix('r')?.parse().ok()?;
+            Some((number, tally.allowed, tally.denied_total()))
+        };
+        Tallied {
+            node,
+            life,
+            passed: requests.passed,
+            denied: requests.refused,
+            rules: tallies.iter().filter_map(of_rule).collect(),
+        }
+    }
+}
+
 /// A node that runs.
 pub(super) struct Node {
     pub(super) life: Arc<Life>,
-    pub(super) engine: Arc<Engine<Redis>>,
+    pub(super) setting: Arc<Setting>,
+    pub(super) engine: Fleet,
     /// The middleware before it, if requests come through that.
     pub(super) guard: Option<Arc<Guard>>,
     /// Of the policy in force.
@@ -151,40 +224,38 @@ impl Node {
     /// If the setting's policy isn't one.
     pub(super) fn start(
         life: Arc<Life>,
-        setting: &Setting,
+        setting: &Arc<Setting>,
         (node, version): (usize, usize),
     ) -> Self {
-        let world: Arc<dyn World> = Arc::<Life>::clone(&life);
-        let builder = Redis::builder("redis://127.0.0.1").expect("a place, which isn't used");
-        let builder = if setting.learns {
-            builder
+        let seed = life.random();
+        let policy = policy(setting, version);
+        let (engine, guard) = if setting.is_in_memory {
+            let clock = |is_wall| Ticks {
+                life: Arc::clone(&life),
+                is_wall,
+            };
+            let memory = Memory::builder().clock(clock(false)).wall(clock(true));
+            let engine = Engine::new(policy, memory.capacity(1_000).build());
+            let engine = engine.expect("a policy").with_seed(seed);
+            (Fleet::Memory(Arc::new(engine.with_tallies(TALLIES))), None)
         } else {
-            builder.nodes(u64::try_from(setting.nodes).unwrap_or(1))
-        };
-        let redis = builder
-            .near_cache(if setting.remembers { 10_000 } else { 0 })
-            .timeout(Duration::from_millis(setting.timeout))
-            .lease_part(setting.lease_part)
-            .lease_life(Duration::from_millis(setting.lease_life[node]))
-            .slot_life(Duration::from_millis(setting.slot_life))
-            .simulated(world)
-            .build()
-            .expect("a runtime");
-        let policy = policy(&setting.policy(version));
-        let engine = Engine::new(policy, redis).expect("a policy");
-        let engine = engine.with_seed(life.random());
-        let (engine, guard) = if setting.is_guarded {
-            let seen = Seen::default();
-            let engine = Arc::new(engine.with_observer(seen.clone()));
-            let guard = Guard::new(&engine, seen);
-            (engine, Some(Arc::new(guard)))
-        } else {
-            (Arc::new(engine), None)
+            let engine = Engine::new(policy, redis(&life, setting, node)).expect("a policy");
+            let engine = engine.with_seed(seed).with_tallies(TALLIES);
+            let (engine, guard) = if setting.is_guarded {
+                let seen = Seen::default();
+                let engine = Arc::new(engine.with_observer(seen.clone()));
+                let guard = Guard::new(&engine, seen);
+                (engine, Some(Arc::new(guard)))
+            } else {
+                (Arc::new(engine), None)
+            };
+            (Fleet::Store(engine), guard)
         };
         Self {
             engine,
             guard,
             life,
+            setting: Arc::clone(setting),
             version: Arc::new(AtomicUsize::new(version)),
         }
     }
@@ -197,9 +268,10 @@ impl Node {
     ///
     /// # Panics
     /// If it isn't a policy.
-    pub(super) fn reload(&mut self, setting: &Setting, version: usize) {
-        let policy = policy(&setting.policy(version));
-        self.engine.reload(policy).expect("a policy");
+    pub(super) fn reload(&mut self, version: usize) {
+        let policy = policy(&self.setting, version);
+        let reloaded = with_engine!(&self.engine, engine => engine.reload(policy));
+        reloaded.expect("a policy");
         self.version.store(version, Ordering::Relaxed);
     }
 
@@ -207,8 +279,11 @@ impl Node {
     ///
     /// # Panics
     /// If the setting's policy isn't one.
-    pub(super) fn limiters(&self, setting: &Setting, rule: usize) -> Vec<RedisLimiter> {
-        let policy = policy(&setting.policy(self.version()));
+    pub(super) fn limiters(&self, rule: usize) -> Vec<RedisLimiter> {
+        let Fleet::Store(engine) = &self.engine else {
+            return Vec::new();
+        };
+        let policy = policy(&self.setting, self.version());
         let name = format!("r{rule}");
         let Some(Rule {
             limits, algorithm, ..
@@ -224,12 +299,9 @@ impl Node {
             .chain(limits.quota.clone().map(LimitKind::Quota))
             .chain(limits.concurrency.map(LimitKind::Concurrency));
         let limiters = kinds.map(|kind| {
-            let limiter = self
-                .engine
-                .backend()
-                .limiter_of(&format!("rule/r{rule}"), kind);
+            let limiter = engine.backend().limiter_of(&format!("rule/r{rule}"), kind);
             // What is out of an estimated limit is kept track of as leases are.
-            let limiter = if setting.rules[rule].has_leases() {
+            let limiter = if self.setting.rules[rule].has_leases() {
                 limiter.leased()
             } else {
                 limiter
@@ -240,7 +312,35 @@ impl Node {
     }
 }
 
-fn policy(text: &str) -> Policy {
+/// A node's client of the store.
+fn redis(life: &Arc<Life>, setting: &Setting, node: usize) -> Redis {
+    let world: Arc<dyn World> = Arc::<Life>::clone(life);
+    let builder = Redis::builder("redis://127.0.0.1").expect("a place, which isn't used");
+    let builder = if setting.learns {
+        builder
+    } else {
+        builder.nodes(u64::try_from(setting.nodes).unwrap_or(1))
+    };
+    let builder = builder
+        .near_cache(if setting.remembers { 10_000 } else { 0 })
+        .timeout(Duration::from_millis(setting.timeout))
+        .lease_part(setting.lease_part)
+        .lease_life(Duration::from_millis(setting.lease_life[node]))
+        .slot_life(Duration::from_millis(setting.slot_life))
+        .simulated(world);
+    builder.build().expect("a runtime")
+}
+
+/// A version of the policy: rules, and trees beside them if there are any.
+fn policy(setting: &Setting, version: usize) -> Policy {
+    let mut policy = read(&setting.policy(version));
+    if setting.has_trees() {
+        policy.domains = read(&setting.trees(version)).domains;
+    }
+    policy
+}
+
+fn read(text: &str) -> Policy {
     match Policy::from_text(text, Format::Yaml) {
         Ok(checked) => checked.policy,
         Err(rejected) => panic!("{text}\n{rejected}"),

@@ -8,18 +8,19 @@ use tollgate_redis::simulation::{Paced, World};
 
 use super::Counts;
 use super::network::{StoreState, Universe};
-use super::node::{Life, Node};
+use super::node::{Fleet, Life, Node};
 use super::store::Condition;
 use super::story::{Counted, Ends, Event, Gift, Keeps, Request, Rule, Setting, Sort, Story};
 use crate::traffic::Random;
 
 mod asking;
+mod deciding;
 mod due;
 mod record;
 
 use asking::Asking;
 use due::{Due, Relief};
-pub use record::{Fault, Given, Record, Told, Unanswered};
+pub use record::{Fault, Given, Record, Tallied, Told, Unanswered};
 
 /// A fleet in which nothing happens gives back what it holds in this time.
 const SETTLES: u64 = 5_000_000;
@@ -28,7 +29,7 @@ const QUIET: u64 = 90_000_000;
 
 /// What a story is played on.
 struct Stage {
-    setting: Setting,
+    setting: Arc<Setting>,
     universe: Arc<Universe>,
     nodes: Vec<Node>,
     lives: Vec<usize>,
@@ -61,7 +62,7 @@ impl Stage {
     fn new(story: &Story) -> Self {
         let universe = Universe::new(story.seed, story.setting.shards);
         let mut stage = Self {
-            setting: story.setting.clone(),
+            setting: Arc::new(story.setting.clone()),
             universe,
             nodes: Vec::new(),
             lives: vec![0; story.setting.nodes],
@@ -178,7 +179,7 @@ impl Stage {
     /// Gives a node that lives this version of the policy.
     fn reload(&mut self, node: usize, version: usize) {
         if !self.nodes[node].life.is_dead() {
-            self.nodes[node].reload(&self.setting, version);
+            self.nodes[node].reload(version);
             let entry = (self.universe.now(), node, version);
             self.note(|record| record.versions.push(entry));
         }
@@ -208,6 +209,7 @@ impl Stage {
             Relief::Start(node) => {
                 if self.nodes[node].life.is_dead() {
                     let version = self.nodes[node].version();
+                    self.note_counts(node);
                     self.lives[node] += 1;
                     self.fault(Fault::Started);
                     self.nodes[node] = self.start(node, version);
@@ -220,6 +222,12 @@ impl Stage {
                     .each_store(|store, _| store.set_condition(Condition::Well));
             }
         }
+    }
+
+    /// Notes what a node has counted in its life.
+    fn note_counts(&self, node: usize) {
+        let counted = self.nodes[node].engine.tallied(node, self.lives[node]);
+        self.note(|record| record.counted.push(counted));
     }
 
     /// Someone asks a node, if it lives.
@@ -247,15 +255,31 @@ impl Stage {
         if node.life.is_dead() || is_absent || rule.is_shared || rule.counted == Counted::Local {
             return;
         }
+        let is_of_tree = rule.leaf.is_some();
+        if is_of_tree && rule.sort == Sort::Slots {
+            return;
+        }
         let (gift, from, to) = (gift, from, None);
         let number = self.note(|record| {
             record.gifts.push(Given { gift, from, to });
             record.gifts.len() - 1
         });
-        let limiters = node.limiters(&self.setting, gift.rule);
+        let limiters = if is_of_tree {
+            Vec::new()
+        } else {
+            node.limiters(gift.rule)
+        };
+        let (engine, life) = (node.engine.clone(), self.lives[gift.node]);
         let (record, universe) = (Arc::clone(&self.record), Arc::clone(&self.universe));
         let giving = async move {
             let mut is_given = true;
+            if let (true, Fleet::Store(engine)) = (is_of_tree, &engine) {
+                is_given = deciding::give(engine, gift).await;
+                if gift.units.is_some() {
+                    let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
+                    record.refunds.push((gift.node, life));
+                }
+            }
             for limiter in limiters {
                 let who = gift.who.to_string();
                 is_given &= match gift.units {
@@ -317,6 +341,9 @@ impl Stage {
                     runs: 100_000,
                     ends: Ends::Unsaid,
                     returns: false,
+                    descriptors: self.setting.leaves(),
+                    has_facts: true,
+                    brings: None,
                 });
             }
             tokio::time::sleep(Duration::from_millis(300)).await;
@@ -362,6 +389,7 @@ impl Stage {
             counts.commands += own.commands;
         });
         let calls = self.universe.recorded();
+        (0..self.nodes.len()).for_each(|node| self.note_counts(node));
         self.note(|record| Record {
             carried_out,
             exchanges,

@@ -12,7 +12,7 @@ mod tell;
 mod traffic;
 mod trouble;
 
-pub use rule::{Amount, Counted, Estimated, Failure, Rule, Sort};
+pub use rule::{Amount, Counted, Estimated, Failure, Leaf, Rule, Sort};
 pub use setting::Setting;
 pub use trouble::Trouble;
 
@@ -154,6 +154,12 @@ pub struct Request {
     pub ends: Ends,
     /// If it is refused it comes back just when it was told.
     pub returns: bool,
+    /// The limits of trees that its descriptors name, by the bits of their numbers.
+    pub descriptors: u8,
+    /// Whether rules see facts of it: a request of descriptors alone is decided by trees.
+    pub has_facts: bool,
+    /// The limit that it brings along for windows of a tree, if that is stricter than theirs.
+    pub brings: Option<u64>,
 }
 
 /// What a request says when it is over, to rules whose costs are estimates.
@@ -176,6 +182,8 @@ impl Story {
         setting.is_guarded = Random::new(seed ^ 0x0067_7561_7264).below(3) == 0;
         // Likewise.
         setting.add_denied(&mut Random::new(seed ^ 0x6465_6e69_6564));
+        // Likewise.
+        setting.add_trees(&mut Random::new(seed ^ 0x0074_7265_6573));
         // Likewise.
         setting.take_away_a_rule(&mut Random::new(seed ^ 0x6162_7365_6e74));
         let mut events = Vec::new();

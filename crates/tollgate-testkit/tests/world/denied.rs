@@ -36,6 +36,7 @@ fn rule(sort: Sort, counted: Counted, (count, period, burst): (u64, u64, u64)) -
         only: None,
         estimated: None,
         waits: None,
+        leaf: None,
     }
 }
 
@@ -66,6 +67,9 @@ fn setting(rules: Vec<Rule>) -> Setting {
         remembers: false,
         learns: false,
         is_guarded: false,
+        charges_each: false,
+        blocked: None,
+        is_in_memory: false,
         troubles: Vec::new(),
     }
 }
@@ -79,6 +83,9 @@ fn ask(who: usize, runs: u64) -> Event {
         runs,
         ends: Ends::Unsaid,
         returns: false,
+        descriptors: 0,
+        has_facts: true,
+        brings: None,
     })
 }
 

@@ -116,6 +116,9 @@ fn in_the_world(sort: Sort, counted: Counted, steps: &[Step]) -> Passed {
             runs: 0,
             ends: Ends::Unsaid,
             returns: false,
+            descriptors: 0,
+            has_facts: true,
+            brings: None,
         };
         events.push((step.at, Event::Ask(ask)));
     }
@@ -133,6 +136,7 @@ fn in_the_world(sort: Sort, counted: Counted, steps: &[Step]) -> Passed {
         only: None,
         estimated: None,
         waits: None,
+        leaf: None,
     };
     let setting = Setting {
         nodes: 1,
@@ -148,6 +152,9 @@ fn in_the_world(sort: Sort, counted: Counted, steps: &[Step]) -> Passed {
         remembers: true,
         learns: false,
         is_guarded: false,
+        charges_each: false,
+        blocked: None,
+        is_in_memory: false,
         troubles: Vec::new(),
     };
     let story = Story {

@@ -46,6 +46,7 @@ fn setting((sort, counted): (Sort, Counted), estimated: Option<Estimated>) -> Se
             only: None,
             estimated,
             waits: None,
+            leaf: None,
         }],
         versions: 1,
         timeout: 100,
@@ -56,6 +57,9 @@ fn setting((sort, counted): (Sort, Counted), estimated: Option<Estimated>) -> Se
         remembers: true,
         learns: false,
         is_guarded: false,
+        charges_each: false,
+        blocked: None,
+        is_in_memory: false,
         troubles: Vec::new(),
     }
 }
@@ -69,6 +73,9 @@ fn ask(node: usize, cost: u64, runs: u64, spent: u64) -> Event {
         runs,
         ends: Ends::Cost(spent),
         returns: false,
+        descriptors: 0,
+        has_facts: true,
+        brings: None,
     })
 }
 

@@ -51,6 +51,7 @@ fn setting((sort, counted): (Sort, Counted), refunds: bool) -> Setting {
                 refunds,
             }),
             waits: None,
+            leaf: None,
         }],
         versions: 1,
         timeout: 100,
@@ -61,6 +62,9 @@ fn setting((sort, counted): (Sort, Counted), refunds: bool) -> Setting {
         remembers: false,
         learns: false,
         is_guarded: false,
+        charges_each: false,
+        blocked: None,
+        is_in_memory: false,
         troubles: Vec::new(),
     }
 }
@@ -74,6 +78,9 @@ fn ask(cost: u64, runs: u64, spent: u64) -> Event {
         runs,
         ends: Ends::Cost(spent),
         returns: false,
+        descriptors: 0,
+        has_facts: true,
+        brings: None,
     })
 }
 

@@ -25,6 +25,9 @@ fn setting(rules: Vec<Rule>) -> Setting {
         remembers: false,
         learns: false,
         is_guarded: false,
+        charges_each: false,
+        blocked: None,
+        is_in_memory: false,
         troubles: Vec::new(),
     }
 }
@@ -43,6 +46,7 @@ fn rule(sort: Sort, counted: Counted, (count, period, burst): (u64, u64, u64)) -
         only: None,
         estimated: None,
         waits: None,
+        leaf: None,
     }
 }
 
@@ -55,6 +59,9 @@ fn ask(cost: u64) -> Event {
         runs: 0,
         ends: Ends::Unsaid,
         returns: false,
+        descriptors: 0,
+        has_facts: true,
+        brings: None,
     })
 }
 

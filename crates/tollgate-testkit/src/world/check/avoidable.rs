@@ -124,9 +124,11 @@ fn frozen(case: Case<'_>, told: &Told, since: u64) -> u64 {
 
 /// For how long a circuit may stay open after an outage.
 fn stays_open(case: Case<'_>, told: &Told, from: u64, to: u64) -> u64 {
-    let mut rules = case.setting().rules.iter();
+    let rules = case.setting().rules.iter().enumerate();
+    let mut rules =
+        rules.filter(|(number, rule)| rule.meets(*number, &told.ask) && !rule.is_shadow());
     let breaks =
-        rules.all(|rule| rule.counted == Counted::Local || rule.failure == Failure::Breaks);
+        rules.all(|(_, rule)| rule.counted == Counted::Local || rule.failure == Failure::Breaks);
     let earlier = from.saturating_sub(CALLS_WITHIN);
     let answered = case
         .record

@@ -112,7 +112,7 @@ impl Limit<'_> {
     }
 
     /// Whether something was wrong until then.
-    fn has_trouble_until(&self, at: u64) -> bool {
+    pub(super) fn has_trouble_until(&self, at: u64) -> bool {
         let record = self.case.record;
         let is_before = |fault: &u64| *fault <= at;
         record.faults.iter().any(|(fault, _)| is_before(fault))

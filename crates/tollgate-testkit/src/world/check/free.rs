@@ -29,9 +29,12 @@ impl Limit<'_> {
                 && !self.case.is_of_two_versions(told)
         });
         for told in refused {
-            let Some(amount) = self.rule.of_period(told.version, self.period) else {
+            let Some(mut amount) = self.rule.of_period(told.version, self.period) else {
                 continue;
             };
+            if let Some((count, _)) = self.rule.brought(told.version, told.ask.brings) {
+                amount.count = count;
+            }
             let has_room = match self.rule.sort {
                 Sort::Level(_) => self.level_has_room(told, amount),
                 Sort::Window(_) | Sort::Quota(_) => self.window_has_room(told, amount),
@@ -50,7 +53,7 @@ impl Limit<'_> {
         let answered = self.answers().filter(|other| {
             other.asked_at <= told.at
                 && !std::ptr::eq(*other, told)
-                && (other.allowed || self.may_be_charged(other, told))
+                && (self.is_charged(other) || self.may_be_charged(other, told))
         });
         let answered = answered.flat_map(|other| self.charged_by(other, told));
         let unanswered = self
@@ -58,7 +61,7 @@ impl Limit<'_> {
             .record
             .unanswered
             .iter()
-            .filter(|other| other.asked_at <= told.at && self.is_of(other.ask.who));
+            .filter(|other| other.asked_at <= told.at && self.is_of(&other.ask));
         let late = 2 * setting.timeout * 1000;
         let unanswered = unanswered.map(|other| {
             let at = other.asked_at + other.ask.patience.unwrap_or(0) + late;
@@ -89,7 +92,9 @@ impl Limit<'_> {
             let (known, back) = (self.lease_life(), 4 * setting.delay + TICK);
             return other.at + known + back >= told.asked_at;
         }
-        setting.shards > 1
+        // By part after part of the store, and given back once a later one denies; unless something kept it from that.
+        let back = 4 * setting.delay + TICK;
+        setting.shards > 1 && (self.has_trouble_until(told.at) || other.at + back >= told.asked_at)
     }
 
     /// Whether others may have stood in line before it.

@@ -28,8 +28,8 @@ pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
 /// By each rule that has estimated what a request would cost.
 fn timings(case: Case<'_>, told: &Told) -> Vec<Timing> {
     let rules = case.setting().rules.iter().enumerate();
-    let estimated = rules.filter(|(_, rule)| {
-        rule.estimated.is_some() && rule.is_in(told.version) && rule.is_for(told.ask.who)
+    let estimated = rules.filter(|(number, rule)| {
+        rule.estimated.is_some() && rule.is_in(told.version) && rule.meets(*number, &told.ask)
     });
     let timings = estimated.flat_map(|(number, rule)| {
         let of = move |period: u64| Limit {

@@ -18,7 +18,7 @@ impl Limit<'_> {
         let slot_life = case.setting().slot_life * 1000;
         let held: Vec<_> = self
             .passed()
-            .filter(|told| told.fallback.is_none())
+            .filter(|told| told.fallback.is_none() && !case.is_of_two_versions(told))
             .collect();
         for one in &held {
             let at_once = held

@@ -7,20 +7,26 @@ use std::time::Duration;
 use tollgate::stack::Settlement;
 use tollgate_core::Outcome;
 use tollgate_engine::verdict::Permits;
-use tollgate_engine::{Engine, Facts};
 use tollgate_http::guard::MoreFacts;
-use tollgate_redis::Redis;
 
+use super::deciding::{Decided, decide};
 use super::{Record, Told, Unanswered};
-use crate::world::guard::{Answer, Guard, Passed, Said, rule_of};
+use crate::world::guard::{Answer, Guard, Passed, Said};
 use crate::world::network::Universe;
-use crate::world::node::Node;
-use crate::world::story::{Ends, Request};
+use crate::world::node::{Fleet, Node};
+use crate::world::story::{Ends, Request, Setting};
 
 /// What a request holds that passed.
 enum Held {
     Permits(Permits),
     Ticket(Passed),
+}
+
+/// An answer to a request: what was said, which limits of trees were charged, and what came of it.
+struct Answered {
+    said: Said,
+    charged: u8,
+    came: Result<Held, Option<u16>>,
 }
 
 /// A request on its way.
@@ -30,7 +36,8 @@ pub(super) struct Asking {
     asked_at: u64,
     universe: Arc<Universe>,
     record: Arc<Mutex<Record>>,
-    engine: Arc<Engine<Redis>>,
+    setting: Arc<Setting>,
+    engine: Fleet,
     guard: Option<Arc<Guard>>,
     version: Arc<AtomicUsize>,
     returned: Option<usize>,
@@ -54,7 +61,8 @@ impl Asking {
             asked_at: universe.now(),
             universe: Arc::clone(universe),
             record: Arc::clone(record),
-            engine: Arc::clone(&node.engine),
+            setting: Arc::clone(&node.setting),
+            engine: node.engine.clone(),
             guard: node.guard.clone(),
             version: Arc::clone(&node.version),
             returned: None,
@@ -85,21 +93,21 @@ impl Asking {
         self.note(|record| record.unanswered.push(unanswered));
         // Of the policy that the engine takes up now.
         let version = self.version.load(Ordering::Relaxed);
-        let (who, cost) = (self.ask.who.to_string(), self.ask.cost.to_string());
-        let facts = [("key", &*who), ("cost", &*cost), ("all", "all")];
-        let answer = match &self.guard {
-            None => self.decide(facts).await?,
+        let answered = match &self.guard {
+            None => self.decide(version).await?,
             Some(guard) => {
-                let facts = facts.iter();
-                let facts = facts.fold(MoreFacts::default(), |more, (name, value)| {
-                    more.with(name, value)
-                });
+                let (who, cost) = (self.ask.who.to_string(), self.ask.cost.to_string());
+                let facts = MoreFacts::default().with("key", &*who);
+                let facts = facts.with("cost", &*cost).with("all", "all");
                 let Answer { said, came } = self.in_time(guard.ask(facts)).await?;
-                (said, came.map(Held::Ticket).map_err(Some))
+                Answered {
+                    said,
+                    charged: 0,
+                    came: came.map(Held::Ticket).map_err(Some),
+                }
             }
         };
-        let (said, came) = answer;
-        let told = self.told(said, &came, version);
+        let told = self.told(&answered, version);
         let number = self.note(|record| {
             let mut waiting = record.unanswered.iter();
             if let Some(place) = waiting.position(|other| *other == unanswered) {
@@ -108,7 +116,7 @@ impl Asking {
             record.answers.push(told);
             record.answers.len() - 1
         });
-        if let Ok(held) = came {
+        if let Ok(held) = answered.came {
             let settled = self.go_on(held).await;
             let ended_at = Some(self.universe.now());
             self.note(|record| {
@@ -123,20 +131,22 @@ impl Asking {
     }
 
     /// What the engine says; nothing if the request is dropped before it does.
-    async fn decide(&self, facts: [(&str, &str); 3]) -> Option<(Said, Result<Held, Option<u16>>)> {
-        let facts: Facts<'_> = facts.into_iter().collect();
-        let verdict = match self.in_time(self.engine.decide_async(&facts)).await? {
-            Ok(verdict) => verdict,
-            Err(never) => match never {},
+    async fn decide(&self, version: usize) -> Option<Answered> {
+        let (setting, ask) = (&*self.setting, &self.ask);
+        let decided = match &self.engine {
+            Fleet::Store(engine) => self.in_time(decide(engine, setting, version, ask)).await?,
+            Fleet::Memory(engine) => self.in_time(decide(engine, setting, version, ask)).await?,
         };
-        let said = Said {
-            rule: rule_of(&verdict.cause()),
-            decision: *verdict.decision(),
-            fallback: verdict.fallback(),
-        };
-        let passed = verdict.passed();
-        let came = passed.map(|passed| Held::Permits(passed.into_permits()));
-        Some((said, came.ok_or(None)))
+        let Decided {
+            said,
+            charged,
+            passed,
+        } = decided;
+        Some(Answered {
+            said,
+            charged,
+            came: passed.map(Held::Permits).ok_or(None),
+        })
     }
 
     /// What comes of this in the time that the request has; nothing if it is dropped before.
@@ -151,7 +161,12 @@ impl Asking {
     }
 
     /// What is noted of an answer by this version of the policy.
-    fn told(&self, said: Said, came: &Result<Held, Option<u16>>, version: usize) -> Told {
+    fn told(&self, answered: &Answered, version: usize) -> Told {
+        let Answered {
+            said,
+            charged,
+            came,
+        } = answered;
         Told {
             ask: self.ask,
             life: self.life,
@@ -160,6 +175,7 @@ impl Asking {
             version,
             last_version: self.version.load(Ordering::Relaxed),
             allowed: came.is_ok(),
+            charged: *charged,
             fallback: said.fallback,
             decision: said.decision,
             rule: said.rule,

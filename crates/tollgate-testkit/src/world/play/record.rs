@@ -36,6 +36,25 @@ pub struct Record {
     pub counts: Counts,
     /// How many requests still waited for a turn in the end.
     pub waiting: usize,
+    /// What each process had counted when it ended.
+    pub counted: Vec<Tallied>,
+    /// Refunds by descriptors, each of which is decided like a request that passes: of a node, in a life.
+    pub refunds: Vec<(usize, usize)>,
+}
+
+/// What a process has counted of its own decisions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tallied {
+    /// The node.
+    pub node: usize,
+    /// Which life of it.
+    pub life: usize,
+    /// Requests that passed, whatever limits they met.
+    pub passed: u64,
+    /// Requests that were denied.
+    pub denied: u64,
+    /// By rule, requests that it let pass, and that it denied.
+    pub rules: Vec<(usize, u64, u64)>,
 }
 
 /// An answer.
@@ -55,6 +74,8 @@ pub struct Told {
     pub last_version: usize,
     /// Whether it passed.
     pub allowed: bool,
+    /// The limits of trees that were charged, by the bits of their numbers.
+    pub charged: u8,
     /// Who decided, if no store did.
     pub fallback: Option<OnStoreFailure>,
     /// What the rule that decided said.
@@ -123,6 +144,8 @@ impl Record {
             calls: Vec::new(),
             counts: Counts::default(),
             waiting: 0,
+            counted: Vec::new(),
+            refunds: Vec::new(),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The rules of a story, in all their versions.
 
-use super::Trouble;
+use tollgate_engine::facts::Unit;
+
+use super::{Request, Trouble};
 use crate::traffic::Random;
 
 /// A rule, in all its versions.
@@ -23,6 +25,15 @@ pub struct Rule {
     pub estimated: Option<Estimated>,
     /// For how long who is over it waits, in milliseconds.
     pub waits: Option<u64>,
+    /// A limit of a tree, which requests meet by a descriptor; none of the rules, which they meet by their facts.
+    pub leaf: Option<Leaf>,
+}
+
+/// A limit of a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaf {
+    /// Whether it is charged and denies nothing.
+    pub is_shadow: bool,
 }
 
 /// The terms of costs that are estimates.
@@ -148,7 +159,28 @@ impl Rule {
                 refunds: random.below(2) == 0,
             }),
             waits: (random.below(5) == 0).then(|| random.pick(&[20, 200, 1_000, 3_000])),
+            leaf: None,
         }
+    }
+
+    /// A limit of a tree. Nothing settles a cost there, and nobody waits.
+    pub(super) fn of_tree(versions: usize, troubles: &[Trouble], random: &mut Random) -> Self {
+        let is_shadow = random.below(4) == 0;
+        let mut leaf = Self {
+            estimated: None,
+            waits: None,
+            leaf: Some(Leaf { is_shadow }),
+            ..Self::new(versions, troubles, random)
+        };
+        if random.below(4) == 0 {
+            // As proxies have them: so many in a unit.
+            leaf.sort = Sort::Window("fixed-window");
+            leaf.counted = Counted::Exact;
+            leaf.failure = Failure::Local;
+            let amount = amount(leaf.sort, random.pick(&[0, 2]), random);
+            leaf.versions = vec![vec![amount]; versions];
+        }
+        leaf
     }
 
     /// A leased rule for all together, which lets more pass than most.
@@ -169,6 +201,40 @@ impl Rule {
             only: None,
             estimated: None,
             waits: None,
+            leaf: None,
+        }
+    }
+
+    /// Whether a request meets it, as the rule of this number.
+    pub fn meets(&self, number: usize, ask: &Request) -> bool {
+        let is_named = match self.leaf {
+            Some(_) => (ask.descriptors >> number) & 1 == 1,
+            None => ask.has_facts,
+        };
+        is_named && self.is_for(ask.who)
+    }
+
+    /// Whether it denies nothing.
+    pub fn is_shadow(&self) -> bool {
+        self.leaf.is_some_and(|leaf| leaf.is_shadow)
+    }
+
+    /// What a version lets a request have that brings so much along: no more than the limit in its place.
+    pub fn brought(&self, version: usize, brings: Option<u64>) -> Option<(u64, Unit)> {
+        let [amount] = self.versions[version][..] else {
+            return None;
+        };
+        let unit = self.unit(amount)?;
+        brings.map(|brings| (brings.min(amount.count), unit))
+    }
+
+    /// The unit of a window as proxies have them.
+    fn unit(&self, amount: Amount) -> Option<Unit> {
+        let is_window = self.leaf.is_some() && self.sort == Sort::Window("fixed-window");
+        match amount.period {
+            1_000_000 if is_window => Some(Unit::Second),
+            60_000_000 if is_window => Some(Unit::Minute),
+            _ => None,
         }
     }
 
@@ -274,14 +340,38 @@ impl Rule {
         }
     }
 
-    /// What a version allows, as a file says it.
-    pub(super) fn limit(&self, version: usize) -> String {
-        let failure = match self.failure {
-            Failure::Open => "open",
-            Failure::Closed => "closed",
-            Failure::Local => "local",
-            Failure::Breaks => "circuit-break",
+    /// What a version allows, as a file of a tree says it.
+    pub(super) fn limit_of_leaf(&self, version: usize, is_in_memory: bool) -> String {
+        let limits = &self.versions[version];
+        if let [amount] = limits[..]
+            && let Some(unit) = self.unit(amount)
+        {
+            let (unit, count) = (unit.name(), amount.count);
+            return format!("unit: {unit}, requests_per_unit: {count}");
+        }
+        let limits: Vec<_> = limits.iter().map(|amount| self.rate(*amount)).collect();
+        let limits = limits.join(", ");
+        let what = match self.sort {
+            Sort::Level(name) | Sort::Window(name) => {
+                format!("rate: [{limits}], algorithm: {name}")
+            }
+            Sort::Quota(_) => format!("quota: {limits}"),
+            Sort::Slots => format!("concurrency: {limits}"),
         };
+        match self.counted {
+            Counted::Exact => format!("{what}, on_store_failure: {}", self.failure.name()),
+            Counted::Leased => format!(
+                "{what}, counting: leased, on_store_failure: {}",
+                self.failure.name()
+            ),
+            Counted::Local if is_in_memory => what,
+            Counted::Local => format!("{what}, counting: local"),
+        }
+    }
+
+    /// What a version allows, as a file says it.
+    pub(super) fn limit(&self, version: usize, is_in_memory: bool) -> String {
+        let failure = self.failure.name();
         let counted = match self.counted {
             Counted::Exact => "exact",
             Counted::Leased => "leased",
@@ -304,6 +394,7 @@ impl Rule {
             None => what,
         };
         match self.counted {
+            Counted::Local if is_in_memory => what,
             Counted::Local => format!("{what}, counting: local"),
             _ => {
                 // Both ways to say it: one word for all limits, and one for each kind.
@@ -315,6 +406,18 @@ impl Rule {
                 };
                 format!("{what}, counting: {counted}, on_store_failure: {failure}")
             }
+        }
+    }
+}
+
+impl Failure {
+    /// As a file says it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Closed => "closed",
+            Self::Local => "local",
+            Self::Breaks => "circuit-break",
         }
     }
 }

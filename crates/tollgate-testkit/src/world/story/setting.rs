@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fmt::Write as _;
 
-use super::{Rule, Trouble};
+use super::{Counted, Rule, Trouble};
 use crate::traffic::Random;
 use crate::world::Weather;
 
@@ -36,6 +36,12 @@ pub struct Setting {
     pub learns: bool,
     /// Whether requests come through the middleware, and not to the engine itself.
     pub is_guarded: bool,
+    /// Whether the trees charge each limit by itself.
+    pub charges_each: bool,
+    /// Who is on the list of those who are blocked.
+    pub blocked: Option<usize>,
+    /// Whether the nodes have no store, and count in memory: by local rules.
+    pub is_in_memory: bool,
     /// What goes wrong.
     pub troubles: Vec<Trouble>,
 }
@@ -95,6 +101,9 @@ impl Setting {
             remembers: random.below(2) == 0,
             learns: random.below(3) == 0,
             is_guarded: false,
+            charges_each: false,
+            blocked: None,
+            is_in_memory: false,
             troubles,
         }
     }
@@ -136,6 +145,60 @@ impl Setting {
         self.rules.insert(place, all);
     }
 
+    /// In many stories trees stand beside the rules: exact and leased, by a store or by one node in memory.
+    pub(super) fn add_trees(&mut self, random: &mut Random) {
+        if self.is_guarded || random.below(2) == 0 {
+            return;
+        }
+        if self.troubles.len() <= 1 && random.below(3) == 0 {
+            self.count_in_memory();
+        }
+        for _ in 0..1 + random.below(2) {
+            let leaf = Rule::of_tree(self.versions, &self.troubles, random);
+            self.rules.push(leaf);
+        }
+        if self.is_in_memory {
+            self.rules
+                .iter_mut()
+                .for_each(|rule| rule.counted = Counted::Local);
+        }
+        // What decided instead of a store isn't told of each limit, and those who wait were charged long before.
+        let is_simple = self.troubles.is_empty() || self.troubles == [Trouble::Operator];
+        self.charges_each = is_simple && self.longest_wait() == 0 && random.below(3) == 0;
+        let last = usize::try_from(self.keys - 1).unwrap_or(0);
+        self.blocked = (last > 0 && random.below(6) == 0).then_some(last);
+    }
+
+    /// One node counts for itself; nothing but its own death or a pause is any trouble to it.
+    fn count_in_memory(&mut self) {
+        (self.nodes, self.shards, self.is_in_memory) = (1, 1, true);
+        self.troubles
+            .retain(|trouble| matches!(trouble, Trouble::Starved | Trouble::Deaths));
+    }
+
+    /// Whether there are trees beside the rules.
+    pub fn has_trees(&self) -> bool {
+        self.leaves() != 0
+    }
+
+    /// The limits of trees, by the bits of their numbers.
+    pub fn leaves(&self) -> u8 {
+        self.bits(|rule| rule.leaf.is_some())
+    }
+
+    /// The limits of trees of a version that may deny.
+    pub fn leaves_in_force(&self, version: usize) -> u8 {
+        self.bits(|rule| rule.leaf.is_some() && !rule.is_shadow() && rule.is_in(version))
+    }
+
+    fn bits(&self, is_one: impl Fn(&Rule) -> bool) -> u8 {
+        let rules = self.rules.iter().enumerate();
+        let bits = rules
+            .filter(|(_, rule)| is_one(rule))
+            .map(|(number, _)| 1 << number);
+        bits.fold(0, |all, bit: u8| all | bit)
+    }
+
     /// Now and then a version of the policy doesn't have one of its rules, which returns with the next.
     pub(super) fn take_away_a_rule(&mut self, random: &mut Random) {
         if self.versions < 2 || random.below(3) > 0 {
@@ -165,9 +228,14 @@ impl Setting {
 
     /// A version of the policy, as a file says it.
     pub fn policy(&self, version: usize) -> String {
-        let mut text = String::from("limits:\n");
+        let mut text = String::new();
+        if let Some(blocked) = self.blocked {
+            let _ = writeln!(text, "block: [{{key: \"{blocked}\"}}]");
+        }
+        text.push_str("limits:\n");
         let rules = self.rules.iter().enumerate();
-        let mut rules = rules.filter(|(_, rule)| rule.is_in(version)).peekable();
+        let is_there = |rule: &Rule| rule.leaf.is_none() && rule.is_in(version);
+        let mut rules = rules.filter(|(_, rule)| is_there(rule)).peekable();
         if rules.peek().is_none() {
             // A policy has a rule, and this one is for nobody.
             text.push_str("- {name: nobody, match: {key: nobody}, rate: 1/h}\n");
@@ -177,7 +245,34 @@ impl Setting {
             let (matches, cost) = (rule.matches(), rule.cost());
             // A String takes whatever is written.
             let _ = write!(text, "- {{name: r{number}, key: {key}, {matches}{cost}");
-            let _ = writeln!(text, "{}}}", rule.limit(version));
+            let _ = writeln!(text, "{}}}", rule.limit(version, self.is_in_memory));
+        }
+        text
+    }
+
+    /// The trees of a version of the policy, as a file says them.
+    pub fn trees(&self, version: usize) -> String {
+        let charging = if self.charges_each {
+            "each"
+        } else {
+            "all-or-none"
+        };
+        let mut text = format!("domain: edge\ncharging: {charging}\ndescriptors:\n");
+        for (number, rule) in self.rules.iter().enumerate() {
+            let Some(leaf) = rule.leaf.filter(|_| rule.is_in(version)) else {
+                continue;
+            };
+            let shadow = if leaf.is_shadow {
+                "shadow_mode: true, "
+            } else {
+                ""
+            };
+            let limit = rule.limit_of_leaf(version, self.is_in_memory);
+            // A String takes whatever is written.
+            let _ = writeln!(
+                text,
+                "- {{key: r{number}, {shadow}rate_limit: {{{limit}}}}}"
+            );
         }
         text
     }
@@ -196,6 +291,7 @@ impl fmt::Display for Setting {
             remembers,
             learns,
             is_guarded,
+            is_in_memory,
             troubles,
             ..
         } = self;
@@ -209,10 +305,13 @@ impl fmt::Display for Setting {
         )?;
         writeln!(
             f,
-            "remembers {remembers}, learns {learns}, guarded {is_guarded}, {troubles:?}"
+            "remembers {remembers}, learns {learns}, guarded {is_guarded}, in memory {is_in_memory}, {troubles:?}"
         )?;
         for version in 0..self.versions {
             write!(f, "version {version}, {}", self.policy(version))?;
+            if self.has_trees() {
+                f.write_str(&self.trees(version))?;
+            }
         }
         Ok(())
     }

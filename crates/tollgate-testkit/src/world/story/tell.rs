@@ -30,6 +30,9 @@ impl fmt::Display for Request {
             runs,
             ends,
             returns,
+            descriptors,
+            has_facts,
+            brings,
         } = self;
         write!(
             f,
@@ -38,6 +41,16 @@ impl fmt::Display for Request {
         )?;
         if let Some(patience) = patience {
             write!(f, ", dropped after {:.6} s", seconds(*patience))?;
+        }
+        let of_trees = (0..u8::BITS).filter(|number| (descriptors >> number) & 1 == 1);
+        for number in of_trees {
+            write!(f, ", descriptor r{number}")?;
+        }
+        if !has_facts {
+            f.write_str(", no facts")?;
+        }
+        if let Some(brings) = brings {
+            write!(f, ", brings {brings}")?;
         }
         if *returns {
             f.write_str(", comes back")

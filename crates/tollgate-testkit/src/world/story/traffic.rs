@@ -113,7 +113,7 @@ impl Demand {
         };
         // Who gives up does so while it asks, or while it waits.
         let patience = 2 * setting.timeout * 1000 + setting.longest_wait();
-        Request {
+        let ask = Request {
             node,
             who: usize::try_from(random.below(setting.keys)).unwrap_or(0),
             cost,
@@ -121,7 +121,33 @@ impl Demand {
             runs: random.below(self.length / 4 + 1),
             ends: ends(cost, random),
             returns: random.below(4) == 0,
+            descriptors: 0,
+            has_facts: true,
+            brings: None,
+        };
+        if setting.has_trees() {
+            described(ask, setting, random)
+        } else {
+            ask
         }
+    }
+}
+
+/// The same with descriptors, most often with all that the trees know.
+fn described(ask: Request, setting: &Setting, random: &mut Random) -> Request {
+    let leaves = setting.leaves();
+    let descriptors = match random.below(6) {
+        0 => 0,
+        1 => leaves & u8::try_from(random.below(256)).unwrap_or(0),
+        _ => leaves,
+    };
+    let brings = setting.most_cost() + random.below(20);
+    Request {
+        descriptors,
+        has_facts: descriptors == 0 || random.below(5) > 0,
+        // One that waits may be asked about when another version is in force.
+        brings: (setting.longest_wait() == 0 && random.below(4) == 0).then_some(brings),
+        ..ask
     }
 }
 
