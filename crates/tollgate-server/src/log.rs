@@ -117,11 +117,8 @@ impl Log {
 
     /// The level from which on events are written.
     pub fn level(&self) -> Level {
-        let level = self.0.level.load(Ordering::Relaxed);
         let all = [Level::Error, Level::Warn, Level::Info, Level::Debug];
-        all.into_iter()
-            .find(|one| *one as u8 == level)
-            .unwrap_or(Level::Info)
+        all[usize::from(self.0.level.load(Ordering::Relaxed))]
     }
 
     /// Lines that were left out, because more waited than there is room for.
