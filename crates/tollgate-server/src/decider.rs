@@ -229,38 +229,17 @@ impl<B: Store> Decider<B> {
         told: LimitsTold,
         tell: impl FnOnce(&Answered<'_>) -> R,
     ) -> Result<R, Full> {
-        // Rare steps are in boxes: every connection has room for the largest step.
-        let mut verdict = if self.holds.has_plenty() {
-            B::decide(&self.engine, facts, told).await
-        } else {
-            Box::pin(self.decide_in_room(facts, told)).await?
-        };
-        if let Verdict::Passed(passed) = &mut verdict
-            && let Some(permits) = passed.take_permits()
-            && let Err(full) = self.lend(&name_of(facts), permits, None)
-        {
-            Box::pin(self.take_back(facts)).await;
-            return Err(full);
-        }
-        Ok(tell(&Answered::of(&verdict, verdict.refused().is_none())))
-    }
-
-    /// Decides a request once there is room for what it may come to hold, and keeps that.
-    async fn decide_in_room<'f>(
-        &self,
-        facts: &'f Facts<'f>,
-        told: LimitsTold,
-    ) -> Result<Verdict<'f>, Full> {
         let room = self.room_for(Some(facts), None)?;
         let mut verdict = B::decide(&self.engine, facts, told).await;
         if let Verdict::Passed(passed) = &mut verdict
             && let Some(permits) = passed.take_permits()
             && let Err(full) = self.lend(&name_of(facts), permits, room)
         {
-            self.take_back(facts).await;
+            // In a box, as it is rare: every connection has room for the largest step.
+            Box::pin(self.take_back(facts)).await;
             return Err(full);
         }
-        Ok(verdict)
+        Ok(tell(&Answered::of(&verdict, verdict.refused().is_none())))
     }
 
     /// Decides a request, and leaves it to the caller to keep what it holds.
@@ -326,12 +305,16 @@ impl<B: Store> Decider<B> {
 
     /// Gives back what a request like this cost, and ends the oldest that one holds without a name.
     pub(crate) async fn refund(&self, facts: &Facts<'_>) -> Gift {
-        let Ok(gift) = match self.holds.take(&name_of(facts)) {
-            Some(permits) => {
-                drop(permits);
-                self.engine.refund_dropped_async(facts).await
-            }
-            None => self.engine.refund_async(facts).await,
+        let is_dropped = self.holds.take(&name_of(facts)).is_some();
+        self.refund_charge(facts, is_dropped).await
+    }
+
+    /// Gives back what a request like this cost. If its permits were dropped, its estimates have come back.
+    pub(crate) async fn refund_charge(&self, facts: &Facts<'_>, is_dropped: bool) -> Gift {
+        let Ok(gift) = if is_dropped {
+            self.engine.refund_dropped_async(facts).await
+        } else {
+            self.engine.refund_async(facts).await
         };
         gift
     }

@@ -251,7 +251,14 @@ impl Holds {
             if !permits.is_empty() && !is_reserved && table.occupied() >= self.most {
                 return Err(permits);
             }
-            Ok(table.put(name, permits, now, now + life, None))
+            let new = NewHold {
+                name,
+                permits,
+                until: now + life,
+                asked: None,
+                answer: Box::default(),
+            };
+            Ok(table.put(new, now))
         });
         kept.map(|put| self.wake(put)).map_err(|permits| {
             permits.cancel();
@@ -259,7 +266,7 @@ impl Holds {
         })
     }
 
-    /// The same for one that [has room](Self::ask_for), with what the caller has asked and is told, to tell it again.
+    /// The same for a caller that [has room](Self::ask_for), with what it has asked and is told, to tell it again.
     pub(crate) fn keep_answered(
         &self,
         name: &[u8],
@@ -268,9 +275,15 @@ impl Holds {
         asked: &[u8],
         answer: &[u8],
     ) {
-        let (name, asked, now) = (self.id(name), self.id(asked), Instant::now());
-        let answered = Some((asked, answer.into()));
-        let put = self.table().put(name, permits, now, now + life, answered);
+        let now = Instant::now();
+        let new = NewHold {
+            name: self.id(name),
+            permits,
+            until: now + life,
+            asked: Some(self.id(asked)),
+            answer: answer.into(),
+        };
+        let put = self.table().put(new, now);
         self.wake(put);
     }
 
@@ -402,6 +415,15 @@ impl Held {
     }
 }
 
+/// What is to be held.
+struct NewHold {
+    name: Id,
+    permits: Permits,
+    until: Instant,
+    asked: Option<Id>,
+    answer: Box<[u8]>,
+}
+
 /// What came of putting something into the table.
 struct Put {
     /// Nothing else happens before it does something by itself.
@@ -412,15 +434,14 @@ struct Put {
 
 impl Table {
     /// Puts something by a name, which nothing has ended yet; what it is told by before is dropped with what comes back.
-    fn put(
-        &mut self,
-        name: Id,
-        permits: Permits,
-        now: Instant,
-        until: Instant,
-        answered: Option<(Id, Box<[u8]>)>,
-    ) -> Put {
-        let (asked, answer) = answered.unzip();
+    fn put(&mut self, new: NewHold, now: Instant) -> Put {
+        let NewHold {
+            name,
+            permits,
+            until,
+            asked,
+            answer,
+        } = new;
         let number = self.next;
         self.next += 1;
         if permits.is_empty() {
@@ -433,7 +454,7 @@ impl Table {
             permits,
             until,
             asked,
-            answer: answer.unwrap_or_default(),
+            answer,
         };
         // A name that begins anew hasn't ended.
         let before = self.ended.remove(&name);

@@ -21,7 +21,7 @@ mod waiting;
 mod wire;
 
 pub(crate) use connection::serve;
-pub(crate) use decide::{Decided, Limit, Question, Undecided, ask, decide};
+pub(crate) use decide::{Decided, Question, Status, Undecided, ask, decide};
 pub(crate) use waiting::Waiting;
 
 #[cfg(test)]

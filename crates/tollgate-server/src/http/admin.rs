@@ -94,12 +94,16 @@ impl<B: Store> Session<B> {
     }
 
     /// Tells what came of it, as the one field of an object.
-    fn tell_as(&mut self, name: &str, said: &impl serde::Serialize) -> Result<(), Wrong> {
+    pub(super) fn tell_as(
+        &mut self,
+        name: &str,
+        said: &impl serde::Serialize,
+    ) -> Result<(), Wrong> {
         self.tell(&BTreeMap::from([(name, said)]))
     }
 
     /// Tells what came of it.
-    fn tell(&mut self, said: &impl serde::Serialize) -> Result<(), Wrong> {
+    pub(super) fn tell(&mut self, said: &impl serde::Serialize) -> Result<(), Wrong> {
         let written = serde_json::to_writer(&mut self.answer.body, said);
         written.map_err(|error| (500, error.to_string()))
     }

@@ -1,16 +1,16 @@
 //! `POST /json`: Envoy's question and answer as JSON, as envoyproxy/ratelimit has it.
 
 use std::borrow::Cow;
-use std::fmt::Write;
 
 use serde::Deserialize;
-use tollgate_http::json;
+use serde_json::{Map, Value, json};
+use tollgate_http::json::seconds;
 
 use super::body;
 use super::descriptors::{self, AskedDescriptor};
 use super::session::{Session, Wrong, bad};
 use crate::decider::Store;
-use crate::rls::{Decided, Limit, Question, Undecided, decide};
+use crate::rls::{Decided, Question, Status, decide};
 
 /// `envoy.service.ratelimit.v3.RateLimitRequest`.
 #[derive(Debug, Deserialize)]
@@ -27,27 +27,16 @@ struct Asked<'b> {
 impl<B: Store> Session<B> {
     pub(super) async fn envoy(&mut self, body: &[u8]) -> Result<(), Wrong> {
         let asked: Asked<'_> = body::read(body).map_err(bad)?;
-        let entries: Vec<_> = asked
-            .descriptors
-            .iter()
-            .map(AskedDescriptor::entries)
-            .collect();
-        let descriptors = descriptors::of(&asked.descriptors, &entries)?;
+        let entries = asked.descriptors.iter().map(AskedDescriptor::entries);
+        let entries: Vec<_> = entries.collect();
         let question = Question {
             domain: &asked.domain,
-            descriptors: &descriptors,
+            descriptors: &descriptors::of(&asked.descriptors, &entries)?,
             hits_addend: asked.hits_addend,
         };
-        let decided =
-            Box::pin(decide(&self.service, &question))
-                .await
-                .map_err(|why| match why {
-                    Undecided::Invalid(why) => bad(why),
-                    Undecided::Unavailable(_) | Undecided::Full(_) => (503, why.to_string()),
-                })?;
+        let decided = Box::pin(decide(&self.service, &question)).await?;
         self.answer.status = if decided.is_allowed { 200 } else { 429 };
-        show(&mut self.answer.body, &decided);
-        Ok(())
+        self.tell(&shown(&decided))
     }
 }
 
@@ -56,87 +45,46 @@ const fn code(is_allowed: bool) -> &'static str {
 }
 
 /// Fields that are zero or empty are left out, as this form of JSON wants it.
-fn show(out: &mut Vec<u8>, decided: &Decided) {
-    out.extend(b"{\"overallCode\":");
-    json::string(out, code(decided.is_allowed));
-    out.extend(b",\"statuses\":[");
-    for (place, status) in decided.statuses.iter().enumerate() {
-        if place > 0 {
-            out.push(b',');
-        }
-        out.extend(b"{\"code\":");
-        json::string(out, code(status.is_allowed));
-        if let Some(limit) = &status.limit {
-            out.extend(b",\"currentLimit\":{");
-            show_limit(out, limit);
-            out.push(b'}');
-        }
-        if status.remaining > 0 {
-            out.extend(b",\"limitRemaining\":");
-            json::number(out, u64::from(status.remaining));
-        }
-        if let Some(limit) = &status.limit {
-            let mut time = Vec::new();
-            json::seconds(&mut time, limit.reset_after);
-            let mut text = String::from_utf8_lossy(&time).into_owned();
-            // Text never fails to be written to a string.
-            let _ = write!(text, "s");
-            out.extend(b",\"durationUntilReset\":");
-            json::string(out, &text);
-        }
-        out.push(b'}');
+fn shown(decided: &Decided) -> Value {
+    let statuses: Vec<_> = decided.statuses.iter().map(status).collect();
+    let headers = decided.headers.iter();
+    let headers: Vec<_> = headers
+        .map(|(key, value)| json!({"key": key, "value": value}))
+        .collect();
+    let metadata = decided.metadata().into_iter();
+    let metadata = metadata.map(|(name, text)| (name.to_owned(), Value::from(text)));
+    let metadata: Map<_, _> = metadata.collect();
+    let mut told = json!({"overallCode": code(decided.is_allowed), "statuses": statuses});
+    if !headers.is_empty() {
+        told["responseHeadersToAdd"] = headers.into();
     }
-    out.push(b']');
-    show_rest(out, decided);
-    out.push(b'}');
+    if !metadata.is_empty() {
+        told["dynamicMetadata"] = metadata.into();
+    }
+    told
 }
 
-fn show_limit(out: &mut Vec<u8>, limit: &Limit) {
-    let start = out.len();
-    let begin = |out: &mut Vec<u8>, name: &[u8]| {
-        if out.len() > start {
-            out.push(b',');
-        }
-        out.extend_from_slice(name);
+fn status(status: &Status) -> Value {
+    let mut told = json!({"code": code(status.is_allowed)});
+    if status.remaining > 0 {
+        told["limitRemaining"] = status.remaining.into();
+    }
+    let Some(limit) = &status.limit else {
+        return told;
     };
+    let current = &mut told["currentLimit"];
+    *current = json!({});
     if limit.requests > 0 {
-        begin(out, b"\"requestsPerUnit\":");
-        json::number(out, u64::from(limit.requests));
+        current["requestsPerUnit"] = limit.requests.into();
     }
     if let Some(unit) = limit.unit {
-        begin(out, b"\"unit\":");
-        json::string(out, &unit.name().to_uppercase());
+        current["unit"] = unit.name().to_uppercase().into();
     }
     if let Some(name) = &limit.name {
-        begin(out, b"\"name\":");
-        json::string(out, name);
+        current["name"] = name.as_str().into();
     }
-}
-
-/// What comes beside the statuses: header fields, and metadata.
-fn show_rest(out: &mut Vec<u8>, decided: &Decided) {
-    let mut before = &b",\"responseHeadersToAdd\":["[..];
-    for (name, value) in &decided.headers {
-        out.extend_from_slice(before);
-        out.extend(b"{\"key\":");
-        json::string(out, name);
-        out.extend(b",\"value\":");
-        json::string(out, value);
-        out.push(b'}');
-        before = b",";
-    }
-    if !decided.headers.is_empty() {
-        out.push(b']');
-    }
-    let mut before = &b",\"dynamicMetadata\":{"[..];
-    for (name, text) in decided.metadata() {
-        out.extend_from_slice(before);
-        json::string(out, name);
-        out.push(b':');
-        json::string(out, &text);
-        before = b",";
-    }
-    if !decided.metadata().is_empty() {
-        out.push(b'}');
-    }
+    let mut time = Vec::new();
+    seconds(&mut time, limit.reset_after);
+    told["durationUntilReset"] = format!("{}s", String::from_utf8_lossy(&time)).into();
+    told
 }

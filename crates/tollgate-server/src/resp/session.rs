@@ -217,7 +217,7 @@ impl<B: Store> Session<B> {
         let odd = odd_texts(words.clone());
         let mut facts = Facts::new();
         read_facts(words, &odd, &mut facts)?;
-        let shadow = self.service.answers.shadow;
+        let shadow = self.service.settings.shadow_answers;
         let checked = self
             .service
             .decider
@@ -237,7 +237,7 @@ impl<B: Store> Session<B> {
         let odd = odd_texts(words.clone());
         let mut facts = Facts::new();
         read_facts(words, &odd, &mut facts)?;
-        let shadow = self.service.answers.shadow;
+        let shadow = self.service.settings.shadow_answers;
         self.service
             .decider
             .peek(&facts, |answer| tell(out, answer, shadow))

@@ -14,7 +14,7 @@ use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_engine::verdict::{DenyReason, Permits};
 use tollgate_http::{Dialect, retry_after};
 
-use super::decided::{by_rule, by_tree, unlimited};
+use super::decided::{by_rule, by_tree, denied, unlimited};
 use super::facts::{Sets, Texts};
 use crate::answers::{Answered, LimitText};
 use crate::bounds::Bounds;
@@ -204,34 +204,31 @@ impl Question<'_> {
     async fn give_back_trees<B: Store>(&self, service: &Service<B>, statuses: &[DescriptorStatus]) {
         let taken = self.descriptors.iter().zip(statuses);
         let taken = taken.filter(|(_, status)| status.charged > 0);
-        let back: Vec<_> = taken
-            .map(|(one, status)| Descriptor {
-                refund: true,
-                cost: Some(status.charged),
-                ..*one
-            })
-            .collect();
-        if back.is_empty() {
-            return;
+        let back = taken.map(|(one, status)| Descriptor {
+            refund: true,
+            cost: Some(status.charged),
+            ..*one
+        });
+        let back: Vec<_> = back.collect();
+        if !back.is_empty() {
+            let (engine, hits) = (&service.decider.engine, self.hits_addend);
+            let Ok(_) = engine
+                .decide_descriptors_async(self.domain, &back, hits)
+                .await;
         }
-        let asked =
-            (service.decider.engine).decide_descriptors_async(self.domain, &back, self.hits_addend);
-        let Ok(_) = asked.await;
     }
 
     /// Frees what a request holds whose client has left: it doesn't run. The oldest may be another's, but permits of one
     /// name are alike.
     #[cold]
     pub(crate) fn release<B: Store>(&self, service: &Service<B>) {
-        if service.decider.holds.count() == 0 || self.takes_nothing() {
+        let (engine, holds) = (&service.decider.engine, &service.decider.holds);
+        if holds.count() == 0 || self.takes_nothing() || holds.take(&self.name()).is_some() {
             return;
         }
-        if let Some(permits) = service.decider.holds.take(&self.name()) {
-            return drop(permits);
-        }
-        let texts = Texts::of(self, &service.decider.engine.facts_asked());
+        let texts = Texts::of(self, &engine.facts_asked());
         if let Ok(Sets { first, .. }) = texts.sets(self) {
-            drop(service.decider.holds.take(&name_of(&first)));
+            drop(holds.take(&name_of(&first)));
         }
     }
 
@@ -259,10 +256,10 @@ pub(crate) async fn decide<B: Store>(
     service: &Service<B>,
     question: &Question<'_>,
 ) -> Result<Decided, Undecided> {
-    match ask(service, question, &service.answers.rls_headers).await {
+    match ask(service, question, &service.settings.rls_headers).await {
         Err(why) => could_not_decide(service, question.descriptors.len(), why),
         Ok(mut decided) => {
-            decided.tell_wait(&service.answers.rls_headers);
+            decided.tell_wait(&service.settings.rls_headers);
             Ok(decided)
         }
     }
@@ -275,40 +272,27 @@ pub(super) fn could_not_decide<B: Store>(
     descriptors: usize,
     why: Undecided,
 ) -> Result<Decided, Undecided> {
-    service
-        .monitor
-        .measured
-        .could_not_decide(service.answers.rls_closed);
-    if service.answers.rls_closed == RlsClosed::Error {
-        return Err(why);
-    }
-    let mut refused = unlimited(descriptors);
-    refused.refuse();
-    refused.failure = Some(match why {
-        Undecided::Unavailable(limit) => {
-            refused.reason = Some(DenyReason::Store);
-            ("store_failure", limit)
-        }
-        Undecided::Invalid(_) | Undecided::Full(_) => ("failure", why.to_string()),
-    });
-    Ok(refused)
+    let told = service.settings.rls_closed;
+    service.monitor.measured.could_not_decide(told);
+    let (reason, failure) = match why {
+        why if told == RlsClosed::Error => return Err(why),
+        Undecided::Unavailable(limit) => (Some(DenyReason::Store), ("store_failure", limit)),
+        Undecided::Invalid(_) | Undecided::Full(_) => (None, ("failure", why.to_string())),
+    };
+    Ok(Decided {
+        failure: Some(failure),
+        ..denied(descriptors, reason)
+    })
 }
 
 /// Counts a request of a domain that the policy doesn't know, and says so once.
 #[cold]
 fn note_unknown_domain<B: Store>(service: &Service<B>, domain: &str) {
-    if service.monitor.measured.is_new_unknown_domain(domain) {
-        let fields: [(&str, &dyn fmt::Display); 2] = [
-            ("domain", &domain),
-            (
-                "help",
-                &"the policy has no limit for this domain, so its requests pass: add it, or send another domain",
-            ),
-        ];
-        service
-            .monitor
-            .log
-            .say(Level::Warn, "unknown_domain", &fields);
+    let monitor = &service.monitor;
+    if monitor.measured.is_new_unknown_domain(domain) {
+        let help = "the policy has no limit for this domain, so its requests pass: add it, or send another domain";
+        let fields: [(&str, &dyn fmt::Display); 2] = [("domain", &domain), ("help", &help)];
+        monitor.log.say(Level::Warn, "unknown_domain", &fields);
     }
 }
 
@@ -327,51 +311,42 @@ pub(crate) async fn ask<B: Store>(
         descriptors: parts.as_deref().unwrap_or(question.descriptors),
         ..*question
     };
+    let decider = &service.decider;
     // One that also takes may be alike a request that still runs, and whose permits stay.
-    let released = if question.gives_back() {
-        service.decider.holds.take(&question.name())
-    } else {
-        None
-    };
-    let is_released = released.is_some();
-    drop(released);
-    let texts = Texts::of(question, &service.decider.engine.facts_asked());
+    let gives_back = question.gives_back();
+    let is_released = gives_back && decider.holds.take(&question.name()).is_some();
+    let texts = Texts::of(question, &decider.engine.facts_asked());
     let Sets { first, others } = texts.sets(question)?;
     let given_back = texts.given_back(question)?;
     let facts = first.also(&others);
-    if service.decider.engine.decides_by_facts() {
-        for part in &given_back {
-            refund(service, part, is_released).await;
-        }
-        if question.gives_back() {
-            refund(service, &facts, is_released).await;
+    let by_rules = decider.engine.decides_by_facts();
+    if by_rules {
+        let whole = gives_back.then_some(&facts);
+        for part in given_back.iter().chain(whole) {
+            if is_released {
+                decider.refund_charge(part, true).await;
+            } else {
+                decider.refund(part).await;
+            }
         }
     }
-    let by_trees = service.decider.engine.decides_by_descriptors() || question.brings_limit();
     let asked = Asked {
+        service,
         question,
-        facts: service.decider.engine.decides_by_facts().then_some(&facts),
-        by_trees,
+        facts: by_rules.then_some(&facts),
+        by_trees: decider.engine.decides_by_descriptors() || question.brings_limit(),
         dialects,
     };
     if question.takes_nothing() {
-        asked.look(service).await
+        asked.look().await
     } else {
-        asked.charge(service).await
-    }
-}
-
-/// Gives rules back what a request like this cost. If its permits were released by now, its estimates have come back.
-async fn refund<B: Store>(service: &Service<B>, facts: &Facts<'_>, is_released: bool) {
-    if is_released {
-        let Ok(_) = service.decider.engine.refund_dropped_async(facts).await;
-    } else {
-        service.decider.refund(facts).await;
+        asked.charge().await
     }
 }
 
 /// A question, and by what it is decided: rules, trees or both.
-struct Asked<'a> {
+struct Asked<'a, B: Store> {
+    service: &'a Service<B>,
     question: &'a Question<'a>,
     /// What rules know of it, if there are any.
     facts: Option<&'a Facts<'a>>,
@@ -386,19 +361,18 @@ struct Passed<'a, 'f> {
     permits: Option<Permits>,
 }
 
-impl Asked<'_> {
+impl<B: Store> Asked<'_, B> {
     /// Decides a request that takes something: by rules and trees together, all or none.
-    async fn charge<B: Store>(&self, service: &Service<B>) -> Result<Decided, Undecided> {
-        let question = self.question;
+    async fn charge(&self) -> Result<Decided, Undecided> {
+        let (question, decider) = (self.question, &self.service.decider);
         let request = self.by_trees.then(|| question.descriptor_request());
-        let room =
-            (service.decider.room_for(self.facts, request.as_ref())).map_err(Undecided::Full)?;
-        let places = question.descriptors.len();
+        let room = decider.room_for(self.facts, request.as_ref());
+        let room = room.map_err(Undecided::Full)?;
         match (self.facts, request) {
-            (None, None) => Ok(unlimited(places)),
-            (None, Some(request)) => {
-                let verdict = self.ask_trees(service, request).await;
-                let decided = self.by_trees(service, &verdict, verdict.refused().is_none())?;
+            (None, None) => Ok(unlimited(question.descriptors.len())),
+            (None, Some(_)) => {
+                let verdict = self.ask_trees().await;
+                let decided = self.by_trees(&verdict, verdict.refused().is_none())?;
                 if let DescriptorVerdict::Passed(passed) = verdict {
                     let (findings, permits) = passed.into_parts();
                     let passed = Passed {
@@ -406,53 +380,52 @@ impl Asked<'_> {
                         by_trees: Some(&findings),
                         permits: Some(permits),
                     };
-                    question.keep(service, passed, room).await?;
+                    question.keep(self.service, passed, room).await?;
                 }
                 Ok(decided)
             }
             (Some(facts), None) => {
+                let tell = |answered: &Answered<'_>| self.by_rules(answered);
                 let told = LimitsTold::by(self.dialects);
-                let tell = |answered: &Answered<'_>| self.by_rules(service, answered);
-                let (decided, permits) = service.decider.decide(facts, told, tell).await;
+                let (decided, permits) = decider.decide(facts, told, tell).await;
                 let passed = Passed {
                     facts: Some(facts),
                     by_trees: None,
                     permits,
                 };
-                question.keep(service, passed, room).await?;
+                question.keep(self.service, passed, room).await?;
                 decided
             }
             (Some(facts), Some(request)) => {
                 // In a box: few policies have both, and every connection has room for the largest step.
-                Box::pin(self.charge_both(service, facts, request, room)).await
+                Box::pin(self.charge_both(facts, request, room)).await
             }
         }
     }
 
     /// Decides a request by rules and trees together.
-    async fn charge_both<B: Store>(
+    async fn charge_both(
         &self,
-        service: &Service<B>,
         facts: &Facts<'_>,
         request: DescriptorRequest<'_>,
         room: Option<Room<'_>>,
     ) -> Result<Decided, Undecided> {
-        let on = LimitsTold::by(self.dialects).conditions();
-        let deciding = service
-            .decider
-            .engine
-            .decide_with_descriptors(on, facts, request);
-        let (mut passed, by_trees) = match deciding.await {
+        let (on, engine) = (
+            LimitsTold::by(self.dialects).conditions(),
+            &self.service.decider.engine,
+        );
+        let (mut passed, by_trees) = match engine.decide_with_descriptors(on, facts, request).await
+        {
             // Only said on the condition that some facts alone are known.
             Ok(None) => {
                 let why = "the policy changed while the request was decided: send it again";
                 return Err(Undecided::Invalid(why.to_owned()));
             }
             Ok(Some(CombinedVerdict::DeniedByDescriptor(findings))) => {
-                return self.by_trees(service, &findings, false);
+                return self.by_trees(&findings, false);
             }
             Ok(Some(CombinedVerdict::DeniedByRule(denied))) => {
-                return self.by_rules(service, &Answered::of(&denied, false));
+                return self.by_rules(&Answered::of(&denied, false));
             }
             Ok(Some(CombinedVerdict::Passed(passed, by_trees))) => (passed, by_trees),
         };
@@ -461,64 +434,51 @@ impl Asked<'_> {
             by_trees: Some(&by_trees),
             permits: passed.take_permits(),
         };
-        self.question.keep(service, kept, room).await?;
-        let by_rules = self.by_rules(service, &Answered::of(&passed, true))?;
-        Ok(self.by_trees(service, &by_trees, true)?.joined(by_rules))
+        self.question.keep(self.service, kept, room).await?;
+        let by_rules = self.by_rules(&Answered::of(&passed, true))?;
+        Ok(self.by_trees(&by_trees, true)?.joined(by_rules))
     }
 
     /// What a request would be told that takes nothing.
-    async fn look<B: Store>(&self, service: &Service<B>) -> Result<Decided, Undecided> {
+    async fn look(&self) -> Result<Decided, Undecided> {
         let mut by_trees = None;
         if self.by_trees {
-            let request = self.question.descriptor_request();
-            let verdict = self.ask_trees(service, request).await;
-            let is_allowed = verdict.refused().is_none();
-            let decided = self.by_trees(service, &verdict, is_allowed)?;
-            if !is_allowed {
+            let verdict = self.ask_trees().await;
+            let decided = self.by_trees(&verdict, verdict.refused().is_none())?;
+            if !decided.is_allowed {
                 return Ok(decided);
             }
             by_trees = Some(decided);
         }
-        let by_rules = match self.facts {
-            Some(facts) if !self.question.gives_back() => {
-                let tell = |answered: &Answered<'_>| self.by_rules(service, answered);
-                Some(service.decider.peek(facts, tell).await?)
-            }
-            _ => None,
+        let facts = self.facts.filter(|_| !self.question.gives_back());
+        let Some(facts) = facts else {
+            let descriptors = self.question.descriptors.len();
+            return Ok(by_trees.unwrap_or_else(|| unlimited(descriptors)));
         };
-        Ok(match (by_trees, by_rules) {
-            (Some(by_trees), Some(by_rules)) if by_rules.is_allowed => by_trees.joined(by_rules),
-            (_, Some(by_rules)) => by_rules,
-            (Some(by_trees), None) => by_trees,
-            (None, None) => unlimited(self.question.descriptors.len()),
+        let tell = |answered: &Answered<'_>| self.by_rules(answered);
+        let by_rules = self.service.decider.peek(facts, tell).await?;
+        Ok(match by_trees {
+            Some(by_trees) if by_rules.is_allowed => by_trees.joined(by_rules),
+            _ => by_rules,
         })
     }
 
-    async fn ask_trees<B: Store>(
-        &self,
-        service: &Service<B>,
-        request: DescriptorRequest<'_>,
-    ) -> DescriptorVerdict {
-        let DescriptorRequest {
-            domain,
-            descriptors,
-            hits_addend,
-        } = request;
-        let asked =
-            (service.decider.engine).decide_descriptors_async(domain, descriptors, hits_addend);
+    async fn ask_trees(&self) -> DescriptorVerdict {
+        let (engine, question) = (&self.service.decider.engine, self.question);
+        let (domain, descriptors) = (question.domain, question.descriptors);
+        let asked = engine.decide_descriptors_async(domain, descriptors, question.hits_addend);
         let Ok(verdict) = asked.await;
         verdict
     }
 
     /// What trees decide, as Envoy is told of it.
-    fn by_trees<B: Store>(
+    fn by_trees(
         &self,
-        service: &Service<B>,
         findings: &DescriptorFindings,
         is_allowed: bool,
     ) -> Result<Decided, Undecided> {
         let mut decided = by_tree(self.question, findings, is_allowed, self.dialects)?;
-        if is_allowed && service.answers.shadow == ShadowAnswers::Shown {
+        if self.shows_shadow(&decided) {
             let shadows = findings.statuses.iter().filter(|one| one.would_refuse);
             decided.shadow = shadows.filter_map(|one| one.limit.clone()).collect();
         }
@@ -526,16 +486,16 @@ impl Asked<'_> {
     }
 
     /// What rules decide, as Envoy is told of it.
-    fn by_rules<B: Store>(
-        &self,
-        service: &Service<B>,
-        answered: &Answered<'_>,
-    ) -> Result<Decided, Undecided> {
+    fn by_rules(&self, answered: &Answered<'_>) -> Result<Decided, Undecided> {
         let mut decided = by_rule(self.question.descriptors.len(), answered, self.dialects)?;
-        if decided.is_allowed && service.answers.shadow == ShadowAnswers::Shown {
+        if self.shows_shadow(&decided) {
             decided.shadow = answered.shadow_rules().collect();
         }
         Ok(decided)
+    }
+
+    fn shows_shadow(&self, decided: &Decided) -> bool {
+        decided.is_allowed && self.service.settings.shadow_answers == ShadowAnswers::Shown
     }
 }
 
@@ -552,13 +512,6 @@ impl Decided {
         let all = borrowed.map(|(name, text)| (name, Cow::Borrowed(text)));
         let shadow = (!self.shadow.is_empty()).then(|| Cow::Owned(self.shadow.join(", ")));
         all.chain(shadow.map(|rules| ("shadow", rules))).collect()
-    }
-
-    pub(super) fn refuse(&mut self) {
-        self.is_allowed = false;
-        for status in &mut self.statuses {
-            status.is_allowed = false;
-        }
     }
 
     /// Tells the client of a request that is denied when to come again, if it is told anything by header fields: Envoy adds them

@@ -26,14 +26,26 @@ fn headers(dialects: &[Dialect], limits: &[Shown<'_>]) -> Vec<(&'static str, Str
 
 /// What is told where nothing limits.
 pub(super) fn unlimited(descriptors: usize) -> Decided {
-    let open = || Status {
-        is_allowed: true,
+    told(descriptors, true)
+}
+
+/// What is told of a request that no limit's decision denies.
+pub(super) fn denied(descriptors: usize, reason: Option<DenyReason>) -> Decided {
+    Decided {
+        reason,
+        ..told(descriptors, false)
+    }
+}
+
+fn told(descriptors: usize, is_allowed: bool) -> Decided {
+    let status = || Status {
+        is_allowed,
         limit: None,
         remaining: 0,
     };
     Decided {
-        is_allowed: true,
-        statuses: std::iter::repeat_with(open).take(descriptors).collect(),
+        is_allowed,
+        statuses: std::iter::repeat_with(status).take(descriptors).collect(),
         rule: None,
         decision: None,
         reason: None,
@@ -41,6 +53,14 @@ pub(super) fn unlimited(descriptors: usize) -> Decided {
         shadow: Vec::new(),
         failure: None,
         headers: Vec::new(),
+    }
+}
+
+/// A denial, as it is counted, of what could never pass: an error would let it pass.
+fn too_large(descriptors: usize, what: &impl ToString) -> Decided {
+    Decided {
+        failure: Some(("failure", what.to_string())),
+        ..denied(descriptors, Some(DenyReason::TooLarge))
     }
 }
 
@@ -54,22 +74,14 @@ pub(super) fn by_rule(
         return Err(Undecided::Unavailable(rule.to_owned()));
     }
     let is_allowed = answered.is_allowed;
-    let mut decided = unlimited(descriptors);
-    if !is_allowed {
-        decided.refuse();
-    }
     if let Some(what) = answered.too_much() {
-        // A refusal, as it is counted: an error would let it pass.
-        decided.reason = Some(DenyReason::TooLarge);
-        decided.failure = Some(("failure", what.to_string()));
-        return Ok(decided);
+        return Ok(too_large(descriptors, &what));
     }
+    let mut decided = told(descriptors, is_allowed);
     let decision = &answered.decision;
     let small = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
-    if let Some(first) = decided
-        .statuses
-        .first_mut()
-        .filter(|_| !decision.is_unlimited())
+    if !decision.is_unlimited()
+        && let Some(first) = decided.statuses.first_mut()
     {
         let kind = answered.limit();
         first.limit = Some(Limit {
@@ -108,11 +120,7 @@ pub(super) fn by_tree(
 ) -> Result<Decided, Undecided> {
     let domain = question.domain;
     if let Some(what) = verdict.too_much.filter(|_| !is_allowed) {
-        let mut decided = unlimited(question.descriptors.len());
-        decided.refuse();
-        decided.reason = Some(DenyReason::TooLarge);
-        decided.failure = Some(("failure", what.to_string()));
-        return Ok(decided);
+        return Ok(too_large(question.descriptors.len(), &what));
     }
     let decider = verdict
         .decider
