@@ -10,7 +10,7 @@ use tollgate_engine::backend::{Backend, Gift, Memory, TableStats};
 use tollgate_engine::engine::DescriptorRequest;
 use tollgate_engine::verdict::Permits;
 use tollgate_engine::{Conditions, Engine, Facts, Policy, PolicyError, Verdict};
-use tollgate_http::{Answered, Dialect};
+use tollgate_http::Dialect;
 use tollgate_redis::{Redis, RedisStats};
 
 use crate::bounds::Bounds;
@@ -223,12 +223,11 @@ impl Store for Redis {
 impl<B: Store> Decider<B> {
     /// Decides a request, and keeps what it holds for as long as nobody gives it back. If no more may be held, it is
     /// not decided: a slot that nobody keeps would be free at once.
-    pub(crate) async fn check<R>(
+    pub(crate) async fn check<'f>(
         &self,
-        facts: &Facts<'_>,
+        facts: &'f Facts<'f>,
         told: LimitsTold,
-        tell: impl FnOnce(&Answered<'_>) -> R,
-    ) -> Result<R, Full> {
+    ) -> Result<Verdict<'f>, Full> {
         let room = self.room_for(Some(facts), None)?;
         let mut verdict = B::decide(&self.engine, facts, told).await;
         if let Verdict::Passed(passed) = &mut verdict
@@ -239,33 +238,7 @@ impl<B: Store> Decider<B> {
             Box::pin(self.take_back(facts)).await;
             return Err(full);
         }
-        Ok(tell(&Answered::of(&verdict, verdict.refused().is_none())))
-    }
-
-    /// Decides a request, and leaves it to the caller to keep what it holds.
-    pub(crate) async fn decide<R>(
-        &self,
-        facts: &Facts<'_>,
-        told: LimitsTold,
-        tell: impl FnOnce(&Answered<'_>) -> R,
-    ) -> (R, Option<Permits>) {
-        let mut verdict = B::decide(&self.engine, facts, told).await;
-        let permits = match &mut verdict {
-            Verdict::Passed(passed) => passed.take_permits(),
-            Verdict::Refused(_) => None,
-        };
-        let told = tell(&Answered::of(&verdict, verdict.refused().is_none()));
-        (told, permits)
-    }
-
-    /// What a request would be told.
-    pub(crate) async fn peek<R>(
-        &self,
-        facts: &Facts<'_>,
-        tell: impl FnOnce(&Answered<'_>) -> R,
-    ) -> R {
-        let Ok(findings) = self.engine.peek_async(facts).await;
-        tell(&Answered::of(&findings, findings.decision().is_allowed()))
+        Ok(verdict)
     }
 
     /// Room for what a request may come to hold by its rules and its trees, before anything is decided; none if there is

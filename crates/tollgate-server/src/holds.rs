@@ -5,12 +5,12 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use derive_more::Display;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tollgate::concurrency::Ending;
@@ -84,7 +84,10 @@ pub(crate) enum Known {
 }
 
 /// There is no room for more: whoever should have held something must not run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
+#[display(
+    "no more may be held: {most} already are (--max-holds), so nothing was decided or charged"
+)]
 pub(crate) struct Full {
     most: usize,
 }
@@ -351,16 +354,6 @@ impl Holds {
                 None => self.sooner.notified().await,
             }
         }
-    }
-}
-
-impl fmt::Display for Full {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let most = self.most;
-        write!(
-            f,
-            "no more may be held: {most} already are (--max-holds), so nothing was decided or charged"
-        )
     }
 }
 

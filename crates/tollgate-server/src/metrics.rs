@@ -70,6 +70,8 @@ struct Allows {
 }
 
 /// What is read of a service when somebody asks.
+#[derive(derive_more::Debug)]
+#[debug("Scrape")]
 pub(super) struct Scrape<B: Store>(Arc<Service<B>>);
 
 /// All metrics of a service, as text. It looks at all keys, so it is for a thread that serves nobody.

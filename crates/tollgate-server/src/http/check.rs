@@ -4,16 +4,16 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use tollgate::Decision;
-use tollgate_http::{DenyReason, Dialect, Refusal, fields, json, retry_after, status_of};
+use tollgate_http::{DenyReason, Refusal, fields, json, retry_after, status_of};
 
 use super::answer::Answer;
 use super::body::{self, Asked};
 use super::descriptors::{self, AskedDescriptor};
 use super::session::{Session, Wrong, bad};
-use crate::answers::{Answered, LimitText, limited_by, unix_now};
+use crate::answers::{Answered, LimitText, answered, limited_by, looked_at, unix_now};
 use crate::decider::{LimitsTold, Store};
 use crate::rls::{Decided, Question, Undecided, ask};
-use crate::settings::ShadowAnswers;
+use crate::settings::{Settings, ShadowAnswers};
 
 /// Whether a request is charged, or only looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,17 +36,12 @@ impl<B: Store> Session<B> {
         }
         let most = self.service.decider.bounds.arguments;
         let facts = asked.checked_facts(most).map_err(bad)?;
-        let (answer, settings) = (&mut self.answer, &self.service.settings);
+        let settings = &self.service.settings;
         let told = LimitsTold::by(&settings.dialects);
-        let checked = self.service.decider.check(&facts, told, |answered| {
-            tell(
-                answer,
-                &settings.dialects,
-                answered,
-                settings.shadow_answers,
-            );
-        });
-        checked.await.map_err(|full| (503, full.to_string()))
+        let checked = self.service.decider.check(&facts, told).await;
+        let verdict = checked.map_err(|full| (503, full.to_string()))?;
+        tell(&mut self.answer, settings, &answered(&verdict));
+        Ok(())
     }
 
     /// Decides a list, in order: each has an answer, and the status is 200 whatever they are.
@@ -82,14 +77,14 @@ impl<B: Store> Session<B> {
         }
         let decider = &self.service.decider;
         let facts = asked.checked_facts(decider.bounds.arguments)?;
-        let (out, shadow) = (&mut self.answer.body, self.service.settings.shadow_answers);
-        let checked = decider.check(&facts, LimitsTold::Decider, |answered| {
-            match undecided(answered) {
-                Some((_, why)) => Told::undecided(&why, Some(answered.reason())).show(out),
-                None => Told::of(answered, shadow).show(out),
-            }
-        });
-        checked.await.map_err(|full| full.to_string())
+        let checked = decider.check(&facts, LimitsTold::Decider).await;
+        let verdict = checked.map_err(|full| full.to_string())?;
+        let (answered, out) = (answered(&verdict), &mut self.answer.body);
+        match undecided(&answered) {
+            Some((_, why)) => Told::undecided(&why, Some(answered.reason())).show(out),
+            None => Told::of(&answered, self.service.settings.shadow_answers).show(out),
+        }
+        Ok(())
     }
 
     pub(super) async fn peek(&mut self, body: &[u8]) -> Result<(), Wrong> {
@@ -101,15 +96,14 @@ impl<B: Store> Session<B> {
         }
         let decider = &self.service.decider;
         let facts = asked.checked_facts(decider.bounds.arguments).map_err(bad)?;
-        let (out, shadow) = (&mut self.answer.body, self.service.settings.shadow_answers);
-        let look = decider.peek(&facts, |answered| match undecided(answered) {
-            Some(wrong) => Err(wrong),
-            None => {
-                Told::of(answered, shadow).show(out);
-                Ok(())
-            }
-        });
-        look.await
+        let Ok(findings) = decider.engine.peek_async(&facts).await;
+        let answered = looked_at(&findings);
+        if let Some(wrong) = undecided(&answered) {
+            return Err(wrong);
+        }
+        let told = Told::of(&answered, self.service.settings.shadow_answers);
+        told.show(&mut self.answer.body);
+        Ok(())
     }
 
     /// Decides by descriptors, as Envoy would be answered.
@@ -153,12 +147,8 @@ impl From<Undecided> for Wrong {
 }
 
 /// One answer, with its fields and status.
-pub(super) fn tell(
-    answer: &mut Answer,
-    dialects: &[Dialect],
-    answered: &Answered<'_>,
-    shadow: ShadowAnswers,
-) {
+pub(super) fn tell(answer: &mut Answer, settings: &Settings, answered: &Answered<'_>) {
+    let dialects = &settings.dialects;
     if let Some(what) = answered.too_much() {
         return answer.problem(413, &what.to_string());
     }
@@ -180,7 +170,7 @@ pub(super) fn tell(
             return refusal.problem_json(&mut answer.body);
         }
     }
-    Told::of(answered, shadow).show(&mut answer.body);
+    Told::of(answered, settings.shadow_answers).show(&mut answer.body);
 }
 
 /// The same of what was decided by descriptors.

@@ -15,7 +15,7 @@ use super::check::{Told, tell};
 use super::request::Request;
 use super::session::{Session, Wrong, bad};
 use crate::address::Peer;
-use crate::answers::Answered;
+use crate::answers::answered;
 use crate::decider::{Decider, LimitsTold, Store, name_of};
 use crate::holds::{Holds, Known, Needs};
 use crate::settings::ShadowAnswers;
@@ -109,9 +109,9 @@ impl<B: Store> Session<B> {
         }
         let _undecided = Undecided(&decider.holds, &name);
         let verdict = B::decide(&decider.engine, &facts, LimitsTold::by(dialects)).await;
-        let answered = Answered::of(&verdict, verdict.refused().is_none());
+        let answered = answered(&verdict);
         if !answered.is_allowed {
-            tell(&mut self.answer, dialects, &answered, ShadowAnswers::Hidden);
+            tell(&mut self.answer, &service.settings, &answered);
             return Ok(());
         }
         Told::of(&answered, ShadowAnswers::Hidden).show(&mut self.answer.body);

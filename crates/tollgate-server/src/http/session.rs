@@ -322,10 +322,8 @@ impl<B: Store> Speaks for Session<B> {
             Then::Answer
         };
         if self.protocol == Protocol::Http {
-            self.service
-                .monitor
-                .measured
-                .took(Protocol::Http, since, answered);
+            let measured = &self.service.monitor.measured;
+            measured.took(Protocol::Http, since, answered);
         }
         Heard { used, then }
     }

@@ -95,12 +95,6 @@ impl<B: Store> Collector for Scrape<B> {
     }
 }
 
-impl<B: Store> fmt::Debug for Scrape<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Scrape")
-    }
-}
-
 impl<B: Store> Scrape<B> {
     fn decisions(&self, out: &mut Out<'_>, tallies: &[Tally], allows: &AllAllow) -> fmt::Result {
         let of = |count: fn(&Tally) -> u64| {

@@ -15,8 +15,9 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use tollgate::{DenyReason, Timestamp};
 
 use super::call::{self, Body, Failed, Method, PREFIX, Unread, Unsent};
-use super::decide::{Decided, Question, Undecided, could_not_decide, decide};
-use super::decided::denied;
+use super::decide::{could_not_decide, decide};
+use super::decided::{Decided, denied};
+use super::question::{Question, Undecided};
 use super::request::Request as Asked;
 use super::waiting::{Waiting, WaitingCall};
 use super::{answer, health, reflect};

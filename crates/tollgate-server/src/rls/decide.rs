@@ -1,169 +1,27 @@
 //! What Envoy asks, decided: by trees of descriptors, by rules, or by both.
 
-use std::borrow::Cow;
 use std::fmt;
-use std::time::Duration;
 
-use smallvec::SmallVec;
-use tollgate::Decision;
-use tollgate_engine::Facts;
 use tollgate_engine::engine::{
     CombinedVerdict, DescriptorFindings, DescriptorRequest, DescriptorStatus, DescriptorVerdict,
 };
-use tollgate_engine::facts::{Descriptor, Unit};
+use tollgate_engine::facts::Descriptor;
 use tollgate_engine::verdict::{DenyReason, Permits};
-use tollgate_http::{Dialect, retry_after};
+use tollgate_engine::{Facts, Verdict};
+use tollgate_http::Dialect;
 
-use super::decided::{by_rule, by_tree, denied, unlimited};
+use super::decided::{Decided, by_rule, by_tree, denied, unlimited};
 use super::facts::{Sets, Texts};
-use crate::answers::{Answered, LimitText};
-use crate::bounds::Bounds;
+use super::question::{Question, Undecided};
+use crate::answers::{Answered, answered, looked_at};
 use crate::decider::{LimitsTold, Store, name_of};
-use crate::holds::{Full, Room};
+use crate::holds::Room;
 use crate::log::Level;
 use crate::rls_closed::RlsClosed;
 use crate::service::Service;
 use crate::settings::ShadowAnswers;
 
-/// What is asked: a domain, its descriptors, and what the whole request costs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Question<'a> {
-    pub(crate) domain: &'a str,
-    pub(crate) descriptors: &'a [Descriptor<'a>],
-    /// Envoy sends zero and means one.
-    pub(crate) hits_addend: u32,
-}
-
-/// What was decided.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Decided {
-    pub(crate) is_allowed: bool,
-    /// One for each descriptor.
-    pub(crate) statuses: Vec<Status>,
-    /// What decided, and what it said: nothing if nothing limits.
-    pub(crate) rule: Option<String>,
-    pub(crate) decision: Option<Decision>,
-    /// Why it was refused, and by which limit of the rule.
-    pub(crate) reason: Option<DenyReason>,
-    pub(crate) limited_by: Option<LimitText>,
-    /// Limits in shadow that would have refused it, if an operator wants clients to see them.
-    pub(crate) shadow: Vec<String>,
-    /// Why it was refused if nothing was decided: a name, and what is told by it.
-    pub(crate) failure: Option<(&'static str, String)>,
-    /// Header fields for the client.
-    pub(crate) headers: Vec<(&'static str, String)>,
-}
-
-/// What is told of one descriptor.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Status {
-    pub(crate) is_allowed: bool,
-    pub(crate) limit: Option<Limit>,
-    pub(crate) remaining: u32,
-}
-
-/// A limit, as Envoy is told of it.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Limit {
-    pub(crate) requests: u32,
-    pub(crate) unit: Option<Unit>,
-    pub(crate) name: Option<String>,
-    pub(crate) reset_after: Duration,
-}
-
-/// Why nothing was decided.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Undecided {
-    /// The question makes no sense.
-    Invalid(String),
-    /// The store can't be asked about this limit, and nothing passes without it.
-    Unavailable(String),
-    /// What it would hold can't be kept.
-    Full(Full),
-}
-
-impl fmt::Display for Undecided {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Invalid(why) => f.write_str(why),
-            Self::Unavailable(limit) => write!(
-                f,
-                "the store can't be asked about {limit:?}, and nothing passes without it"
-            ),
-            Self::Full(full) => full.fmt(f),
-        }
-    }
-}
-
 impl Question<'_> {
-    /// What a request like this is known by: its domain and its entries.
-    fn name(&self) -> Vec<u8> {
-        let mut name = vec![b'd'];
-        let entries = self.descriptors.iter().flat_map(|one| one.entries);
-        let texts = entries.flat_map(|(key, value)| [*key, *value]);
-        for text in std::iter::once(self.domain).chain(texts) {
-            name.extend((text.len() as u64).to_le_bytes());
-            name.extend(text.as_bytes());
-        }
-        name
-    }
-
-    /// What rules are charged or given back, once a request: what the first of its descriptors says that isn't zero.
-    /// None if nothing is said: it is one then, or what the rule says.
-    pub(super) fn cost(&self) -> Option<u64> {
-        let whole = self.whole_cost();
-        let gives_back = self.gives_back();
-        let such = self
-            .descriptors
-            .iter()
-            .filter(|one| one.refund == gives_back);
-        let mut costs = such.map(|one| one.cost.or(whole));
-        costs.find(|cost| *cost != Some(0)).unwrap_or(Some(0))
-    }
-
-    /// What each descriptor costs that says nothing else.
-    pub(super) fn whole_cost(&self) -> Option<u64> {
-        (self.hits_addend > 0).then(|| u64::from(self.hits_addend))
-    }
-
-    /// Whether a descriptor brings a limit along.
-    fn brings_limit(&self) -> bool {
-        self.descriptors.iter().any(|one| one.limit.is_some())
-    }
-
-    /// All of it is given back.
-    pub(super) fn gives_back(&self) -> bool {
-        self.descriptors.iter().all(|one| one.refund)
-    }
-
-    /// Nothing is taken: who looks or gives back holds no slot afterwards.
-    fn takes_nothing(&self) -> bool {
-        let takes = |one: &Descriptor<'_>| !one.refund && one.cost != Some(0);
-        !self.descriptors.iter().any(takes)
-    }
-
-    /// The same with the part of limits that come along, where several count apart.
-    fn parts(&self, by: u32) -> Option<Vec<Descriptor<'_>>> {
-        if by <= 1 || !self.brings_limit() {
-            return None;
-        }
-        let part = |requests: u32| (requests / by).max(requests.min(1));
-        let each = self.descriptors.iter().map(|one| Descriptor {
-            limit: one.limit.map(|(requests, unit)| (part(requests), unit)),
-            ..*one
-        });
-        Some(each.collect())
-    }
-
-    /// The same for the engine's trees.
-    fn descriptor_request(&self) -> DescriptorRequest<'_> {
-        DescriptorRequest {
-            domain: self.domain,
-            descriptors: self.descriptors,
-            hits_addend: self.hits_addend,
-        }
-    }
-
     /// Keeps the permits of a request that passed. If no more may be held, it can't run, and what it was charged comes back:
     /// it was decided while there was room, and by a policy that has changed since.
     async fn keep<B: Store>(
@@ -230,24 +88,6 @@ impl Question<'_> {
         if let Ok(Sets { first, .. }) = texts.sets(self) {
             drop(holds.take(&name_of(&first)));
         }
-    }
-
-    fn check(&self, bounds: &Bounds) -> Result<(), Undecided> {
-        let (found, most) = (self.descriptors.len(), bounds.descriptors);
-        let entries: usize = self.descriptors.iter().map(|one| one.entries.len()).sum();
-        let wrong = match (self.domain, found) {
-            ("", _) => "the domain is empty".to_owned(),
-            (_, 0) => "there are no descriptors".to_owned(),
-            _ if found > most => {
-                format!("{found} descriptors, more than the {most} that are taken")
-            }
-            _ if entries > bounds.arguments => {
-                let most = bounds.arguments;
-                format!("{entries} entries, more than the {most} that are taken")
-            }
-            _ => return Ok(()),
-        };
-        Err(Undecided::Invalid(wrong))
     }
 }
 
@@ -385,13 +225,19 @@ impl<B: Store> Asked<'_, B> {
                 Ok(decided)
             }
             (Some(facts), None) => {
-                let tell = |answered: &Answered<'_>| self.by_rules(answered);
-                let told = LimitsTold::by(self.dialects);
-                let (decided, permits) = decider.decide(facts, told, tell).await;
-                let passed = Passed {
-                    facts: Some(facts),
-                    by_trees: None,
-                    permits,
+                let (decided, passed) = {
+                    let told = LimitsTold::by(self.dialects);
+                    let mut verdict = B::decide(&decider.engine, facts, told).await;
+                    let permits = match &mut verdict {
+                        Verdict::Passed(passed) => passed.take_permits(),
+                        Verdict::Refused(_) => None,
+                    };
+                    let passed = Passed {
+                        facts: Some(facts),
+                        by_trees: None,
+                        permits,
+                    };
+                    (self.by_rules(&answered(&verdict)), passed)
                 };
                 question.keep(self.service, passed, room).await?;
                 decided
@@ -455,8 +301,8 @@ impl<B: Store> Asked<'_, B> {
             let descriptors = self.question.descriptors.len();
             return Ok(by_trees.unwrap_or_else(|| unlimited(descriptors)));
         };
-        let tell = |answered: &Answered<'_>| self.by_rules(answered);
-        let by_rules = self.service.decider.peek(facts, tell).await?;
+        let Ok(findings) = self.service.decider.engine.peek_async(facts).await;
+        let by_rules = self.by_rules(&looked_at(&findings))?;
         Ok(match by_trees {
             Some(by_trees) if by_rules.is_allowed => by_trees.joined(by_rules),
             _ => by_rules,
@@ -496,45 +342,5 @@ impl<B: Store> Asked<'_, B> {
 
     fn shows_shadow(&self, decided: &Decided) -> bool {
         decided.is_allowed && self.service.settings.shadow_answers == ShadowAnswers::Shown
-    }
-}
-
-impl Decided {
-    /// What the proxy can tell others of the decision: names and texts.
-    pub(crate) fn metadata(&self) -> SmallVec<[(&'static str, Cow<'_, str>); 4]> {
-        let rule = self.rule.iter().map(|rule| ("rule", rule.as_str()));
-        let reason = self.reason.iter().map(|reason| ("reason", reason.name()));
-        let limit = self.limited_by.iter();
-        let limit = limit.map(|limit| ("limited_by", limit.as_str()));
-        let failure = self.failure.iter();
-        let failure = failure.map(|(name, text)| (*name, text.as_str()));
-        let borrowed = rule.chain(reason).chain(limit).chain(failure);
-        let all = borrowed.map(|(name, text)| (name, Cow::Borrowed(text)));
-        let shadow = (!self.shadow.is_empty()).then(|| Cow::Owned(self.shadow.join(", ")));
-        all.chain(shadow.map(|rules| ("shadow", rules))).collect()
-    }
-
-    /// Tells the client of a request that is denied when to come again, if it is told anything by header fields: Envoy adds them
-    /// to its 429.
-    fn tell_wait(&mut self, dialects: &[Dialect]) {
-        let wait = self.decision.as_ref().and_then(retry_after);
-        if let (false, false, Some(seconds)) = (self.is_allowed, dialects.is_empty(), wait) {
-            self.headers.push(("retry-after", seconds.to_string()));
-        }
-    }
-
-    /// The answer of trees and rules that both let a request pass: a limit is told before no limit.
-    fn joined(self, by_rules: Self) -> Self {
-        let (mut told, other) = if self.limits_nothing() {
-            (by_rules, self)
-        } else {
-            (self, by_rules)
-        };
-        told.shadow.extend(other.shadow);
-        told
-    }
-
-    fn limits_nothing(&self) -> bool {
-        self.is_allowed && self.statuses.iter().all(|status| status.limit.is_none())
     }
 }
