@@ -23,7 +23,7 @@ mod wire;
 
 pub(crate) use connection::serve;
 pub(crate) use decide::{ask, decide};
-pub(crate) use decided::{Decided, Status};
+pub(crate) use decided::{Decided, Limit};
 pub(crate) use question::{Question, Undecided};
 pub(crate) use waiting::Waiting;
 

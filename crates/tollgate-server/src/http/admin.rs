@@ -103,7 +103,7 @@ impl<B: Store> Session<B> {
     }
 
     /// Tells what came of it.
-    pub(super) fn tell(&mut self, said: &impl serde::Serialize) -> Result<(), Wrong> {
+    fn tell(&mut self, said: &impl serde::Serialize) -> Result<(), Wrong> {
         let written = serde_json::to_writer(&mut self.answer.body, said);
         written.map_err(|error| (500, error.to_string()))
     }

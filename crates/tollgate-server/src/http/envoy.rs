@@ -3,14 +3,13 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
-use tollgate_http::json::seconds;
+use tollgate_http::json;
 
 use super::body;
 use super::descriptors::{self, AskedDescriptor};
 use super::session::{Session, Wrong, bad};
 use crate::decider::Store;
-use crate::rls::{Decided, Question, Status, decide};
+use crate::rls::{Decided, Limit, Question, decide};
 
 /// `envoy.service.ratelimit.v3.RateLimitRequest`.
 #[derive(Debug, Deserialize)]
@@ -36,7 +35,8 @@ impl<B: Store> Session<B> {
         };
         let decided = Box::pin(decide(&self.service, &question)).await?;
         self.answer.status = if decided.is_allowed { 200 } else { 429 };
-        self.tell(&shown(&decided))
+        show(&mut self.answer.body, &decided);
+        Ok(())
     }
 }
 
@@ -45,46 +45,83 @@ const fn code(is_allowed: bool) -> &'static str {
 }
 
 /// Fields that are zero or empty are left out, as this form of JSON wants it.
-fn shown(decided: &Decided) -> Value {
-    let statuses: Vec<_> = decided.statuses.iter().map(status).collect();
-    let headers = decided.headers.iter();
-    let headers: Vec<_> = headers
-        .map(|(key, value)| json!({"key": key, "value": value}))
-        .collect();
-    let metadata = decided.metadata().into_iter();
-    let metadata = metadata.map(|(name, text)| (name.to_owned(), Value::from(text)));
-    let metadata: Map<_, _> = metadata.collect();
-    let mut told = json!({"overallCode": code(decided.is_allowed), "statuses": statuses});
-    if !headers.is_empty() {
-        told["responseHeadersToAdd"] = headers.into();
+fn show(out: &mut Vec<u8>, decided: &Decided) {
+    out.extend(b"{\"overallCode\":");
+    json::string(out, code(decided.is_allowed));
+    out.extend(b",\"statuses\":[");
+    for (place, status) in decided.statuses.iter().enumerate() {
+        if place > 0 {
+            out.push(b',');
+        }
+        out.extend(b"{\"code\":");
+        json::string(out, code(status.is_allowed));
+        if let Some(limit) = &status.limit {
+            out.extend(b",\"currentLimit\":{");
+            show_limit(out, limit);
+            out.push(b'}');
+        }
+        if status.remaining > 0 {
+            out.extend(b",\"limitRemaining\":");
+            json::number(out, u64::from(status.remaining));
+        }
+        if let Some(limit) = &status.limit {
+            out.extend(b",\"durationUntilReset\":\"");
+            json::seconds(out, limit.reset_after);
+            out.extend(b"s\"");
+        }
+        out.push(b'}');
     }
-    if !metadata.is_empty() {
-        told["dynamicMetadata"] = metadata.into();
-    }
-    told
+    out.push(b']');
+    show_rest(out, decided);
+    out.push(b'}');
 }
 
-fn status(status: &Status) -> Value {
-    let mut told = json!({"code": code(status.is_allowed)});
-    if status.remaining > 0 {
-        told["limitRemaining"] = status.remaining.into();
-    }
-    let Some(limit) = &status.limit else {
-        return told;
+fn show_limit(out: &mut Vec<u8>, limit: &Limit) {
+    let start = out.len();
+    let begin = |out: &mut Vec<u8>, name: &[u8]| {
+        if out.len() > start {
+            out.push(b',');
+        }
+        out.extend_from_slice(name);
     };
-    let current = &mut told["currentLimit"];
-    *current = json!({});
     if limit.requests > 0 {
-        current["requestsPerUnit"] = limit.requests.into();
+        begin(out, b"\"requestsPerUnit\":");
+        json::number(out, u64::from(limit.requests));
     }
     if let Some(unit) = limit.unit {
-        current["unit"] = unit.name().to_uppercase().into();
+        begin(out, b"\"unit\":");
+        json::string(out, &unit.name().to_uppercase());
     }
     if let Some(name) = &limit.name {
-        current["name"] = name.as_str().into();
+        begin(out, b"\"name\":");
+        json::string(out, name);
     }
-    let mut time = Vec::new();
-    seconds(&mut time, limit.reset_after);
-    told["durationUntilReset"] = format!("{}s", String::from_utf8_lossy(&time)).into();
-    told
+}
+
+/// What comes beside the statuses: header fields, and metadata.
+fn show_rest(out: &mut Vec<u8>, decided: &Decided) {
+    let mut before = &b",\"responseHeadersToAdd\":["[..];
+    for (name, value) in &decided.headers {
+        out.extend_from_slice(before);
+        out.extend(b"{\"key\":");
+        json::string(out, name);
+        out.extend(b",\"value\":");
+        json::string(out, value);
+        out.push(b'}');
+        before = b",";
+    }
+    if !decided.headers.is_empty() {
+        out.push(b']');
+    }
+    let mut before = &b",\"dynamicMetadata\":{"[..];
+    for (name, text) in decided.metadata() {
+        out.extend_from_slice(before);
+        json::string(out, name);
+        out.push(b':');
+        json::string(out, &text);
+        before = b",";
+    }
+    if !decided.metadata().is_empty() {
+        out.push(b'}');
+    }
 }
