@@ -254,14 +254,14 @@ impl Holds {
             if !permits.is_empty() && !is_reserved && table.occupied() >= self.most {
                 return Err(permits);
             }
-            let new = NewHold {
-                name,
+            let held = Held {
+                number: table.next_number(),
                 permits,
                 until: now + life,
                 asked: None,
                 answer: Box::default(),
             };
-            Ok(table.put(new, now))
+            Ok(table.put(name, held, now))
         });
         kept.map(|put| self.wake(put)).map_err(|permits| {
             permits.cancel();
@@ -278,15 +278,16 @@ impl Holds {
         asked: &[u8],
         answer: &[u8],
     ) {
-        let now = Instant::now();
-        let new = NewHold {
-            name: self.id(name),
+        let (now, mut table) = (Instant::now(), self.table());
+        let held = Held {
+            number: table.next_number(),
             permits,
             until: now + life,
             asked: Some(self.id(asked)),
             answer: answer.into(),
         };
-        let put = self.table().put(new, now);
+        let put = table.put(self.id(name), held, now);
+        drop(table);
         self.wake(put);
     }
 
@@ -377,8 +378,8 @@ struct Table {
     /// How what callers held by a name has ended; and from the first that ended, when that is forgotten.
     ended: HashMap<Id, (Ended, Instant)>,
     forgotten: VecDeque<(Instant, Id)>,
-    /// The number of the next that is held.
-    next: u64,
+    /// The number of the last that was held.
+    last_number: u64,
 }
 
 /// How something ended that was held by a name.
@@ -408,15 +409,6 @@ impl Held {
     }
 }
 
-/// What is to be held.
-struct NewHold {
-    name: Id,
-    permits: Permits,
-    until: Instant,
-    asked: Option<Id>,
-    answer: Box<[u8]>,
-}
-
 /// What came of putting something into the table.
 struct Put {
     /// Nothing else happens before it does something by itself.
@@ -427,28 +419,13 @@ struct Put {
 
 impl Table {
     /// Puts something by a name, which nothing has ended yet; what it is told by before is dropped with what comes back.
-    fn put(&mut self, new: NewHold, now: Instant) -> Put {
-        let NewHold {
-            name,
-            permits,
-            until,
-            asked,
-            answer,
-        } = new;
-        let number = self.next;
-        self.next += 1;
-        if permits.is_empty() {
+    fn put(&mut self, name: Id, held: Held, now: Instant) -> Put {
+        let number = held.number;
+        if held.permits.is_empty() {
             self.remember_empty(name, number);
         } else {
             self.count.fetch_add(1, Ordering::Relaxed);
         }
-        let held = Held {
-            number,
-            permits,
-            until,
-            asked,
-            answer,
-        };
         // A name that begins anew hasn't ended.
         let before = self.ended.remove(&name);
         let first = held.next(now);
@@ -461,6 +438,11 @@ impl Table {
             is_next,
             _before: before,
         }
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
     }
 
     /// How many hold something.
