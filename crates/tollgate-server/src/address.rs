@@ -115,7 +115,8 @@ impl std::error::Error for AddressError {}
 /// }
 /// assert_eq!("grcp".parse::<Protocol>().unwrap_err(), "no listener \"grcp\": write http, grpc, resp, admin or metrics");
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, derive_more::Display, PartialEq, Eq)]
+#[display("{}", self.name())]
 pub enum Protocol {
     /// HTTP and JSON.
     Http,
@@ -161,12 +162,6 @@ impl FromStr for Protocol {
         all.find(|one| one.name() == text).ok_or_else(|| {
             format!("no listener {text:?}: write http, grpc, resp, admin or metrics")
         })
-    }
-}
-
-impl fmt::Display for Protocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -4,43 +4,26 @@ use std::fmt::{self, Write};
 
 use smallvec::SmallVec;
 use tollgate::clock::{Clock, Wall};
+use tollgate_engine::Verdict;
 use tollgate_engine::backend::LimitKind;
 use tollgate_engine::policy::Mode;
+use tollgate_engine::verdict::Findings;
 pub(crate) use tollgate_http::Answered;
 use tollgate_http::Dialect;
-
-use crate::rls_closed::RlsClosed;
-use crate::settings::{HttpDate, Settings, ShadowAnswers};
-
-/// What answers have beside the decision, as the settings say.
-#[derive(Debug)]
-pub(crate) struct Answers {
-    /// The header fields that tell what is left.
-    pub(crate) dialects: Vec<Dialect>,
-    /// Whether they name rules in shadow, too.
-    pub(crate) shadow: ShadowAnswers,
-    /// The header fields for Envoy to add.
-    pub(crate) rls_headers: Vec<Dialect>,
-    /// What Envoy is told of a decision that could not be made.
-    pub(crate) rls_closed: RlsClosed,
-    pub(crate) http_date: HttpDate,
-}
-
-impl Answers {
-    pub(crate) fn new(settings: &Settings) -> Self {
-        Self {
-            dialects: settings.dialects.clone(),
-            shadow: settings.shadow_answers,
-            rls_headers: settings.rls_headers.clone(),
-            rls_closed: settings.rls_closed,
-            http_date: settings.http_date,
-        }
-    }
-}
 
 /// What an operator is told whose gift a store couldn't be told of.
 pub(crate) const LOST: &str =
     "the store can't be asked, so it isn't done, or not everywhere: ask again once it can";
+
+/// What is told of a request that was decided.
+pub(crate) fn answered<'a>(verdict: &'a Verdict<'a>) -> Answered<'a> {
+    Answered::of(verdict, verdict.refused().is_none())
+}
+
+/// What would be told of a request that was only looked at.
+pub(crate) fn looked_at<'a>(findings: &'a Findings<'a>) -> Answered<'a> {
+    Answered::of(findings, findings.decision().is_allowed())
+}
 
 /// The limit of a rule that denied a request, as the policy says it; none if it passed, or no limit did.
 pub(crate) fn limited_by(answered: &Answered<'_>) -> Option<LimitText> {

@@ -80,7 +80,8 @@ impl<C: Clock> Here<C> {
     pub(crate) fn load(
         keys: usize,
         clock: C,
-        (file, times): (&mut SnapshotReader, Times),
+        file: &mut SnapshotReader,
+        times: Times,
     ) -> Result<(Self, Loaded), SnapshotError> {
         let builder = KeyedLimiter::builder(nanos(1), keys);
         let (limiter, loaded) = builder.clock(clock).load(file, times)?;

@@ -14,16 +14,8 @@ use crate::settings::Settings;
 use crate::start_error::StartError;
 use crate::tls::{Certificates, Tls};
 
-/// The secrets in force.
+/// Who operates by the admin listener, and which secrets are read again. Those of other listeners are among the settings.
 pub(crate) struct Credentials {
-    /// What an operator has to tell on RESP.
-    pub(crate) password: Option<Secret>,
-    /// What everybody has to tell on RESP, if it isn't the operators'.
-    pub(crate) client_password: Option<Secret>,
-    /// What an operator has to tell on HTTP.
-    pub(crate) token: Option<Secret>,
-    /// What everybody has to tell on HTTP, if it isn't the operators'.
-    pub(crate) client_token: Option<Secret>,
     /// What an operator has to tell on the admin listener.
     pub(crate) admin_token: Option<Secret>,
     /// By which names the admin listener is reached.
@@ -75,10 +67,6 @@ impl Credentials {
             _ => Scheme::Http,
         };
         let own = Self {
-            password: settings.password.clone(),
-            client_password: settings.client_password.clone(),
-            token: settings.token.clone(),
-            client_token: settings.client_token.clone(),
             admin_token,
             admin_hosts: Hosts::of(admin, scheme, settings.admin_hosts.clone()),
             guesses: Guesses::new(settings.wrong_secrets, log.clone()),

@@ -10,7 +10,7 @@ use tollgate_engine::backend::{Backend, Gift, Memory, TableStats};
 use tollgate_engine::engine::DescriptorRequest;
 use tollgate_engine::verdict::Permits;
 use tollgate_engine::{Conditions, Engine, Facts, Policy, PolicyError, Verdict};
-use tollgate_http::{Answered, Dialect};
+use tollgate_http::Dialect;
 use tollgate_redis::{Redis, RedisStats};
 
 use crate::bounds::Bounds;
@@ -223,30 +223,7 @@ impl Store for Redis {
 impl<B: Store> Decider<B> {
     /// Decides a request, and keeps what it holds for as long as nobody gives it back. If no more may be held, it is
     /// not decided: a slot that nobody keeps would be free at once.
-    pub(crate) async fn check<R>(
-        &self,
-        facts: &Facts<'_>,
-        told: LimitsTold,
-        tell: impl FnOnce(&Answered<'_>) -> R,
-    ) -> Result<R, Full> {
-        // Rare steps are in boxes: every connection has room for the largest step.
-        let mut verdict = if self.holds.has_plenty() {
-            B::decide(&self.engine, facts, told).await
-        } else {
-            Box::pin(self.decide_in_room(facts, told)).await?
-        };
-        if let Verdict::Passed(passed) = &mut verdict
-            && let Some(permits) = passed.take_permits()
-            && let Err(full) = self.lend(&name_of(facts), permits, None)
-        {
-            Box::pin(self.take_back(facts)).await;
-            return Err(full);
-        }
-        Ok(tell(&Answered::of(&verdict, verdict.refused().is_none())))
-    }
-
-    /// Decides a request once there is room for what it may come to hold, and keeps that.
-    async fn decide_in_room<'f>(
+    pub(crate) async fn check<'f>(
         &self,
         facts: &'f Facts<'f>,
         told: LimitsTold,
@@ -257,36 +234,11 @@ impl<B: Store> Decider<B> {
             && let Some(permits) = passed.take_permits()
             && let Err(full) = self.lend(&name_of(facts), permits, room)
         {
-            self.take_back(facts).await;
+            // In a box, as it is rare: every connection has room for the largest step.
+            Box::pin(self.take_back(facts)).await;
             return Err(full);
         }
         Ok(verdict)
-    }
-
-    /// Decides a request, and leaves it to the caller to keep what it holds.
-    pub(crate) async fn decide<R>(
-        &self,
-        facts: &Facts<'_>,
-        told: LimitsTold,
-        tell: impl FnOnce(&Answered<'_>) -> R,
-    ) -> (R, Option<Permits>) {
-        let mut verdict = B::decide(&self.engine, facts, told).await;
-        let permits = match &mut verdict {
-            Verdict::Passed(passed) => passed.take_permits(),
-            Verdict::Refused(_) => None,
-        };
-        let told = tell(&Answered::of(&verdict, verdict.refused().is_none()));
-        (told, permits)
-    }
-
-    /// What a request would be told.
-    pub(crate) async fn peek<R>(
-        &self,
-        facts: &Facts<'_>,
-        tell: impl FnOnce(&Answered<'_>) -> R,
-    ) -> R {
-        let Ok(findings) = self.engine.peek_async(facts).await;
-        tell(&Answered::of(&findings, findings.decision().is_allowed()))
     }
 
     /// Room for what a request may come to hold by its rules and its trees, before anything is decided; none if there is
@@ -326,12 +278,16 @@ impl<B: Store> Decider<B> {
 
     /// Gives back what a request like this cost, and ends the oldest that one holds without a name.
     pub(crate) async fn refund(&self, facts: &Facts<'_>) -> Gift {
-        let Ok(gift) = match self.holds.take(&name_of(facts)) {
-            Some(permits) => {
-                drop(permits);
-                self.engine.refund_dropped_async(facts).await
-            }
-            None => self.engine.refund_async(facts).await,
+        let is_dropped = self.holds.take(&name_of(facts)).is_some();
+        self.refund_charge(facts, is_dropped).await
+    }
+
+    /// Gives back what a request like this cost. If its permits were dropped, its estimates have come back.
+    pub(crate) async fn refund_charge(&self, facts: &Facts<'_>, is_dropped: bool) -> Gift {
+        let Ok(gift) = if is_dropped {
+            self.engine.refund_dropped_async(facts).await
+        } else {
+            self.engine.refund_async(facts).await
         };
         gift
     }

@@ -69,21 +69,13 @@ impl FromStr for Share {
         }
         let number = text.strip_suffix('%').ok_or_else(wrong)?.trim();
         let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
-        let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-        if whole.is_empty() || part.is_empty() || part.len() > 4 || !is_number(whole) {
+        let digits = format!("{whole}{part:0<4}");
+        let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+        if whole.is_empty() || part.is_empty() || part.len() > 4 || !is_number {
             return Err(wrong());
         }
-        let whole: u32 = whole.parse().map_err(|_| wrong())?;
-        let part = if is_number(part) {
-            format!("{part:0<4}").parse::<u32>()
-        } else {
-            return Err(wrong());
-        };
-        let part = part.map_err(|_| wrong())?;
-        let all = whole
-            .checked_mul(10_000)
-            .and_then(|all| all.checked_add(part));
-        all.filter(|all| *all <= WHOLE).map(Self).ok_or_else(wrong)
+        let all = digits.parse().ok().filter(|all| *all <= WHOLE);
+        all.map(Self).ok_or_else(wrong)
     }
 }
 

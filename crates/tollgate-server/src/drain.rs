@@ -3,7 +3,6 @@
 //! Connections look at one notice, whatever is spoken on them. While a service runs that costs them one load, and a look at
 //! where they are written down to be woken when they wait.
 
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -303,10 +302,6 @@ impl Default for Drain {
 }
 
 /// A time as people read it.
+#[derive(derive_more::Display)]
+#[display("{}s", _0.as_secs_f64())]
 struct Seconds(Duration);
-
-impl fmt::Display for Seconds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}s", self.0.as_secs_f64())
-    }
-}

@@ -5,12 +5,12 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use derive_more::Display;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tollgate::concurrency::Ending;
@@ -84,7 +84,10 @@ pub(crate) enum Known {
 }
 
 /// There is no room for more: whoever should have held something must not run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
+#[display(
+    "no more may be held: {most} already are (--max-holds), so nothing was decided or charged"
+)]
 pub(crate) struct Full {
     most: usize,
 }
@@ -251,7 +254,14 @@ impl Holds {
             if !permits.is_empty() && !is_reserved && table.occupied() >= self.most {
                 return Err(permits);
             }
-            Ok(table.put(name, permits, now, now + life, None))
+            let held = Held {
+                number: table.next_number(),
+                permits,
+                until: now + life,
+                asked: None,
+                answer: Box::default(),
+            };
+            Ok(table.put(name, held, now))
         });
         kept.map(|put| self.wake(put)).map_err(|permits| {
             permits.cancel();
@@ -259,7 +269,7 @@ impl Holds {
         })
     }
 
-    /// The same for one that [has room](Self::ask_for), with what the caller has asked and is told, to tell it again.
+    /// The same for a caller that [has room](Self::ask_for), with what it has asked and is told, to tell it again.
     pub(crate) fn keep_answered(
         &self,
         name: &[u8],
@@ -268,9 +278,16 @@ impl Holds {
         asked: &[u8],
         answer: &[u8],
     ) {
-        let (name, asked, now) = (self.id(name), self.id(asked), Instant::now());
-        let answered = Some((asked, answer.into()));
-        let put = self.table().put(name, permits, now, now + life, answered);
+        let (now, mut table) = (Instant::now(), self.table());
+        let held = Held {
+            number: table.next_number(),
+            permits,
+            until: now + life,
+            asked: Some(self.id(asked)),
+            answer: answer.into(),
+        };
+        let put = table.put(self.id(name), held, now);
+        drop(table);
         self.wake(put);
     }
 
@@ -341,16 +358,6 @@ impl Holds {
     }
 }
 
-impl fmt::Display for Full {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let most = self.most;
-        write!(
-            f,
-            "no more may be held: {most} already are (--max-holds), so nothing was decided or charged"
-        )
-    }
-}
-
 /// So long, and of so many, it is known how they ended.
 const REMEMBERED: Duration = Duration::from_secs(600);
 const MOST_REMEMBERED: usize = 10_000;
@@ -371,8 +378,8 @@ struct Table {
     /// How what callers held by a name has ended; and from the first that ended, when that is forgotten.
     ended: HashMap<Id, (Ended, Instant)>,
     forgotten: VecDeque<(Instant, Id)>,
-    /// The number of the next that is held.
-    next: u64,
+    /// The number of the last that was held.
+    last_number: u64,
 }
 
 /// How something ended that was held by a name.
@@ -412,29 +419,13 @@ struct Put {
 
 impl Table {
     /// Puts something by a name, which nothing has ended yet; what it is told by before is dropped with what comes back.
-    fn put(
-        &mut self,
-        name: Id,
-        permits: Permits,
-        now: Instant,
-        until: Instant,
-        answered: Option<(Id, Box<[u8]>)>,
-    ) -> Put {
-        let (asked, answer) = answered.unzip();
-        let number = self.next;
-        self.next += 1;
-        if permits.is_empty() {
+    fn put(&mut self, name: Id, held: Held, now: Instant) -> Put {
+        let number = held.number;
+        if held.permits.is_empty() {
             self.remember_empty(name, number);
         } else {
             self.count.fetch_add(1, Ordering::Relaxed);
         }
-        let held = Held {
-            number,
-            permits,
-            until,
-            asked,
-            answer: answer.unwrap_or_default(),
-        };
         // A name that begins anew hasn't ended.
         let before = self.ended.remove(&name);
         let first = held.next(now);
@@ -447,6 +438,11 @@ impl Table {
             is_next,
             _before: before,
         }
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
     }
 
     /// How many hold something.

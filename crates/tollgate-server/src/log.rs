@@ -17,11 +17,13 @@ mod queue;
 use queue::Queue;
 
 /// How much an event matters. Those below the level of a [`Log`] aren't written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, derive_more::Display, PartialEq, Eq, PartialOrd, Ord)]
+#[display(rename_all = "lowercase")]
 pub enum Level {
     /// Something is broken, and somebody should look.
     Error,
     /// Something may not be meant, or will break.
+    #[display("warning")]
     Warn,
     /// Something changed.
     Info,
@@ -117,11 +119,8 @@ impl Log {
 
     /// The level from which on events are written.
     pub fn level(&self) -> Level {
-        let level = self.0.level.load(Ordering::Relaxed);
         let all = [Level::Error, Level::Warn, Level::Info, Level::Debug];
-        all.into_iter()
-            .find(|one| *one as u8 == level)
-            .unwrap_or(Level::Info)
+        all[usize::from(self.0.level.load(Ordering::Relaxed))]
     }
 
     /// Lines that were left out, because more waited than there is room for.
@@ -238,17 +237,6 @@ impl fmt::Debug for Log {
             .field("level", &self.level())
             .field("form", &self.0.form)
             .finish_non_exhaustive()
-    }
-}
-
-impl Display for Level {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Error => "error",
-            Self::Warn => "warning",
-            Self::Info => "info",
-            Self::Debug => "debug",
-        })
     }
 }
 

@@ -12,7 +12,7 @@ use tollgate_engine::Engine;
 use tollgate_engine::backend::LimitKind;
 use tollgate_engine::engine::{AdaptiveState, LimiterSort};
 use tollgate_engine::orders::{Effect, Order};
-use tollgate_engine::tally::{Histogram, Tally, limiter_name};
+use tollgate_engine::tally::{Tally, limiter_name};
 
 use crate::cells::Cells;
 use crate::decider::{BackendStats, Store};
@@ -70,16 +70,9 @@ struct Allows {
 }
 
 /// What is read of a service when somebody asks.
+#[derive(derive_more::Debug)]
+#[debug("Scrape")]
 pub(super) struct Scrape<B: Store>(Arc<Service<B>>);
-
-/// How long things took.
-#[derive(Debug, Default)]
-struct Times {
-    sum: f64,
-    count: u64,
-    /// By the seconds at which each range ends.
-    ranges: Vec<(f64, u64)>,
-}
 
 /// All metrics of a service, as text. It looks at all keys, so it is for a thread that serves nobody.
 pub(crate) fn render<B: Store>(service: Arc<Service<B>>, form: Form) -> String {
@@ -106,19 +99,6 @@ fn backend_stats<B: Store>(service: &Service<B>) -> BackendStats {
         StoreSight::AskRequests => {}
     }
     stats
-}
-
-impl Times {
-    fn of(histogram: &Histogram) -> Self {
-        let counts = histogram.counts();
-        let ends = histogram.up_to().iter().map(|nanos| seconds(*nanos));
-        let ends = ends.chain([f64::INFINITY]);
-        Self {
-            sum: histogram.sum().as_secs_f64(),
-            count: counts.iter().sum(),
-            ranges: ends.zip(counts).collect(),
-        }
-    }
 }
 
 /// How many orders of each kind are in force.

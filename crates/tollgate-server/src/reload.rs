@@ -5,7 +5,6 @@
 
 use std::fmt::Display;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -50,13 +49,11 @@ pub(crate) struct Reloader {
     path: Option<PathBuf>,
     /// What was read last. It is locked while somebody reads, so that what was read last is in force.
     last: Mutex<Option<u64>>,
-    ok: AtomicU64,
-    rejected: AtomicU64,
-    unchanged: AtomicU64,
+    counts: Mutex<Reloads>,
 }
 
 /// How often what came of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Reloads {
     /// Another policy was put in force.
     pub(crate) ok: u64,
@@ -73,20 +70,13 @@ impl Reloader {
             health,
             path,
             last: Mutex::default(),
-            ok: AtomicU64::new(0),
-            rejected: AtomicU64::new(0),
-            unchanged: AtomicU64::new(0),
+            counts: Mutex::default(),
         }
     }
 
     /// How often it was done, by what came of it.
     pub(crate) fn counts(&self) -> Reloads {
-        // They are shown, and nothing depends on them.
-        Reloads {
-            ok: self.ok.load(Ordering::Relaxed),
-            rejected: self.rejected.load(Ordering::Relaxed),
-            unchanged: self.unchanged.load(Ordering::Relaxed),
-        }
+        *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What a reload would change.
@@ -194,15 +184,16 @@ impl Reloader {
             put.map_err(|error| error.to_string())?;
             Ok((diff, read.warnings.len()))
         });
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         match &put {
             Ok((diff, _)) if diff.is_empty() => {
-                self.unchanged.fetch_add(1, Ordering::Relaxed);
+                counts.unchanged += 1;
                 self.health.settle(Concern::Reload);
                 self.log
                     .say(Level::Info, "policy unchanged", &[("from", &from)]);
             }
             Ok((diff, warnings)) => {
-                self.ok.fetch_add(1, Ordering::Relaxed);
+                counts.ok += 1;
                 self.health.settle(Concern::Reload);
                 let summary = diff.summary();
                 let said: [(&str, &dyn Display); 3] = [
@@ -213,7 +204,7 @@ impl Reloader {
                 self.log.say(Level::Info, "policy reloaded", &said);
             }
             Err(why) => {
-                self.rejected.fetch_add(1, Ordering::Relaxed);
+                counts.rejected += 1;
                 self.health.raise(Concern::Reload, why.as_str());
                 let event = "policy not reloaded, the one before stays in force";
                 self.log

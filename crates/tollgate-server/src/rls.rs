@@ -11,6 +11,7 @@ mod facts;
 mod frames;
 mod health;
 mod hpack;
+mod question;
 #[cfg(test)]
 #[path = "../tests/common/rls_reading.rs"]
 mod reading;
@@ -21,7 +22,9 @@ mod waiting;
 mod wire;
 
 pub(crate) use connection::serve;
-pub(crate) use decide::{Decided, Limit, Question, Undecided, ask, decide};
+pub(crate) use decide::{ask, decide};
+pub(crate) use decided::{Decided, Limit};
+pub(crate) use question::{Question, Undecided};
 pub(crate) use waiting::Waiting;
 
 #[cfg(test)]

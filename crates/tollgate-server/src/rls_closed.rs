@@ -1,6 +1,5 @@
 //! What Envoy is told of a decision that could not be made, and what people are told of that at the start.
 
-use std::fmt;
 use std::str::FromStr;
 
 use tollgate_engine::Policy;
@@ -25,7 +24,8 @@ pub enum RlsClosed {
 }
 
 /// No answer has this name: see [`RlsClosed`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, derive_more::Display, PartialEq, Eq)]
+#[display("no answer {_0:?}: it is error or deny")]
 pub struct UnknownAnswer(String);
 
 impl RlsClosed {
@@ -126,12 +126,6 @@ impl FromStr for RlsClosed {
         let mut all = [Self::Error, Self::Deny].into_iter();
         let found = all.find(|one| one.name() == name);
         found.ok_or_else(|| UnknownAnswer(name.to_owned()))
-    }
-}
-
-impl fmt::Display for UnknownAnswer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no answer {:?}: it is error or deny", self.0)
     }
 }
 

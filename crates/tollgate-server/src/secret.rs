@@ -1,6 +1,5 @@
 //! Secrets that clients and operators tell: compared in a time that doesn't depend on what is told, and never shown.
 
-use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -26,7 +25,8 @@ const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 /// # std::fs::remove_file(&file)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Secret(…)")]
 pub struct Secret(Arc<Kept>);
 
 struct Kept {
@@ -103,12 +103,6 @@ pub(crate) fn is_open(path: &Path) -> Option<String> {
         let shown = path.display();
         format!("{shown} can be read by everybody on this machine (mode {mode:04o}): chmod o-r")
     })
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(…)")
-    }
 }
 
 /// Reads a file of at most so many bytes. It is read again and again while the service runs, so whatever becomes of it, that

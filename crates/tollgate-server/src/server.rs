@@ -207,15 +207,16 @@ impl Server {
         let token = credentials.admin_token.as_ref();
         addresses.admin_token_file = token.map(|token| token.file().into());
         let renewed = Arc::clone(&credentials.renewed);
-        let service = Arc::new(Service::new(limits, credentials, monitor, &settings));
+        let (watch, ready_file) = (settings.watch, settings.ready_file.clone());
+        let service = Arc::new(Service::new(limits, credentials, monitor, settings));
         let keeper = keep.map(|begin| begin(&service)).transpose()?;
         let reloadable: Arc<dyn Reloadable> = Arc::clone(&service) as _;
-        let watching = match settings.watch {
+        let watching = match watch {
             Watch::On => Reloader::watch(&reloadable).map_err(StartError::Watch)?,
             Watch::Off => None,
         };
         renewed.begin();
-        if let Some(path) = &settings.ready_file {
+        if let Some(path) = &ready_file {
             write_whole(path, &addresses.to_json())?;
         }
         let mut tasks = JoinSet::new();
@@ -238,7 +239,7 @@ impl Server {
             health,
             renewed,
             state: Arc::clone(&service.state),
-            ready_file: settings.ready_file,
+            ready_file,
             _token: made,
             _watching: watching,
             keeper,

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use tollgate_engine::{Policy, PolicyError};
 
-use crate::answers::Answers;
 use crate::credentials::Credentials;
 use crate::decider::{Decider, Limits, Store};
 use crate::drain::Closing;
@@ -17,7 +16,7 @@ use crate::state::Progress;
 /// A service that runs.
 pub(crate) struct Service<B: Store> {
     pub(crate) decider: Decider<B>,
-    pub(crate) answers: Answers,
+    pub(crate) settings: Settings,
     pub(crate) credentials: Credentials,
     pub(crate) monitor: Monitor,
     /// Whether clients' connections end.
@@ -33,16 +32,16 @@ impl<B: Store> Service<B> {
         limits: Limits<B>,
         credentials: Credentials,
         monitor: Monitor,
-        settings: &Settings,
+        settings: Settings,
     ) -> Self {
         let (log, health) = (monitor.log.clone(), monitor.health.clone());
         Self {
-            decider: Decider::new(limits, settings, &monitor.denials),
-            answers: Answers::new(settings),
+            decider: Decider::new(limits, &settings, &monitor.denials),
             credentials,
             monitor,
             closing: Closing::default(),
             reloader: Reloader::new(settings.policy_path.clone(), log, health),
+            settings,
             state: Arc::default(),
         }
     }

@@ -45,26 +45,21 @@ impl fmt::Display for StartError {
                 protocol,
                 address,
                 error,
-            } if error.kind() == io::ErrorKind::AddrInUse => {
+            } => {
                 let flag = protocol.to_lowercase();
                 let by = match address {
+                    _ if error.kind() != io::ErrorKind::AddrInUse => {
+                        return write!(
+                            f,
+                            "can't listen on {address} for {protocol}: {error}; choose another address by --{flag}"
+                        );
+                    }
                     Address::Unix(..) => "by another process, or is no socket",
                     _ => "by another process",
                 };
                 write!(
                     f,
                     "{address} is in use {by}: choose another address for {protocol} by --{flag}, or --{flag} off"
-                )
-            }
-            Self::Listen {
-                protocol,
-                address,
-                error,
-            } => {
-                let flag = protocol.to_lowercase();
-                write!(
-                    f,
-                    "can't listen on {address} for {protocol}: {error}; choose another address by --{flag}"
                 )
             }
             Self::Policy(error) => error.fmt(f),

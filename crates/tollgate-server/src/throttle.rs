@@ -4,9 +4,9 @@
 //! `max_burst + 1` such intervals. A key has one theoretical arrival time, whatever limit it is asked by. What is left is
 //! told by whole microseconds, and times in whole seconds: a part of a second of at least a millisecond counts as one.
 
-use std::fmt;
 use std::time::Duration;
 
+use derive_more::Display;
 use tollgate::{DenyReason, Rate};
 
 /// The longest period: what redis-cell's arithmetic and ours both have room for.
@@ -24,15 +24,19 @@ pub(crate) struct Ask {
 }
 
 /// What can't be asked.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Display, PartialEq, Eq)]
 pub(crate) enum Wrong {
     /// Another number of words than the command takes.
+    #[display("CL.THROTTLE takes a key, max_burst, count, period and, if not 1, a quantity")]
     Words,
     /// A word that is no whole number, or a negative one.
+    #[display("{_0} is a whole number from 0 to 9223372036854775807")]
     Number(&'static str),
     /// A number that is more than there is room for.
+    #[display("{_0} is more than there is room for")]
     TooMuch(&'static str),
     /// No tokens in no time.
+    #[display("{_0} is at least 1")]
     Zero(&'static str),
 }
 
@@ -205,19 +209,4 @@ fn number(word: &[u8], name: &'static str) -> Result<u64, Wrong> {
     let text = std::str::from_utf8(word).map_err(|_| Wrong::Number(name))?;
     let value = text.parse::<i64>().map_err(|_| Wrong::Number(name))?;
     u64::try_from(value).map_err(|_| Wrong::Number(name))
-}
-
-impl fmt::Display for Wrong {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Words => f.write_str(
-                "CL.THROTTLE takes a key, max_burst, count, period and, if not 1, a quantity",
-            ),
-            Self::Number(name) => {
-                write!(f, "{name} is a whole number from 0 to 9223372036854775807")
-            }
-            Self::TooMuch(name) => write!(f, "{name} is more than there is room for"),
-            Self::Zero(name) => write!(f, "{name} is at least 1"),
-        }
-    }
 }

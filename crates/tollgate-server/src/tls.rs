@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use derive_more::Display;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -77,14 +78,26 @@ pub(crate) struct Handshake {
 }
 
 /// What should be known of certificates that are in force.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Display, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// It is over: clients refuse it.
+    #[display(
+        "the certificate has expired on {_0}, and clients refuse it: replace --tls-cert and --tls-key"
+    )]
     Expired(String),
     /// The list of revoked certificates should have been replaced.
+    #[display("the list of revoked certificates was to be replaced by {_0}: replace --tls-crl")]
     OldList(String),
     /// So many days are left, and when they are over.
+    #[display("the certificate expires {}, on {_1}", in_days(*_0))]
     Soon(i64, String),
+}
+
+fn in_days(days: i64) -> String {
+    match days {
+        0 => "within a day".to_owned(),
+        days => format!("in {days} days"),
+    }
 }
 
 impl Certificates {
@@ -213,22 +226,5 @@ impl Handshake {
         let said: [(&str, &dyn fmt::Display); 3] =
             [("listener", &self.on), ("from", &from), ("why", why)];
         self.log.say(Level::Debug, "no TLS with a client", &said);
-    }
-}
-
-impl fmt::Display for Ending {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Expired(end) => write!(
-                f,
-                "the certificate has expired on {end}, and clients refuse it: replace --tls-cert and --tls-key"
-            ),
-            Self::OldList(until) => write!(
-                f,
-                "the list of revoked certificates was to be replaced by {until}: replace --tls-crl"
-            ),
-            Self::Soon(0, end) => write!(f, "the certificate expires within a day, on {end}"),
-            Self::Soon(days, end) => write!(f, "the certificate expires in {days} days, on {end}"),
-        }
     }
 }

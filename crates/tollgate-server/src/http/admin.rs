@@ -94,7 +94,11 @@ impl<B: Store> Session<B> {
     }
 
     /// Tells what came of it, as the one field of an object.
-    fn tell_as(&mut self, name: &str, said: &impl serde::Serialize) -> Result<(), Wrong> {
+    pub(super) fn tell_as(
+        &mut self,
+        name: &str,
+        said: &impl serde::Serialize,
+    ) -> Result<(), Wrong> {
         self.tell(&BTreeMap::from([(name, said)]))
     }
 

@@ -28,8 +28,8 @@ pub(crate) struct Asked<'b> {
 }
 
 impl Asked<'_> {
-    /// What is wrong with it where so many facts are asked for.
-    pub(crate) fn check_facts(&self, most: usize) -> Result<(), String> {
+    /// What is known of the request, in the engine's words; or what is wrong with it where at most so many facts are taken.
+    pub(crate) fn checked_facts(&self, most: usize) -> Result<Facts<'_>, String> {
         let found = self.facts.0.len();
         match (&self.domain, &self.descriptors) {
             (_, Some(_)) => Err("descriptors: not here, send facts".to_owned()),
@@ -38,18 +38,14 @@ impl Asked<'_> {
             (None, None) if found > most => Err(format!(
                 "facts: {found} of them, more than the {most} that are taken"
             )),
-            (None, None) => self.facts.check_values(),
+            (None, None) => self.facts.check_values().map(|()| self.facts()),
         }
     }
 
-    /// The same in the engine's words.
+    /// The same without a look at them.
     pub(crate) fn facts(&self) -> Facts<'_> {
-        let facts = self
-            .facts
-            .0
-            .iter()
-            .map(|(name, value)| (&**name, &**value))
-            .collect();
+        let facts = self.facts.0.iter();
+        let facts = facts.map(|(name, value)| (&**name, &**value)).collect();
         match self.cost {
             Some(cost) => Facts::costing(facts, cost),
             None => facts,

@@ -1,18 +1,19 @@
 //! `POST /v1/check` and `/v1/peek`: what is known of a request, as facts or as descriptors, decided and told.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use tollgate::Decision;
-use tollgate_http::{DenyReason, Dialect, Refusal, fields, json, retry_after, status_of};
+use tollgate_http::{DenyReason, Refusal, fields, json, retry_after, status_of};
 
 use super::answer::Answer;
 use super::body::{self, Asked};
 use super::descriptors::{self, AskedDescriptor};
 use super::session::{Session, Wrong, bad};
-use crate::answers::{Answered, LimitText, limited_by, unix_now};
+use crate::answers::{Answered, LimitText, answered, limited_by, looked_at, unix_now};
 use crate::decider::{LimitsTold, Store};
 use crate::rls::{Decided, Question, Undecided, ask};
-use crate::settings::ShadowAnswers;
+use crate::settings::{Settings, ShadowAnswers};
 
 /// Whether a request is charged, or only looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,75 +34,57 @@ impl<B: Store> Session<B> {
             tell_decided(&mut self.answer, &decided);
             return Ok(());
         }
-        asked
-            .check_facts(self.service.decider.bounds.arguments)
-            .map_err(bad)?;
-        let facts = asked.facts();
-        let (answer, dialects) = (&mut self.answer, &self.service.answers.dialects);
-        let shadow = self.service.answers.shadow;
-        let told = LimitsTold::by(dialects);
-        let checked = self.service.decider.check(&facts, told, |answered| {
-            tell(answer, dialects, answered);
-            show_shadow(&mut answer.body, shadow, answered);
-        });
-        checked.await.map_err(|full| (503, full.to_string()))
+        let most = self.service.decider.bounds.arguments;
+        let facts = asked.checked_facts(most).map_err(bad)?;
+        let settings = &self.service.settings;
+        let told = LimitsTold::by(&settings.dialects);
+        let checked = self.service.decider.check(&facts, told).await;
+        let verdict = checked.map_err(|full| (503, full.to_string()))?;
+        tell(&mut self.answer, settings, &answered(&verdict));
+        Ok(())
     }
 
     /// Decides a list, in order: each has an answer, and the status is 200 whatever they are.
     async fn check_all(&mut self, body: &[u8]) -> Result<(), Wrong> {
         let asked: Vec<Asked<'_>> = body::read(body).map_err(bad)?;
-        let most = self.service.decider.bounds.batch;
-        if asked.len() > most {
-            return Err((
-                413,
-                format!(
-                    "{} requests, more than the {most} that are taken",
-                    asked.len()
-                ),
-            ));
+        let (found, most) = (asked.len(), self.service.decider.bounds.batch);
+        if found > most {
+            let why = format!("{found} requests, more than the {most} that are taken");
+            return Err((413, why));
         }
-        self.answer.body.push(b'[');
-        for (number, one) in asked.iter().enumerate() {
-            if number > 0 {
-                self.answer.body.push(b',');
+        let mut before = b'[';
+        for one in &asked {
+            self.answer.body.push(before);
+            before = b',';
+            if let Err(why) = self.check_one(one).await {
+                Told::undecided(&why, None).show(&mut self.answer.body);
             }
-            self.check_one(one).await;
+        }
+        if asked.is_empty() {
+            self.answer.body.push(b'[');
         }
         self.answer.body.push(b']');
         Ok(())
     }
 
-    /// One of a list.
-    async fn check_one(&mut self, asked: &Asked<'_>) {
+    /// One of a list. What it can't be decided for is told as its answer.
+    async fn check_one(&mut self, asked: &Asked<'_>) -> Result<(), String> {
         if asked.descriptors.is_some() {
             let decided = self.by_descriptors(asked, Then::Charge).await;
-            let out = &mut self.answer.body;
-            return match decided {
-                Ok(decided) => Told::of_decided(&decided).show(out),
-                Err((_, why)) => show_undecided(out, &why, None),
-            };
+            let decided = decided.map_err(|(_, why)| why)?;
+            Told::of_decided(&decided).show(&mut self.answer.body);
+            return Ok(());
         }
-        if let Err(why) = asked.check_facts(self.service.decider.bounds.arguments) {
-            return show_undecided(&mut self.answer.body, &why, None);
+        let decider = &self.service.decider;
+        let facts = asked.checked_facts(decider.bounds.arguments)?;
+        let checked = decider.check(&facts, LimitsTold::Decider).await;
+        let verdict = checked.map_err(|full| full.to_string())?;
+        let (answered, out) = (answered(&verdict), &mut self.answer.body);
+        match undecided(&answered) {
+            Some((_, why)) => Told::undecided(&why, Some(answered.reason())).show(out),
+            None => Told::of(&answered, self.service.settings.shadow_answers).show(out),
         }
-        let facts = asked.facts();
-        let out = &mut self.answer.body;
-        let shadow = self.service.answers.shadow;
-        let checked = self
-            .service
-            .decider
-            .check(&facts, LimitsTold::Decider, |answered| {
-                match undecided(answered) {
-                    Some(why) => show_undecided(out, &why, Some(answered.reason())),
-                    None => {
-                        show(out, answered);
-                        show_shadow(out, shadow, answered);
-                    }
-                }
-            });
-        if let Err(full) = checked.await {
-            show_undecided(&mut self.answer.body, &full.to_string(), None);
-        }
+        Ok(())
     }
 
     pub(super) async fn peek(&mut self, body: &[u8]) -> Result<(), Wrong> {
@@ -111,24 +94,16 @@ impl<B: Store> Session<B> {
             Told::of_decided(&decided).show(&mut self.answer.body);
             return Ok(());
         }
-        asked
-            .check_facts(self.service.decider.bounds.arguments)
-            .map_err(bad)?;
-        let facts = asked.facts();
-        let answer = &mut self.answer;
-        let shadow = self.service.answers.shadow;
-        let look = self.service.decider.peek(&facts, |answered| {
-            match (answered.too_much(), undecided(answered)) {
-                (Some(what), _) => Err((413, what.to_string())),
-                (None, Some(why)) => Err((503, why)),
-                (None, None) => {
-                    show(&mut answer.body, answered);
-                    show_shadow(&mut answer.body, shadow, answered);
-                    Ok(())
-                }
-            }
-        });
-        look.await
+        let decider = &self.service.decider;
+        let facts = asked.checked_facts(decider.bounds.arguments).map_err(bad)?;
+        let Ok(findings) = decider.engine.peek_async(&facts).await;
+        let answered = looked_at(&findings);
+        if let Some(wrong) = undecided(&answered) {
+            return Err(wrong);
+        }
+        let told = Told::of(&answered, self.service.settings.shadow_answers);
+        told.show(&mut self.answer.body);
+        Ok(())
     }
 
     /// Decides by descriptors, as Envoy would be answered.
@@ -140,12 +115,9 @@ impl<B: Store> Session<B> {
         let all = asked.descriptors.as_deref().unwrap_or_default();
         let entries: Vec<_> = all.iter().map(AskedDescriptor::entries).collect();
         let mut descriptors = descriptors::of(all, &entries)?;
-        let hits_addend = u32::try_from(asked.cost.unwrap_or_default()).map_err(|_| {
-            bad(format!(
-                "cost: at most {} if there are descriptors",
-                u32::MAX
-            ))
-        })?;
+        let most = u32::MAX;
+        let hits_addend = u32::try_from(asked.cost.unwrap_or_default())
+            .map_err(|_| bad(format!("cost: at most {most} if there are descriptors")))?;
         for one in &mut descriptors {
             if then == Then::Look {
                 (one.cost, one.refund) = (Some(0), false);
@@ -160,21 +132,23 @@ impl<B: Store> Session<B> {
             hits_addend,
         };
         // In a place of its own: nested in all that is around it, its type would be more than the compiler reads.
-        let decided = Box::pin(ask(
-            &self.service,
-            &question,
-            &self.service.answers.dialects,
-        ))
-        .await;
-        decided.map_err(|why| match why {
+        let dialects = &self.service.settings.dialects;
+        Ok(Box::pin(ask(&self.service, &question, dialects)).await?)
+    }
+}
+
+impl From<Undecided> for Wrong {
+    fn from(why: Undecided) -> Self {
+        match why {
             Undecided::Invalid(why) => bad(why),
             Undecided::Unavailable(_) | Undecided::Full(_) => (503, why.to_string()),
-        })
+        }
     }
 }
 
 /// One answer, with its fields and status.
-pub(super) fn tell(answer: &mut Answer, dialects: &[Dialect], answered: &Answered<'_>) {
+pub(super) fn tell(answer: &mut Answer, settings: &Settings, answered: &Answered<'_>) {
+    let dialects = &settings.dialects;
     if let Some(what) = answered.too_much() {
         return answer.problem(413, &what.to_string());
     }
@@ -183,23 +157,20 @@ pub(super) fn tell(answer: &mut Answer, dialects: &[Dialect], answered: &Answere
             answer.field(name, value)
         });
     });
-    if answered.is_allowed {
-        return show(&mut answer.body, answered);
+    if !answered.is_allowed {
+        let (reason, wait) = (answered.reason(), tell_wait(answer, &answered.decision));
+        answer.status = status_of(reason);
+        if reason == DenyReason::Store {
+            let refusal = Refusal {
+                reason,
+                limit: answered.rule().unwrap_or_default(),
+                retry_after: wait,
+            };
+            answer.media = Refusal::PROBLEM_TYPE;
+            return refusal.problem_json(&mut answer.body);
+        }
     }
-    let wait = tell_wait(answer, &answered.decision);
-    let reason = answered.reason();
-    answer.status = status_of(reason);
-    if reason == DenyReason::Store {
-        let limit = answered.rule().unwrap_or_default();
-        let refusal = Refusal {
-            reason,
-            limit,
-            retry_after: wait,
-        };
-        answer.media = Refusal::PROBLEM_TYPE;
-        return refusal.problem_json(&mut answer.body);
-    }
-    show(&mut answer.body, answered);
+    Told::of(answered, settings.shadow_answers).show(&mut answer.body);
 }
 
 /// The same of what was decided by descriptors.
@@ -225,136 +196,116 @@ fn tell_wait(answer: &mut Answer, decision: &Decision) -> Option<u64> {
     wait
 }
 
-/// One answer as JSON.
-pub(super) fn show(out: &mut Vec<u8>, answered: &Answered<'_>) {
-    let told = Told {
-        is_allowed: answered.is_allowed,
-        rule: answered.rule(),
-        decision: answered.decision,
-        reason: (!answered.is_allowed).then(|| answered.reason()),
-        limited_by: limited_by(answered),
-        shadow: &[],
-    };
-    told.show(out);
-}
-
-/// Adds the rules in shadow that would have refused, if an operator wants clients to see them.
-fn show_shadow(out: &mut Vec<u8>, wanted: ShadowAnswers, answered: &Answered<'_>) {
-    if wanted == ShadowAnswers::Hidden || !answered.is_allowed || out.last() != Some(&b'}') {
-        return;
-    }
-    out.pop();
-    shadow_list(out, answered.shadow_rules());
-    out.push(b'}');
-}
-
-fn shadow_list(out: &mut Vec<u8>, rules: impl Iterator<Item = impl AsRef<str>>) {
-    let mut before: &[u8] = b",\"shadow\":[";
-    for rule in rules {
-        out.extend_from_slice(before);
-        json::string(out, rule.as_ref());
-        before = b",";
-    }
-    if before == b"," {
-        out.push(b']');
-    }
-}
-
-/// What an answer tells.
-struct Told<'a> {
+/// What an answer tells, as JSON.
+pub(super) struct Told<'a> {
     is_allowed: bool,
     rule: Option<&'a str>,
-    decision: Decision,
+    /// None if there is none.
+    decision: Option<Decision>,
     reason: Option<DenyReason>,
     limited_by: Option<LimitText>,
-    /// Rules in shadow that would have refused.
-    shadow: &'a [String],
+    /// Rules in shadow that would have refused, if an operator wants clients to see them.
+    shadow: Cow<'a, [String]>,
+    /// Why nothing was decided.
+    error: Option<&'a str>,
 }
 
 impl<'a> Told<'a> {
+    pub(super) fn of(answered: &'a Answered<'_>, shadow: ShadowAnswers) -> Self {
+        let is_allowed = answered.is_allowed;
+        let is_shown = is_allowed && shadow == ShadowAnswers::Shown;
+        let shadow = is_shown.then(|| answered.shadow_rules().collect());
+        Self {
+            is_allowed,
+            rule: answered.rule(),
+            decision: Some(answered.decision),
+            reason: (!is_allowed).then(|| answered.reason()),
+            limited_by: limited_by(answered),
+            shadow: Cow::Owned(shadow.unwrap_or_default()),
+            error: None,
+        }
+    }
+
     fn of_decided(decided: &'a Decided) -> Self {
         Self {
             is_allowed: decided.is_allowed,
             rule: decided.rule.as_deref(),
-            decision: decided.decision.unwrap_or(Decision::UNLIMITED),
+            decision: Some(decided.decision.unwrap_or(Decision::UNLIMITED)),
             reason: decided.reason,
             limited_by: decided.limited_by.clone(),
-            shadow: &decided.shadow,
+            shadow: Cow::Borrowed(&decided.shadow),
+            error: None,
         }
     }
 
-    fn show(&self, out: &mut Vec<u8>) {
-        let decision = &self.decision;
-        out.extend(if self.is_allowed {
-            &b"{\"allowed\":true"[..]
-        } else {
-            b"{\"allowed\":false"
-        });
+    /// Of a request that nothing was decided about.
+    fn undecided(why: &'a str, reason: Option<DenyReason>) -> Self {
+        Self {
+            is_allowed: false,
+            rule: None,
+            decision: None,
+            reason,
+            limited_by: None,
+            shadow: Cow::Borrowed(&[]),
+            error: Some(why),
+        }
+    }
+
+    pub(super) fn show(&self, out: &mut Vec<u8>) {
+        let counted = self.decision.filter(|decision| !decision.is_unlimited());
+        out.extend(b"{\"allowed\":");
+        out.extend_from_slice(if self.is_allowed { b"true" } else { b"false" });
         out.extend(b",\"rule\":");
-        match self.rule {
-            Some(name) => json::string(out, name),
-            None => out.extend(b"null"),
-        }
-        for (name, count) in [
-            (&b",\"limit\":"[..], decision.limit),
-            (b",\"remaining\":", decision.remaining),
+        show_or_null(out, self.rule, json::string);
+        out.extend(b",\"limit\":");
+        show_or_null(out, counted.map(|of| of.limit), json::number);
+        out.extend(b",\"remaining\":");
+        show_or_null(out, counted.map(|of| of.remaining), json::number);
+        let is_time = |time: &Duration| *time < Duration::MAX;
+        let (wait, reset) = (
+            self.decision.map(|of| of.wait()).filter(is_time),
+            self.decision.map(|of| of.reset_after).filter(is_time),
+        );
+        out.extend(b",\"retry_after\":");
+        show_or_null(out, wait, json::seconds);
+        out.extend(b",\"reset_after\":");
+        show_or_null(out, reset, json::seconds);
+        for (name, text) in [
+            (&b",\"reason\":"[..], self.reason.map(DenyReason::name)),
+            (
+                b",\"limited_by\":",
+                self.limited_by.as_ref().map(LimitText::as_str),
+            ),
+            (b",\"error\":", self.error),
         ] {
-            out.extend_from_slice(name);
-            if decision.is_unlimited() {
-                out.extend(b"null");
-            } else {
-                json::number(out, count);
+            if let Some(text) = text {
+                out.extend_from_slice(name);
+                json::string(out, text);
             }
         }
-        for (name, time) in [
-            (&b",\"retry_after\":"[..], decision.wait()),
-            (b",\"reset_after\":", decision.reset_after),
-        ] {
-            out.extend_from_slice(name);
-            if time == Duration::MAX {
-                out.extend(b"null");
-            } else {
-                json::seconds(out, time);
-            }
+        let mut before: &[u8] = b",\"shadow\":[";
+        for rule in self.shadow.iter() {
+            out.extend_from_slice(before);
+            json::string(out, rule);
+            before = b",";
         }
-        if let Some(reason) = self.reason {
-            show_reason(out, reason, self.limited_by.as_ref().map(LimitText::as_str));
-        }
-        shadow_list(out, self.shadow.iter());
-        out.push(b'}');
+        out.extend_from_slice(if self.shadow.is_empty() { b"}" } else { b"]}" });
     }
 }
 
-/// Why a request was denied, and by which limit of the rule.
-fn show_reason(out: &mut Vec<u8>, reason: DenyReason, limited_by: Option<&str>) {
-    out.extend(b",\"reason\":");
-    json::string(out, reason.name());
-    if let Some(limit) = limited_by {
-        out.extend(b",\"limited_by\":");
-        json::string(out, limit);
+fn show_or_null<T>(out: &mut Vec<u8>, value: Option<T>, show: impl FnOnce(&mut Vec<u8>, T)) {
+    match value {
+        Some(value) => show(out, value),
+        None => out.extend(b"null"),
     }
 }
 
-/// Why nothing could be decided; none if something was.
-fn undecided(answered: &Answered<'_>) -> Option<String> {
-    if let Some(what) = answered.too_much() {
-        return Some(what.to_string());
-    }
-    answered.failure().map(unavailable)
+/// Why nothing could be decided, and with which status; none if something was.
+fn undecided(answered: &Answered<'_>) -> Option<Wrong> {
+    let too_much = answered.too_much().map(|what| (413, what.to_string()));
+    too_much.or_else(|| Some((503, unavailable(answered.failure()?))))
 }
 
 pub(super) fn unavailable(limit: &str) -> String {
     format!("the store can't be asked about {limit:?}, and nothing passes without it")
-}
-
-/// One answer of a list, of a request that nothing was decided about.
-fn show_undecided(out: &mut Vec<u8>, why: &str, reason: Option<DenyReason>) {
-    out.extend(b"{\"allowed\":false,\"rule\":null,\"limit\":null,\"remaining\":null");
-    out.extend(b",\"retry_after\":null,\"reset_after\":null");
-    if let Some(reason) = reason {
-        show_reason(out, reason, None);
-    }
-    out.extend(b",\"error\":");
-    json::string(out, why);
-    out.push(b'}');
 }

@@ -1,7 +1,6 @@
 //! `POST /json`: Envoy's question and answer as JSON, as envoyproxy/ratelimit has it.
 
 use std::borrow::Cow;
-use std::fmt::Write;
 
 use serde::Deserialize;
 use tollgate_http::json;
@@ -10,7 +9,7 @@ use super::body;
 use super::descriptors::{self, AskedDescriptor};
 use super::session::{Session, Wrong, bad};
 use crate::decider::Store;
-use crate::rls::{Decided, Limit, Question, Undecided, decide};
+use crate::rls::{Decided, Limit, Question, decide};
 
 /// `envoy.service.ratelimit.v3.RateLimitRequest`.
 #[derive(Debug, Deserialize)]
@@ -27,24 +26,14 @@ struct Asked<'b> {
 impl<B: Store> Session<B> {
     pub(super) async fn envoy(&mut self, body: &[u8]) -> Result<(), Wrong> {
         let asked: Asked<'_> = body::read(body).map_err(bad)?;
-        let entries: Vec<_> = asked
-            .descriptors
-            .iter()
-            .map(AskedDescriptor::entries)
-            .collect();
-        let descriptors = descriptors::of(&asked.descriptors, &entries)?;
+        let entries = asked.descriptors.iter().map(AskedDescriptor::entries);
+        let entries: Vec<_> = entries.collect();
         let question = Question {
             domain: &asked.domain,
-            descriptors: &descriptors,
+            descriptors: &descriptors::of(&asked.descriptors, &entries)?,
             hits_addend: asked.hits_addend,
         };
-        let decided =
-            Box::pin(decide(&self.service, &question))
-                .await
-                .map_err(|why| match why {
-                    Undecided::Invalid(why) => bad(why),
-                    Undecided::Unavailable(_) | Undecided::Full(_) => (503, why.to_string()),
-                })?;
+        let decided = Box::pin(decide(&self.service, &question)).await?;
         self.answer.status = if decided.is_allowed { 200 } else { 429 };
         show(&mut self.answer.body, &decided);
         Ok(())
@@ -76,13 +65,9 @@ fn show(out: &mut Vec<u8>, decided: &Decided) {
             json::number(out, u64::from(status.remaining));
         }
         if let Some(limit) = &status.limit {
-            let mut time = Vec::new();
-            json::seconds(&mut time, limit.reset_after);
-            let mut text = String::from_utf8_lossy(&time).into_owned();
-            // Text never fails to be written to a string.
-            let _ = write!(text, "s");
-            out.extend(b",\"durationUntilReset\":");
-            json::string(out, &text);
+            out.extend(b",\"durationUntilReset\":\"");
+            json::seconds(out, limit.reset_after);
+            out.extend(b"s\"");
         }
         out.push(b'}');
     }

@@ -11,14 +11,14 @@ use tollgate_engine::{Facts, Verdict};
 use tollgate_http::json;
 
 use super::body::{self, Asked, Pairs};
-use super::check::{show, tell};
+use super::check::{Told, tell};
 use super::request::Request;
 use super::session::{Session, Wrong, bad};
 use crate::address::Peer;
-use crate::answers::Answered;
-use crate::decider::{LimitsTold, Store, name_of};
-use crate::holds::{Known, Needs};
-use crate::service::Service;
+use crate::answers::answered;
+use crate::decider::{Decider, LimitsTold, Store, name_of};
+use crate::holds::{Holds, Known, Needs};
+use crate::settings::ShadowAnswers;
 
 /// The longest that something is held without a word.
 const LONGEST: u64 = 3_600;
@@ -47,11 +47,10 @@ struct Named<'b> {
 }
 
 /// How a request ended, which limits that adapt learn from.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Outcome {
     /// It was served.
-    #[default]
     Success,
     /// It timed out, or was rejected for overload.
     Dropped,
@@ -59,22 +58,22 @@ enum Outcome {
     Ignored,
 }
 
-impl From<Outcome> for Ending {
-    fn from(outcome: Outcome) -> Self {
-        match outcome {
-            Outcome::Success => Self::Success,
-            Outcome::Dropped => Self::Dropped,
-            Outcome::Ignored => Self::Ignored,
+impl Named<'_> {
+    fn ending(&self) -> Ending {
+        match self.outcome {
+            Some(Outcome::Success) | None => Ending::Success,
+            Some(Outcome::Dropped) => Ending::Dropped,
+            Some(Outcome::Ignored) => Ending::Ignored,
         }
     }
 }
 
 /// A name that is being decided about, until this is dropped.
-struct Undecided<'a, B: Store>(&'a Service<B>, &'a [u8]);
+struct Undecided<'a>(&'a Holds, &'a [u8]);
 
-impl<B: Store> Drop for Undecided<'_, B> {
+impl Drop for Undecided<'_> {
     fn drop(&mut self) {
-        self.0.decider.holds.decided(self.1);
+        self.0.decided(self.1);
     }
 }
 
@@ -94,19 +93,13 @@ impl<B: Store> Session<B> {
             cost,
             ..Asked::default()
         };
-        asked
-            .check_facts(service.decider.bounds.arguments)
-            .map_err(bad)?;
-        let facts = asked.facts();
+        let (decider, dialects) = (&service.decider, &service.settings.dialects);
+        let facts = asked.checked_facts(decider.bounds.arguments).map_err(bad)?;
         let what = what_of(&facts);
-        match known(&service, (&name, &what), &facts) {
+        match known(decider, &name, &what, &facts) {
             Known::Held(answer) => {
                 // Whoever asks again holds it from then on. If its time ended just now, it is told what it was told.
-                let left = service
-                    .decider
-                    .holds
-                    .lengthen(&name, life)
-                    .unwrap_or_default();
+                let left = decider.holds.lengthen(&name, life).unwrap_or_default();
                 tell_with_life(&mut self.answer.body, &answer, left);
                 return Ok(());
             }
@@ -114,26 +107,20 @@ impl<B: Store> Session<B> {
             // Before anything is decided or charged.
             taken => return Err(cant_hold(&id, &taken)),
         }
-        let _undecided = Undecided(&service, &name);
-        let verdict = B::decide(
-            &service.decider.engine,
-            &facts,
-            LimitsTold::by(&service.answers.dialects),
-        )
-        .await;
-        let is_allowed = verdict.refused().is_none();
-        let answered = Answered::of(&verdict, is_allowed);
-        if !is_allowed {
-            tell(&mut self.answer, &service.answers.dialects, &answered);
+        let _undecided = Undecided(&decider.holds, &name);
+        let verdict = B::decide(&decider.engine, &facts, LimitsTold::by(dialects)).await;
+        let answered = answered(&verdict);
+        if !answered.is_allowed {
+            tell(&mut self.answer, &service.settings, &answered);
             return Ok(());
         }
-        show(&mut self.answer.body, &answered);
+        Told::of(&answered, ShadowAnswers::Hidden).show(&mut self.answer.body);
         let Verdict::Passed(passed) = verdict else {
             return Ok(());
         };
-        let (permits, holds) = (passed.into_permits(), &service.decider.holds);
-        holds.keep_answered(&name, permits, life, &what, &self.answer.body);
         let answer = std::mem::take(&mut self.answer.body);
+        let permits = passed.into_permits();
+        (decider.holds).keep_answered(&name, permits, life, &what, &answer);
         tell_with_life(&mut self.answer.body, &answer, life);
         Ok(())
     }
@@ -155,14 +142,8 @@ impl<B: Store> Session<B> {
         let named: Named<'_> = body::read(&request.body).map_err(bad)?;
         let name = self.name_of(&named.id, request)?;
         let holds = &self.service.decider.holds;
-        let ending = named.outcome.unwrap_or_default().into();
-        let answer: &[u8] = if holds.release(&name, ending) {
-            b"{\"released\":true}"
-        } else {
-            b"{\"released\":false}"
-        };
-        self.answer.body.extend_from_slice(answer);
-        Ok(())
+        let is_released = holds.release(&name, named.ending());
+        self.tell_as("released", &is_released)
     }
 
     /// Tells what a request did cost, and ends what it held. Of what ended by itself it may still be told, for a while.
@@ -173,14 +154,12 @@ impl<B: Store> Session<B> {
             .ok_or_else(|| bad("spent: it is missing: what the request did cost".to_owned()))?;
         let name = self.name_of(&named.id, request)?;
         let holds = &self.service.decider.holds;
-        let ending = named.outcome.unwrap_or_default().into();
-        let answer: &[u8] = match holds.settle(&name, spent, ending) {
+        let answer: &[u8] = match holds.settle(&name, spent, named.ending()) {
             Some(Settlement::InTime) => b"{\"settled\":true}",
             Some(Settlement::Late) => b"{\"settled\":true,\"late\":true}",
             None => return Err(unknown(&named.id)),
         };
-        self.answer.body.extend_from_slice(answer);
-        Ok(())
+        self.tell_text(answer)
     }
 
     /// What an id stands for: that of another client is another.
@@ -192,7 +171,7 @@ impl<B: Store> Session<B> {
         };
         // Only a token that was looked at says who it is.
         let token = request.bearer();
-        let token = token.filter(|_| self.service.credentials.client_token.is_some());
+        let token = token.filter(|_| self.service.settings.client_token.is_some());
         let user = match self.from {
             Peer::Unix { user, .. } => Some(user.to_le_bytes()),
             Peer::Tcp(_) | Peer::Gone => None,
@@ -210,10 +189,10 @@ impl<B: Store> Session<B> {
 }
 
 /// What there is by a name, for one that asks this: what holds nothing needs no room.
-fn known<B: Store>(service: &Service<B>, (name, what): (&[u8], &[u8]), facts: &Facts<'_>) -> Known {
-    match service.decider.holds.ask_for(name, what, Needs::Room) {
-        Known::Full(_) if !service.decider.engine.would_hold(facts) => {
-            service.decider.holds.ask_for(name, what, Needs::Nothing)
+fn known<B: Store>(decider: &Decider<B>, name: &[u8], what: &[u8], facts: &Facts<'_>) -> Known {
+    match decider.holds.ask_for(name, what, Needs::Room) {
+        Known::Full(_) if !decider.engine.would_hold(facts) => {
+            decider.holds.ask_for(name, what, Needs::Nothing)
         }
         known => known,
     }
@@ -223,10 +202,10 @@ fn known<B: Store>(service: &Service<B>, (name, what): (&[u8], &[u8]), facts: &F
 fn cant_hold(id: &str, taken: &Known) -> Wrong {
     match taken {
         Known::Full(full) => (503, full.to_string()),
-        Known::Undecided => (
-            409,
-            format!("another call with the id {id:?} is being decided"),
-        ),
+        Known::Undecided => {
+            let why = format!("another call with the id {id:?} is being decided");
+            (409, why)
+        }
         _ => {
             let why = format!("id: {id:?} is held by a request of other facts or another cost");
             (409, why)
@@ -261,10 +240,8 @@ fn life(seconds: Option<u64>) -> Result<Duration, Wrong> {
 }
 
 fn unknown(id: &str) -> Wrong {
-    (
-        404,
-        format!(
-            "nothing is held by the id {id:?}: it never was, was ended, or wasn't renewed in time"
-        ),
-    )
+    let why = format!(
+        "nothing is held by the id {id:?}: it never was, was ended, or wasn't renewed in time"
+    );
+    (404, why)
 }

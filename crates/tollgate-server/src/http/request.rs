@@ -4,7 +4,8 @@
 //! isn't known.
 
 use std::borrow::Cow;
-use std::fmt;
+
+use derive_more::Display;
 
 /// The most header fields of a request; docs/server.md says so.
 const FIELDS: usize = 64;
@@ -63,25 +64,34 @@ pub(crate) enum Found<'i> {
 }
 
 /// What can't be answered as it was asked. The connection is closed after it was told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 pub(crate) enum Bad {
     /// It isn't HTTP/1.
+    #[display("this isn't a request of HTTP/1")]
     Syntax,
     /// A version other than 1.0 and 1.1.
+    #[display("only HTTP/1.0 and HTTP/1.1 are spoken here")]
     Version,
     /// More in its first lines than is taken.
+    #[display("the first lines are more than the {most} that are taken")]
     Head { most: usize },
     /// More header fields than are taken.
+    #[display("a request has at most {FIELDS} header fields")]
     Fields,
     /// More of a body than is taken.
+    #[display("the body is longer than the {most} bytes that are taken")]
     Body { most: usize },
     /// A length that is no number, two lengths, or a length beside chunks.
+    #[display("Content-Length is no number, is told twice, or stands beside Transfer-Encoding")]
     Length,
     /// A coding other than chunks.
+    #[display("no Transfer-Encoding but chunked is understood")]
     Coding,
     /// No `Host`, or two.
+    #[display("a request of HTTP/1.1 has one field Host, which is the same as in its first line")]
     Host,
     /// Chunks that aren't.
+    #[display("the chunks of the body can't be read")]
     Chunks,
 }
 
@@ -351,30 +361,6 @@ impl Bad {
     /// Whether it is more than is taken.
     pub(crate) const fn is_too_large(self) -> bool {
         matches!(self, Self::Head { .. } | Self::Body { .. })
-    }
-}
-
-impl fmt::Display for Bad {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Syntax => f.write_str("this isn't a request of HTTP/1"),
-            Self::Version => f.write_str("only HTTP/1.0 and HTTP/1.1 are spoken here"),
-            Self::Head { most } => {
-                write!(f, "the first lines are more than the {most} that are taken")
-            }
-            Self::Fields => write!(f, "a request has at most {FIELDS} header fields"),
-            Self::Body { most } => {
-                write!(f, "the body is longer than the {most} bytes that are taken")
-            }
-            Self::Length => f.write_str(
-                "Content-Length is no number, is told twice, or stands beside Transfer-Encoding",
-            ),
-            Self::Coding => f.write_str("no Transfer-Encoding but chunked is understood"),
-            Self::Host => f.write_str(
-                "a request of HTTP/1.1 has one field Host, which is the same as in its first line",
-            ),
-            Self::Chunks => f.write_str("the chunks of the body can't be read"),
-        }
     }
 }
 

@@ -128,13 +128,9 @@ impl<B: Store> Session<B> {
         let done = match route {
             Route::Health => {
                 self.answer.media = "text/plain";
-                self.answer.body.extend(b"OK\n");
-                Ok(())
+                self.tell_text(b"OK\n")
             }
-            Route::Ready => {
-                self.ready();
-                Ok(())
-            }
+            Route::Ready => self.ready(),
             // It would make all answers as large as this.
             Route::Metrics => Box::pin(self.metrics(request.accept)).await,
             Route::Check => self.check(&request.body).await,
@@ -146,10 +142,7 @@ impl<B: Store> Session<B> {
             Route::Settle => self.settle_hold(request),
             Route::Envoy => self.envoy(&request.body).await,
             Route::Usage => self.usage(request.query).await,
-            Route::OpenApi => {
-                self.answer.body.extend_from_slice(OPENAPI);
-                Ok(())
-            }
+            Route::OpenApi => self.tell_text(OPENAPI),
         };
         if let Err(wrong) = done {
             self.refuse(&wrong);
@@ -195,10 +188,10 @@ impl<B: Store> Session<B> {
 
     /// Whether anything is answered at all.
     fn may_ask(&self, request: &Request<'_>) -> Result<(), Wrong> {
-        let Some(clients) = self.service.credentials.client_token.as_ref() else {
+        let Some(clients) = self.service.settings.client_token.as_ref() else {
             return Ok(());
         };
-        let operators = self.service.credentials.token.as_ref();
+        let operators = self.service.settings.token.as_ref();
         let told = request.bearer();
         let is_known = told.is_some_and(|told| {
             clients.is(told) | operators.is_some_and(|operators| operators.is(told))
@@ -206,32 +199,39 @@ impl<B: Store> Session<B> {
         if is_known || self.protocol != Protocol::Http {
             return Ok(());
         }
-        Err((
-            401,
-            "requests need a token: send it as Authorization: Bearer …".to_owned(),
-        ))
+        let why = "requests need a token: send it as Authorization: Bearer …";
+        Err((401, why.to_owned()))
     }
 
     async fn refund(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
         self.may_operate(request)?;
-        let asked: Asked<'_> = body::read(&request.body).map_err(bad)?;
-        asked
-            .check_facts(self.service.decider.bounds.arguments)
-            .map_err(bad)?;
-        if self.service.decider.refund(&asked.facts()).await == Gift::Lost {
+        let (decider, asked) = (
+            &self.service.decider,
+            body::read::<Asked<'_>>(&request.body),
+        );
+        let asked = asked.map_err(bad)?;
+        let facts = asked.checked_facts(decider.bounds.arguments).map_err(bad)?;
+        if decider.refund(&facts).await == Gift::Lost {
             return Err((503, LOST.to_owned()));
         }
-        self.answer.body.extend(b"{}");
+        self.tell_text(b"{}")
+    }
+
+    /// Tells this as it is.
+    #[expect(clippy::unnecessary_wraps, reason = "as all that a route does")]
+    pub(super) fn tell_text(&mut self, text: &[u8]) -> Result<(), Wrong> {
+        self.answer.body.extend_from_slice(text);
         Ok(())
     }
 
     /// Whether clients may come, and what is wrong.
-    fn ready(&mut self) {
+    fn ready(&mut self) -> Result<(), Wrong> {
         let health = &self.service.monitor.health;
-        self.answer.body.extend(health.to_json().as_bytes());
         if !health.is_ready() {
             self.answer.status = 503;
         }
+        let told = health.to_json();
+        self.tell_text(told.as_bytes())
     }
 
     /// All that is counted. It looks at all keys, so others go on meanwhile.
@@ -254,19 +254,15 @@ impl<B: Store> Session<B> {
     }
 
     fn may_operate(&self, request: &Request<'_>) -> Result<(), Wrong> {
-        let Some(token) = &self.service.credentials.token else {
-            return Err((
-                403,
-                "this is for operators: start the service with --http-token-file".to_owned(),
-            ));
+        let Some(token) = &self.service.settings.token else {
+            let why = "this is for operators: start the service with --http-token-file";
+            return Err((403, why.to_owned()));
         };
         if request.bearer().is_some_and(|told| token.is(told)) {
             return Ok(());
         }
-        Err((
-            401,
-            "this is for operators: send their token as Authorization: Bearer …".to_owned(),
-        ))
+        let why = "this is for operators: send their token as Authorization: Bearer …";
+        Err((401, why.to_owned()))
     }
 }
 
@@ -277,7 +273,7 @@ impl<B: Store> Speaks for Session<B> {
 
     async fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> Heard {
         let since = self.service.monitor.measured.now();
-        if self.service.answers.http_date == HttpDate::On {
+        if self.service.settings.http_date == HttpDate::On {
             self.answer.date(since);
         }
         let bounds = &self.service.decider.bounds;
@@ -326,10 +322,8 @@ impl<B: Store> Speaks for Session<B> {
             Then::Answer
         };
         if self.protocol == Protocol::Http {
-            self.service
-                .monitor
-                .measured
-                .took(Protocol::Http, since, answered);
+            let measured = &self.service.monitor.measured;
+            measured.took(Protocol::Http, since, answered);
         }
         Heard { used, then }
     }

@@ -2,120 +2,109 @@
 //!
 //! Standard error may be a pipe, and a pipe that nobody reads blocks whoever writes. No thread that serves does.
 
-use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 /// The most bytes that wait.
 const MOST_BYTES: usize = 1 << 20;
 
-/// What is written instead of so many lines.
-type Summary = dyn Fn(u64) -> Vec<u8> + Send;
-
 /// Takes lines, each of which is one write, and never waits.
 #[derive(Debug)]
-pub(super) struct Queue(Arc<Shared>);
-
-#[derive(Debug, Default)]
-struct Shared {
-    waiting: Mutex<Waiting>,
-    changed: Condvar,
+pub(super) struct Queue {
+    messages: mpsc::Sender<Message>,
+    waiting: Arc<Waiting>,
 }
 
+/// What the writer is sent. It ends with the last of its senders.
+#[derive(Debug)]
+enum Message {
+    Line(Vec<u8>),
+    /// All lines before are written once this is dropped.
+    Flush(#[expect(dead_code, reason = "its receiver hears of the drop")] mpsc::Sender<()>),
+}
+
+/// Counts are relaxed: the channel orders the lines themselves.
 #[derive(Debug, Default)]
 struct Waiting {
-    lines: VecDeque<Vec<u8>>,
-    bytes: usize,
-    is_writing: bool,
-    /// Nobody will say more.
-    is_closed: bool,
-    /// Lines that were left out, and how many of them the reader wasn't told of.
-    dropped: u64,
-    untold: u64,
+    bytes: AtomicUsize,
+    /// Lines that were left out, and how many of them the reader hasn't been told of.
+    dropped: AtomicU64,
+    unreported: AtomicU64,
 }
 
 impl Queue {
-    /// Writes lines by a thread of its own.
+    /// Writes lines by a thread of its own. The summary is written in place of so many lines.
     pub(super) fn start(
         out: impl Write + Send + 'static,
         summary: impl Fn(u64) -> Vec<u8> + Send + 'static,
     ) -> io::Result<Self> {
-        let shared = Arc::<Shared>::default();
-        let own = Arc::clone(&shared);
+        let (messages, receiver) = mpsc::channel();
+        let waiting = Arc::<Waiting>::default();
+        let own = Arc::clone(&waiting);
         let thread = thread::Builder::new().name("log".to_owned());
-        thread.spawn(move || own.write(out, &summary))?;
-        Ok(Self(shared))
+        thread.spawn(move || own.write(&receiver, out, summary))?;
+        Ok(Self { messages, waiting })
     }
 
     pub(super) fn push(&self, line: Vec<u8>) {
-        let mut waiting = self.0.waiting();
-        if waiting.bytes + line.len() > MOST_BYTES {
-            waiting.dropped += 1;
-            waiting.untold += 1;
+        let Waiting {
+            bytes,
+            dropped,
+            unreported,
+        } = &*self.waiting;
+        let length = line.len();
+        if bytes.fetch_add(length, Relaxed) + length > MOST_BYTES {
+            bytes.fetch_sub(length, Relaxed);
+            dropped.fetch_add(1, Relaxed);
+            unreported.fetch_add(1, Relaxed);
         } else {
-            waiting.bytes += line.len();
-            waiting.lines.push_back(line);
-            self.0.changed.notify_all();
+            // It fails if the writer panicked: a service runs on if nobody reads what it says.
+            let _ = self.messages.send(Message::Line(line));
         }
     }
 
     /// Lines that were left out.
     pub(super) fn dropped(&self) -> u64 {
-        self.0.waiting().dropped
+        self.waiting.dropped.load(Relaxed)
     }
 
     /// Waits until all is written, but no longer than this.
     pub(super) fn drain(&self, within: Duration) {
-        let is_busy = |waiting: &mut Waiting| waiting.is_writing || !waiting.lines.is_empty();
-        let waiting = self.0.waiting();
-        // Whoever doesn't read misses the end.
-        let _ = self.0.changed.wait_timeout_while(waiting, within, is_busy);
+        let (flush, flushed) = mpsc::channel();
+        let _ = self.messages.send(Message::Flush(flush));
+        // Nothing is sent. Whoever doesn't read misses the end.
+        let _ = flushed.recv_timeout(within);
     }
 }
 
-impl Drop for Queue {
-    fn drop(&mut self) {
-        self.0.waiting().is_closed = true;
-        self.0.changed.notify_all();
-    }
-}
-
-impl Shared {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
+impl Waiting {
     /// Writes what comes, until nobody says more.
-    fn write(&self, mut out: impl Write, summary: &Summary) {
-        loop {
-            let waiting = self.waiting();
-            let is_idle = |waiting: &mut Waiting| waiting.lines.is_empty() && !waiting.is_closed;
-            let waited = self.changed.wait_while(waiting, is_idle);
-            let mut waiting = waited.unwrap_or_else(PoisonError::into_inner);
-            let Some(mut line) = waiting.lines.pop_front() else {
-                return;
+    fn write(
+        &self,
+        messages: &mpsc::Receiver<Message>,
+        mut out: impl Write,
+        summary: impl Fn(u64) -> Vec<u8>,
+    ) {
+        for message in messages {
+            let Message::Line(mut line) = message else {
+                continue;
             };
-            waiting.bytes -= line.len();
-            waiting.is_writing = true;
+            let before = self.bytes.fetch_sub(line.len(), Relaxed);
             // All that was said before what is missing comes first.
-            if waiting.lines.is_empty() && waiting.untold > 0 {
-                line.extend(summary(std::mem::take(&mut waiting.untold)));
+            if before == line.len() && self.unreported.load(Relaxed) > 0 {
+                line.extend(summary(self.unreported.swap(0, Relaxed)));
             }
-            drop(waiting);
             // A service runs on if nobody reads what it says.
             let _ = out.write_all(&line).and_then(|()| out.flush());
-            self.waiting().is_writing = false;
-            self.changed.notify_all();
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
-
     use super::*;
 
     /// A reader that takes a line when it is told to.

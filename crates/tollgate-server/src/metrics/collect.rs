@@ -6,23 +6,75 @@ use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelSet, MetricEncoder,
-    NoLabelSet,
+    DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, MetricEncoder, NoLabelSet,
 };
 use prometheus_client::metrics::MetricType;
 use tollgate_engine::backend::TableStats;
-use tollgate_engine::tally::Tally;
+use tollgate_engine::tally::{Histogram, Tally};
 use tollgate_engine::verdict::DenyReason;
 use tollgate_redis::FailureKind;
 
-use super::{Allows, Scrape, Times, allows, backend_stats, overrides, seconds};
+use super::{Allows, Scrape, allows, backend_stats, overrides, seconds};
 use crate::address::Protocol;
 use crate::decider::{BackendStats, Store};
 use crate::health::Concern;
 use crate::protocol_errors::ErrorKind;
 
+/// Each metric: its kind, its name, and its help.
+const METRICS: &str = "\
+counter tollgate_allowed Requests that a limiter applied to, and that passed.
+counter tollgate_denied Requests that a limiter refused, by why.
+counter tollgate_shadow_denied Requests that a limiter would have refused, were it enforced.
+counter tollgate_near_limit Requests that passed by a limiter that was nearly used up.
+counter tollgate_missing_key Requests that a limiter was for, but that lacked its key; of (tier), requests without a tenant.
+gauge tollgate_key_never_found 1 if the first hundred requests of a limiter all lacked its key, and the policy doesn't say on_missing_key: pass.
+counter tollgate_unknown_tier Requests of a tenant that no tier of the policy was found for.
+histogram tollgate_wait_seconds How long requests waited for their turn, where a rule lets them.
+gauge tollgate_limit_rate What a limiter allows a second in the long run: the lowest of its rates.
+gauge tollgate_limit_burst What a limiter allows at once: the least of its bursts, totals and slots.
+gauge tollgate_adaptive_limit How many at once a limit that adapts allows at present.
+gauge tollgate_adaptive_in_flight How many run at present under a limit that adapts.
+gauge tollgate_active_keys Keys that have something spent or held in this process, by what counts them.
+gauge tollgate_key_capacity Keys that are sure of a place, by what counts them.
+counter tollgate_evictions Keys that were forgotten: idle, for want of room, or by an operator.
+counter tollgate_key_overflows Checks of keys for which there was no place.
+gauge tollgate_waiters Requests that wait for their turn.
+gauge tollgate_in_flight Slots of concurrency limits that are held in this process.
+gauge tollgate_holds Permits and reservations that callers hold by name, or until they run out.
+counter tollgate_holds_full Requests that weren't decided because no more may be held.
+counter tollgate_store_failures Questions that the store didn't answer, by why.
+gauge tollgate_store_clock_offset_seconds How far the store's clock is ahead of this machine's; 0 if it isn't known.
+gauge tollgate_fallback_active Whether requests are decided without the store.
+gauge tollgate_breaker_state Whether rules that circuit-break ask the store: 0 they do, 1 one of them tries or the next will, 2 they don't.
+gauge tollgate_lease_tokens Tokens that this process holds of leased limits.
+counter tollgate_store_round_trips Calls of the store.
+counter tollgate_store_questions Questions that these calls answered.
+histogram tollgate_request_seconds From when a request was read until its answer was ready.
+gauge tollgate_connections Connections that are open.
+counter tollgate_grpc_resets Calls that clients gave up before their messages were complete.
+counter tollgate_protocol_errors What clients did that their protocol doesn't allow, or that is bounded.
+counter tollgate_wrong_secrets Wrong passwords and tokens.
+counter tollgate_rls_undecided Requests of Envoy that couldn't be decided, by what Envoy was told: an error, which its failure_mode_deny reads, or a denial.
+counter tollgate_unknown_domain Requests of a domain that the policy has no limit for.
+counter tollgate_state_saves How often state was saved, by what came of it.
+gauge tollgate_state_set_aside Files of state that couldn't be read at the start: what was in them is forgotten.
+gauge tollgate_state_saved_timestamp_seconds When state was saved last, since 1970; 0 if it wasn't.
+gauge tollgate_state_bytes The size of what was saved last.
+counter tollgate_reloads How often the policy was read again, by what came of it.
+gauge tollgate_concern What is wrong now, as /readyz says it with its reason: 1 if it is.
+gauge tollgate_overrides Blocks, bypasses and other limits that operators have put in force, by kind.
+gauge tollgate_certificate_expiry_timestamp_seconds When the certificate ends that clients are shown, since 1970.
+counter tollgate_log_dropped Lines of the log that nobody read in time.
+gauge process_start_time_seconds When it was started, since 1970.
+info tollgate_policy The policy in force, by a hash of what it says.
+info tollgate_build What runs, and where its limits are counted.
+";
+
 /// A label of one name.
 type One<'a> = [(&'static str, &'a str); 1];
+
+/// What each limiter allows, by its name.
+type AllAllow = BTreeMap<Arc<str>, Allows>;
 
 /// Where metrics are written to.
 struct Out<'e>(DescriptorEncoder<'e>);
@@ -43,69 +95,28 @@ impl<B: Store> Collector for Scrape<B> {
     }
 }
 
-impl<B: Store> fmt::Debug for Scrape<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Scrape")
-    }
-}
-
-/// What each limiter allows, by its name.
-type AllAllow = BTreeMap<Arc<str>, Allows>;
-
 impl<B: Store> Scrape<B> {
     fn decisions(&self, out: &mut Out<'_>, tallies: &[Tally], allows: &AllAllow) -> fmt::Result {
         let of = |count: fn(&Tally) -> u64| {
             let all = tallies.iter();
             all.map(move |tally| ([("limiter", &*tally.limiter)], count(tally)))
         };
-        out.counters(
-            "tollgate_allowed",
-            "Requests that a limiter applied to, and that passed.",
-            of(|tally| tally.allowed),
-        )?;
         let denied = tallies.iter().flat_map(|tally| {
             DenyReason::ALL.map(|reason| {
                 let labels = [("limiter", &*tally.limiter), ("reason", reason.name())];
                 (labels, tally.denied(reason))
             })
         });
-        out.counters(
-            "tollgate_denied",
-            "Requests that a limiter refused, by why.",
-            denied,
-        )?;
-        out.counters(
-            "tollgate_shadow_denied",
-            "Requests that a limiter would have refused, were it enforced.",
-            of(|tally| tally.shadow_denied),
-        )?;
-        out.counters(
-            "tollgate_near_limit",
-            "Requests that passed by a limiter that was nearly used up.",
-            of(|tally| tally.near_limit),
-        )?;
-        out.counters(
-            "tollgate_missing_key",
-            "Requests that a limiter was for, but that lacked its key; of (tier), requests without a tenant.",
-            of(|tally| tally.missing_key),
-        )?;
-        let never = allows.iter();
-        let never = never.filter_map(|(name, own)| Some((&**name, own.never_finds_its_key?)));
-        out.gauges(
-            "tollgate_key_never_found",
-            "1 if the first hundred requests of a limiter all lacked its key, and the policy doesn't say on_missing_key: pass.",
-            never.map(|(name, never)| ([("limiter", name)], u64::from(never))),
-        )?;
+        let never = each(allows, |own| own.never_finds_its_key.map(u64::from));
         let engine = &self.0.decider.engine;
-        out.counter(
-            "tollgate_unknown_tier",
-            "Requests of a tenant that no tier of the policy was found for.",
-            engine.requests().unknown_tier,
-        )?;
-        let help = "How long requests waited for their turn, where a rule lets them.";
-        let waits = engine.waits().map(Times::of).unwrap_or_default();
-        let mut metric = out.begin("tollgate_wait_seconds", help, MetricType::Histogram)?;
-        waits.write(&mut metric)
+        out.counters("tollgate_allowed", of(|tally| tally.allowed))?;
+        out.counters("tollgate_denied", denied)?;
+        out.counters("tollgate_shadow_denied", of(|tally| tally.shadow_denied))?;
+        out.counters("tollgate_near_limit", of(|tally| tally.near_limit))?;
+        out.counters("tollgate_missing_key", of(|tally| tally.missing_key))?;
+        out.gauges("tollgate_key_never_found", never)?;
+        out.counter("tollgate_unknown_tier", engine.requests().unknown_tier)?;
+        times(&mut out.begin("tollgate_wait_seconds")?, engine.waits())
     }
 
     fn keys(&self, out: &mut Out<'_>, stats: &BackendStats) -> fmt::Result {
@@ -114,128 +125,60 @@ impl<B: Store> Scrape<B> {
             let all = tables.iter();
             all.map(move |table| ([("table", table.table)], count(table)))
         };
-        out.gauges(
-            "tollgate_active_keys",
-            "Keys that have something spent or held in this process, by what counts them.",
-            of(|table| table.active),
-        )?;
-        out.gauges(
-            "tollgate_key_capacity",
-            "Keys that are sure of a place, by what counts them.",
-            of(|table| table.capacity),
-        )?;
         let sum = |count: fn(&TableStats) -> u64| tables.iter().map(count).sum::<u64>();
         let evictions = [
             ("idle", sum(|table| table.expired)),
             ("capacity", sum(|table| table.evicted)),
             ("reset", sum(|table| table.reset)),
         ];
-        out.counters(
-            "tollgate_evictions",
-            "Keys that were forgotten: idle, for want of room, or by an operator.",
-            by("reason", evictions),
-        )?;
-        out.counter(
-            "tollgate_key_overflows",
-            "Checks of keys for which there was no place.",
-            sum(|table| table.overflowed),
-        )?;
-        out.gauge(
-            "tollgate_waiters",
-            "Requests that wait for their turn.",
-            decider.engine.waiting(),
-        )?;
-        out.gauge(
-            "tollgate_in_flight",
-            "Slots of concurrency limits that are held in this process.",
-            stats.in_flight,
-        )?;
-        out.gauge(
-            "tollgate_holds",
-            "Permits and reservations that callers hold by name, or until they run out.",
-            decider.holds.count(),
-        )?;
-        out.counter(
-            "tollgate_holds_full",
-            "Requests that weren't decided because no more may be held.",
-            decider.holds.times_full(),
-        )
+        out.gauges("tollgate_active_keys", of(|table| table.active))?;
+        out.gauges("tollgate_key_capacity", of(|table| table.capacity))?;
+        out.counters("tollgate_evictions", by("reason", evictions))?;
+        out.counter("tollgate_key_overflows", sum(|table| table.overflowed))?;
+        out.gauge("tollgate_waiters", decider.engine.waiting())?;
+        out.gauge("tollgate_in_flight", stats.in_flight)?;
+        out.gauge("tollgate_holds", decider.holds.count())?;
+        out.counter("tollgate_holds_full", decider.holds.times_full())
     }
 
     fn clients(&self, out: &mut Out<'_>) -> fmt::Result {
         let monitor = &self.0.monitor;
         let measured = &monitor.measured;
-        let help = "From when a request was read until its answer was ready.";
-        let mut metric = out.begin("tollgate_request_seconds", help, MetricType::Histogram)?;
-        for (protocol, times) in measured.times() {
+        let mut metric = out.begin("tollgate_request_seconds")?;
+        for (protocol, own) in measured.times() {
             let labels = [("protocol", protocol.name())];
-            Times::of(times).write(&mut metric.encode_family(&labels)?)?;
+            times(&mut metric.encode_family(&labels)?, Some(own))?;
         }
         let connections = Protocol::ALL.map(|one| (one.name(), measured.connections(one)));
-        out.gauges(
-            "tollgate_connections",
-            "Connections that are open.",
-            by("protocol", connections),
-        )?;
-        out.counter(
-            "tollgate_grpc_resets",
-            "Calls that clients gave up before their messages were complete.",
-            measured.resets(),
-        )?;
         let errors = Protocol::ALL.into_iter().flat_map(|protocol| {
             ErrorKind::ALL.map(|kind| {
                 let labels = [("protocol", protocol.name()), ("kind", kind.name())];
                 (labels, monitor.errors.count(protocol, kind))
             })
         });
-        out.counters(
-            "tollgate_protocol_errors",
-            "What clients did that their protocol doesn't allow, or that is bounded.",
-            errors,
-        )?;
         // Envoy and Prometheus bring no secret along.
         let guesses = self.0.credentials.guesses.counts();
         let guesses =
             guesses.filter(|(protocol, _)| !matches!(protocol, Protocol::Grpc | Protocol::Metrics));
-        out.counters(
-            "tollgate_wrong_secrets",
-            "Wrong passwords and tokens.",
-            by("protocol", guesses.map(|(one, count)| (one.name(), count))),
-        )?;
-        out.counters(
-            "tollgate_rls_undecided",
-            "Requests of Envoy that couldn't be decided, by what Envoy was told: an error, which its failure_mode_deny reads, or a denial.",
-            by("answer", measured.undecided()),
-        )?;
-        out.counter(
-            "tollgate_unknown_domain",
-            "Requests of a domain that the policy has no limit for.",
-            measured.unknown_domains(),
-        )
+        let guesses = by("protocol", guesses.map(|(one, count)| (one.name(), count)));
+        out.gauges("tollgate_connections", by("protocol", connections))?;
+        out.counter("tollgate_grpc_resets", measured.resets())?;
+        out.counters("tollgate_protocol_errors", errors)?;
+        out.counters("tollgate_wrong_secrets", guesses)?;
+        out.counters("tollgate_rls_undecided", by("answer", measured.undecided()))?;
+        out.counter("tollgate_unknown_domain", measured.unknown_domains())
     }
 
     fn state(&self, out: &mut Out<'_>) -> fmt::Result {
         let state = self.0.state.told().unwrap_or_default();
-        out.counters(
-            "tollgate_state_saves",
-            "How often state was saved, by what came of it.",
-            by("outcome", [("ok", state.saves), ("failed", state.failures)]),
-        )?;
-        out.gauge(
-            "tollgate_state_set_aside",
-            "Files of state that couldn't be read at the start: what was in them is forgotten.",
-            state.set_aside,
-        )?;
-        out.gauge(
-            "tollgate_state_saved_timestamp_seconds",
-            "When state was saved last, since 1970; 0 if it wasn't.",
+        let (saves, at) = (
+            [("ok", state.saves), ("failed", state.failures)],
             state.last_saved_unix,
-        )?;
-        out.gauge(
-            "tollgate_state_bytes",
-            "The size of what was saved last.",
-            state.bytes,
-        )
+        );
+        out.counters("tollgate_state_saves", by("outcome", saves))?;
+        out.gauge("tollgate_state_set_aside", state.set_aside)?;
+        out.gauge("tollgate_state_saved_timestamp_seconds", at)?;
+        out.gauge("tollgate_state_bytes", state.bytes)
     }
 
     fn service(&self, out: &mut Out<'_>, backend: &str) -> fmt::Result {
@@ -246,85 +189,36 @@ impl<B: Store> Scrape<B> {
             ("rejected", reloads.rejected),
             ("unchanged", reloads.unchanged),
         ];
-        out.counters(
-            "tollgate_reloads",
-            "How often the policy was read again, by what came of it.",
-            by("outcome", reloads),
-        )?;
         let raised = monitor.health.concerns();
         let is_raised = |one: Concern| raised.iter().any(|(other, _)| *other == one);
         let concerns = Concern::ALL.map(|one| (one.name(), u64::from(is_raised(one))));
-        out.gauges(
-            "tollgate_concern",
-            "What is wrong now, as /readyz says it with its reason: 1 if it is.",
-            by("concern", concerns),
-        )?;
-        out.gauges(
-            "tollgate_overrides",
-            "Blocks, bypasses and other limits that operators have put in force, by kind.",
-            by("kind", overrides(engine)),
-        )?;
+        let began = seconds(monitor.measured.since.as_nanos());
+        out.counters("tollgate_reloads", by("outcome", reloads))?;
+        out.gauges("tollgate_concern", by("concern", concerns))?;
+        out.gauges("tollgate_overrides", by("kind", overrides(engine)))?;
         if let Some(end) = self.0.credentials.renewed.certificate_not_after() {
-            out.gauge(
-                "tollgate_certificate_expiry_timestamp_seconds",
-                "When the certificate ends that clients are shown, since 1970.",
-                end,
-            )?;
+            out.gauge("tollgate_certificate_expiry_timestamp_seconds", end)?;
         }
-        out.counter(
-            "tollgate_log_dropped",
-            "Lines of the log that nobody read in time.",
-            monitor.log.dropped(),
-        )?;
-        out.gauge(
-            "process_start_time_seconds",
-            "When it was started, since 1970.",
-            seconds(monitor.measured.since.as_nanos()),
-        )?;
-        let help = "What runs, and where its limits are counted.";
-        let policy = "The policy in force, by a hash of what it says.";
-        out.begin("tollgate_policy", policy, MetricType::Info)?
+        out.counter("tollgate_log_dropped", monitor.log.dropped())?;
+        out.gauge("process_start_time_seconds", began)?;
+        out.begin("tollgate_policy")?
             .encode_info(&[("hash", format!("{:016x}", engine.policy().fingerprint()))])?;
-        let labels = [
+        out.begin("tollgate_build")?.encode_info(&[
             ("version", env!("CARGO_PKG_VERSION")),
             ("backend", backend),
             ("os", std::env::consts::OS),
             ("arch", std::env::consts::ARCH),
-        ];
-        out.begin("tollgate_build", help, MetricType::Info)?
-            .encode_info(&labels)
+        ])
     }
 }
 
 fn limits(out: &mut Out<'_>, allows: &AllAllow) -> fmt::Result {
-    let rates = allows.iter();
-    let rates = rates.filter_map(|(name, own)| Some((&**name, own.rate?)));
-    out.gauges(
-        "tollgate_limit_rate",
-        "What a limiter allows a second in the long run: the lowest of its rates.",
-        rates.map(|(name, rate)| ([("limiter", name)], rate)),
-    )?;
-    let bursts = allows.iter();
-    let bursts = bursts.filter_map(|(name, own)| Some((&**name, own.burst?)));
-    out.gauges(
-        "tollgate_limit_burst",
-        "What a limiter allows at once: the least of its bursts, totals and slots.",
-        bursts.map(|(name, burst)| ([("limiter", name)], burst)),
-    )?;
-    let adaptive = || {
-        let all = allows.iter();
-        all.filter_map(|(name, own)| Some(([("limiter", &**name)], own.adaptive?)))
-    };
-    out.gauges(
-        "tollgate_adaptive_limit",
-        "How many at once a limit that adapts allows at present.",
-        adaptive().map(|(labels, now)| (labels, now.limit)),
-    )?;
-    out.gauges(
-        "tollgate_adaptive_in_flight",
-        "How many run at present under a limit that adapts.",
-        adaptive().map(|(labels, now)| (labels, now.in_flight)),
-    )
+    let adaptive = each(allows, |own| Some(own.adaptive?.limit));
+    let in_flight = each(allows, |own| Some(own.adaptive?.in_flight));
+    out.gauges("tollgate_limit_rate", each(allows, |own| own.rate))?;
+    out.gauges("tollgate_limit_burst", each(allows, |own| own.burst))?;
+    out.gauges("tollgate_adaptive_limit", adaptive)?;
+    out.gauges("tollgate_adaptive_in_flight", in_flight)
 }
 
 fn store(out: &mut Out<'_>, stats: &BackendStats) -> fmt::Result {
@@ -333,97 +227,81 @@ fn store(out: &mut Out<'_>, stats: &BackendStats) -> fmt::Result {
         let found = store.failures.iter().find(|one| one.kind == kind);
         (kind.name(), found.map_or(0, |one| one.count))
     });
-    out.counters(
-        "tollgate_store_failures",
-        "Questions that the store didn't answer, by why.",
-        by("kind", failures),
-    )?;
-    out.gauge(
-        "tollgate_store_clock_offset_seconds",
-        "How far the store's clock is ahead of this machine's; 0 if it isn't known.",
-        micros(store.clock_offset_micros.unwrap_or(0)),
-    )?;
-    out.gauge(
-        "tollgate_fallback_active",
-        "Whether requests are decided without the store.",
-        u64::from(stats.is_without_store),
-    )?;
-    out.gauge(
-        "tollgate_breaker_state",
-        "Whether rules that circuit-break ask the store: 0 they do, 1 one of them tries or the next will, 2 they don't.",
-        store.breaker as u64,
-    )?;
-    out.gauge(
-        "tollgate_lease_tokens",
-        "Tokens that this process holds of leased limits.",
-        store.leased,
-    )?;
-    out.counter(
-        "tollgate_store_round_trips",
-        "Calls of the store.",
-        store.round_trips,
-    )?;
-    out.counter(
-        "tollgate_store_questions",
-        "Questions that these calls answered.",
-        store.questions,
-    )
+    let offset = micros(store.clock_offset_micros.unwrap_or(0));
+    let is_without_store = u64::from(stats.is_without_store);
+    out.counters("tollgate_store_failures", by("kind", failures))?;
+    out.gauge("tollgate_store_clock_offset_seconds", offset)?;
+    out.gauge("tollgate_fallback_active", is_without_store)?;
+    out.gauge("tollgate_breaker_state", store.breaker as u64)?;
+    out.gauge("tollgate_lease_tokens", store.leased)?;
+    out.counter("tollgate_store_round_trips", store.round_trips)?;
+    out.counter("tollgate_store_questions", store.questions)
 }
 
-impl Times {
-    fn write(&self, metric: &mut MetricEncoder<'_>) -> fmt::Result {
-        metric.encode_histogram::<NoLabelSet>(self.sum, self.count, &self.ranges, None)
-    }
+/// How long things took; nothing without a histogram.
+fn times(metric: &mut MetricEncoder<'_>, histogram: Option<&Histogram>) -> fmt::Result {
+    let Some(histogram) = histogram else {
+        return metric.encode_histogram::<NoLabelSet>(0.0, 0, &[], None);
+    };
+    let (sum, counts) = (histogram.sum().as_secs_f64(), histogram.counts());
+    let ends = histogram.up_to().iter().map(|nanos| seconds(*nanos));
+    let ranges = ends.chain([f64::INFINITY]).zip(counts.iter().copied());
+    let ranges: Vec<_> = ranges.collect();
+    metric.encode_histogram::<NoLabelSet>(sum, counts.iter().sum(), &ranges, None)
 }
 
 impl Out<'_> {
-    fn begin<'s>(
-        &'s mut self,
-        name: &'s str,
-        help: &str,
-        kind: MetricType,
-    ) -> Result<MetricEncoder<'s>, fmt::Error> {
+    /// Begins a metric of the table.
+    fn begin(&mut self, name: &'static str) -> Result<MetricEncoder<'_>, fmt::Error> {
+        let mut metrics = METRICS.lines().map(|line| line.splitn(3, ' '));
+        let (kind, help) = metrics
+            .find_map(|mut parts| {
+                let kind = parts.next()?;
+                (parts.next()? == name).then_some((kind, parts.next()?))
+            })
+            .ok_or(fmt::Error)?;
+        let kind = match kind {
+            "counter" => MetricType::Counter,
+            "gauge" => MetricType::Gauge,
+            "histogram" => MetricType::Histogram,
+            _ => MetricType::Info,
+        };
         self.0.encode_descriptor(name, help, None, kind)
     }
 
     fn counters<L: EncodeLabelSet>(
         &mut self,
-        name: &str,
-        help: &str,
+        name: &'static str,
         series: impl IntoIterator<Item = (L, u64)>,
     ) -> fmt::Result {
-        let mut metric = self.begin(name, help, MetricType::Counter)?;
+        let mut metric = self.begin(name)?;
         for (labels, value) in series {
-            count(&mut metric.encode_family(&labels)?, &value)?;
+            let mut one = metric.encode_family(&labels)?;
+            one.encode_counter::<NoLabelSet, _, f64>(&value, None)?;
         }
         Ok(())
     }
 
-    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
-        count(&mut self.begin(name, help, MetricType::Counter)?, &value)
+    fn counter(&mut self, name: &'static str, value: u64) -> fmt::Result {
+        let mut metric = self.begin(name)?;
+        metric.encode_counter::<NoLabelSet, _, f64>(&value, None)
     }
 
     fn gauges<L: EncodeLabelSet, V: EncodeGaugeValue>(
         &mut self,
-        name: &str,
-        help: &str,
+        name: &'static str,
         series: impl IntoIterator<Item = (L, V)>,
     ) -> fmt::Result {
-        let mut metric = self.begin(name, help, MetricType::Gauge)?;
+        let mut metric = self.begin(name)?;
         for (labels, value) in series {
             metric.encode_family(&labels)?.encode_gauge(&value)?;
         }
         Ok(())
     }
 
-    fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> fmt::Result {
-        self.begin(name, help, MetricType::Gauge)?
-            .encode_gauge(&value)
+    fn gauge(&mut self, name: &'static str, value: impl EncodeGaugeValue) -> fmt::Result {
+        self.begin(name)?.encode_gauge(&value)
     }
-}
-
-fn count(metric: &mut MetricEncoder<'_>, value: &impl EncodeCounterValue) -> fmt::Result {
-    metric.encode_counter::<NoLabelSet, _, f64>(value, None)
 }
 
 /// Values by the words of one label.
@@ -433,6 +311,15 @@ fn by<'a, V>(
 ) -> impl Iterator<Item = (One<'a>, V)> {
     let values = values.into_iter();
     values.map(move |(word, value)| ([(label, word)], value))
+}
+
+/// Values of the limiters that have them.
+fn each<V>(
+    allows: &AllAllow,
+    of: impl Fn(&Allows) -> Option<V>,
+) -> impl Iterator<Item = (One<'_>, V)> {
+    let all = allows.iter();
+    all.filter_map(move |(name, own)| Some(([("limiter", &**name)], of(own)?)))
 }
 
 /// Microseconds as Prometheus counts time.

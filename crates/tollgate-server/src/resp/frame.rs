@@ -3,8 +3,9 @@
 //! A client sends arrays of bulk strings (`*1\r\n$4\r\nPING\r\n`), a person at a terminal a line of words. A command
 //! that has come in part is read on from where it stopped, so bytes that trickle in cost no more than others.
 
-use std::fmt;
 use std::ops::Range;
+
+use derive_more::Display;
 
 /// The longest line before the bytes of a command: `*1024\r\n`, `$65536\r\n`.
 const LONGEST_LINE: usize = 32;
@@ -33,23 +34,32 @@ pub(crate) struct Frame {
 }
 
 /// What no Redis client sends. The connection is closed after it was told.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Display, PartialEq, Eq)]
+#[display("Protocol error: {_variant}")]
 pub(crate) enum Broken {
     /// A number of words or bytes that is none.
+    #[display("invalid {} length", if *of == "words" { "multibulk" } else { "bulk" })]
     Number { of: &'static str },
     /// A word that doesn't begin with `$`.
+    #[display("expected '$', got '{}'", _0.escape_ascii())]
     NoWord(u8),
     /// A word that doesn't end where it said.
+    #[display("a bulk string doesn't end with CR LF where its length says")]
     Unterminated,
     /// More words than are taken.
+    #[display("{found} arguments, more than the {most} that are taken")]
     Words { found: usize, most: usize },
     /// More bytes than are taken.
+    #[display("a command of more than the {most} bytes that are taken")]
     Bytes { most: usize },
     /// A quote without an end, or something right behind its end.
+    #[display("unbalanced quotes in request")]
     Quotes,
     /// A web browser, or a program that speaks HTTP: whoever sends its lines wants something else.
+    #[display("this isn't HTTP")]
     Http,
     /// A client that begins with TLS, which isn't spoken here.
+    #[display("this isn't TLS")]
     Tls,
 }
 
@@ -213,29 +223,6 @@ impl Broken {
     /// Whether it is more than is taken.
     pub(crate) const fn is_too_large(&self) -> bool {
         matches!(self, Self::Words { .. } | Self::Bytes { .. })
-    }
-}
-
-impl fmt::Display for Broken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Protocol error: ")?;
-        match self {
-            Self::Number { of: "words" } => f.write_str("invalid multibulk length"),
-            Self::Number { .. } => f.write_str("invalid bulk length"),
-            Self::NoWord(byte) => write!(f, "expected '$', got '{}'", byte.escape_ascii()),
-            Self::Unterminated => {
-                f.write_str("a bulk string doesn't end with CR LF where its length says")
-            }
-            Self::Words { found, most } => {
-                write!(f, "{found} arguments, more than the {most} that are taken")
-            }
-            Self::Bytes { most } => {
-                write!(f, "a command of more than the {most} bytes that are taken")
-            }
-            Self::Quotes => f.write_str("unbalanced quotes in request"),
-            Self::Http => f.write_str("this isn't HTTP"),
-            Self::Tls => f.write_str("this isn't TLS"),
-        }
     }
 }
 

@@ -55,6 +55,12 @@ impl Replies<'_> {
         self.bulk(text.as_bytes());
     }
 
+    /// A name and its value, both of them text.
+    pub(crate) fn pair(&mut self, name: &str, value: &str) {
+        self.text(name);
+        self.text(value);
+    }
+
     /// A word of the protocol, with its length already before it: `$5\r\nlimit\r\n`.
     pub(crate) fn word(&mut self, bulk: &'static [u8]) {
         self.bytes.extend_from_slice(bulk);

@@ -13,7 +13,7 @@ use super::frame::{Frame, Most};
 use super::reply::{Replies, Version};
 use crate::address::Peer;
 use crate::address::Protocol;
-use crate::answers::{Answered, limited_by};
+use crate::answers::{Answered, answered, limited_by, looked_at};
 use crate::cells::Cells;
 use crate::connection::{ENOUGH, Heard, Speaks, Then};
 use crate::decider::{LimitsTold, Store};
@@ -217,16 +217,10 @@ impl<B: Store> Session<B> {
         let odd = odd_texts(words.clone());
         let mut facts = Facts::new();
         read_facts(words, &odd, &mut facts)?;
-        let shadow = self.service.answers.shadow;
-        let checked = self
-            .service
-            .decider
-            .check(&facts, LimitsTold::Decider, |answer| {
-                tell(out, answer, shadow)
-            });
-        checked
-            .await
-            .unwrap_or_else(|full| Err(format!("UNAVAILABLE {full}")))
+        let service = &self.service;
+        let checked = service.decider.check(&facts, LimitsTold::Decider).await;
+        let verdict = checked.map_err(|full| format!("UNAVAILABLE {full}"))?;
+        tell(out, &answered(&verdict), service.settings.shadow_answers)
     }
 
     async fn peek<'w>(
@@ -237,11 +231,9 @@ impl<B: Store> Session<B> {
         let odd = odd_texts(words.clone());
         let mut facts = Facts::new();
         read_facts(words, &odd, &mut facts)?;
-        let shadow = self.service.answers.shadow;
-        self.service
-            .decider
-            .peek(&facts, |answer| tell(out, answer, shadow))
-            .await
+        let service = &self.service;
+        let Ok(findings) = service.decider.engine.peek_async(&facts).await;
+        tell(out, &looked_at(&findings), service.settings.shadow_answers)
     }
 }
 
@@ -299,10 +291,8 @@ impl<B: Store> Speaks for Session<B> {
             }
             Then::Answer
         };
-        self.service
-            .monitor
-            .measured
-            .took(Protocol::Resp, since, answered);
+        let measured = &self.service.monitor.measured;
+        measured.took(Protocol::Resp, since, answered);
         Heard { used, then }
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate_engine::facts::Unit;
 
-use super::decide::{Decided, Limit, Status};
+use super::decided::{Decided, Limit, Status};
 use super::wire::{bytes, message, number, varint};
 
 /// The numbers of `RateLimitResponse.Code`.

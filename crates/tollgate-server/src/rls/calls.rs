@@ -15,8 +15,9 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use tollgate::{DenyReason, Timestamp};
 
 use super::call::{self, Body, Failed, Method, PREFIX, Unread, Unsent};
-use super::decide::{Decided, Question, Undecided, could_not_decide, decide};
-use super::decided::unlimited;
+use super::decide::{could_not_decide, decide};
+use super::decided::{Decided, denied};
+use super::question::{Question, Undecided};
 use super::request::Request as Asked;
 use super::waiting::{Waiting, WaitingCall};
 use super::{answer, health, reflect};
@@ -204,10 +205,8 @@ impl<B: Store> Calls<B> {
             Method::HealthWatch => return self.watch(call),
             Method::Reflection => Err(Failed::unknown("this method has a stream of messages")),
         };
-        service
-            .monitor
-            .measured
-            .took(Protocol::Grpc, call.head.since, 1);
+        let measured = &service.monitor.measured;
+        measured.took(Protocol::Grpc, call.head.since, 1);
         if let Some(unsent) = call.answer(service, outcome) {
             self.send_later(unsent);
         }
@@ -429,7 +428,7 @@ async fn decide_later<B: Store>(
                 deadline = None;
                 if may_leave {
                     errors.record(ErrorKind::Timeout, &WAITED_TOO_LONG);
-                    return Poll::Ready(Some(Ok(framed(&denied_while_waiting()))));
+                    return Poll::Ready(Some(Ok(framed(&denied(1, Some(DenyReason::Rate))))));
                 }
                 // If it can't be told, it has left already.
                 let _ = head.answer(Err(too_late()));
@@ -462,15 +461,6 @@ async fn should_rate_limit<B: Store>(service: &Service<B>, body: &[u8]) -> Resul
         Undecided::Full(_) => Failed::exhausted(why),
     })?;
     Ok(framed(&decided))
-}
-
-/// What is told of a call whose turn doesn't come before its deadline.
-#[cold]
-fn denied_while_waiting() -> Decided {
-    let mut denied = unlimited(1);
-    denied.refuse();
-    denied.reason = Some(DenyReason::Rate);
-    denied
 }
 
 /// What is told of a question that can't be read: what the operator has chosen for all that can't be decided.

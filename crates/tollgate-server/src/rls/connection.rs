@@ -15,7 +15,8 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::call::PREFIX;
 use super::calls::Calls;
-use super::transport::{Transport, TransportSettings, Turn};
+use super::frames::Turn;
+use super::transport::{Transport, TransportSettings};
 use super::waiting::Waiting;
 use crate::bounds::Bounds;
 use crate::decider::Store;

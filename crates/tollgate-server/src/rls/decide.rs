@@ -1,169 +1,27 @@
 //! What Envoy asks, decided: by trees of descriptors, by rules, or by both.
 
-use std::borrow::Cow;
 use std::fmt;
-use std::time::Duration;
 
-use smallvec::SmallVec;
-use tollgate::Decision;
-use tollgate_engine::Facts;
 use tollgate_engine::engine::{
     CombinedVerdict, DescriptorFindings, DescriptorRequest, DescriptorStatus, DescriptorVerdict,
 };
-use tollgate_engine::facts::{Descriptor, Unit};
+use tollgate_engine::facts::Descriptor;
 use tollgate_engine::verdict::{DenyReason, Permits};
-use tollgate_http::{Dialect, retry_after};
+use tollgate_engine::{Facts, Verdict};
+use tollgate_http::Dialect;
 
-use super::decided::{by_rule, by_tree, unlimited};
+use super::decided::{Decided, by_rule, by_tree, denied, unlimited};
 use super::facts::{Sets, Texts};
-use crate::answers::{Answered, LimitText};
-use crate::bounds::Bounds;
+use super::question::{Question, Undecided};
+use crate::answers::{Answered, answered, looked_at};
 use crate::decider::{LimitsTold, Store, name_of};
-use crate::holds::{Full, Room};
+use crate::holds::Room;
 use crate::log::Level;
 use crate::rls_closed::RlsClosed;
 use crate::service::Service;
 use crate::settings::ShadowAnswers;
 
-/// What is asked: a domain, its descriptors, and what the whole request costs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Question<'a> {
-    pub(crate) domain: &'a str,
-    pub(crate) descriptors: &'a [Descriptor<'a>],
-    /// Envoy sends zero and means one.
-    pub(crate) hits_addend: u32,
-}
-
-/// What was decided.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Decided {
-    pub(crate) is_allowed: bool,
-    /// One for each descriptor.
-    pub(crate) statuses: Vec<Status>,
-    /// What decided, and what it said: nothing if nothing limits.
-    pub(crate) rule: Option<String>,
-    pub(crate) decision: Option<Decision>,
-    /// Why it was refused, and by which limit of the rule.
-    pub(crate) reason: Option<DenyReason>,
-    pub(crate) limited_by: Option<LimitText>,
-    /// Limits in shadow that would have refused it, if an operator wants clients to see them.
-    pub(crate) shadow: Vec<String>,
-    /// Why it was refused if nothing was decided: a name, and what is told by it.
-    pub(crate) failure: Option<(&'static str, String)>,
-    /// Header fields for the client.
-    pub(crate) headers: Vec<(&'static str, String)>,
-}
-
-/// What is told of one descriptor.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Status {
-    pub(crate) is_allowed: bool,
-    pub(crate) limit: Option<Limit>,
-    pub(crate) remaining: u32,
-}
-
-/// A limit, as Envoy is told of it.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Limit {
-    pub(crate) requests: u32,
-    pub(crate) unit: Option<Unit>,
-    pub(crate) name: Option<String>,
-    pub(crate) reset_after: Duration,
-}
-
-/// Why nothing was decided.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Undecided {
-    /// The question makes no sense.
-    Invalid(String),
-    /// The store can't be asked about this limit, and nothing passes without it.
-    Unavailable(String),
-    /// What it would hold can't be kept.
-    Full(Full),
-}
-
-impl fmt::Display for Undecided {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Invalid(why) => f.write_str(why),
-            Self::Unavailable(limit) => write!(
-                f,
-                "the store can't be asked about {limit:?}, and nothing passes without it"
-            ),
-            Self::Full(full) => full.fmt(f),
-        }
-    }
-}
-
 impl Question<'_> {
-    /// What a request like this is known by: its domain and its entries.
-    fn name(&self) -> Vec<u8> {
-        let mut name = vec![b'd'];
-        let entries = self.descriptors.iter().flat_map(|one| one.entries);
-        let texts = entries.flat_map(|(key, value)| [*key, *value]);
-        for text in std::iter::once(self.domain).chain(texts) {
-            name.extend((text.len() as u64).to_le_bytes());
-            name.extend(text.as_bytes());
-        }
-        name
-    }
-
-    /// What rules are charged or given back, once a request: what the first of its descriptors says that isn't zero.
-    /// None if nothing is said: it is one then, or what the rule says.
-    pub(super) fn cost(&self) -> Option<u64> {
-        let whole = self.whole_cost();
-        let gives_back = self.gives_back();
-        let such = self
-            .descriptors
-            .iter()
-            .filter(|one| one.refund == gives_back);
-        let mut costs = such.map(|one| one.cost.or(whole));
-        costs.find(|cost| *cost != Some(0)).unwrap_or(Some(0))
-    }
-
-    /// What each descriptor costs that says nothing else.
-    pub(super) fn whole_cost(&self) -> Option<u64> {
-        (self.hits_addend > 0).then(|| u64::from(self.hits_addend))
-    }
-
-    /// Whether a descriptor brings a limit along.
-    fn brings_limit(&self) -> bool {
-        self.descriptors.iter().any(|one| one.limit.is_some())
-    }
-
-    /// All of it is given back.
-    pub(super) fn gives_back(&self) -> bool {
-        self.descriptors.iter().all(|one| one.refund)
-    }
-
-    /// Nothing is taken: who looks or gives back holds no slot afterwards.
-    fn takes_nothing(&self) -> bool {
-        let takes = |one: &Descriptor<'_>| !one.refund && one.cost != Some(0);
-        !self.descriptors.iter().any(takes)
-    }
-
-    /// The same with the part of limits that come along, where several count apart.
-    fn parts(&self, by: u32) -> Option<Vec<Descriptor<'_>>> {
-        if by <= 1 || !self.brings_limit() {
-            return None;
-        }
-        let part = |requests: u32| (requests / by).max(requests.min(1));
-        let each = self.descriptors.iter().map(|one| Descriptor {
-            limit: one.limit.map(|(requests, unit)| (part(requests), unit)),
-            ..*one
-        });
-        Some(each.collect())
-    }
-
-    /// The same for the engine's trees.
-    fn descriptor_request(&self) -> DescriptorRequest<'_> {
-        DescriptorRequest {
-            domain: self.domain,
-            descriptors: self.descriptors,
-            hits_addend: self.hits_addend,
-        }
-    }
-
     /// Keeps the permits of a request that passed. If no more may be held, it can't run, and what it was charged comes back:
     /// it was decided while there was room, and by a policy that has changed since.
     async fn keep<B: Store>(
@@ -204,53 +62,32 @@ impl Question<'_> {
     async fn give_back_trees<B: Store>(&self, service: &Service<B>, statuses: &[DescriptorStatus]) {
         let taken = self.descriptors.iter().zip(statuses);
         let taken = taken.filter(|(_, status)| status.charged > 0);
-        let back: Vec<_> = taken
-            .map(|(one, status)| Descriptor {
-                refund: true,
-                cost: Some(status.charged),
-                ..*one
-            })
-            .collect();
-        if back.is_empty() {
-            return;
+        let back = taken.map(|(one, status)| Descriptor {
+            refund: true,
+            cost: Some(status.charged),
+            ..*one
+        });
+        let back: Vec<_> = back.collect();
+        if !back.is_empty() {
+            let (engine, hits) = (&service.decider.engine, self.hits_addend);
+            let Ok(_) = engine
+                .decide_descriptors_async(self.domain, &back, hits)
+                .await;
         }
-        let asked =
-            (service.decider.engine).decide_descriptors_async(self.domain, &back, self.hits_addend);
-        let Ok(_) = asked.await;
     }
 
     /// Frees what a request holds whose client has left: it doesn't run. The oldest may be another's, but permits of one
     /// name are alike.
     #[cold]
     pub(crate) fn release<B: Store>(&self, service: &Service<B>) {
-        if service.decider.holds.count() == 0 || self.takes_nothing() {
+        let (engine, holds) = (&service.decider.engine, &service.decider.holds);
+        if holds.count() == 0 || self.takes_nothing() || holds.take(&self.name()).is_some() {
             return;
         }
-        if let Some(permits) = service.decider.holds.take(&self.name()) {
-            return drop(permits);
-        }
-        let texts = Texts::of(self, &service.decider.engine.facts_asked());
+        let texts = Texts::of(self, &engine.facts_asked());
         if let Ok(Sets { first, .. }) = texts.sets(self) {
-            drop(service.decider.holds.take(&name_of(&first)));
+            drop(holds.take(&name_of(&first)));
         }
-    }
-
-    fn check(&self, bounds: &Bounds) -> Result<(), Undecided> {
-        let (found, most) = (self.descriptors.len(), bounds.descriptors);
-        let entries: usize = self.descriptors.iter().map(|one| one.entries.len()).sum();
-        let wrong = match (self.domain, found) {
-            ("", _) => "the domain is empty".to_owned(),
-            (_, 0) => "there are no descriptors".to_owned(),
-            _ if found > most => {
-                format!("{found} descriptors, more than the {most} that are taken")
-            }
-            _ if entries > bounds.arguments => {
-                let most = bounds.arguments;
-                format!("{entries} entries, more than the {most} that are taken")
-            }
-            _ => return Ok(()),
-        };
-        Err(Undecided::Invalid(wrong))
     }
 }
 
@@ -259,10 +96,10 @@ pub(crate) async fn decide<B: Store>(
     service: &Service<B>,
     question: &Question<'_>,
 ) -> Result<Decided, Undecided> {
-    match ask(service, question, &service.answers.rls_headers).await {
+    match ask(service, question, &service.settings.rls_headers).await {
         Err(why) => could_not_decide(service, question.descriptors.len(), why),
         Ok(mut decided) => {
-            decided.tell_wait(&service.answers.rls_headers);
+            decided.tell_wait(&service.settings.rls_headers);
             Ok(decided)
         }
     }
@@ -275,40 +112,27 @@ pub(super) fn could_not_decide<B: Store>(
     descriptors: usize,
     why: Undecided,
 ) -> Result<Decided, Undecided> {
-    service
-        .monitor
-        .measured
-        .could_not_decide(service.answers.rls_closed);
-    if service.answers.rls_closed == RlsClosed::Error {
-        return Err(why);
-    }
-    let mut refused = unlimited(descriptors);
-    refused.refuse();
-    refused.failure = Some(match why {
-        Undecided::Unavailable(limit) => {
-            refused.reason = Some(DenyReason::Store);
-            ("store_failure", limit)
-        }
-        Undecided::Invalid(_) | Undecided::Full(_) => ("failure", why.to_string()),
-    });
-    Ok(refused)
+    let told = service.settings.rls_closed;
+    service.monitor.measured.could_not_decide(told);
+    let (reason, failure) = match why {
+        why if told == RlsClosed::Error => return Err(why),
+        Undecided::Unavailable(limit) => (Some(DenyReason::Store), ("store_failure", limit)),
+        Undecided::Invalid(_) | Undecided::Full(_) => (None, ("failure", why.to_string())),
+    };
+    Ok(Decided {
+        failure: Some(failure),
+        ..denied(descriptors, reason)
+    })
 }
 
 /// Counts a request of a domain that the policy doesn't know, and says so once.
 #[cold]
 fn note_unknown_domain<B: Store>(service: &Service<B>, domain: &str) {
-    if service.monitor.measured.is_new_unknown_domain(domain) {
-        let fields: [(&str, &dyn fmt::Display); 2] = [
-            ("domain", &domain),
-            (
-                "help",
-                &"the policy has no limit for this domain, so its requests pass: add it, or send another domain",
-            ),
-        ];
-        service
-            .monitor
-            .log
-            .say(Level::Warn, "unknown_domain", &fields);
+    let monitor = &service.monitor;
+    if monitor.measured.is_new_unknown_domain(domain) {
+        let help = "the policy has no limit for this domain, so its requests pass: add it, or send another domain";
+        let fields: [(&str, &dyn fmt::Display); 2] = [("domain", &domain), ("help", &help)];
+        monitor.log.say(Level::Warn, "unknown_domain", &fields);
     }
 }
 
@@ -327,51 +151,42 @@ pub(crate) async fn ask<B: Store>(
         descriptors: parts.as_deref().unwrap_or(question.descriptors),
         ..*question
     };
+    let decider = &service.decider;
     // One that also takes may be alike a request that still runs, and whose permits stay.
-    let released = if question.gives_back() {
-        service.decider.holds.take(&question.name())
-    } else {
-        None
-    };
-    let is_released = released.is_some();
-    drop(released);
-    let texts = Texts::of(question, &service.decider.engine.facts_asked());
+    let gives_back = question.gives_back();
+    let is_released = gives_back && decider.holds.take(&question.name()).is_some();
+    let texts = Texts::of(question, &decider.engine.facts_asked());
     let Sets { first, others } = texts.sets(question)?;
     let given_back = texts.given_back(question)?;
     let facts = first.also(&others);
-    if service.decider.engine.decides_by_facts() {
-        for part in &given_back {
-            refund(service, part, is_released).await;
-        }
-        if question.gives_back() {
-            refund(service, &facts, is_released).await;
+    let by_rules = decider.engine.decides_by_facts();
+    if by_rules {
+        let whole = gives_back.then_some(&facts);
+        for part in given_back.iter().chain(whole) {
+            if is_released {
+                decider.refund_charge(part, true).await;
+            } else {
+                decider.refund(part).await;
+            }
         }
     }
-    let by_trees = service.decider.engine.decides_by_descriptors() || question.brings_limit();
     let asked = Asked {
+        service,
         question,
-        facts: service.decider.engine.decides_by_facts().then_some(&facts),
-        by_trees,
+        facts: by_rules.then_some(&facts),
+        by_trees: decider.engine.decides_by_descriptors() || question.brings_limit(),
         dialects,
     };
     if question.takes_nothing() {
-        asked.look(service).await
+        asked.look().await
     } else {
-        asked.charge(service).await
-    }
-}
-
-/// Gives rules back what a request like this cost. If its permits were released by now, its estimates have come back.
-async fn refund<B: Store>(service: &Service<B>, facts: &Facts<'_>, is_released: bool) {
-    if is_released {
-        let Ok(_) = service.decider.engine.refund_dropped_async(facts).await;
-    } else {
-        service.decider.refund(facts).await;
+        asked.charge().await
     }
 }
 
 /// A question, and by what it is decided: rules, trees or both.
-struct Asked<'a> {
+struct Asked<'a, B: Store> {
+    service: &'a Service<B>,
     question: &'a Question<'a>,
     /// What rules know of it, if there are any.
     facts: Option<&'a Facts<'a>>,
@@ -386,19 +201,18 @@ struct Passed<'a, 'f> {
     permits: Option<Permits>,
 }
 
-impl Asked<'_> {
+impl<B: Store> Asked<'_, B> {
     /// Decides a request that takes something: by rules and trees together, all or none.
-    async fn charge<B: Store>(&self, service: &Service<B>) -> Result<Decided, Undecided> {
-        let question = self.question;
+    async fn charge(&self) -> Result<Decided, Undecided> {
+        let (question, decider) = (self.question, &self.service.decider);
         let request = self.by_trees.then(|| question.descriptor_request());
-        let room =
-            (service.decider.room_for(self.facts, request.as_ref())).map_err(Undecided::Full)?;
-        let places = question.descriptors.len();
+        let room = decider.room_for(self.facts, request.as_ref());
+        let room = room.map_err(Undecided::Full)?;
         match (self.facts, request) {
-            (None, None) => Ok(unlimited(places)),
-            (None, Some(request)) => {
-                let verdict = self.ask_trees(service, request).await;
-                let decided = self.by_trees(service, &verdict, verdict.refused().is_none())?;
+            (None, None) => Ok(unlimited(question.descriptors.len())),
+            (None, Some(_)) => {
+                let verdict = self.ask_trees().await;
+                let decided = self.by_trees(&verdict, verdict.refused().is_none())?;
                 if let DescriptorVerdict::Passed(passed) = verdict {
                     let (findings, permits) = passed.into_parts();
                     let passed = Passed {
@@ -406,53 +220,58 @@ impl Asked<'_> {
                         by_trees: Some(&findings),
                         permits: Some(permits),
                     };
-                    question.keep(service, passed, room).await?;
+                    question.keep(self.service, passed, room).await?;
                 }
                 Ok(decided)
             }
             (Some(facts), None) => {
-                let told = LimitsTold::by(self.dialects);
-                let tell = |answered: &Answered<'_>| self.by_rules(service, answered);
-                let (decided, permits) = service.decider.decide(facts, told, tell).await;
-                let passed = Passed {
-                    facts: Some(facts),
-                    by_trees: None,
-                    permits,
+                let (decided, passed) = {
+                    let told = LimitsTold::by(self.dialects);
+                    let mut verdict = B::decide(&decider.engine, facts, told).await;
+                    let permits = match &mut verdict {
+                        Verdict::Passed(passed) => passed.take_permits(),
+                        Verdict::Refused(_) => None,
+                    };
+                    let passed = Passed {
+                        facts: Some(facts),
+                        by_trees: None,
+                        permits,
+                    };
+                    (self.by_rules(&answered(&verdict)), passed)
                 };
-                question.keep(service, passed, room).await?;
+                question.keep(self.service, passed, room).await?;
                 decided
             }
             (Some(facts), Some(request)) => {
                 // In a box: few policies have both, and every connection has room for the largest step.
-                Box::pin(self.charge_both(service, facts, request, room)).await
+                Box::pin(self.charge_both(facts, request, room)).await
             }
         }
     }
 
     /// Decides a request by rules and trees together.
-    async fn charge_both<B: Store>(
+    async fn charge_both(
         &self,
-        service: &Service<B>,
         facts: &Facts<'_>,
         request: DescriptorRequest<'_>,
         room: Option<Room<'_>>,
     ) -> Result<Decided, Undecided> {
-        let on = LimitsTold::by(self.dialects).conditions();
-        let deciding = service
-            .decider
-            .engine
-            .decide_with_descriptors(on, facts, request);
-        let (mut passed, by_trees) = match deciding.await {
+        let (on, engine) = (
+            LimitsTold::by(self.dialects).conditions(),
+            &self.service.decider.engine,
+        );
+        let (mut passed, by_trees) = match engine.decide_with_descriptors(on, facts, request).await
+        {
             // Only said on the condition that some facts alone are known.
             Ok(None) => {
                 let why = "the policy changed while the request was decided: send it again";
                 return Err(Undecided::Invalid(why.to_owned()));
             }
             Ok(Some(CombinedVerdict::DeniedByDescriptor(findings))) => {
-                return self.by_trees(service, &findings, false);
+                return self.by_trees(&findings, false);
             }
             Ok(Some(CombinedVerdict::DeniedByRule(denied))) => {
-                return self.by_rules(service, &Answered::of(&denied, false));
+                return self.by_rules(&Answered::of(&denied, false));
             }
             Ok(Some(CombinedVerdict::Passed(passed, by_trees))) => (passed, by_trees),
         };
@@ -461,64 +280,51 @@ impl Asked<'_> {
             by_trees: Some(&by_trees),
             permits: passed.take_permits(),
         };
-        self.question.keep(service, kept, room).await?;
-        let by_rules = self.by_rules(service, &Answered::of(&passed, true))?;
-        Ok(self.by_trees(service, &by_trees, true)?.joined(by_rules))
+        self.question.keep(self.service, kept, room).await?;
+        let by_rules = self.by_rules(&Answered::of(&passed, true))?;
+        Ok(self.by_trees(&by_trees, true)?.joined(by_rules))
     }
 
     /// What a request would be told that takes nothing.
-    async fn look<B: Store>(&self, service: &Service<B>) -> Result<Decided, Undecided> {
+    async fn look(&self) -> Result<Decided, Undecided> {
         let mut by_trees = None;
         if self.by_trees {
-            let request = self.question.descriptor_request();
-            let verdict = self.ask_trees(service, request).await;
-            let is_allowed = verdict.refused().is_none();
-            let decided = self.by_trees(service, &verdict, is_allowed)?;
-            if !is_allowed {
+            let verdict = self.ask_trees().await;
+            let decided = self.by_trees(&verdict, verdict.refused().is_none())?;
+            if !decided.is_allowed {
                 return Ok(decided);
             }
             by_trees = Some(decided);
         }
-        let by_rules = match self.facts {
-            Some(facts) if !self.question.gives_back() => {
-                let tell = |answered: &Answered<'_>| self.by_rules(service, answered);
-                Some(service.decider.peek(facts, tell).await?)
-            }
-            _ => None,
+        let facts = self.facts.filter(|_| !self.question.gives_back());
+        let Some(facts) = facts else {
+            let descriptors = self.question.descriptors.len();
+            return Ok(by_trees.unwrap_or_else(|| unlimited(descriptors)));
         };
-        Ok(match (by_trees, by_rules) {
-            (Some(by_trees), Some(by_rules)) if by_rules.is_allowed => by_trees.joined(by_rules),
-            (_, Some(by_rules)) => by_rules,
-            (Some(by_trees), None) => by_trees,
-            (None, None) => unlimited(self.question.descriptors.len()),
+        let Ok(findings) = self.service.decider.engine.peek_async(facts).await;
+        let by_rules = self.by_rules(&looked_at(&findings))?;
+        Ok(match by_trees {
+            Some(by_trees) if by_rules.is_allowed => by_trees.joined(by_rules),
+            _ => by_rules,
         })
     }
 
-    async fn ask_trees<B: Store>(
-        &self,
-        service: &Service<B>,
-        request: DescriptorRequest<'_>,
-    ) -> DescriptorVerdict {
-        let DescriptorRequest {
-            domain,
-            descriptors,
-            hits_addend,
-        } = request;
-        let asked =
-            (service.decider.engine).decide_descriptors_async(domain, descriptors, hits_addend);
+    async fn ask_trees(&self) -> DescriptorVerdict {
+        let (engine, question) = (&self.service.decider.engine, self.question);
+        let (domain, descriptors) = (question.domain, question.descriptors);
+        let asked = engine.decide_descriptors_async(domain, descriptors, question.hits_addend);
         let Ok(verdict) = asked.await;
         verdict
     }
 
     /// What trees decide, as Envoy is told of it.
-    fn by_trees<B: Store>(
+    fn by_trees(
         &self,
-        service: &Service<B>,
         findings: &DescriptorFindings,
         is_allowed: bool,
     ) -> Result<Decided, Undecided> {
         let mut decided = by_tree(self.question, findings, is_allowed, self.dialects)?;
-        if is_allowed && service.answers.shadow == ShadowAnswers::Shown {
+        if self.shows_shadow(&decided) {
             let shadows = findings.statuses.iter().filter(|one| one.would_refuse);
             decided.shadow = shadows.filter_map(|one| one.limit.clone()).collect();
         }
@@ -526,62 +332,15 @@ impl Asked<'_> {
     }
 
     /// What rules decide, as Envoy is told of it.
-    fn by_rules<B: Store>(
-        &self,
-        service: &Service<B>,
-        answered: &Answered<'_>,
-    ) -> Result<Decided, Undecided> {
+    fn by_rules(&self, answered: &Answered<'_>) -> Result<Decided, Undecided> {
         let mut decided = by_rule(self.question.descriptors.len(), answered, self.dialects)?;
-        if decided.is_allowed && service.answers.shadow == ShadowAnswers::Shown {
+        if self.shows_shadow(&decided) {
             decided.shadow = answered.shadow_rules().collect();
         }
         Ok(decided)
     }
-}
 
-impl Decided {
-    /// What the proxy can tell others of the decision: names and texts.
-    pub(crate) fn metadata(&self) -> SmallVec<[(&'static str, Cow<'_, str>); 4]> {
-        let rule = self.rule.iter().map(|rule| ("rule", rule.as_str()));
-        let reason = self.reason.iter().map(|reason| ("reason", reason.name()));
-        let limit = self.limited_by.iter();
-        let limit = limit.map(|limit| ("limited_by", limit.as_str()));
-        let failure = self.failure.iter();
-        let failure = failure.map(|(name, text)| (*name, text.as_str()));
-        let borrowed = rule.chain(reason).chain(limit).chain(failure);
-        let all = borrowed.map(|(name, text)| (name, Cow::Borrowed(text)));
-        let shadow = (!self.shadow.is_empty()).then(|| Cow::Owned(self.shadow.join(", ")));
-        all.chain(shadow.map(|rules| ("shadow", rules))).collect()
-    }
-
-    pub(super) fn refuse(&mut self) {
-        self.is_allowed = false;
-        for status in &mut self.statuses {
-            status.is_allowed = false;
-        }
-    }
-
-    /// Tells the client of a request that is denied when to come again, if it is told anything by header fields: Envoy adds them
-    /// to its 429.
-    fn tell_wait(&mut self, dialects: &[Dialect]) {
-        let wait = self.decision.as_ref().and_then(retry_after);
-        if let (false, false, Some(seconds)) = (self.is_allowed, dialects.is_empty(), wait) {
-            self.headers.push(("retry-after", seconds.to_string()));
-        }
-    }
-
-    /// The answer of trees and rules that both let a request pass: a limit is told before no limit.
-    fn joined(self, by_rules: Self) -> Self {
-        let (mut told, other) = if self.limits_nothing() {
-            (by_rules, self)
-        } else {
-            (self, by_rules)
-        };
-        told.shadow.extend(other.shadow);
-        told
-    }
-
-    fn limits_nothing(&self) -> bool {
-        self.is_allowed && self.statuses.iter().all(|status| status.limit.is_none())
+    fn shows_shadow(&self, decided: &Decided) -> bool {
+        decided.is_allowed && self.service.settings.shadow_answers == ShadowAnswers::Shown
     }
 }

@@ -1,17 +1,97 @@
 //! What was decided, as Envoy is told of it: by rules, or by trees.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+use tollgate::Decision;
 use tollgate_engine::backend::LimitKind;
 use tollgate_engine::engine::{DescriptorFindings, DescriptorStatus};
 use tollgate_engine::envoy::StatusCode;
 use tollgate_engine::facts::Unit;
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_engine::verdict::DenyReason;
-use tollgate_http::{Dialect, MOST_LISTED, Shown, fields};
+use tollgate_http::{Dialect, MOST_LISTED, Shown, fields, retry_after};
 
-use super::decide::{Decided, Limit, Question, Status, Undecided};
+use super::question::{Question, Undecided};
 use crate::answers::{Answered, LimitText, limited_by, unix_now};
+
+/// What was decided.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Decided {
+    pub(crate) is_allowed: bool,
+    /// One for each descriptor.
+    pub(crate) statuses: Vec<Status>,
+    /// What decided, and what it said: nothing if nothing limits.
+    pub(crate) rule: Option<String>,
+    pub(crate) decision: Option<Decision>,
+    /// Why it was refused, and by which limit of the rule.
+    pub(crate) reason: Option<DenyReason>,
+    pub(crate) limited_by: Option<LimitText>,
+    /// Limits in shadow that would have refused it, if an operator wants clients to see them.
+    pub(crate) shadow: Vec<String>,
+    /// Why it was refused if nothing was decided: a name, and what is told by it.
+    pub(crate) failure: Option<(&'static str, String)>,
+    /// Header fields for the client.
+    pub(crate) headers: Vec<(&'static str, String)>,
+}
+
+/// What is told of one descriptor.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Status {
+    pub(crate) is_allowed: bool,
+    pub(crate) limit: Option<Limit>,
+    pub(crate) remaining: u32,
+}
+
+/// A limit, as Envoy is told of it.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Limit {
+    pub(crate) requests: u32,
+    pub(crate) unit: Option<Unit>,
+    pub(crate) name: Option<String>,
+    pub(crate) reset_after: Duration,
+}
+
+impl Decided {
+    /// What the proxy can tell others of the decision: names and texts.
+    pub(crate) fn metadata(&self) -> SmallVec<[(&'static str, Cow<'_, str>); 4]> {
+        let rule = self.rule.iter().map(|rule| ("rule", rule.as_str()));
+        let reason = self.reason.iter().map(|reason| ("reason", reason.name()));
+        let limit = self.limited_by.iter();
+        let limit = limit.map(|limit| ("limited_by", limit.as_str()));
+        let failure = self.failure.iter();
+        let failure = failure.map(|(name, text)| (*name, text.as_str()));
+        let borrowed = rule.chain(reason).chain(limit).chain(failure);
+        let all = borrowed.map(|(name, text)| (name, Cow::Borrowed(text)));
+        let shadow = (!self.shadow.is_empty()).then(|| Cow::Owned(self.shadow.join(", ")));
+        all.chain(shadow.map(|rules| ("shadow", rules))).collect()
+    }
+
+    /// Tells the client of a request that is denied when to come again, if it is told anything by header fields: Envoy adds them
+    /// to its 429.
+    pub(super) fn tell_wait(&mut self, dialects: &[Dialect]) {
+        let wait = self.decision.as_ref().and_then(retry_after);
+        if let (false, false, Some(seconds)) = (self.is_allowed, dialects.is_empty(), wait) {
+            self.headers.push(("retry-after", seconds.to_string()));
+        }
+    }
+
+    /// The answer of trees and rules that both let a request pass: a limit is told before no limit.
+    pub(super) fn joined(self, by_rules: Self) -> Self {
+        let (mut told, other) = if self.limits_nothing() {
+            (by_rules, self)
+        } else {
+            (self, by_rules)
+        };
+        told.shadow.extend(other.shadow);
+        told
+    }
+
+    fn limits_nothing(&self) -> bool {
+        self.is_allowed && self.statuses.iter().all(|status| status.limit.is_none())
+    }
+}
 
 /// The fields that show a limit, in the dialects that were chosen.
 fn headers(dialects: &[Dialect], limits: &[Shown<'_>]) -> Vec<(&'static str, String)> {
@@ -26,14 +106,26 @@ fn headers(dialects: &[Dialect], limits: &[Shown<'_>]) -> Vec<(&'static str, Str
 
 /// What is told where nothing limits.
 pub(super) fn unlimited(descriptors: usize) -> Decided {
-    let open = || Status {
-        is_allowed: true,
+    told(descriptors, true)
+}
+
+/// What is told of a request that no limit's decision denies.
+pub(super) fn denied(descriptors: usize, reason: Option<DenyReason>) -> Decided {
+    Decided {
+        reason,
+        ..told(descriptors, false)
+    }
+}
+
+fn told(descriptors: usize, is_allowed: bool) -> Decided {
+    let status = || Status {
+        is_allowed,
         limit: None,
         remaining: 0,
     };
     Decided {
-        is_allowed: true,
-        statuses: std::iter::repeat_with(open).take(descriptors).collect(),
+        is_allowed,
+        statuses: std::iter::repeat_with(status).take(descriptors).collect(),
         rule: None,
         decision: None,
         reason: None,
@@ -41,6 +133,14 @@ pub(super) fn unlimited(descriptors: usize) -> Decided {
         shadow: Vec::new(),
         failure: None,
         headers: Vec::new(),
+    }
+}
+
+/// A denial, as it is counted, of what could never pass: an error would let it pass.
+fn too_large(descriptors: usize, what: &impl ToString) -> Decided {
+    Decided {
+        failure: Some(("failure", what.to_string())),
+        ..denied(descriptors, Some(DenyReason::TooLarge))
     }
 }
 
@@ -54,22 +154,14 @@ pub(super) fn by_rule(
         return Err(Undecided::Unavailable(rule.to_owned()));
     }
     let is_allowed = answered.is_allowed;
-    let mut decided = unlimited(descriptors);
-    if !is_allowed {
-        decided.refuse();
-    }
     if let Some(what) = answered.too_much() {
-        // A refusal, as it is counted: an error would let it pass.
-        decided.reason = Some(DenyReason::TooLarge);
-        decided.failure = Some(("failure", what.to_string()));
-        return Ok(decided);
+        return Ok(too_large(descriptors, &what));
     }
+    let mut decided = told(descriptors, is_allowed);
     let decision = &answered.decision;
     let small = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
-    if let Some(first) = decided
-        .statuses
-        .first_mut()
-        .filter(|_| !decision.is_unlimited())
+    if !decision.is_unlimited()
+        && let Some(first) = decided.statuses.first_mut()
     {
         let kind = answered.limit();
         first.limit = Some(Limit {
@@ -108,11 +200,7 @@ pub(super) fn by_tree(
 ) -> Result<Decided, Undecided> {
     let domain = question.domain;
     if let Some(what) = verdict.too_much.filter(|_| !is_allowed) {
-        let mut decided = unlimited(question.descriptors.len());
-        decided.refuse();
-        decided.reason = Some(DenyReason::TooLarge);
-        decided.failure = Some(("failure", what.to_string()));
-        return Ok(decided);
+        return Ok(too_large(question.descriptors.len(), &what));
     }
     let decider = verdict
         .decider

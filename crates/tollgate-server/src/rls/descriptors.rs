@@ -32,7 +32,7 @@ impl Files {
         for bytes in messages(set, 1) {
             let package = text(bytes, 2);
             let mut symbols = Vec::new();
-            types(bytes, (4, 5), package, &mut symbols);
+            types(bytes, 4, 5, package, &mut symbols);
             for service in messages(bytes, 6) {
                 let name = format!("{package}.{}", text(service, 1));
                 let methods = messages(service, 2).map(|method| text(method, 1));
@@ -67,14 +67,20 @@ impl Files {
     }
 }
 
-/// Full names of messages and enums, those inside of messages too. The numbers are of the fields that hold them.
-fn types(within: &'static [u8], fields: (u64, u64), prefix: &str, symbols: &mut Vec<String>) {
-    for message in messages(within, fields.0) {
+/// Full names of messages and enums, which are in these fields; those inside of messages, too.
+fn types(
+    within: &'static [u8],
+    message_field: u64,
+    enum_field: u64,
+    prefix: &str,
+    symbols: &mut Vec<String>,
+) {
+    for message in messages(within, message_field) {
         let name = format!("{prefix}.{}", text(message, 1));
-        types(message, (3, 4), &name, symbols);
+        types(message, 3, 4, &name, symbols);
         symbols.push(name);
     }
-    let enums = messages(within, fields.1).map(|one| text(one, 1));
+    let enums = messages(within, enum_field).map(|one| text(one, 1));
     symbols.extend(enums.map(|name| format!("{prefix}.{name}")));
 }
 

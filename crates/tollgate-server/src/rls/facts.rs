@@ -10,7 +10,7 @@ use tollgate_engine::facts::{
     ALL_DESCRIPTORS, DESCRIPTOR, DOMAIN, Descriptor, descriptor_name, fact_name,
 };
 
-use super::decide::{Question, Undecided};
+use super::question::{Question, Undecided};
 
 /// So many sets of facts may stand for one request.
 pub(crate) const MOST_SETS: usize = 64;

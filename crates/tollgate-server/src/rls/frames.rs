@@ -1,6 +1,16 @@
-//! Frames of HTTP/2 on their way to h2 and back: which open streams, which are control frames, and which report errors.
+//! Frames of HTTP/2 on their way to h2 and back: which open streams, which are control frames, and which report errors. So many
+//! streams pass a turn, and no more control frames than a client's calls explain.
+//!
+//! # Memory ordering
+//! A [`Turn`] is shared by the connection and its transport, which h2 owns. Both are parts of one task, so one never runs
+//! while the other does, and all its accesses are relaxed; it is atomic because tasks move between threads.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use tokio::time::Instant;
 
 use super::hpack;
+use crate::protocol_errors::{ErrorKind, ErrorSource};
 
 pub(super) const PREFACE: usize = 24;
 const HEAD: usize = 9;
@@ -8,6 +18,16 @@ const HEAD: usize = 9;
 const MOST: usize = 16_384;
 /// A header block over several frames is gathered up to here; h2 ends the connection long before.
 const BLOCK: usize = 65_536;
+
+/// The most streams that are opened before those before them are accepted. h2 keeps room for as many as it ever had at
+/// once, some 2 KB each, for as long as the connection lives.
+const TURN: u32 = 32;
+/// Control frames that a client may send at first, and save up.
+const CONTROL: u32 = 1_000;
+/// As many more for each call: what clients send along with one is below that.
+const CONTROL_A_CALL: u32 = 8;
+/// And so many a second.
+const CONTROL_A_SECOND: u64 = 100;
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -18,15 +38,6 @@ const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 const PADDED: u8 = 8;
 const PRIORITY: u8 = 0x20;
-
-/// What frames a reader lets pass, and what it found.
-pub(super) trait Watcher {
-    /// Whether a stream may be opened now.
-    fn may_open(&mut self) -> bool;
-
-    /// Whether a frame that isn't part of a message may pass.
-    fn may_control(&mut self) -> bool;
-}
 
 /// Reads what a client sends, frame by frame.
 #[derive(Debug)]
@@ -217,6 +228,106 @@ impl Block {
             head(next.len(), CONTINUATION, end(rest)).write(out);
             out.extend_from_slice(next);
         }
+    }
+}
+
+/// How many streams were opened since the connection last accepted, and whether the transport holds something back.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    pub(super) opened: AtomicU32,
+    pub(super) holds_back: AtomicBool,
+    is_flooded: AtomicBool,
+}
+
+impl Turn {
+    /// All that was opened is accepted. Whether more is there to be read at once.
+    pub(super) fn next(&self) -> bool {
+        self.opened.store(0, Ordering::Relaxed);
+        self.holds_back.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether the client has sent more control frames than its calls explain.
+    pub(super) fn is_flooded(&self) -> bool {
+        self.is_flooded.load(Ordering::Relaxed)
+    }
+}
+
+/// The control frames that a client may still send.
+#[derive(Debug)]
+pub(super) struct Control {
+    left: u32,
+    since: Instant,
+}
+
+impl Default for Control {
+    fn default() -> Self {
+        Self {
+            left: CONTROL,
+            since: Instant::now(),
+        }
+    }
+}
+
+impl Control {
+    fn earn(&mut self) {
+        self.left = CONTROL.max(self.left).min(self.left + CONTROL_A_CALL);
+    }
+
+    fn spend(&mut self) -> bool {
+        if self.left == 0 {
+            self.earn_by_time();
+        }
+        let has_one = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        has_one
+    }
+
+    /// The clock is read only when nothing is left.
+    #[cold]
+    fn earn_by_time(&mut self) {
+        let now = Instant::now();
+        let millis = now.saturating_duration_since(self.since).as_millis();
+        let earned = u64::try_from(millis).unwrap_or(u64::MAX) / (1_000 / CONTROL_A_SECOND);
+        self.left = u32::try_from(earned).unwrap_or(CONTROL).min(CONTROL);
+        self.since = now;
+    }
+}
+
+/// What frames a reader lets pass, and what it found.
+pub(super) trait Watcher {
+    /// Whether a stream may be opened now.
+    fn may_open(&mut self) -> bool;
+
+    /// Whether a frame that isn't part of a message may pass.
+    fn may_control(&mut self) -> bool;
+}
+
+/// What a turn and the control frames that are left let pass.
+pub(super) struct Gate<'t> {
+    pub(super) turn: &'t Turn,
+    pub(super) control: &'t mut Control,
+    pub(super) errors: &'t ErrorSource,
+}
+
+impl Watcher for Gate<'_> {
+    fn may_open(&mut self) -> bool {
+        let opened = self.turn.opened.load(Ordering::Relaxed);
+        if opened >= TURN {
+            self.turn.holds_back.store(true, Ordering::Relaxed);
+            return false;
+        }
+        self.turn.opened.store(opened + 1, Ordering::Relaxed);
+        self.control.earn();
+        true
+    }
+
+    fn may_control(&mut self) -> bool {
+        let may_pass = !self.turn.is_flooded() && self.control.spend();
+        if !may_pass && !self.turn.is_flooded.swap(true, Ordering::Relaxed) {
+            let detail = "more control frames than its calls explain";
+            self.errors.record(ErrorKind::Flood, &detail);
+        }
+        may_pass
     }
 }
 

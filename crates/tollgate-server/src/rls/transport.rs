@@ -4,94 +4,28 @@
 //! h2's own bound of streams that are reset before they are accepted ends the connection, and with it all calls of a proxy
 //! whose clients hang up. Here a turn has so few streams that no such bound is needed: all of a turn are accepted before
 //! the next begins.
-//!
-//! # Memory ordering
-//! A [`Turn`] is shared by the connection and its transport, which h2 owns. Both are parts of one task, so one never runs
-//! while the other does, and all its accesses are relaxed; it is atomic because tasks move between threads.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use h2::Reason;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Sleep, sleep};
 
-use super::frames::{Reader, Scope, Sent, Watcher};
+use super::frames::{Control, Gate, Reader, Scope, Sent, Turn};
 use crate::connection::KEPT;
 use crate::protocol_errors::{ErrorKind, ErrorSource};
 
-/// The most streams that are opened before those before them are accepted. h2 keeps room for as many as it ever had at
-/// once, some 2 KB each, for as long as the connection lives.
-pub(super) const TURN: u32 = 32;
 /// The most that is read in one call.
 const READ: usize = 16 * 1024;
-/// Control frames that a client may send at first, and save up.
-const CONTROL: u32 = 1_000;
-/// As many more for each call: what clients send along with one is below that.
-const CONTROL_A_CALL: u32 = 8;
-/// And so many a second.
-const CONTROL_A_SECOND: u64 = 100;
 /// A client that reads this much within the time of a request reads.
 const READS: usize = 16 * 1024;
-
-/// How many streams were opened since the connection last accepted, and whether the transport holds something back.
-#[derive(Debug, Default)]
-pub(super) struct Turn {
-    opened: AtomicU32,
-    holds_back: AtomicBool,
-    is_flooded: AtomicBool,
-}
-
-impl Turn {
-    /// All that was opened is accepted. Whether more is there to be read at once.
-    pub(super) fn next(&self) -> bool {
-        self.opened.store(0, Ordering::Relaxed);
-        self.holds_back.swap(false, Ordering::Relaxed)
-    }
-
-    /// Whether the client has sent more control frames than its calls explain.
-    pub(super) fn is_flooded(&self) -> bool {
-        self.is_flooded.load(Ordering::Relaxed)
-    }
-}
-
-/// The control frames that a client may still send.
-#[derive(Debug)]
-struct Control {
-    left: u32,
-    since: Instant,
-}
-
-impl Control {
-    fn earn(&mut self) {
-        self.left = CONTROL.max(self.left).min(self.left + CONTROL_A_CALL);
-    }
-
-    fn spend(&mut self) -> bool {
-        if self.left == 0 {
-            self.earn_by_time();
-        }
-        let has_one = self.left > 0;
-        self.left = self.left.saturating_sub(1);
-        has_one
-    }
-
-    /// The clock is read only when nothing is left.
-    #[cold]
-    fn earn_by_time(&mut self) {
-        let now = Instant::now();
-        let millis = now.saturating_duration_since(self.since).as_millis();
-        let earned = u64::try_from(millis).unwrap_or(u64::MAX) / (1_000 / CONTROL_A_SECOND);
-        self.left = u32::try_from(earned).unwrap_or(CONTROL).min(CONTROL);
-        self.since = now;
-    }
-}
 
 /// What h2 has in place of a stream of bytes.
 pub(super) struct Transport<S> {
@@ -121,43 +55,12 @@ pub(super) struct TransportSettings {
     pub(super) patience: Duration,
 }
 
-struct Gate<'t> {
-    turn: &'t Turn,
-    control: &'t mut Control,
-    errors: &'t ErrorSource,
-}
-
-impl Watcher for Gate<'_> {
-    fn may_open(&mut self) -> bool {
-        let opened = self.turn.opened.load(Ordering::Relaxed);
-        if opened >= TURN {
-            self.turn.holds_back.store(true, Ordering::Relaxed);
-            return false;
-        }
-        self.turn.opened.store(opened + 1, Ordering::Relaxed);
-        self.control.earn();
-        true
-    }
-
-    fn may_control(&mut self) -> bool {
-        let may_pass = !self.turn.is_flooded() && self.control.spend();
-        if !may_pass && !self.turn.is_flooded.swap(true, Ordering::Relaxed) {
-            let detail = "more control frames than its calls explain";
-            self.errors.record(ErrorKind::Flood, &detail);
-        }
-        may_pass
-    }
-}
-
 impl<S> Transport<S> {
     pub(super) fn new(stream: S, settings: TransportSettings) -> Self {
         Self {
             stream,
             turn: settings.turn,
-            control: Control {
-                left: CONTROL,
-                since: Instant::now(),
-            },
+            control: Control::default(),
             reader: Reader::default(),
             raw: Vec::new(),
             ready: Vec::new(),

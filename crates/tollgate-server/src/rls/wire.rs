@@ -1,20 +1,25 @@
 //! Protocol buffers, as far as the rate-limit service needs them: fields that borrow from a message, and messages
 //! that are written into bytes.
 
-use std::fmt;
+use derive_more::Display;
 
 /// What a message says that is none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 pub(crate) enum Malformed {
     /// It ends inside a field.
+    #[display("the message ends inside a field")]
     CutShort,
     /// A number of more than 64 bits.
+    #[display("a number of more than 64 bits")]
     Number,
     /// A field of number zero, or of a kind that there isn't.
+    #[display("a field of a number or a kind that there isn't")]
     Field,
     /// Text that isn't UTF-8.
+    #[display("text that isn't UTF-8")]
     Text,
     /// A field that holds another kind of value than its number says.
+    #[display("field {field} has a value of another kind than it should")]
     Kind { field: u64 },
 }
 
@@ -125,21 +130,6 @@ impl<'m> Value<'m> {
 
     pub(crate) fn text(self, field: u64) -> Result<&'m str, Malformed> {
         std::str::from_utf8(self.message(field)?).map_err(|_| Malformed::Text)
-    }
-}
-
-impl fmt::Display for Malformed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::CutShort => f.write_str("the message ends inside a field"),
-            Self::Number => f.write_str("a number of more than 64 bits"),
-            Self::Field => f.write_str("a field of a number or a kind that there isn't"),
-            Self::Text => f.write_str("text that isn't UTF-8"),
-            Self::Kind { field } => write!(
-                f,
-                "field {field} has a value of another kind than it should"
-            ),
-        }
     }
 }
 

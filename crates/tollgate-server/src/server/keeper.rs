@@ -1,7 +1,8 @@
 //! Saves the state of a service every few seconds and at its end, on a thread of its own.
 
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -69,51 +70,25 @@ enum Turn {
 
 /// The thread that saves; dropped, it saves once more and ends.
 pub(crate) struct Keeper {
-    end: Arc<End>,
+    /// Dropped when it is time for the last turn.
+    end: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
     /// Dropped by the thread as it ends.
     over: oneshot::Receiver<()>,
 }
 
-#[derive(Default)]
-struct End {
-    is_near: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl End {
-    fn is_near(&self) -> MutexGuard<'_, bool> {
-        self.is_near.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// It is time for the last turn.
-    fn come(&self) {
-        *self.is_near() = true;
-        self.changed.notify_one();
-    }
-
-    /// Waits for the next turn.
-    fn next(&self, every: Duration) -> Turn {
-        let waited = self
-            .changed
-            .wait_timeout_while(self.is_near(), every, |is_near| !*is_near);
-        if *waited.unwrap_or_else(PoisonError::into_inner).0 {
-            Turn::End
-        } else {
-            Turn::Interval
-        }
-    }
-}
-
 impl Keeper {
     fn start(every: Duration, mut save: impl FnMut(Turn) + Send + 'static) -> io::Result<Self> {
-        let end = Arc::new(End::default());
-        let waited = Arc::clone(&end);
+        let (end, waited) = mpsc::channel();
         let (ends, over) = oneshot::channel::<()>();
         let thread = thread::Builder::new().name("tollgate-state".to_owned());
         let thread = thread.spawn(move || {
             loop {
-                let turn = waited.next(every);
+                let turn = match waited.recv_timeout(every) {
+                    Err(RecvTimeoutError::Timeout) => Turn::Interval,
+                    // Nobody sends anything: the sender is dropped.
+                    Ok(()) | Err(RecvTimeoutError::Disconnected) => Turn::End,
+                };
                 save(turn);
                 if turn == Turn::End {
                     return drop(ends);
@@ -121,7 +96,7 @@ impl Keeper {
             }
         })?;
         Ok(Self {
-            end,
+            end: Some(end),
             thread: Some(thread),
             over,
         })
@@ -130,7 +105,7 @@ impl Keeper {
     /// Saves once more, on its thread. Whoever stops waiting for it and drops it waits there until that is done: what is
     /// half written is of no use.
     pub(crate) async fn save_the_last(&mut self) {
-        self.end.come();
+        self.end = None;
         // Nobody sends anything: the sender is dropped.
         let _ = (&mut self.over).await;
     }
@@ -138,7 +113,7 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        self.end.come();
+        self.end = None;
         if let Some(thread) = self.thread.take() {
             // It doesn't panic; if it did, there is nobody to tell.
             let _ = thread.join();
@@ -286,7 +261,6 @@ where
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::sync::mpsc;
 
     use futures_util::FutureExt;
 

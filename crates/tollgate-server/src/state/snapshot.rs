@@ -105,7 +105,7 @@ pub(super) fn restore<C: Clock + Clone + 'static, W: Clock + Clone + 'static>(
     };
     let restored = Engine::restore(policy, builder, resume, &mut file);
     let (engine, mut restored) = restored.map_err(Refused::Restore)?;
-    let (cells, loaded) = Here::load(keys, clock, (&mut file, times))?;
+    let (cells, loaded) = Here::load(keys, clock, &mut file, times)?;
     file.end()?;
     restored.keys += loaded.keys;
     restored.left_out += loaded.left_out;

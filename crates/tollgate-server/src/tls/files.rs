@@ -17,8 +17,9 @@ use crate::secret::read_file;
 /// Lists of revoked certificates may be long.
 const MOST_BYTES: usize = 64 << 20;
 
-/// The bytes of all files, to know whether one has changed.
-#[derive(PartialEq, Eq)]
+/// The bytes of all files, to know whether one has changed. The key is nobody's business.
+#[derive(derive_more::Debug, PartialEq, Eq)]
+#[debug("Files(…)")]
 pub(super) struct Files {
     certificate: Vec<u8>,
     key: Vec<u8>,
@@ -151,12 +152,5 @@ fn pem<T: PemObject>(bytes: &[u8], what: &str) -> Result<Vec<T>, String> {
         Ok(all) if !all.is_empty() => Ok(all),
         Ok(_) => Err(format!("it has no {what} in PEM")),
         Err(error) => Err(format!("it is no PEM: {error}")),
-    }
-}
-
-impl fmt::Debug for Files {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The key is nobody's business.
-        f.write_str("Files(…)")
     }
 }

@@ -28,7 +28,7 @@ fn who_asks_for_metrics_and_leaves_keeps_the_turn_until_they_are_read() {
         cells,
         whole: Policy::default(),
     };
-    let service = Arc::new(Service::new(limits, credentials, monitor, &settings));
+    let service = Arc::new(Service::new(limits, credentials, monitor, settings));
     let errors = service.monitor.errors.source(Protocol::Metrics, Peer::Gone);
     let mut session = Session::new(Arc::clone(&service), Protocol::Metrics, Peer::Gone, errors);
     let mut builder = tokio::runtime::Builder::new_current_thread();

@@ -1,7 +1,5 @@
 //! Commands that every Redis client knows: about the connection and the server.
 
-use std::fmt::Write as _;
-
 use tollgate::clock::{Clock, Wall};
 
 use super::{Named, Session, Standing, commands};
@@ -110,21 +108,14 @@ impl<B: Store> Session<B> {
         }
         (self.version, out.version) = (version, version);
         out.map(7);
-        for (name, value) in [
-            ("server", "tollgate"),
-            ("version", env!("CARGO_PKG_VERSION")),
-        ] {
-            out.text(name);
-            out.text(value);
-        }
+        out.pair("server", "tollgate");
+        out.pair("version", env!("CARGO_PKG_VERSION"));
         out.text("proto");
         out.integer(if version == Version::Three { 3 } else { 2 });
         out.text("id");
         out.count(self.id);
-        for (name, value) in [("mode", "standalone"), ("role", "master")] {
-            out.text(name);
-            out.text(value);
-        }
+        out.pair("mode", "standalone");
+        out.pair("role", "master");
         out.text("modules");
         out.array(0);
         Ok(())
@@ -222,10 +213,8 @@ impl<B: Store> Session<B> {
         out.array(policy.rules.len());
         for rule in &policy.rules {
             out.map(2);
-            out.text("name");
-            out.text(&rule.name);
-            out.text("mode");
-            out.text(mode_name(rule.mode));
+            out.pair("name", &rule.name);
+            out.pair("mode", mode_name(rule.mode));
         }
     }
 }
@@ -246,10 +235,7 @@ fn config<'w>(mut words: impl Iterator<Item = &'w [u8]>, out: &mut Replies<'_>) 
     });
     let found: Vec<_> = found.collect();
     out.map(found.len());
-    for (name, value) in found {
-        out.text(name);
-        out.text(value);
-    }
+    found.iter().for_each(|(name, value)| out.pair(name, value));
     Ok(())
 }
 
@@ -259,18 +245,6 @@ fn time(out: &mut Replies<'_>) {
     out.text(&(micros / 1_000_000).to_string());
     out.text(&(micros % 1_000_000).to_string());
 }
-
-/// The sections, in the order of Redis.
-const SECTIONS: [&str; 8] = [
-    "Server",
-    "Clients",
-    "Memory",
-    "Stats",
-    "Replication",
-    "Cluster",
-    "Keyspace",
-    "Tollgate",
-];
 
 impl<B: Store> Session<B> {
     /// The sections that are asked for: all without a name, and for `all`, `default` and `everything`.
@@ -284,72 +258,56 @@ impl<B: Store> Session<B> {
                         .any(|own| name.eq_ignore_ascii_case(own.as_bytes()))
                 })
         };
-        let mut text = String::new();
-        for section in SECTIONS.into_iter().filter(|section| is_named(section)) {
-            if !text.is_empty() {
-                text.push_str("\r\n");
-            }
-            // Writing to a text doesn't fail.
-            let _ = write!(text, "# {section}\r\n");
-            for (name, value) in self.section(section) {
-                let _ = write!(text, "{name}:{value}\r\n");
-            }
-        }
-        text
+        let sections = self.sections();
+        let sections = sections.iter().filter(|(name, _)| is_named(name));
+        let sections = sections.map(|(name, lines)| format!("# {name}\n{lines}"));
+        sections
+            .collect::<Vec<_>>()
+            .join("\n")
+            .replace('\n', "\r\n")
     }
 
-    fn section(&self, section: &str) -> Vec<(&'static str, String)> {
-        let service = &self.service;
-        let measured = &service.monitor.measured;
-        let own = |value: &str| value.to_owned();
-        match section {
-            "Server" => {
-                let up = (Wall.now() - measured.since).as_secs();
-                vec![
-                    ("redis_version", own(REDIS)),
-                    ("redis_mode", own("standalone")),
-                    ("tollgate_version", own(env!("CARGO_PKG_VERSION"))),
-                    ("os", own(std::env::consts::OS)),
-                    ("arch_bits", usize::BITS.to_string()),
-                    ("process_id", std::process::id().to_string()),
-                    ("uptime_in_seconds", up.to_string()),
-                    ("uptime_in_days", (up / 86_400).to_string()),
-                ]
-            }
-            "Clients" => vec![
-                (
-                    "connected_clients",
-                    measured.connections(Protocol::Resp).to_string(),
+    /// The sections, in the order of Redis.
+    fn sections(&self) -> [(&'static str, String); 8] {
+        let (decider, measured) = (&self.service.decider, &self.service.monitor.measured);
+        let (version, os, bits) = (env!("CARGO_PKG_VERSION"), std::env::consts::OS, usize::BITS);
+        let (process, up) = (std::process::id(), (Wall.now() - measured.since).as_secs());
+        let days = up / 86_400;
+        let clients = measured.connections(Protocol::Resp);
+        let (most, used) = (decider.bounds.connections, resident_bytes());
+        let keys = decider.cells.count().filter(|keys| *keys > 0);
+        let keys = keys.map(|keys| format!("db0:keys={keys},expires={keys},avg_ttl=0\n"));
+        let (rules, holds) = (decider.engine.policy().rules.len(), decider.holds.count());
+        [
+            (
+                "Server",
+                format!(
+                    "redis_version:{REDIS}\nredis_mode:standalone\ntollgate_version:{version}\nos:{os}\n\
+                     arch_bits:{bits}\nprocess_id:{process}\nuptime_in_seconds:{up}\nuptime_in_days:{days}\n"
                 ),
-                ("maxclients", service.decider.bounds.connections.to_string()),
-                ("blocked_clients", own("0")),
-            ],
-            "Memory" => {
-                let used = resident_bytes().to_string();
-                vec![
-                    ("used_memory", used.clone()),
-                    ("used_memory_rss", used),
-                    ("maxmemory", own("0")),
-                    ("maxmemory_policy", own("noeviction")),
-                ]
-            }
-            "Stats" => vec![("total_commands_processed", commands(service).to_string())],
-            "Replication" => vec![("role", own("master")), ("connected_slaves", own("0"))],
-            "Cluster" => vec![("cluster_enabled", own("0"))],
-            "Keyspace" => {
-                let keys = service.decider.cells.count().filter(|keys| *keys > 0);
-                keys.map(|keys| ("db0", format!("keys={keys},expires={keys},avg_ttl=0")))
-                    .into_iter()
-                    .collect()
-            }
-            _ => vec![
-                (
-                    "rules",
-                    service.decider.engine.policy().rules.len().to_string(),
+            ),
+            (
+                "Clients",
+                format!("connected_clients:{clients}\nmaxclients:{most}\nblocked_clients:0\n"),
+            ),
+            (
+                "Memory",
+                format!(
+                    "used_memory:{used}\nused_memory_rss:{used}\nmaxmemory:0\nmaxmemory_policy:noeviction\n"
                 ),
-                ("holds", service.decider.holds.count().to_string()),
-            ],
-        }
+            ),
+            (
+                "Stats",
+                format!("total_commands_processed:{}\n", commands(&self.service)),
+            ),
+            (
+                "Replication",
+                "role:master\nconnected_slaves:0\n".to_owned(),
+            ),
+            ("Cluster", "cluster_enabled:0\n".to_owned()),
+            ("Keyspace", keys.unwrap_or_default()),
+            ("Tollgate", format!("rules:{rules}\nholds:{holds}\n")),
+        ]
     }
 }
 

@@ -1,224 +1,78 @@
 //! The commands that there are, as `COMMAND` tells clients of them.
 
+use std::sync::LazyLock;
+
 use crate::resp::reply::Replies;
 
-/// A command.
+/// Each command: its name; the number of its words with that, negative if at least so many; what it is about; which of its
+/// words are keys; and what it does.
+const TABLE: &str = "\
+cl.throttle -5 write first Charges a key by the limit that comes along, as redis-cell does
+tg.check -1 write none Decides a request by its facts
+tg.peek -1 read none Tells what a request would be told, and charges nothing
+tg.refund -1 write none Gives back what a request cost; for operators
+tg.reset -1 write none Forgets what requests have spent; for operators
+tg.rules 1 server none Lists the rules in force
+del -2 write all Resets keys of CL.THROTTLE, and tells how many owed anything
+unlink -2 write all The same as DEL
+exists -2 read all Tells how many keys of CL.THROTTLE owe anything
+ttl 2 read first Tells for how many seconds a key of CL.THROTTLE owes anything
+pttl 2 read first The same as TTL in milliseconds
+type 2 read first Tells string for a key of CL.THROTTLE that owes anything, else none
+dbsize 1 read none Tells how many keys of CL.THROTTLE owe anything
+multi 1 transactions none Queues the commands that follow until EXEC
+exec 1 transactions none Runs what is queued, one by one
+discard 1 transactions none Forgets what is queued
+watch -2 transactions none Answers OK: each command decides by itself, so nothing is watched
+unwatch 1 transactions none Answers OK
+ping -1 connection none Answers PONG, or what it is told
+echo 2 connection none Answers what it is told
+hello -1 connection none Chooses the version of the protocol
+auth -2 connection none Tells the operators' password
+client -2 connection none Names the connection, and tells about it
+select 2 connection none Chooses database 0, the only one
+quit -1 connection none Closes the connection
+reset 1 connection none Forgets what the connection has said of itself
+info -1 server none Tells about the server
+command -1 server none Lists the commands
+config -2 server none Answers what benchmarks ask for
+time 1 server none Tells the time of the server
+scan -2 read none Is refused: keys are kept as fingerprints, and can't be listed
+keys 2 read none Is refused, as SCAN is
+";
+
+/// A command of the table.
 #[derive(Debug)]
 pub(super) struct Command {
     pub(super) name: &'static str,
-    /// The number of its words, with its name; negative if at least so many.
-    pub(super) words: i64,
-    kind: Kind,
+    words: i64,
+    about: &'static str,
+    keys: &'static str,
     does: &'static str,
 }
 
-/// Which words of a command are keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Keys {
-    None,
-    First,
-    All,
+static COMMANDS: LazyLock<Vec<Command>> = LazyLock::new(|| {
+    let commands = TABLE.lines().filter_map(|line| {
+        let mut parts = line.splitn(5, ' ');
+        Some(Command {
+            name: parts.next()?,
+            words: parts.next()?.parse().ok()?,
+            about: parts.next()?,
+            keys: parts.next()?,
+            does: parts.next()?,
+        })
+    });
+    commands.collect()
+});
+
+fn named(name: &[u8]) -> Option<&'static Command> {
+    let mut all = COMMANDS.iter();
+    all.find(|one| name.eq_ignore_ascii_case(one.name.as_bytes()))
 }
-
-/// What a command is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// It charges a key, or changes what one owes. These of its words are keys.
-    Write(Keys),
-    /// It looks at keys.
-    Read(Keys),
-    /// The connection, and how it is spoken on.
-    Connection,
-    /// Several commands together.
-    Transaction,
-    /// The server.
-    Server,
-}
-
-impl Kind {
-    const fn flag(self) -> &'static str {
-        match self {
-            Self::Write(_) => "write",
-            Self::Read(_) => "readonly",
-            Self::Connection | Self::Transaction => "fast",
-            Self::Server => "loading",
-        }
-    }
-
-    const fn keys(self) -> Keys {
-        match self {
-            Self::Write(keys) | Self::Read(keys) => keys,
-            _ => Keys::None,
-        }
-    }
-
-    const fn group(self) -> &'static str {
-        match self {
-            Self::Write(_) | Self::Read(_) => "generic",
-            Self::Connection => "connection",
-            Self::Transaction => "transactions",
-            Self::Server => "server",
-        }
-    }
-}
-
-const fn command(name: &'static str, words: i64, kind: Kind, does: &'static str) -> Command {
-    Command {
-        name,
-        words,
-        kind,
-        does,
-    }
-}
-
-const CHARGE: Kind = Kind::Write(Keys::First);
-const CHANGE: Kind = Kind::Write(Keys::All);
-const DECIDE: Kind = Kind::Write(Keys::None);
-const LOOK: Kind = Kind::Read(Keys::First);
-const READ: Kind = Kind::Read(Keys::None);
-
-/// All of them.
-pub(super) const COMMANDS: [Command; 32] = [
-    command(
-        "cl.throttle",
-        -5,
-        CHARGE,
-        "Charges a key by the limit that comes along, as redis-cell does",
-    ),
-    command("tg.check", -1, DECIDE, "Decides a request by its facts"),
-    command(
-        "tg.peek",
-        -1,
-        READ,
-        "Tells what a request would be told, and charges nothing",
-    ),
-    command(
-        "tg.refund",
-        -1,
-        DECIDE,
-        "Gives back what a request cost; for operators",
-    ),
-    command(
-        "tg.reset",
-        -1,
-        DECIDE,
-        "Forgets what requests have spent; for operators",
-    ),
-    command("tg.rules", 1, Kind::Server, "Lists the rules in force"),
-    command(
-        "del",
-        -2,
-        CHANGE,
-        "Resets keys of CL.THROTTLE, and tells how many owed anything",
-    ),
-    command("unlink", -2, CHANGE, "The same as DEL"),
-    command(
-        "exists",
-        -2,
-        Kind::Read(Keys::All),
-        "Tells how many keys of CL.THROTTLE owe anything",
-    ),
-    command(
-        "ttl",
-        2,
-        LOOK,
-        "Tells for how many seconds a key of CL.THROTTLE owes anything",
-    ),
-    command("pttl", 2, LOOK, "The same as TTL in milliseconds"),
-    command(
-        "type",
-        2,
-        LOOK,
-        "Tells string for a key of CL.THROTTLE that owes anything, else none",
-    ),
-    command(
-        "dbsize",
-        1,
-        READ,
-        "Tells how many keys of CL.THROTTLE owe anything",
-    ),
-    command(
-        "multi",
-        1,
-        Kind::Transaction,
-        "Queues the commands that follow until EXEC",
-    ),
-    command(
-        "exec",
-        1,
-        Kind::Transaction,
-        "Runs what is queued, one by one",
-    ),
-    command("discard", 1, Kind::Transaction, "Forgets what is queued"),
-    command(
-        "watch",
-        -2,
-        Kind::Transaction,
-        "Answers OK: each command decides by itself, so nothing is watched",
-    ),
-    command("unwatch", 1, Kind::Transaction, "Answers OK"),
-    command(
-        "ping",
-        -1,
-        Kind::Connection,
-        "Answers PONG, or what it is told",
-    ),
-    command("echo", 2, Kind::Connection, "Answers what it is told"),
-    command(
-        "hello",
-        -1,
-        Kind::Connection,
-        "Chooses the version of the protocol",
-    ),
-    command(
-        "auth",
-        -2,
-        Kind::Connection,
-        "Tells the operators' password",
-    ),
-    command(
-        "client",
-        -2,
-        Kind::Connection,
-        "Names the connection, and tells about it",
-    ),
-    command(
-        "select",
-        2,
-        Kind::Connection,
-        "Chooses database 0, the only one",
-    ),
-    command("quit", -1, Kind::Connection, "Closes the connection"),
-    command(
-        "reset",
-        1,
-        Kind::Connection,
-        "Forgets what the connection has said of itself",
-    ),
-    command("info", -1, Kind::Server, "Tells about the server"),
-    command("command", -1, Kind::Server, "Lists the commands"),
-    command(
-        "config",
-        -2,
-        Kind::Server,
-        "Answers what benchmarks ask for",
-    ),
-    command("time", 1, Kind::Server, "Tells the time of the server"),
-    command(
-        "scan",
-        -2,
-        READ,
-        "Is refused: keys are kept as fingerprints, and can't be listed",
-    ),
-    command("keys", 2, READ, "Is refused, as SCAN is"),
-];
 
 /// A command by its name, if it can have so many words.
 pub(super) fn find(name: &[u8], words: usize) -> Result<&'static Command, String> {
-    let known = COMMANDS
-        .iter()
-        .find(|one| name.eq_ignore_ascii_case(one.name.as_bytes()));
-    let Some(known) = known else {
+    let Some(known) = named(name) else {
         let shown = String::from_utf8_lossy(&name[..name.len().min(64)]);
         return Err(format!("ERR unknown command '{shown}': see COMMAND DOCS"));
     };
@@ -243,11 +97,6 @@ pub(super) fn describe<'w>(
     };
     let is = |name: &[u8]| what.eq_ignore_ascii_case(name);
     let names: Vec<_> = words.collect();
-    let named = |name: &&[u8]| {
-        COMMANDS
-            .iter()
-            .find(|one| name.eq_ignore_ascii_case(one.name.as_bytes()))
-    };
     if is(b"COUNT") {
         out.count(COMMANDS.len() as u64);
     } else if is(b"LIST") {
@@ -267,21 +116,16 @@ pub(super) fn describe<'w>(
         let found: Vec<_> = if names.is_empty() {
             COMMANDS.iter().collect()
         } else {
-            names.iter().filter_map(named).collect()
+            names.iter().filter_map(|name| named(name)).collect()
         };
         out.map(found.len());
         for one in found {
             out.text(one.name);
             out.map(3);
-            let told = [
-                ("summary", one.does),
-                ("since", "1.0.0"),
-                ("group", one.kind.group()),
-            ];
-            for (name, value) in told {
-                out.text(name);
-                out.text(value);
-            }
+            out.pair("summary", one.does);
+            out.pair("since", "1.0.0");
+            let is_about_keys = matches!(one.about, "write" | "read");
+            out.pair("group", if is_about_keys { "generic" } else { one.about });
         }
     } else if is(b"GETKEYS") {
         return keys(&names, out);
@@ -301,10 +145,10 @@ fn keys(command: &[&[u8]], out: &mut Replies<'_>) -> Result<(), String> {
     let [name, words @ ..] = command else {
         return Err("ERR COMMAND GETKEYS is followed by a command".to_owned());
     };
-    let keys = match find(name, command.len())?.kind.keys() {
-        Keys::None => return Err("ERR The command has no key arguments".to_owned()),
-        Keys::First => &words[..words.len().min(1)],
-        Keys::All => words,
+    let keys = match find(name, command.len())?.keys {
+        "first" => &words[..words.len().min(1)],
+        "all" => words,
+        _ => return Err("ERR The command has no key arguments".to_owned()),
     };
     out.array(keys.len());
     keys.iter().for_each(|key| out.bulk(key));
@@ -318,11 +162,16 @@ impl Command {
         out.text(self.name);
         out.integer(self.words);
         out.array(1);
-        out.simple(self.kind.flag());
-        let places = match self.kind.keys() {
-            Keys::None => [0, 0, 0],
-            Keys::First => [1, 1, 1],
-            Keys::All => [1, -1, 1],
+        out.simple(match self.about {
+            "write" => "write",
+            "read" => "readonly",
+            "server" => "loading",
+            _ => "fast",
+        });
+        let places = match self.keys {
+            "first" => [1, 1, 1],
+            "all" => [1, -1, 1],
+            _ => [0, 0, 0],
         };
         for place in places {
             out.integer(place);

@@ -26,8 +26,7 @@ pub(super) enum Standing {
 impl<B: Store> Session<B> {
     /// Whether a command is answered at all. Without a password for clients, each is.
     pub(super) fn may_ask(&self, command: &[u8]) -> Result<(), String> {
-        if self.service.credentials.client_password.is_none() || self.standing != Standing::Unknown
-        {
+        if self.service.settings.client_password.is_none() || self.standing != Standing::Unknown {
             return Ok(());
         }
         // As Redis has it: a client may still tell its password, or leave.
@@ -41,8 +40,8 @@ impl<B: Store> Session<B> {
     /// Takes a password.
     pub(super) fn trust(&mut self, user: &[u8], told: &[u8]) -> Result<(), String> {
         let (operators, clients) = (
-            &self.service.credentials.password,
-            &self.service.credentials.client_password,
+            &self.service.settings.password,
+            &self.service.settings.client_password,
         );
         if operators.is_none() && clients.is_none() {
             return Err(
@@ -72,7 +71,7 @@ impl<B: Store> Session<B> {
     }
 
     fn may_operate(&self) -> Result<(), String> {
-        match (&self.service.credentials.password, self.standing) {
+        match (&self.service.settings.password, self.standing) {
             (_, Standing::Operator) => Ok(()),
             (Some(_), Standing::Unknown) => Err("NOAUTH Authentication required.".to_owned()),
             (Some(_), Standing::Client) => {
