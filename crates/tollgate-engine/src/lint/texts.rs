@@ -407,7 +407,7 @@ pub(super) fn facts(found: &mut Found, policy: &Policy, places: &Places) {
         if is_known_fact(fact) || policy.facts.iter().any(|own| own == fact) {
             continue;
         }
-        if mention.in_match && RULE.iter().any(|field| field.name == fact) {
+        if mention.in_match && RULE.contains(&fact) {
             let message = format!(
                 "{fact:?} is a field of a rule, but here it is a condition on a fact of that name"
             );

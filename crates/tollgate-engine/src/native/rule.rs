@@ -26,13 +26,13 @@ pub(crate) const MOST_KEY_FACTS: usize = 16;
 pub(crate) const MOST_KEYS: usize = 8;
 
 /// What a cost is charged to.
-pub(crate) const CHARGED: [&str; 2] = ["rate", "quota"];
+const CHARGED: [&str; 2] = ["rate", "quota"];
 /// What is counted in a store.
-pub(crate) const COUNTED: [&str; 3] = ["rate", "quota", "concurrency"];
+const COUNTED: [&str; 3] = ["rate", "quota", "concurrency"];
 /// What a rule says of how its limits are kept, which does nothing without one.
-pub(crate) const RULE_KEPT: &[&str] = &["counting", "on_store_failure", "over", "slot"];
+const RULE_KEPT: &[&str] = &["counting", "on_store_failure", "over", "slot"];
 /// And a tier.
-pub(crate) const TIER_KEPT: &[&str] = &["counting", "on_store_failure", "over"];
+const TIER_KEPT: &[&str] = &["counting", "on_store_failure", "over"];
 
 /// A rule as far as its own lines tell.
 #[derive(Debug)]
@@ -404,7 +404,7 @@ impl Reader<'_> {
                 let Value::Text(kind) = &name.value else {
                     continue;
                 };
-                let is_kind = FAILURE_KINDS.iter().any(|field| field.name == kind);
+                let is_kind = FAILURE_KINDS.contains(&kind.as_str());
                 if is_kind && fields.get(kind).is_none() {
                     let message = format!("{kind} does nothing here: there is no {kind}");
                     self.error_with(codes::CONFLICT, message, name.span, "leave it out");
