@@ -1,7 +1,6 @@
 //! What becomes of all that was counted when another policy follows, by the same rules as when it is put in force.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 
 use serde::Serialize;
 
@@ -29,33 +28,24 @@ use crate::policy::{Counting, Mode, Policy};
 /// assert_eq!(state("rate: 5/s", "rate: 5/s, algorithm: sliding-log")?, Some(State::Anew));
 /// # Ok::<(), tollgate_engine::Rejected>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, derive_more::Display)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
     /// It counts on.
+    #[display("keeps what its keys have spent")]
     Kept,
     /// Some of its limits count on, and those that are new begin with nothing.
+    #[display("keeps what its keys have spent, and limits that are new start anew")]
     PartlyKept,
     /// Nothing counts that was spent before.
+    #[display("starts anew")]
     Anew,
     /// Other facts tell one counter from another, and each begins with nothing.
+    #[display("counts by other keys, which start anew")]
     OtherKeys,
     /// It limits nobody. What its keys have spent is kept until it no longer matters, so that it counts if the limit returns.
+    #[display("limits nobody, and what its keys have spent counts if it returns")]
     Retired,
-}
-
-impl fmt::Display for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Kept => "keeps what its keys have spent",
-            Self::PartlyKept => {
-                "keeps what its keys have spent, and limits that are new start anew"
-            }
-            Self::Anew => "starts anew",
-            Self::OtherKeys => "counts by other keys, which start anew",
-            Self::Retired => "limits nobody, and what its keys have spent counts if it returns",
-        })
-    }
 }
 
 /// The states of each limit: in memory by number, and in a store by name.
