@@ -116,7 +116,7 @@ impl Ask {
             Via::Http => {
                 let facts = one_value_each(self.facts.iter().map(Fact::pair));
                 let body = json!({"facts": facts.map_err(CliError::usage)?, "cost": self.cost});
-                self.ask_http(&place, &body.to_string(), secret.as_deref())
+                self.ask_http(&place, body.to_string(), secret)
             }
             Via::Resp => resp::ask(self, &place, secret.as_deref()),
             Via::Grpc if self.peek => {
@@ -134,10 +134,10 @@ impl Ask {
         })
     }
 
-    fn ask_http(&self, place: &Place, body: &str, token: Option<&str>) -> io::Result<Told> {
+    fn ask_http(&self, place: &Place, body: String, token: Option<String>) -> io::Result<Told> {
         let request = Request {
             method: "POST",
-            path: if self.peek { "/v1/peek" } else { "/v1/check" },
+            path: if self.peek { "/v1/peek" } else { "/v1/check" }.to_owned(),
             token,
             body,
         };

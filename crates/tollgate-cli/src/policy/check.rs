@@ -9,7 +9,6 @@ use tollgate_engine::policy::{Counting, FailureModes, Limits, Mode, OnStoreFailu
 use tollgate_engine::source::files_in;
 use tollgate_engine::{Checked, Rejected, envoy, render};
 
-use super::PolicyFailure;
 use super::input::{is_stdin, of_text, stdin};
 use super::{leases, untold};
 use crate::color::Color;
@@ -105,7 +104,7 @@ pub fn check(options: &Check, color: Color, out: &mut impl Write) -> Result<Ende
 type Read = (String, Result<Checked, Rejected>);
 
 /// Every file by its name; standard input comes first.
-fn read(files: &[PathBuf]) -> Result<Vec<Read>, PolicyFailure> {
+fn read(files: &[PathBuf]) -> Result<Vec<Read>, CliError> {
     let mut read = Vec::new();
     if files.iter().any(|file| is_stdin(file)) {
         read.push(("-".to_owned(), of_text(&stdin()?)));

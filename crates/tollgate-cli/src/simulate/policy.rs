@@ -8,7 +8,8 @@ use tollgate::Timestamp;
 use tollgate_engine::render;
 
 use super::Options;
-use crate::policy::{Extras, PolicyFailure, Request, Running, Stage, Store};
+use crate::ended::CliError;
+use crate::policy::{Extras, Request, Running, Stage, Store};
 
 /// What a policy did to the requests of a pattern.
 #[derive(Clone, Debug, Serialize)]
@@ -35,14 +36,14 @@ pub struct PolicyReport {
 ///
 /// # Errors
 /// The file is no policy, or the pattern can't be played.
-pub fn simulate_policy(options: &Options) -> Result<PolicyReport, PolicyFailure> {
+pub fn simulate_policy(options: &Options) -> Result<PolicyReport, CliError> {
     let Some(file) = &options.file else {
-        return Err(PolicyFailure::Usage("no policy file is given".to_owned()));
+        return Err(CliError::usage("no policy file is given"));
     };
     let traffic = options
         .pattern
         .traffic(options.rate, options.seed)
-        .map_err(|error| PolicyFailure::Usage(error.to_string()))?;
+        .map_err(|error| CliError::usage(error))?;
     let policy = crate::policy::policy(file)?;
     let (domain, extras) = (options.domain.as_deref(), Extras::default());
     let request = Request::new(
