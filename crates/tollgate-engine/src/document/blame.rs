@@ -99,13 +99,30 @@ impl<'a> Scene<'a> {
 
     /// A guess at the place itself.
     fn here(&self, width: usize, message: impl Into<String>, help: impl Into<String>) -> Guess {
-        Guess {
-            line: self.line,
-            column: self.column,
-            width,
+        let guess = Guess::new(self.line, self.column, message);
+        guess.wide(width).help(help)
+    }
+}
+
+impl Guess {
+    /// At a place that is one character wide.
+    fn new(line: usize, column: usize, message: impl Into<String>) -> Self {
+        Self {
+            line,
+            column,
+            width: 1,
             message: message.into(),
-            help: help.into(),
+            help: String::new(),
         }
+    }
+
+    fn wide(self, width: usize) -> Self {
+        Self { width, ..self }
+    }
+
+    fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = help.into();
+        self
     }
 }
 
@@ -309,11 +326,6 @@ fn unquoted(scene: &Scene<'_>) -> Option<Guess> {
             format!("put it in quotes: {name} = {value:?}"),
         ),
     };
-    Some(Guess {
-        line: scene.line,
-        column: column + spaces,
-        width: value.chars().count().max(1),
-        message: message.to_owned(),
-        help,
-    })
+    let guess = Guess::new(scene.line, column + spaces, message);
+    Some(guess.wide(value.chars().count().max(1)).help(help))
 }

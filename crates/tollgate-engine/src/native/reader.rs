@@ -109,6 +109,16 @@ impl<'n> Fields<'n> {
     /// The value of a field.
     pub(super) fn get(&self, name: &str) -> Option<&'n Node> {
         debug_assert!(self.table.contains(&name), "{name} is in no table");
+        self.known(name)
+    }
+
+    /// Whether it is a map of that sort.
+    pub(super) fn is_of(&self, table: fields::Fields) -> bool {
+        self.table == table
+    }
+
+    /// The same of a field that another sort of map may have.
+    pub(super) fn known(&self, name: &str) -> Option<&'n Node> {
         let field = self.known.iter().find(|(known, ..)| *known == name);
         field.map(|(_, _, value)| *value)
     }
