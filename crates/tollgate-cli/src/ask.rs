@@ -1,6 +1,5 @@
 //! `tollgate ask`: what a running service answers to one request, as people read it.
 
-use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -59,14 +58,17 @@ pub struct Ask {
 }
 
 /// A protocol of the service.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, derive_more::Display)]
 pub enum Via {
     /// HTTP and JSON.
     #[default]
+    #[display("HTTP")]
     Http,
     /// The protocol of Redis.
+    #[display("RESP")]
     Resp,
     /// gRPC, as Envoy asks.
+    #[display("gRPC")]
     Grpc,
 }
 
@@ -224,16 +226,6 @@ fn shown(ended: Ended, told: &Told) -> String {
 /// A failure that the service told of.
 fn told_by_service(why: &str) -> io::Error {
     io::Error::other(format!("the service couldn't decide: {why}"))
-}
-
-impl fmt::Display for Via {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Http => "HTTP",
-            Self::Resp => "RESP",
-            Self::Grpc => "gRPC",
-        })
-    }
 }
 
 #[cfg(test)]

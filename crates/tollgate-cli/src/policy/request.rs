@@ -204,7 +204,7 @@ const DENIED: &str = "denied";
 pub(super) const OVER_LIMIT: &str = "over-limit";
 
 /// One request, decided.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct DecidedRequest {
     #[serde(rename = "at_ms", serialize_with = "in_millis")]
     pub(crate) at: Duration,
@@ -355,14 +355,12 @@ impl DecidedRequest {
             retry_after,
             limit: verdict.limit().map(|limit| limit.kind().to_string()),
             without_store: verdict.fallback().map(OnStoreFailure::name),
-            waits: None,
-            left: Vec::new(),
             too_much,
             shadow: verdict
                 .shadow_refusals()
                 .filter_map(|refusal| cause_name(refusal.cause))
                 .collect(),
-            descriptors: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -396,13 +394,10 @@ impl DecidedRequest {
             rule: told.and_then(|status| status.limit.clone()),
             remaining: told.and_then(|status| left(status.decision.as_ref()?)),
             retry_after: or_never(verdict.retry_after),
-            limit: None,
             without_store: verdict.fallback.map(OnStoreFailure::name),
-            waits: None,
-            left: Vec::new(),
             too_much: verdict.too_much.map(|what| what.to_string()),
             shadow: shadow.filter_map(|status| status.limit.clone()).collect(),
-            descriptors: Vec::new(),
+            ..Self::default()
         }
     }
 }
