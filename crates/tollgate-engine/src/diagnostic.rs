@@ -12,12 +12,11 @@
 /// # Ok::<(), tollgate_engine::Rejected>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
+#[display(rename_all = "lowercase")]
 pub enum Severity {
     /// The policy can be used, but it may not do what was meant.
-    #[display("warning")]
     Warning,
     /// The policy can't be used.
-    #[display("error")]
     Error,
 }
 
@@ -106,6 +105,15 @@ pub struct Span {
 }
 
 impl Span {
+    pub(crate) const fn new(file: u32, start: LineColumn, end: LineColumn) -> Self {
+        Self { file, start, end }
+    }
+
+    /// Its first character: a place in a text of several lines.
+    pub(crate) const fn first(self) -> Self {
+        Self::new(self.file, self.start, self.start)
+    }
+
     /// A file as a whole.
     pub(crate) fn of_file(file: u32) -> Self {
         Self {

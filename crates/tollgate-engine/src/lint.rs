@@ -182,32 +182,9 @@ fn tiers(found: &mut Found, policy: &Policy, places: &Places) {
 }
 
 /// Words of paths and names behind which someone guesses passwords.
-const LOGIN: [&str; 24] = [
-    "auth",
-    "authenticate",
-    "authorize",
-    "challenge",
-    "credentials",
-    "forgot",
-    "login",
-    "logon",
-    "mfa",
-    "oauth",
-    "oauth2",
-    "otp",
-    "passwd",
-    "password",
-    "register",
-    "reset",
-    "session",
-    "sessions",
-    "signin",
-    "signup",
-    "sso",
-    "token",
-    "totp",
-    "verify",
-];
+const LOGIN: &str = "auth authenticate authorize challenge credentials forgot login logon mfa oauth \
+    oauth2 otp passwd password register reset session sessions signin signup sso token \
+    totp verify";
 
 fn open(found: &mut Found, rule: &Rule, place: &RulePlaces) {
     if open_quota(found, rule, place) || !is_open(rule.on_store_failure.rate, rule) {
@@ -264,6 +241,6 @@ fn login_word(rule: &Rule) -> Option<&'static str> {
             .replace("sign-", "sign")
             .replace("log-", "log");
         let mut words = joined.split(|sign: char| !sign.is_ascii_alphanumeric());
-        words.find_map(|word| LOGIN.iter().find(|login| **login == word).copied())
+        words.find_map(|word| LOGIN.split(' ').find(|login| *login == word))
     })
 }

@@ -1,6 +1,6 @@
 //! The native form of a policy: limits by facts, tiers, and requests that are exempt or blocked.
 //!
-//! Every field and every word stands once in `native/fields.rs`, of which the JSON Schema is made too.
+//! Every field and every word stands once in `native/fields.rs`; the JSON Schema, a file, says what each is for.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -49,11 +49,8 @@ pub(super) fn likely(problem: Diagnostic, text: &str, format: Format) -> Diagnos
         return problem.help(FALLBACK);
     };
     let place = |column: usize| LineColumn::new(guess.line + 1, column + 1);
-    let span = Span {
-        file: problem.span.file,
-        start: place(guess.column),
-        end: place(guess.column + guess.width),
-    };
+    let end = place(guess.column + guess.width);
+    let span = Span::new(problem.span.file, place(guess.column), end);
     Diagnostic::error(SYNTAX, guess.message, span).help(guess.help)
 }
 

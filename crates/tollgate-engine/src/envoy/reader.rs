@@ -7,10 +7,15 @@ use std::time::Duration;
 use tollgate::{Algorithm, Rate, core::Align};
 
 use super::fields::{Level, Scalars, fields, not_a_map, wrong_type};
-use super::{Code, Diagnostic, Node, Problems, Value};
+use super::{
+    BAD_ALGORITHM, BAD_CHARGING, BAD_CONCURRENCY, BAD_COUNTING, BAD_ON_STORE_FAILURE, BAD_QUOTA,
+    BAD_RATE, BAD_UNIT, Code, DUPLICATE_DESCRIPTOR, Diagnostic, EMPTY_DOMAIN, EMPTY_KEY,
+    EMPTY_REPLACES, MODE_WITHOUT_LIMIT, NO_REQUESTS, Node, Problems, RATE_AND_UNIT,
+    REPLACES_UNKNOWN, SELF_REPLACES, SHARE_WITHOUT_WILDCARD, STAR_IN_KEY, UNLIMITED_WITH_LIMIT,
+    Value,
+};
 use crate::diagnostic::Severity;
 use crate::document::Span;
-use crate::envoy;
 use crate::facts::Unit;
 use crate::native::fields::{ALGORITHMS, ASKS_NO_STORE, COUNTINGS, FAILURES, NOT_LEASED, names};
 use crate::policy::{
@@ -105,7 +110,7 @@ impl Reader {
                     None => wrong = true,
                 },
                 "charging" => {
-                    let field = WordField::new("charging", "way to charge", envoy::BAD_CHARGING);
+                    let field = WordField::new("charging", "way to charge", BAD_CHARGING);
                     let charging = self.word(&field, CHARGINGS, value);
                     domain.charging = charging.unwrap_or_default();
                 }
@@ -116,12 +121,7 @@ impl Reader {
         let name = name.filter(|(name, _)| !name.is_empty());
         if name.is_none() && !wrong {
             let help = "name it: `domain: edge`, as the proxy's filter does";
-            self.error(
-                envoy::EMPTY_DOMAIN,
-                "the file has no domain",
-                root.span,
-                help,
-            );
+            self.error(EMPTY_DOMAIN, "the file has no domain", root.span, help);
         }
         (name, domain)
     }
@@ -158,7 +158,7 @@ impl Reader {
                     "the first is on line {}; a key and its value are one name, joined by _",
                     first.start.line
                 );
-                self.error(envoy::DUPLICATE_DESCRIPTOR, message, item.span, &help);
+                self.error(DUPLICATE_DESCRIPTOR, message, item.span, &help);
             } else {
                 known.insert(composite, item.span);
                 rules.push(rule);
@@ -211,13 +211,13 @@ impl Reader {
         if let Some(span) = share.filter(|_| !is_wild) {
             let message = "share_threshold needs a wildcard: a value with a *";
             let help = "all values of one wildcard count together";
-            self.error(envoy::SHARE_WITHOUT_WILDCARD, message, span, help);
+            self.error(SHARE_WITHOUT_WILDCARD, message, span, help);
         }
         for (mode, name) in [(shadow, "shadow_mode"), (quota_mode, "quota_mode")] {
             if let Some(span) = mode.filter(|_| !limit_given) {
                 let message = format!("{name} does nothing without a rate_limit");
                 let help = "it isn't inherited: write it beside each rate_limit";
-                self.warn(envoy::MODE_WITHOUT_LIMIT, message, span, help);
+                self.warn(MODE_WITHOUT_LIMIT, message, span, help);
             }
         }
         self.has_key(&rule, key_given).then_some(rule)
@@ -228,10 +228,10 @@ impl Reader {
         if rule.key.is_empty() {
             let (at, message) = (given.unwrap_or(rule.span), "a descriptor has no key");
             let help = "say which entry it is for: `key: remote_address`";
-            self.error(envoy::EMPTY_KEY, message, at, help);
+            self.error(EMPTY_KEY, message, at, help);
         } else if let Some(span) = given.filter(|_| rule.key.contains('*')) {
             let message = "a * in a key is no wildcard";
-            self.warn(envoy::STAR_IN_KEY, message, span, "put it into the value");
+            self.warn(STAR_IN_KEY, message, span, "put it into the value");
         }
         !rule.key.is_empty()
     }
@@ -258,7 +258,7 @@ impl Reader {
             let message = format!("replaces {name:?}, which no limit is called");
             self.problems.push(Diagnostic {
                 help: did_you_mean(name, names.iter().copied()),
-                ..Diagnostic::warning(envoy::REPLACES_UNKNOWN, message, span)
+                ..Diagnostic::warning(REPLACES_UNKNOWN, message, span)
             });
         }
     }
@@ -291,7 +291,7 @@ impl Reader {
 
     /// What is to be done without the store, unless that is for others to say.
     fn failure(&mut self, value: &Node) -> Option<OnStoreFailure> {
-        let field = WordField::new(ON_STORE_FAILURE, "way to fail", envoy::BAD_ON_STORE_FAILURE);
+        let field = WordField::new(ON_STORE_FAILURE, "way to fail", BAD_ON_STORE_FAILURE);
         self.word(&field, FAILURES, value).flatten()
     }
 
@@ -339,7 +339,7 @@ impl Reader {
             limit.algorithm = Algorithm::default();
         }
         if let Some(value) = fields.get("algorithm") {
-            let field = WordField::new("algorithm", "algorithm", envoy::BAD_ALGORITHM);
+            let field = WordField::new("algorithm", "algorithm", BAD_ALGORITHM);
             let algorithm = self.word(&field, ALGORITHMS, value);
             limit.algorithm = algorithm.unwrap_or(limit.algorithm);
         }
@@ -366,7 +366,7 @@ impl Reader {
             (!text.is_empty()).then_some((text, value))
         });
         if let Some(quota) = fields.get("quota") {
-            limit.limits.quota = self.parsed("quota", envoy::BAD_QUOTA, quota);
+            limit.limits.quota = self.parsed("quota", BAD_QUOTA, quota);
         }
         if let Some(concurrency) = fields.get("concurrency") {
             limit.limits.concurrency = self.concurrency(concurrency);
@@ -377,7 +377,7 @@ impl Reader {
             if let Some(value) = both.or(requests.map(|(_, value)| value)) {
                 let message = "both rate and unit with requests_per_unit";
                 let help = "say it once; several limits are a list of rates";
-                self.error(envoy::RATE_AND_UNIT, message, value.span, help);
+                self.error(RATE_AND_UNIT, message, value.span, help);
             }
         } else if limit.limits.unlimited {
             if let Some((_, value)) = unit.filter(|(text, _)| unit_of(text).is_some()) {
@@ -390,7 +390,7 @@ impl Reader {
             if is_missing && !self.has_errors_since(problems_before) {
                 let message = "no requests_per_unit: that is 0, which refuses everything";
                 let help = "write `requests_per_unit: 0` if it is meant";
-                self.warn(envoy::NO_REQUESTS, message, limit.span, help);
+                self.warn(NO_REQUESTS, message, limit.span, help);
             }
         }
     }
@@ -412,22 +412,17 @@ impl Reader {
         let said = own.or(self.failure);
         limit.on_store_failure = said.map_or_else(FailureModes::default, FailureModes::from);
         let Some(value) = counting else { return };
-        let field = WordField::new("counting", "way to count", envoy::BAD_COUNTING);
+        let field = WordField::new("counting", "way to count", BAD_COUNTING);
         limit.counting = self.word(&field, COUNTINGS, value).unwrap_or_default();
         let rates = !limit.limits.rates.is_empty();
         if limit.counting == Counting::Leased && !(rates && is_bucket(limit.algorithm)) {
             let help = "give it a rate in place of unit, or say exact";
-            self.error(envoy::BAD_COUNTING, NOT_LEASED, value.span, help);
+            self.error(BAD_COUNTING, NOT_LEASED, value.span, help);
         }
         let failure = failure.filter(|_| limit.counting == Counting::Local && own.is_some());
         if let Some(failure) = failure {
             let help = "leave out one of them";
-            self.error(
-                envoy::BAD_ON_STORE_FAILURE,
-                ASKS_NO_STORE,
-                failure.span,
-                help,
-            );
+            self.error(BAD_ON_STORE_FAILURE, ASKS_NO_STORE, failure.span, help);
         }
     }
 
@@ -442,10 +437,10 @@ impl Reader {
         let Some(unit) = text.as_deref().and_then(unit_of) else {
             let words = Unit::ALL.map(Unit::name);
             return match text {
-                Some(text) => self.not_a_word(envoy::BAD_UNIT, "unit", &text, &words, at),
+                Some(text) => self.not_a_word(BAD_UNIT, "unit", &text, &words, at),
                 None => {
                     let help = format!("use {}", words.join(", "));
-                    self.error(envoy::BAD_UNIT, "rate_limit has no unit", at, &help);
+                    self.error(BAD_UNIT, "rate_limit has no unit", at, &help);
                 }
             };
         };
@@ -470,15 +465,10 @@ impl Reader {
             if name.is_empty() {
                 let message = "replaces has an item without a name";
                 let help = "name the limit that is replaced: `- name: …`";
-                self.error(envoy::EMPTY_REPLACES, message, item.span, help);
+                self.error(EMPTY_REPLACES, message, item.span, help);
             } else if own_name == Some(name.as_str()) {
                 let message = format!("limit {name:?} replaces itself");
-                self.error(
-                    envoy::SELF_REPLACES,
-                    message,
-                    item.span,
-                    "name another limit",
-                );
+                self.error(SELF_REPLACES, message, item.span, "name another limit");
             } else {
                 names.push(name);
             }
@@ -493,7 +483,7 @@ impl Reader {
         };
         let mut rates = Vec::with_capacity(items.len());
         for item in items {
-            if let Some(rate) = self.parsed("rate", envoy::BAD_RATE, item) {
+            if let Some(rate) = self.parsed("rate", BAD_RATE, item) {
                 self.check_rate(rate, algorithm, item.span);
                 rates.push(rate);
             }
@@ -504,10 +494,10 @@ impl Reader {
     fn check_rate(&mut self, rate: Rate, algorithm: Algorithm, at: Span) {
         if rate.is_unlimited() {
             let help = "leave it out, or say unlimited: true";
-            self.error(envoy::BAD_RATE, "an unlimited rate", at, help);
+            self.error(BAD_RATE, "an unlimited rate", at, help);
         } else if let Err(error) = algorithm.takes(rate) {
             let help = "take another rate, or another algorithm";
-            self.error(envoy::BAD_RATE, error.to_string(), at, help);
+            self.error(BAD_RATE, error.to_string(), at, help);
         }
     }
 
@@ -519,7 +509,7 @@ impl Reader {
         if count.is_none_or(|count| count == 0) {
             let message = "concurrency is not a whole number from 1";
             let help = "say how many at once: `concurrency: 50`";
-            self.error(envoy::BAD_CONCURRENCY, message, value.span, help);
+            self.error(BAD_CONCURRENCY, message, value.span, help);
         }
         count
     }
@@ -546,7 +536,7 @@ impl Reader {
     fn unlimited_with(&mut self, name: &str, value: &Node) {
         let message = format!("unlimited, and yet a {name}");
         let help = format!("leave out one: unlimited or {name}");
-        self.error(envoy::UNLIMITED_WITH_LIMIT, message, value.span, &help);
+        self.error(UNLIMITED_WITH_LIMIT, message, value.span, &help);
     }
 }
 

@@ -60,29 +60,19 @@ fn network(found: &mut Found, part: &KeyPart, place: Span) {
 /// Words that say that each has a counter of its own.
 const EACH: [&str; 4] = ["per", "each", "every", "by"];
 /// And words for whom, with the fact that tells them apart.
-const WHOM: [(&str, &str); 22] = [
-    ("user", "user"),
-    ("users", "user"),
-    ("login", "user"),
-    ("ip", "ip"),
-    ("address", "ip"),
-    ("client", "ip"),
-    ("tenant", "tenant"),
-    ("customer", "tenant"),
-    ("account", "tenant"),
-    ("org", "tenant"),
-    ("organisation", "tenant"),
-    ("organization", "tenant"),
+const WHOM: [(&str, &str); 9] = [
+    ("user", "user users login"),
+    ("ip", "ip address client"),
+    (
+        "tenant",
+        "tenant customer account org organisation organization",
+    ),
     ("team", "team"),
-    ("key", "api_key"),
-    ("apikey", "api_key"),
-    ("api", "api_key"),
-    ("token", "api_key"),
+    ("api_key", "key apikey api token"),
     ("session", "session"),
     ("device", "device"),
     ("host", "host"),
-    ("route", "route"),
-    ("endpoint", "route"),
+    ("route", "route endpoint"),
 ];
 /// Facts of which each request has its own: who asks whether there is one is likely to count by it.
 const OWN: [&str; 3] = ["user", "tenant", "api_key"];
@@ -98,8 +88,9 @@ fn no_key(found: &mut Found, rule: &Rule, place: &RulePlaces) {
         .filter(|word| !word.is_empty())
         .collect();
     let named = words.windows(2).find_map(|pair| {
-        let whom = WHOM.iter().find(|(word, _)| *word == pair[1])?;
-        EACH.contains(&pair[0]).then_some((pair, whom.1))
+        let mut whom = WHOM.iter();
+        let (fact, _) = whom.find(|(_, words)| words.split(' ').any(|word| word == pair[1]))?;
+        EACH.contains(&pair[0]).then_some((pair, *fact))
     });
     let (says, fact) = match named {
         Some((pair, fact)) => (format!("the name says {:?}", pair.join(" ")), fact),

@@ -518,11 +518,6 @@ pub(super) fn shorten(text: &str) -> String {
 
 /// A place for something that is missing from a whole map: its first character.
 pub(super) fn first_line(span: Span) -> Span {
-    if span.end.line == span.start.line {
-        return span;
-    }
-    Span {
-        end: span.start,
-        ..span
-    }
+    let is_one = span.end.line == span.start.line;
+    if is_one { span } else { span.first() }
 }

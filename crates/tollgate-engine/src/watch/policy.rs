@@ -206,10 +206,7 @@ fn read_again_if_rejected<T, E>(
 
 /// The files that were read.
 fn names_of(read: &Result<Checked, Rejected>) -> impl Iterator<Item = PathBuf> {
-    let sources = match read {
-        Ok(checked) => &checked.sources,
-        Err(rejected) => &rejected.sources,
-    };
+    let sources = crate::checked::sources(read);
     sources.iter().map(|source| PathBuf::from(source.name()))
 }
 
