@@ -93,25 +93,18 @@ impl Serve {
 
     /// Somebody can ask, and each listener has an address of its own.
     fn check_addresses(&self) -> Result<(), String> {
-        let all = [
-            ("http", &self.http),
-            ("grpc", &self.grpc),
-            ("resp", &self.resp),
-            ("admin", &self.admin),
-            ("metrics", &self.telling.metrics),
-        ];
-        if all[..3]
-            .iter()
-            .all(|(_, address)| **address == Address::Off)
-        {
+        let all = self.listeners();
+        let is_off = |(.., address): &(_, _, &Address)| **address == Address::Off;
+        if all[..3].iter().all(is_off) {
             let why = "--http, --grpc and --resp are all off: nobody could ask anything";
             return Err(why.to_owned());
         }
-        for (number, (name, address)) in all.iter().enumerate() {
+        for (number, (_, name, address)) in all.iter().enumerate() {
             let is_any = matches!(address, Address::Tcp(tcp) if tcp.port() == 0);
             let mut before = all[..number].iter();
-            let same = before.find(|(_, other)| other == address);
-            if let Some((other, _)) = same.filter(|_| !is_any && **address != Address::Off) {
+            let same = before.find(|(.., other)| other == address);
+            if let Some((_, other, _)) = same.filter(|_| !is_any && **address != Address::Off) {
+                let [other, name] = [other, name].map(|name| name.to_lowercase());
                 return Err(format!(
                     "--{other} and --{name} are both {address}: each needs an address of its own"
                 ));

@@ -9,8 +9,8 @@ use std::time::Duration;
 use clap::{Arg, Args};
 use tollgate_http::Dialect;
 use tollgate_server::{
-    Address, AdminHost, AdminToken, Bounds, DenialLog, Drain, Level, Log, LogForm, RlsClosed,
-    Secret, Settings, ShadowAnswers, Share, StateOptions, Watch,
+    Address, AdminHost, AdminToken, Bounds, DenialLog, Drain, Level, Log, LogForm, Protocol,
+    RlsClosed, Secret, Settings, ShadowAnswers, Share, StateOptions, Watch,
 };
 
 use super::Setting;
@@ -325,6 +325,17 @@ pub struct Instead {
 }
 
 impl Serve {
+    /// Where each protocol is spoken, by the name that people know.
+    pub(super) fn listeners(&self) -> [(Protocol, &'static str, &Address); 5] {
+        [
+            (Protocol::Http, "HTTP", &self.http),
+            (Protocol::Grpc, "gRPC", &self.grpc),
+            (Protocol::Resp, "RESP", &self.resp),
+            (Protocol::Admin, "admin", &self.admin),
+            (Protocol::Metrics, "metrics", &self.telling.metrics),
+        ]
+    }
+
     /// What the service is told.
     pub(super) fn settings(&self, log: &Log) -> Result<Settings, CliError> {
         let most = &self.most;

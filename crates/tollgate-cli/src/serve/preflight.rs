@@ -213,15 +213,8 @@ impl Serve {
 
     /// Every listener that isn't off.
     async fn check_ports(&self, report: &mut Report) {
-        let all = [
-            ("HTTP", &self.http),
-            ("gRPC", &self.grpc),
-            ("RESP", &self.resp),
-            ("admin", &self.admin),
-            ("metrics", &self.telling.metrics),
-        ];
         let mut taken: Vec<&Address> = Vec::new();
-        for (protocol, address) in all {
+        for (_, protocol, address) in self.listeners() {
             if *address == Address::Off {
                 continue;
             }

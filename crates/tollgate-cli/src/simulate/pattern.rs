@@ -9,7 +9,8 @@ use tollgate_core::{Rate, Timestamp};
 use super::text::pretty;
 
 /// A shape of traffic. At 100/s a beat is one second and 100 arrivals.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, ValueEnum, derive_more::Display)]
+#[display("{}", self.name())]
 pub enum Pattern {
     /// At the rate, then a burst, then twice the rate, with silence between.
     #[default]
@@ -155,12 +156,6 @@ impl Pattern {
                     .to_vec()
             }
         }
-    }
-}
-
-impl fmt::Display for Pattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 
