@@ -17,6 +17,7 @@ mod connect;
 mod text;
 
 pub use crate::client::Place;
+use crate::client::Request;
 pub use connect::Connect;
 
 /// How a service is reached, and what it is asked.
@@ -191,26 +192,7 @@ fn quota(text: &str) -> Result<u64, String> {
     })
 }
 
-/// A request of the admin API.
-#[derive(Debug)]
-struct Question {
-    method: &'static str,
-    path: String,
-    /// JSON, or nothing.
-    body: String,
-}
-
 type Body = Map<String, Value>;
-
-impl Question {
-    fn new(method: &'static str, path: &str, body: Option<Body>) -> Self {
-        Self {
-            method,
-            path: path.to_owned(),
-            body: body.map_or_else(String::new, |body| Value::Object(body).to_string()),
-        }
-    }
-}
 
 /// An object with those fields of another that have a value.
 fn object(fields: Value) -> Body {
@@ -258,9 +240,19 @@ impl Order {
 
 impl Ask {
     /// What is sent to the service.
-    fn question(&self) -> Result<Question, CliError> {
-        let post = |path: &str, body| Ok(Question::new("POST", path, Some(body)));
-        let get = |path: &str| Ok(Question::new("GET", path, None));
+    fn request(&self) -> Result<Request, CliError> {
+        let request = |method, path: &str, body: String| {
+            Ok(Request {
+                method,
+                path: path.to_owned(),
+                token: None,
+                body,
+            })
+        };
+        let with =
+            |method, path: &str, body| request(method, path, Value::Object(body).to_string());
+        let post = |path: &str, body| with("POST", path, body);
+        let get = |path: &str| request("GET", path, String::new());
         match self {
             Self::Rules => get("/admin/rules"),
             Self::Top => get("/admin/top"),
@@ -302,15 +294,14 @@ impl Ask {
             }
             Self::Orders(Orders { end: None }) => get("/admin/orders"),
             Self::Orders(Orders { end: Some(id) }) => {
-                let path = format!("/admin/orders/{id}");
-                Ok(Question::new("DELETE", &path, Some(Body::new())))
+                with("DELETE", &format!("/admin/orders/{id}"), Body::new())
             }
             Self::Reload(Reload { dry_run: true }) => get("/admin/reload"),
             Self::Reload(Reload { dry_run: false }) => post("/admin/reload", Body::new()),
             Self::Log(Log { level: None }) => get("/admin/log"),
             Self::Log(Log { level: Some(level) }) => {
                 let body = object(json!({"level": level.to_string()}));
-                Ok(Question::new("PUT", "/admin/log", Some(body)))
+                with("PUT", "/admin/log", body)
             }
         }
     }
@@ -325,7 +316,7 @@ pub fn admin(
     out: &mut impl Write,
     notes: &mut impl Write,
 ) -> Result<(), CliError> {
-    let answer = options.connect.ask(&options.ask.question()?, notes)?;
+    let answer = options.connect.ask(options.ask.request()?, notes)?;
     if options.json {
         return written(writeln!(out, "{answer}"));
     }

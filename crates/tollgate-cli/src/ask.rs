@@ -1,6 +1,5 @@
 //! `tollgate ask`: what a running service answers to one request, as people read it.
 
-use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -59,14 +58,17 @@ pub struct Ask {
 }
 
 /// A protocol of the service.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, derive_more::Display)]
 pub enum Via {
     /// HTTP and JSON.
     #[default]
+    #[display("HTTP")]
     Http,
     /// The protocol of Redis.
+    #[display("RESP")]
     Resp,
     /// gRPC, as Envoy asks.
+    #[display("gRPC")]
     Grpc,
 }
 
@@ -116,7 +118,7 @@ impl Ask {
             Via::Http => {
                 let facts = one_value_each(self.facts.iter().map(Fact::pair));
                 let body = json!({"facts": facts.map_err(CliError::usage)?, "cost": self.cost});
-                self.ask_http(&place, &body.to_string(), secret.as_deref())
+                self.ask_http(&place, body.to_string(), secret)
             }
             Via::Resp => resp::ask(self, &place, secret.as_deref()),
             Via::Grpc if self.peek => {
@@ -134,10 +136,10 @@ impl Ask {
         })
     }
 
-    fn ask_http(&self, place: &Place, body: &str, token: Option<&str>) -> io::Result<Told> {
+    fn ask_http(&self, place: &Place, body: String, token: Option<String>) -> io::Result<Told> {
         let request = Request {
             method: "POST",
-            path: if self.peek { "/v1/peek" } else { "/v1/check" },
+            path: if self.peek { "/v1/peek" } else { "/v1/check" }.to_owned(),
             token,
             body,
         };
@@ -224,16 +226,6 @@ fn shown(ended: Ended, told: &Told) -> String {
 /// A failure that the service told of.
 fn told_by_service(why: &str) -> io::Error {
     io::Error::other(format!("the service couldn't decide: {why}"))
-}
-
-impl fmt::Display for Via {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Http => "HTTP",
-            Self::Resp => "RESP",
-            Self::Grpc => "gRPC",
-        })
-    }
 }
 
 #[cfg(test)]

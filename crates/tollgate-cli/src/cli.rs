@@ -14,7 +14,7 @@ use crate::output::{show, written};
 use crate::pages::{self, Completions, Man};
 use crate::pipe::{self, Pipe};
 use crate::policy::{self, Check, Convert, Diff, Explain};
-use crate::serve::{self, Serve, ServeFailure};
+use crate::serve::{self, Serve};
 use crate::simulate::{self, Options};
 
 /// Exact rate limits: tools to choose one and to see what it does.
@@ -95,7 +95,7 @@ impl Cli {
             Command::Explain(options) => policy::explain(options, self.color, out)?,
             Command::Diff(options) => return policy::diff(options, out),
             Command::Convert(options) => policy::write_converted(options, out, notes)?,
-            Command::Serve(options) => serve::serve(options, out).map_err(serve_error)?,
+            Command::Serve(options) => serve::serve(options, out)?,
             Command::Ask(options) => return ask::ask(options, out),
             Command::Admin(options) => admin::admin(options, out, notes)?,
             Command::Pipe(options) => pipe::pipe_standard_input(options, out, notes)?,
@@ -113,14 +113,4 @@ impl Cli {
         }
         Ok(Ended::Well)
     }
-}
-
-fn serve_error(failure: ServeFailure) -> CliError {
-    let exit_code = match &failure {
-        ServeFailure::Cut(signal) => signal.exit_code(),
-        ServeFailure::Preflight(failure) => failure.exit_code(),
-        failure if failure.is_usage() => 2,
-        _ => 1,
-    };
-    CliError::new(exit_code, failure)
 }

@@ -115,12 +115,12 @@ pub(crate) fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
 
 /// One request of HTTP.
 #[derive(Debug)]
-pub(crate) struct Request<'a> {
-    pub(crate) method: &'a str,
-    pub(crate) path: &'a str,
-    pub(crate) token: Option<&'a str>,
-    /// JSON.
-    pub(crate) body: &'a str,
+pub(crate) struct Request {
+    pub(crate) method: &'static str,
+    pub(crate) path: String,
+    pub(crate) token: Option<String>,
+    /// JSON, or nothing.
+    pub(crate) body: String,
 }
 
 /// What was answered.
@@ -130,16 +130,15 @@ pub(crate) struct Reply {
     pub(crate) body: String,
 }
 
-impl Request<'_> {
+impl Request {
     /// Sends it to a place that `stream` leads to, and reads the answer.
     pub(crate) fn send(&self, place: &Place, mut stream: impl Stream) -> io::Result<Reply> {
         let host = match place {
             Place::Tcp { .. } => place.to_string(),
             Place::Unix(_) => "localhost".to_owned(),
         };
-        let token = self
-            .token
-            .map(|token| format!("authorization: Bearer {token}\r\n"));
+        let token = self.token.as_ref();
+        let token = token.map(|token| format!("authorization: Bearer {token}\r\n"));
         let request = format!(
             "{} {} HTTP/1.1\r\nhost: {host}\r\n{}connection: close\r\ncontent-type: application/json\r\n\
              content-length: {}\r\n\r\n{}",

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tollgate_engine::Rejected;
+use tollgate_engine::{PolicyError, Rejected};
 
 use crate::color::Color;
 
@@ -51,9 +51,20 @@ impl CliError {
         Self::new(1, why)
     }
 
-    pub(crate) fn rejected(rejected: Box<Rejected>) -> Self {
-        let why = Why::Rejected(rejected);
-        Self { exit_code: 1, why }
+    /// The errors of the policy, if they are why.
+    pub(crate) fn rejected(&self) -> Option<&Rejected> {
+        match &self.why {
+            Why::Rejected(rejected) => Some(rejected),
+            Why::Text(_) => None,
+        }
+    }
+
+    /// The same, of the errors of a policy only the likeliest cause, as a log has it.
+    pub(crate) fn in_one_line(self) -> Self {
+        match self.rejected() {
+            Some(rejected) => Self::failed(rejected.in_one_line()),
+            None => self,
+        }
     }
 
     /// The same, told by another exit code.
@@ -90,3 +101,16 @@ impl fmt::Display for CliError {
 }
 
 impl std::error::Error for CliError {}
+
+impl From<Rejected> for CliError {
+    fn from(rejected: Rejected) -> Self {
+        let why = Why::Rejected(Box::new(rejected));
+        Self { exit_code: 1, why }
+    }
+}
+
+impl From<PolicyError> for CliError {
+    fn from(error: PolicyError) -> Self {
+        Self::failed(error)
+    }
+}

@@ -17,7 +17,7 @@ pub use target::LimitHome;
 
 use crate::ended::CliError;
 use report::length;
-use target::Target;
+use target::{Target, since};
 
 /// The limit, where it is kept and how hard it is driven, in the words of `tollgate load`.
 ///
@@ -212,7 +212,8 @@ pub fn load(options: &Load) -> Result<LoadReport, CliError> {
         target.meet(options).await?;
         let before = target.counts();
         let driven = drive::drive(&target, options).await;
-        let counts = target.counts().since(&before);
+        let counts = target.counts().zip(before);
+        let counts = counts.map(|(now, before)| since(now, &before));
         target.close().await;
         driven
             .map(|driven| LoadReport::new(options, &driven, counts))

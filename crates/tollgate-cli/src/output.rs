@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, Write};
 
+use indicatif::HumanCount;
 use serde::Serialize;
 
 use crate::ended::CliError;
@@ -78,15 +79,7 @@ pub(crate) fn count(number: usize, what: &str) -> String {
 
 /// A number with its thousands apart: `1,234,567`.
 pub(crate) fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    HumanCount(number).to_string()
 }
 
 #[cfg(test)]

@@ -216,9 +216,9 @@ pub fn pipe<C: Clock + Clone>(
     let (back, empty) = mpsc::channel();
     // It may be blocked in a read for ever, so nobody waits for it.
     thread::spawn(move || read(input, &sender, &empty));
-    let mut lines = Lines::new(gate, LONGEST);
+    let mut lines = Lines::new(gate, out, interrupt);
     let failed = |what: &str, error| CliError::failed(format_args!("can't {what}: {error}"));
-    match run(&inputs, &back, &mut lines, out, interrupt) {
+    match run(&inputs, &back, &mut lines, interrupt) {
         Ok(Ok(interrupted)) => Ok(PipeReport {
             interrupted,
             ..lines.report()
@@ -232,15 +232,14 @@ pub fn pipe<C: Clock + Clone>(
 fn run<C: Clock>(
     inputs: &Receiver<Input>,
     back: &mpsc::Sender<Vec<u8>>,
-    lines: &mut Lines<C>,
-    out: &mut impl Write,
+    lines: &mut Lines<'_, C, impl Write>,
     interrupt: &Interrupt,
 ) -> io::Result<io::Result<Option<i32>>> {
     let ended = loop {
         match next(inputs, interrupt) {
             Input::Bytes(bytes) => {
-                lines.push(&bytes, out, interrupt)?;
-                out.flush()?;
+                lines.push(&bytes)?;
+                lines.flush()?;
                 // A reader that has ended needs no more buffers.
                 let _ = back.send(bytes);
             }
@@ -251,13 +250,12 @@ fn run<C: Clock>(
         if lines.signal().is_some() {
             // What was read by now is the last.
             while let Ok(Input::Bytes(bytes)) = inputs.try_recv() {
-                lines.push(&bytes, out, interrupt)?;
+                lines.push(&bytes)?;
             }
             break Ok(());
         }
     };
-    lines.end(out, interrupt)?;
-    out.flush()?;
+    lines.end()?;
     Ok(ended.map(|()| lines.signal()))
 }
 

@@ -1,6 +1,5 @@
 //! `tollgate serve`: a rate-limit service on one policy.
 
-use std::fmt;
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -12,7 +11,8 @@ use tollgate_http::Dialect;
 use tollgate_redis::{Address as Store, Redis};
 use tollgate_server::{Address, Level, Log, Server, StartError, StoreEvents};
 
-use crate::policy::{self, PolicyFailure};
+use crate::ended::CliError;
+use crate::policy;
 
 mod environment;
 mod notify;
@@ -24,7 +24,6 @@ mod signals;
 mod told;
 
 pub use options::{Instead, Keep, Lifetime, Most, Operators, Secure, Serve, Telling};
-pub use preflight::{Area, PreflightFailure};
 pub(crate) use settings::read;
 pub use settings::{Origin, Setting};
 pub use signals::EndSignal;
@@ -41,42 +40,21 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// The policy of those who have none yet.
 const EXAMPLE: &str = include_str!("serve/example.yaml");
 
-/// Why a service didn't start, or ended.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum ServeFailure {
-    /// What was asked for can't be done.
-    Usage(String),
-    /// The policy can't be used.
-    Policy(PolicyFailure),
-    /// It couldn't start.
-    Start(StartError),
-    /// The store can't be asked.
-    Store(String),
-    /// The system refused something that every program needs.
-    System(io::Error),
-    /// A second signal ended it at once.
-    Cut(EndSignal),
-    /// It couldn't start, by `--check`: what was wrong is written already.
-    Preflight(PreflightFailure),
-}
-
 impl Serve {
     fn is_in_memory(&self) -> bool {
         self.backend == "memory"
     }
 
-    fn policy(&self) -> Result<Checked, ServeFailure> {
+    fn policy(&self) -> Result<Checked, CliError> {
         match &self.policy {
-            Some(path) => policy::checked(path).map_err(ServeFailure::Policy),
-            None => Policy::from_text(EXAMPLE, Format::Yaml)
-                .map_err(|rejected| ServeFailure::Policy(rejected.into())),
+            Some(path) => policy::checked(path),
+            None => Ok(Policy::from_text(EXAMPLE, Format::Yaml)?),
         }
     }
 
     /// What was asked for makes sense together.
-    fn check(&self) -> Result<(), ServeFailure> {
-        let wrong = |why: String| Err(ServeFailure::Usage(why));
+    fn check(&self) -> Result<(), CliError> {
+        let wrong = |why: String| Err(CliError::usage(why));
         if self.is_in_memory() && self.require_store {
             return wrong("--require-store needs a store: give its URL by --backend".to_owned());
         }
@@ -94,9 +72,9 @@ impl Serve {
             ));
         }
         if !self.is_in_memory() {
-            self.keep.check_on_store().map_err(ServeFailure::Usage)?;
+            self.keep.check_on_store().map_err(CliError::usage)?;
         }
-        self.secure.check().map_err(ServeFailure::Usage)?;
+        self.secure.check().map_err(CliError::usage)?;
         for (flag, dialects) in [
             ("headers", &self.headers),
             ("rls-headers", &self.rls_headers),
@@ -110,30 +88,23 @@ impl Serve {
                 ));
             }
         }
-        self.check_addresses().map_err(ServeFailure::Usage)
+        self.check_addresses().map_err(CliError::usage)
     }
 
     /// Somebody can ask, and each listener has an address of its own.
     fn check_addresses(&self) -> Result<(), String> {
-        let all = [
-            ("http", &self.http),
-            ("grpc", &self.grpc),
-            ("resp", &self.resp),
-            ("admin", &self.admin),
-            ("metrics", &self.telling.metrics),
-        ];
-        if all[..3]
-            .iter()
-            .all(|(_, address)| **address == Address::Off)
-        {
+        let all = self.listeners();
+        let is_off = |(.., address): &(_, _, &Address)| **address == Address::Off;
+        if all[..3].iter().all(is_off) {
             let why = "--http, --grpc and --resp are all off: nobody could ask anything";
             return Err(why.to_owned());
         }
-        for (number, (name, address)) in all.iter().enumerate() {
+        for (number, (_, name, address)) in all.iter().enumerate() {
             let is_any = matches!(address, Address::Tcp(tcp) if tcp.port() == 0);
             let mut before = all[..number].iter();
-            let same = before.find(|(_, other)| other == address);
-            if let Some((other, _)) = same.filter(|_| !is_any && **address != Address::Off) {
+            let same = before.find(|(.., other)| other == address);
+            if let Some((_, other, _)) = same.filter(|_| !is_any && **address != Address::Off) {
+                let [other, name] = [other, name].map(|name| name.to_lowercase());
                 return Err(format!(
                     "--{other} and --{name} are both {address}: each needs an address of its own"
                 ));
@@ -142,9 +113,10 @@ impl Serve {
         Ok(())
     }
 
-    async fn start(&self, out: &mut impl Write, log: &Log) -> Result<Started, ServeFailure> {
+    async fn start(&self, out: &mut impl Write, log: &Log) -> Result<Started, CliError> {
         self.check()?;
-        let (checked, mut settings) = (self.policy()?, self.settings(log)?);
+        let checked = self.policy().map_err(CliError::in_one_line)?;
+        let mut settings = self.settings(log)?;
         for warning in self.warnings(&checked) {
             log.say(Level::Warn, &warning, &[]);
         }
@@ -167,27 +139,30 @@ impl Serve {
             let server = Server::on_store(policy, redis.clone(), settings).await;
             (server, Some(redis))
         };
-        let server = server.map_err(ServeFailure::Start)?;
+        let server = server.map_err(|error| match error {
+            StartError::OpenAdmin(_) => CliError::usage(error),
+            error => CliError::failed(error),
+        })?;
         let _ = self.say(out, server.addresses());
         Ok(Started { server, redis })
     }
 
     /// The store. One that can't be asked now may be later; one that won't be without a change is an error.
-    async fn store(&self, log: &Log, events: StoreEvents) -> Result<Redis, ServeFailure> {
+    async fn store(&self, log: &Log, events: StoreEvents) -> Result<Redis, CliError> {
         let builder = Redis::builder(&self.backend);
-        let builder = builder.map_err(|error| ServeFailure::Usage(error.to_string()))?;
+        let builder = builder.map_err(CliError::usage)?;
         let own = events.clone();
         let redis = builder
             .timeout(self.store_timeout)
             .on_event(move |event| own.hear(event))
             .build()
-            .map_err(|error| ServeFailure::Store(error.to_string()))?;
+            .map_err(CliError::failed)?;
         let Err(error) = redis.ready(MEET_STORE).await else {
             return Ok(redis);
         };
         let shown = Store::without_login(&self.backend);
         if self.require_store || error.kind().is_lasting() {
-            return Err(ServeFailure::Store(format!("{shown}: {error}")));
+            return Err(CliError::failed(format_args!("{shown}: {error}")));
         }
         events.is_missing(&error.to_string());
         let why = format!(
@@ -209,8 +184,8 @@ struct Started {
 ///
 /// # Errors
 /// What keeps it from starting.
-pub fn serve(options: &Serve, out: &mut impl Write) -> Result<(), ServeFailure> {
-    let log = options.telling.log().map_err(ServeFailure::System)?;
+pub fn serve(options: &Serve, out: &mut impl Write) -> Result<(), CliError> {
+    let log = options.telling.log().map_err(CliError::failed)?;
     let set = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
     for unknown in environment::unknown(set) {
         log.say(Level::Warn, &unknown, &[]);
@@ -223,11 +198,9 @@ pub fn serve(options: &Serve, out: &mut impl Write) -> Result<(), ServeFailure> 
         log.drain(LAST_WORDS);
         options.check()?;
         let lines: String = options.origins.iter().map(Setting::line).collect();
-        return out
-            .write_all(lines.as_bytes())
-            .map_err(ServeFailure::System);
+        return out.write_all(lines.as_bytes()).map_err(CliError::failed);
     }
-    let runtime = runtime().map_err(ServeFailure::System)?;
+    let runtime = runtime().map_err(CliError::failed)?;
     if options.instead.check {
         let checked = runtime.block_on(options.preflight(out, &log));
         runtime.shutdown_background();
@@ -235,7 +208,7 @@ pub fn serve(options: &Serve, out: &mut impl Write) -> Result<(), ServeFailure> 
         return checked;
     }
     let ended = runtime.block_on(async {
-        let mut signals = Signals::listen().map_err(ServeFailure::System)?;
+        let mut signals = Signals::listen().map_err(CliError::failed)?;
         let started = tokio::select! {
             started = options.start(out, &log) => started?,
             _ = signals.end() => return Ok(()),
@@ -253,7 +226,13 @@ pub fn serve(options: &Serve, out: &mut impl Write) -> Result<(), ServeFailure> 
         };
         let drain = options.lifetime.drain();
         let drained = signals.drain(started.server, drain, leave).await;
-        drained.map_err(ServeFailure::Cut)
+        drained.map_err(|signal| {
+            let why = "ended it at once: what was asked may not be answered";
+            CliError::new(
+                signal.exit_code(),
+                format_args!("a second signal ({signal}) {why}"),
+            )
+        })
     });
     // What still runs in the background isn't waited for.
     runtime.shutdown_background();
@@ -285,33 +264,4 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
         tokio::runtime::Builder::new_multi_thread()
     };
     builder.enable_all().build()
-}
-
-impl ServeFailure {
-    /// Whether the arguments are at fault.
-    pub const fn is_usage(&self) -> bool {
-        matches!(
-            self,
-            Self::Usage(_)
-                | Self::Policy(PolicyFailure::Usage(_))
-                | Self::Start(StartError::OpenAdmin(_))
-        )
-    }
-}
-
-impl fmt::Display for ServeFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Usage(why) | Self::Store(why) => f.write_str(why),
-            Self::Policy(PolicyFailure::Rejected(rejected)) => f.write_str(&rejected.in_one_line()),
-            Self::Policy(failure) => failure.fmt(f),
-            Self::Start(error) => error.fmt(f),
-            Self::System(error) => error.fmt(f),
-            Self::Preflight(failure) => failure.fmt(f),
-            Self::Cut(signal) => write!(
-                f,
-                "a second signal ({signal}) ended it at once: what was asked may not be answered"
-            ),
-        }
-    }
 }

@@ -26,36 +26,32 @@ impl Address {
 
     fn of(address: IpAddr) -> Self {
         match address.to_canonical() {
-            IpAddr::V4(v4) => Self {
-                bits: u128::from(v4.to_bits()) << 96,
-                family: Family::V4,
-            },
-            IpAddr::V6(v6) => Self {
-                bits: v6.to_bits(),
-                family: Family::V6,
-            },
+            IpAddr::V4(v4) => Self::new(Family::V4, u128::from(v4.to_bits()) << 96),
+            IpAddr::V6(v6) => Self::new(Family::V6, v6.to_bits()),
         }
+    }
+
+    const fn new(family: Family, bits: u128) -> Self {
+        Self { bits, family }
+    }
+
+    /// The first address of the network of so many bits.
+    fn masked(self, length: u8) -> Self {
+        Self::new(self.family, self.bits & mask(length))
     }
 
     /// The network that its client has: its leading bits, the others zero. An address that a translator made of an IPv4 address
     /// (64:ff9b::/96, RFC 6052) is taken for that, as all clients behind the translator are in one /64.
     pub(crate) fn client(self, bits: ClientBits) -> ClientNetwork {
+        let translated = Self::new(Family::V4, self.bits << 96);
         let own = if self.is_translated() {
-            Self {
-                bits: self.bits << 96,
-                family: Family::V4,
-            }
+            translated
         } else {
             self
         };
         let length = bits.of(own.family);
-        ClientNetwork {
-            first: Self {
-                bits: own.bits & mask(length),
-                ..own
-            },
-            length,
-        }
+        let first = own.masked(length);
+        ClientNetwork { first, length }
     }
 
     fn is_translated(self) -> bool {
@@ -181,20 +177,12 @@ impl Network {
                 let IpAddr::V6(v6) = written else {
                     return None;
                 };
-                let first = Address {
-                    bits: v6.to_bits() & mask(length),
-                    family: Family::V6,
-                };
+                let first = Address::new(Family::V6, v6.to_bits()).masked(length);
                 return Some(Self { first, length });
             }
         };
-        Some(Self {
-            first: Address {
-                bits: address.bits & mask(length),
-                ..address
-            },
-            length,
-        })
+        let first = address.masked(length);
+        Some(Self { first, length })
     }
 
     /// One of its addresses, if all of them are one client's. Around those that a translator makes of IPv4 addresses, that is the
@@ -207,10 +195,7 @@ impl Network {
         if length >= 96 {
             return (length - 96 >= bits.v4).then_some(first);
         }
-        let beside = Address {
-            bits: first.bits | 1 << 32,
-            ..first
-        };
+        let beside = Address::new(first.family, first.bits | 1 << 32);
         (length >= bits.v6).then_some(beside)
     }
 
@@ -228,8 +213,7 @@ impl Network {
 /// Networks in a tree of their bits, one for each family, with the numbers of the rules that are filed there.
 #[derive(Debug, Default)]
 pub(super) struct Networks {
-    v4: Tree,
-    v6: Tree,
+    trees: [Tree; 2],
 }
 
 #[derive(Debug)]
@@ -254,10 +238,7 @@ impl Default for Tree {
 
 impl Networks {
     pub(super) fn add(&mut self, network: &Network, number: u32) {
-        let nodes = match network.first.family {
-            Family::V4 => &mut self.v4.nodes,
-            Family::V6 => &mut self.v6.nodes,
-        };
+        let nodes = &mut self.trees[network.first.family as usize].nodes;
         let mut at = 0;
         for depth in 0..network.length {
             let side = side(network.first.bits, depth);
@@ -274,10 +255,7 @@ impl Networks {
 
     /// Visits the rules of every network that the address is in.
     pub(super) fn each(&self, address: Address, mut each: impl FnMut(u32)) {
-        let tree = match address.family {
-            Family::V4 => &self.v4,
-            Family::V6 => &self.v6,
-        };
+        let tree = &self.trees[address.family as usize];
         let mut at = 0;
         for depth in 0..=128 {
             let node = &tree.nodes[at];

@@ -1,7 +1,5 @@
 //! How much one request may bring: what is beyond is refused with a reason, before any limit is asked.
 
-use std::fmt;
-
 /// How much one request may bring.
 ///
 /// A request beyond it is refused, as [`Cause::TooMuch`](crate::verdict::Cause::TooMuch) or
@@ -60,10 +58,11 @@ impl Default for Bounds {
 /// let many = TooMuch::Descriptors { found: 10_000, most: 64 };
 /// assert_eq!(many.to_string(), "10000 descriptors, more than the 64 that are taken");
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[non_exhaustive]
 pub enum TooMuch<'a> {
     /// Descriptors.
+    #[display("{found} descriptors, more than the {most} that are taken")]
     Descriptors {
         /// How many.
         found: usize,
@@ -71,6 +70,7 @@ pub enum TooMuch<'a> {
         most: usize,
     },
     /// Limits to be asked, or rules that it meets.
+    #[display("{found} limits to be asked, more than the {most} that may be")]
     Checks {
         /// How many, or more.
         found: usize,
@@ -78,6 +78,7 @@ pub enum TooMuch<'a> {
         most: usize,
     },
     /// A fact that is too long.
+    #[display("the fact {name:?} has {bytes} bytes, more than the {most} that are taken")]
     Fact {
         /// Which.
         name: &'a str,
@@ -87,39 +88,13 @@ pub enum TooMuch<'a> {
         most: usize,
     },
     /// An entry of a descriptor that is too long.
+    #[display("an entry of a descriptor has {bytes} bytes, more than the {most} that are taken")]
     Entry {
         /// Its length.
         bytes: usize,
         /// How long it may be.
         most: usize,
     },
-}
-
-impl fmt::Display for TooMuch<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Descriptors { found, most } => {
-                write!(
-                    f,
-                    "{found} descriptors, more than the {most} that are taken"
-                )
-            }
-            Self::Checks { found, most } => {
-                write!(
-                    f,
-                    "{found} limits to be asked, more than the {most} that may be"
-                )
-            }
-            Self::Fact { name, bytes, most } => write!(
-                f,
-                "the fact {name:?} has {bytes} bytes, more than the {most} that are taken"
-            ),
-            Self::Entry { bytes, most } => write!(
-                f,
-                "an entry of a descriptor has {bytes} bytes, more than the {most} that are taken"
-            ),
-        }
-    }
 }
 
 /// The same of a request of facts, by number.

@@ -129,12 +129,8 @@ impl Rejected {
 /// assert_ne!(fingerprint(&read(before)), fingerprint(&read(after)));
 /// ```
 pub fn fingerprint(read: &Result<Checked, Rejected>) -> u64 {
-    let sources = match read {
-        Ok(checked) => &checked.sources,
-        Err(rejected) => &rejected.sources,
-    };
     let mut hasher = DefaultHasher::new();
-    for source in sources.iter() {
+    for source in sources(read).iter() {
         (source.name(), source.text()).hash(&mut hasher);
     }
     read.as_ref()
@@ -161,5 +157,13 @@ fn symptom(code: &str) -> u8 {
         () if is_in(&last) => 2,
         () if is_in(&follows) => 1,
         () => 0,
+    }
+}
+
+/// The files that were read, whatever came of it.
+pub(crate) fn sources(read: &Result<Checked, Rejected>) -> &Sources {
+    match read {
+        Ok(checked) => &checked.sources,
+        Err(rejected) => &rejected.sources,
     }
 }

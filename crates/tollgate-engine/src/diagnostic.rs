@@ -1,7 +1,5 @@
 //! What is wrong with a file, where, and what to do about it.
 
-use std::fmt;
-
 /// How much a [`Diagnostic`] matters.
 ///
 /// ```
@@ -13,7 +11,8 @@ use std::fmt;
 /// assert!(Severity::Warning < Severity::Error);
 /// # Ok::<(), tollgate_engine::Rejected>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
+#[display(rename_all = "lowercase")]
 pub enum Severity {
     /// The policy can be used, but it may not do what was meant.
     Warning,
@@ -29,14 +28,9 @@ pub enum Severity {
 /// assert_eq!(lint::BURST_RATIO, Code("burst-ratio"));
 /// assert_eq!(lint::BURST_RATIO.to_string(), "burst-ratio");
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
+#[display("{_0}")]
 pub struct Code(pub &'static str);
-
-impl fmt::Display for Code {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
 
 /// One thing that is wrong with a file.
 ///
@@ -48,7 +42,8 @@ impl fmt::Display for Code {
 ///     .help("did you mean \"rate\"?");
 /// assert_eq!(wrong.to_string(), "error[unknown-field]: unknown field \"rat\"");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
+#[display("{severity}[{code}]: {message}")]
 pub struct Diagnostic {
     /// How much it matters.
     pub severity: Severity,
@@ -91,16 +86,6 @@ impl Diagnostic {
     }
 }
 
-impl fmt::Display for Diagnostic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let severity = match self.severity {
-            Severity::Warning => "warning",
-            Severity::Error => "error",
-        };
-        write!(f, "{severity}[{}]: {}", self.code, self.message)
-    }
-}
-
 /// Where something stands in a file.
 ///
 /// ```
@@ -120,6 +105,15 @@ pub struct Span {
 }
 
 impl Span {
+    pub(crate) const fn new(file: u32, start: LineColumn, end: LineColumn) -> Self {
+        Self { file, start, end }
+    }
+
+    /// Its first character: a place in a text of several lines.
+    pub(crate) const fn first(self) -> Self {
+        Self::new(self.file, self.start, self.start)
+    }
+
     /// A file as a whole.
     pub(crate) fn of_file(file: u32) -> Self {
         Self {

@@ -82,8 +82,11 @@ pub struct Change {
 ///
 /// assert!(Kind::Block < Kind::Rule, "in the order in which it is shown");
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, derive_more::Display,
+)]
 #[serde(rename_all = "kebab-case")]
+#[display(rename_all = "kebab-case")]
 pub enum Kind {
     /// What is said of the whole policy.
     Policy,
@@ -249,22 +252,6 @@ fn differing(old: &Part, new: &Part) -> Vec<Field> {
     fields
 }
 
-impl Kind {
-    /// What people call it.
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Policy => "policy",
-            Self::Block => "block",
-            Self::Exempt => "exempt",
-            Self::Rule => "rule",
-            Self::Tier => "tier",
-            Self::Tenant => "tenant",
-            Self::Domain => "domain",
-            Self::Descriptor => "descriptor",
-        }
-    }
-}
-
 impl fmt::Display for Diff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.changes.iter().try_for_each(|change| change.fmt(f))
@@ -279,7 +266,7 @@ impl fmt::Display for Change {
             What::Removed => '-',
             What::Changed => '~',
         };
-        write!(f, "{sign} {}", self.kind.name())?;
+        write!(f, "{sign} {}", self.kind)?;
         match self.kind {
             Kind::Policy => {}
             // Their name is what they say.

@@ -1,8 +1,6 @@
 //! A file as a tree of values that know where they stand: the same for YAML and TOML, so that all
 //! decoders report every error with its place.
 
-use std::fmt;
-
 use crate::diagnostic::{Code, Diagnostic};
 pub use crate::diagnostic::{LineColumn, Span};
 
@@ -100,21 +98,14 @@ impl Value {
 /// let toml = parse("mode = 'off'", Format::Toml, 0).expect("TOML");
 /// assert_eq!(yaml.value.kind(), toml.value.kind());
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 pub enum Format {
     /// YAML 1.2.
+    #[display("YAML")]
     Yaml,
     /// TOML 1.0.
+    #[display("TOML")]
     Toml,
-}
-
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Yaml => "YAML",
-            Self::Toml => "TOML",
-        })
-    }
 }
 
 /// Largest file, in bytes: policies of ten thousand rules take about two million.

@@ -157,12 +157,8 @@ impl fmt::Display for Standing<'_> {
 pub fn explain<'a>(policy: &'a Policy, facts: &'a Facts<'a>) -> Vec<Entry<'a>> {
     let mut settled = None;
     let mut entries = Vec::new();
-    for (number, entry) in policy.block.iter().enumerate() {
-        let cause = Cause::Block(number);
-        entries.push(listed(policy, entry, cause, facts, &mut settled));
-    }
-    for (number, entry) in policy.exempt.iter().enumerate() {
-        let cause = Cause::Exempt(number);
+    let block = (0..).map(Cause::Block).zip(&policy.block);
+    for (cause, entry) in block.chain((0..).map(Cause::Exempt).zip(&policy.exempt)) {
         entries.push(listed(policy, entry, cause, facts, &mut settled));
     }
     let met: Vec<&Rule> = policy
@@ -227,18 +223,25 @@ fn listed<'a>(
             }
         }
     };
-    Entry {
-        cause,
-        mode: policy.mode,
-        enforced_percent: percent_of(policy.mode),
-        warm_up: None,
-        counting: None,
-        limits: None,
-        adaptive: None,
-        shed: None,
-        over: Over::Refuse,
-        on_store_failure: None,
-        standing,
+    Entry::new(policy, cause, standing)
+}
+
+impl<'a> Entry<'a> {
+    /// Of what has the mode of the policy, and no limits of its own.
+    fn new(policy: &Policy, cause: Cause<'a>, standing: Standing<'a>) -> Self {
+        Self {
+            cause,
+            mode: policy.mode,
+            enforced_percent: percent_of(policy.mode),
+            warm_up: None,
+            counting: None,
+            limits: None,
+            adaptive: None,
+            shed: None,
+            over: Over::Refuse,
+            on_store_failure: None,
+            standing,
+        }
     }
 }
 
@@ -326,17 +329,11 @@ fn tier<'a>(
         },
     };
     Some(Entry {
-        cause: Cause::Tier(name),
-        mode: policy.mode,
-        enforced_percent: percent_of(policy.mode),
-        warm_up: None,
         counting: Some(tier.counting),
         limits: Some(&tier.limits),
-        adaptive: None,
-        shed: None,
         over: tier.over,
         on_store_failure: without_store(tier.counting, tier.on_store_failure),
-        standing,
+        ..Entry::new(policy, Cause::Tier(name), standing)
     })
 }
 

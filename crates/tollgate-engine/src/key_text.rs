@@ -27,36 +27,27 @@ pub(crate) struct WrittenPair {
 /// assert_eq!(error, KeyTextError::NoPair("gold".to_owned()));
 /// assert_eq!(error.to_string(), "\"gold\" is no pair of a name and a value: write name=value, and quote a value with spaces");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 #[non_exhaustive]
 pub enum KeyTextError {
     /// There is nothing in it.
+    #[display("the key is empty: write name=value")]
     Empty,
     /// A piece isn't `name=value`.
+    #[display(
+        "{_0:?} is no pair of a name and a value: write name=value, and quote a value with spaces"
+    )]
     NoPair(String),
     /// A quoted text has no end, or an escape that there isn't.
+    #[display(
+        "the quotes of {_0:?} don't close, or hold an escape that there isn't: use \\\", \\\\, \\n, \\r, \\t, \\0 and \\u{{…}}"
+    )]
     Quotes(String),
     /// A list has shown the beginning of a long key only.
+    #[display(
+        "the key ends with …: the list has shown its beginning only, so it names no key; take the whole of it from the client"
+    )]
     Cut,
-}
-
-impl fmt::Display for KeyTextError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty => f.write_str("the key is empty: write name=value"),
-            Self::NoPair(piece) => write!(
-                f,
-                "{piece:?} is no pair of a name and a value: write name=value, and quote a value with spaces"
-            ),
-            Self::Quotes(piece) => write!(
-                f,
-                "the quotes of {piece:?} don't close, or hold an escape that there isn't: use \\\", \\\\, \\n, \\r, \\t, \\0 and \\u{{…}}"
-            ),
-            Self::Cut => f.write_str(
-                "the key ends with …: the list has shown its beginning only, so it names no key; take the whole of it from the client",
-            ),
-        }
-    }
 }
 
 impl std::error::Error for KeyTextError {}

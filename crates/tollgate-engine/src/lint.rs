@@ -7,10 +7,8 @@ use tollgate::Algorithm;
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::Span;
 use crate::envoy::{self, Domains};
-use crate::native::{LimitPlaces, Places, RulePlaces};
-use crate::policy::{
-    Counting, FailureModes, Limits, Mode, OnStoreFailure, Over, Policy, Rule, is_bucket,
-};
+use crate::native::{Places, RulePlaces};
+use crate::policy::{Counting, Mode, OnStoreFailure, Over, Policy, Rule, Tier, is_bucket};
 
 mod bound;
 mod codes;
@@ -43,18 +41,15 @@ const MOST: usize = 1_000;
 /// ```
 pub fn lint(policy: &Policy) -> Vec<Diagnostic> {
     let rules = policy.rules.iter();
-    let rules = rules.map(|rule| RulePlaces::all_at(rule.span, rule.limits.rates.len()));
-    let tiers = policy.tiers.iter().map(|(name, tier)| {
-        let places = crate::native::TierPlaces {
-            name: tier.span,
-            on_store_failure: tier.span,
-            limits: LimitPlaces::all_at(tier.span, tier.limits.rates.len()),
-        };
-        (name.clone(), places)
-    });
+    let rules = rules.map(|rule| RulePlaces::all_at(rule.span, &rule.limits));
+    let tiers = policy.tiers.iter();
+    let tiers =
+        tiers.map(|(name, tier)| (name.clone(), RulePlaces::all_at(tier.span, &tier.limits)));
     let places = Places {
+        rules: rules.collect(),
+        tiers: tiers.collect(),
         written: texts::written(policy),
-        ..Places::of(rules.collect(), tiers.collect())
+        ..Places::default()
     };
     lint_at(policy, &places)
 }
@@ -66,15 +61,9 @@ pub(crate) fn lint_domains(domains: &Domains) -> Vec<Diagnostic> {
     for mut rule in envoy::to_rules(domains).rules {
         // None at all is how they say that something is blocked.
         rule.limits.rates.retain(|rate| rate.burst_size() > 0);
-        let places = RulePlaces::all_at(rule.span, rule.limits.rates.len());
-        rates(
-            &mut found,
-            &rule.limits,
-            rule.algorithm,
-            rule.over,
-            &places.limits,
-        );
-        pairs::within(&mut found, &rule.limits, rule.algorithm, &places.limits);
+        let places = RulePlaces::all_at(rule.span, &rule.limits);
+        rates(&mut found, &rule, &places);
+        pairs::within(&mut found, &rule, &places);
         keys::lint(&mut found, &rule, &places);
         open(&mut found, &rule, &places);
     }
@@ -85,13 +74,7 @@ pub(crate) fn lint_domains(domains: &Domains) -> Vec<Diagnostic> {
 pub(crate) fn lint_at(policy: &Policy, places: &Places) -> Vec<Diagnostic> {
     let mut found = Found(Vec::new());
     for (rule, place) in in_use(policy, places) {
-        rates(
-            &mut found,
-            &rule.limits,
-            rule.algorithm,
-            rule.over,
-            &place.limits,
-        );
+        rates(&mut found, rule, place);
         keys::lint(&mut found, rule, place);
         open(&mut found, rule, place);
         keys::overload(&mut found, policy, rule, place);
@@ -128,14 +111,9 @@ impl Found {
     }
 }
 
-fn rates(
-    found: &mut Found,
-    limits: &Limits,
-    algorithm: Algorithm,
-    over: Over,
-    places: &LimitPlaces,
-) {
-    for (rate, span) in limits.rates.iter().zip(&places.rates) {
+fn rates(found: &mut Found, rule: &Rule, place: &RulePlaces) {
+    let algorithm = rule.algorithm;
+    for (rate, span) in rule.limits.rates.iter().zip(&place.rates) {
         keys::memory(found, rate, algorithm, *span);
         let burst = u128::from(rate.burst_size());
         if burst == 0 {
@@ -165,7 +143,7 @@ fn rates(
         };
         let (least, most) = (count, count.saturating_mul(5));
         // Where requests wait, a small burst is how they are spread.
-        if burst < least && over == Over::Refuse {
+        if burst < least && rule.over == Over::Refuse {
             let message = format!(
                 "a burst of {burst} is below the {count} of the rate: clients that send in bunches are \
                  refused long before they have used it"
@@ -189,15 +167,9 @@ fn tiers(found: &mut Found, policy: &Policy, places: &Places) {
         let Some(place) = places.tiers.get(name) else {
             continue;
         };
-        rates(
-            found,
-            &tier.limits,
-            tier.algorithm,
-            tier.over,
-            &place.limits,
-        );
-        let (failure, span) = (tier.on_store_failure, place.on_store_failure);
-        open_quota(found, &tier.limits, tier.counting, failure, span);
+        let rule = as_rule(name, tier);
+        rates(found, &rule, place);
+        open_quota(found, &rule, place);
         let used = policy.tier_fact.is_some()
             || policy.default_tier.as_ref() == Some(name)
             || taken.contains(name);
@@ -210,38 +182,12 @@ fn tiers(found: &mut Found, policy: &Policy, places: &Places) {
 }
 
 /// Words of paths and names behind which someone guesses passwords.
-const LOGIN: [&str; 24] = [
-    "auth",
-    "authenticate",
-    "authorize",
-    "challenge",
-    "credentials",
-    "forgot",
-    "login",
-    "logon",
-    "mfa",
-    "oauth",
-    "oauth2",
-    "otp",
-    "passwd",
-    "password",
-    "register",
-    "reset",
-    "session",
-    "sessions",
-    "signin",
-    "signup",
-    "sso",
-    "token",
-    "totp",
-    "verify",
-];
+const LOGIN: &str = "auth authenticate authorize challenge credentials forgot login logon mfa oauth \
+    oauth2 otp passwd password register reset session sessions signin signup sso token \
+    totp verify";
 
 fn open(found: &mut Found, rule: &Rule, place: &RulePlaces) {
-    let (failure, span) = (rule.on_store_failure, place.on_store_failure);
-    if open_quota(found, &rule.limits, rule.counting, failure, span)
-        || !is_open(failure.rate, rule.counting)
-    {
+    if open_quota(found, rule, place) || !is_open(rule.on_store_failure.rate, rule) {
         return;
     }
     if let Some(word) = login_word(rule) {
@@ -249,28 +195,33 @@ fn open(found: &mut Found, rule: &Rule, place: &RulePlaces) {
             "while the store can't be asked, nothing limits what looks like a login ({word:?})"
         );
         let help = "say local or closed: guessing passwords is when a store is made to fail";
-        found.warn(OPEN_ON_FAILURE, span, message, help);
+        found.warn(OPEN_ON_FAILURE, place.on_store_failure, message, help);
     }
 }
 
 /// Whether nothing limits while the store can't be asked.
-fn is_open(failure: OnStoreFailure, counting: Counting) -> bool {
-    failure == OnStoreFailure::Open && counting != Counting::Local
+fn is_open(failure: OnStoreFailure, rule: &Rule) -> bool {
+    failure == OnStoreFailure::Open && rule.counting != Counting::Local
+}
+
+/// What a tier says of its limits, as a rule says it.
+fn as_rule(name: &str, tier: &Tier) -> Rule {
+    Rule {
+        algorithm: tier.algorithm,
+        over: tier.over,
+        counting: tier.counting,
+        on_store_failure: tier.on_store_failure,
+        ..Rule::new(name, tier.limits.clone())
+    }
 }
 
 /// Warns of a quota that lets requests pass then, and says whether it does.
-fn open_quota(
-    found: &mut Found,
-    limits: &Limits,
-    counting: Counting,
-    failure: FailureModes,
-    span: Span,
-) -> bool {
-    let is_open = limits.quota.is_some() && is_open(failure.quota, counting);
+fn open_quota(found: &mut Found, rule: &Rule, place: &RulePlaces) -> bool {
+    let is_open = rule.limits.quota.is_some() && is_open(rule.on_store_failure.quota, rule);
     if is_open {
         let message = "while the store can't be asked, everyone goes beyond this quota".to_owned();
         let help = "leave on_store_failure out (closed for a quota), or say local";
-        found.warn(OPEN_ON_FAILURE, span, message, help);
+        found.warn(OPEN_ON_FAILURE, place.on_store_failure, message, help);
     }
     is_open
 }
@@ -290,6 +241,6 @@ fn login_word(rule: &Rule) -> Option<&'static str> {
             .replace("sign-", "sign")
             .replace("log-", "log");
         let mut words = joined.split(|sign: char| !sign.is_ascii_alphanumeric());
-        words.find_map(|word| LOGIN.iter().find(|login| **login == word).copied())
+        words.find_map(|word| LOGIN.split(' ').find(|login| *login == word))
     })
 }

@@ -1,13 +1,13 @@
 //! The native form of a policy: limits by facts, tiers, and requests that are exempt or blocked.
 //!
-//! Every field and every word stands once in `native/fields.rs`, of which the JSON Schema is made too.
+//! Every field and every word stands once in `native/fields.rs`; the JSON Schema, a file, says what each is for.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::document::{Node, Span, Value};
 use crate::facts::{KNOWN_FACTS, is_known_fact};
 use crate::matcher::regex::Regexes;
-use crate::policy::Policy;
+use crate::policy::{Limits, Policy};
 use crate::sources::Sources;
 use crate::suggest;
 
@@ -37,7 +37,7 @@ pub(crate) struct Decoded {
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     pub(crate) rules: Vec<RulePlaces>,
-    pub(crate) tiers: BTreeMap<String, TierPlaces>,
+    pub(crate) tiers: BTreeMap<String, RulePlaces>,
     pub(crate) tenants: BTreeMap<String, Span>,
     pub(crate) default_tier: Span,
     pub(crate) tier_fact: Span,
@@ -77,7 +77,7 @@ pub(crate) enum Form {
     Network,
 }
 
-/// Where the parts of a rule stand.
+/// Where the parts of a rule or a tier stand.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RulePlaces {
     pub(crate) name: Span,
@@ -87,55 +87,22 @@ pub(crate) struct RulePlaces {
     pub(crate) shed: Span,
     shared: Span,
     pub(crate) replaces: Vec<Span>,
-    pub(crate) limits: LimitPlaces,
-}
-
-/// Where the parts of a tier stand.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct TierPlaces {
-    pub(crate) name: Span,
-    pub(crate) on_store_failure: Span,
-    pub(crate) limits: LimitPlaces,
-}
-
-/// Where limits stand.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct LimitPlaces {
     pub(crate) rates: Vec<Span>,
     pub(crate) quota: Span,
 }
 
-impl Places {
-    pub(crate) fn of(rules: Vec<RulePlaces>, tiers: BTreeMap<String, TierPlaces>) -> Self {
-        Self {
-            rules,
-            tiers,
-            ..Self::default()
-        }
-    }
-}
-
 impl RulePlaces {
     /// For a rule of which only the whole's place is known.
-    pub(crate) fn all_at(span: Span, rates: usize) -> Self {
+    pub(crate) fn all_at(span: Span, limits: &Limits) -> Self {
         Self {
             name: span,
             key: span,
             on_store_failure: span,
             concurrency: span,
             shed: span,
-            limits: LimitPlaces::all_at(span, rates),
-            ..Self::default()
-        }
-    }
-}
-
-impl LimitPlaces {
-    /// For limits of which only the whole's place is known.
-    pub(crate) fn all_at(span: Span, rates: usize) -> Self {
-        Self {
-            rates: vec![span; rates],
+            rates: vec![span; limits.rates.len()],
             quota: span,
+            ..Self::default()
         }
     }
 }
@@ -269,7 +236,7 @@ impl Decoder<'_> {
         let Some(draft) = self.reader.rule(node) else {
             return;
         };
-        let (name, place) = (draft.rule.name.clone(), draft.places.name);
+        let (name, place) = (draft.own.name.clone(), draft.places.name);
         match self.names.get(&name) {
             Some(first) => self.twice("rule", &name, *first, place),
             None => {
@@ -277,7 +244,7 @@ impl Decoder<'_> {
             }
         }
         self.failures.push(draft.failure);
-        self.decoded.policy.rules.push(draft.rule);
+        self.decoded.policy.rules.push(draft.own);
         self.decoded.places.rules.push(draft.places);
     }
 
@@ -290,12 +257,12 @@ impl Decoder<'_> {
                 self.twice("tier", &name, first, place.span);
                 continue;
             }
-            let mut places = TierPlaces::default();
+            let mut places = RulePlaces::default();
             if let Some(draft) = tier {
                 places = draft.places;
                 let failures = &mut self.tier_failures;
                 failures.insert(name.clone(), draft.failure);
-                self.decoded.policy.tiers.insert(name.clone(), draft.tier);
+                self.decoded.policy.tiers.insert(name.clone(), draft.own);
             }
             places.name = place.span;
             // A tier with errors is still one that tenants may name.

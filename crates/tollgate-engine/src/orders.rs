@@ -31,7 +31,8 @@ pub const LONGEST_ORDER: Duration = Duration::from_secs(30 * 86_400);
 /// let order = NewOrder::new(Act::Block, Target::key("per-user", [("user", "mallory")]), hour).by("ada");
 /// assert_eq!(order.to_string(), "block user=mallory of \"per-user\" for 3600s");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
+#[display("{act} {target} for {lasts:?}")]
 #[must_use = "it does nothing until an engine has it"]
 pub struct NewOrder {
     pub(crate) act: Act,
@@ -93,12 +94,6 @@ impl NewOrder {
     }
 }
 
-impl fmt::Display for NewOrder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} for {:?}", self.act, self.target, self.lasts)
-    }
-}
-
 /// What is done to a target.
 ///
 /// ```
@@ -109,15 +104,18 @@ impl fmt::Display for NewOrder {
 /// assert_eq!(Act::Override(faster).to_string(), "override with 50/s");
 /// assert_eq!(Act::Bypass.name(), "bypass");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 #[non_exhaustive]
 pub enum Act {
     /// Its requests are refused until the order ends, for the reason [`Blocked`](crate::verdict::DenyReason::Blocked). A
     /// rule in shadow only tells of it.
+    #[display("block")]
     Block,
     /// The rule neither counts nor refuses them. Blocks and the policy's lists stay in force.
+    #[display("bypass")]
     Bypass,
     /// The rule has another limit for them. What they have spent counts on, as after a reload that changes the rule.
+    #[display("override with {_0}")]
     Override(Replacement),
 }
 
@@ -128,16 +126,6 @@ impl Act {
             Self::Block => "block",
             Self::Bypass => "bypass",
             Self::Override(_) => "override",
-        }
-    }
-}
-
-impl fmt::Display for Act {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())?;
-        match self {
-            Self::Override(replacement) => write!(f, " with {replacement}"),
-            _ => Ok(()),
         }
     }
 }
@@ -223,23 +211,16 @@ pub struct Order {
 /// let gone = Effect::Idle(OrderError::UnknownRule { rule: "old".to_owned(), near: None });
 /// assert_eq!(gone.to_string(), "idle: no rule, tier or limit of a tree is called \"old\"");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 #[non_exhaustive]
 pub enum Effect {
     /// What it says.
+    #[display("in force")]
     InForce,
     /// It blocks by a rule, or under a policy, that is in shadow: what it would refuse is told, and passes.
+    #[display("in shadow")]
     InShadow,
     /// Nothing, because of this: another policy may change that, while it lasts.
+    #[display("idle: {_0}")]
     Idle(OrderError),
-}
-
-impl fmt::Display for Effect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InForce => f.write_str("in force"),
-            Self::InShadow => f.write_str("in shadow"),
-            Self::Idle(why) => write!(f, "idle: {why}"),
-        }
-    }
 }

@@ -3,7 +3,6 @@
 //! Decoders make it ([`native`](crate), Envoy's form); the engine compiles it. It holds no state.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
 use tollgate::quota::Quota;
@@ -572,7 +571,8 @@ pub enum Over {
 /// assert_eq!(adaptive.to_string(), "5 to 200 at once by gradient2");
 /// # Ok::<(), tollgate_engine::Rejected>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, derive_more::Display)]
+#[display("{min} to {max} at once by {law}")]
 pub struct Adaptive {
     /// The law.
     pub law: NamedLaw,
@@ -583,13 +583,6 @@ pub struct Adaptive {
 }
 
 /// As people read it.
-impl fmt::Display for Adaptive {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { law, min, max } = self;
-        write!(f, "{min} to {max} at once by {law}")
-    }
-}
-
 /// Who is shed first when too many run at once: requests whose class may use a smaller part of the limit.
 ///
 /// ```

@@ -109,11 +109,7 @@ impl Sources {
             line: span.start.line,
             column: column(chars),
         };
-        Span {
-            file: span.file,
-            start: place(from),
-            end: place(from + length),
-        }
+        Span::new(span.file, place(from), place(from + length))
     }
 }
 

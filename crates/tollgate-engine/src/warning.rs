@@ -33,10 +33,15 @@ const MOST: usize = 12;
 /// );
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 #[non_exhaustive]
 pub enum Warning {
     /// A rule that matched a hundred requests found its key in none of them.
+    #[display(
+        "the rule {rule:?} found its key in none of its first 100 requests, and {}: it counts by {}, \
+         and the last request had {had}{} Send that fact, or say on_missing_key: pass, deny or one_counter",
+        treated(*on_missing_key), keys(wants), end(had)
+    )]
     KeyNeverFound {
         /// The rule.
         rule: String,
@@ -48,6 +53,11 @@ pub enum Warning {
         had: Had,
     },
     /// A rule that takes its cost from a fact found none in its first hundred requests, and charged its default.
+    #[display(
+        "the rule {rule:?} found its cost in none of its first 100 requests, and charged {default} for each: it reads \
+         {wants} as a whole number, and the last request had {had}{} Send that fact, or say the cost as a number",
+        end(had)
+    )]
     CostNeverFound {
         /// The rule or tier.
         rule: String,
@@ -59,11 +69,20 @@ pub enum Warning {
         had: Had,
     },
     /// None of a hundred requests had a tenant, so no tier applied to any.
+    #[display(
+        "none of the first 100 requests had a tenant, so no tier applied to them: the last request had {had}{} \
+         Send the fact tenant",
+        end(had)
+    )]
     TenantNeverFound {
         /// The facts of the last one.
         had: Had,
     },
     /// None of a hundred tenants was in a tier that there is.
+    #[display(
+        "none of the first 100 tenants was in a tier of the policy: {}",
+        no_tier(tier.as_ref(), known, *has_default)
+    )]
     TierNeverFound {
         /// The fact that should carry it, and what it was in the last request; none if it has none.
         tier: Option<(String, String)>,
@@ -73,6 +92,7 @@ pub enum Warning {
         has_default: bool,
     },
     /// No rule was for any of the first hundred requests.
+    #[display("{}", no_rule_met(*only_trees, had))]
     NoRuleMet {
         /// Whether there is none at all, as all limits are for descriptors.
         only_trees: bool,
@@ -80,6 +100,12 @@ pub enum Warning {
         had: Had,
     },
     /// No limit was for any descriptor of the first hundred requests of descriptors.
+    #[display(
+        "no limit was for any descriptor of the first 100 requests, so nothing limits them: the last request \
+         was of the domain {domain:?} with entries {}, and the policy has the domains {}",
+        list(had),
+        list(known)
+    )]
     NoDescriptorMet {
         /// The domain of the last one.
         domain: String,
@@ -152,16 +178,25 @@ fn end(had: &Had) -> &'static str {
     if had.near.is_empty() { "." } else { "" }
 }
 
-fn tier_never_found(
-    tier: Option<&(String, String)>,
-    known: &[String],
-    has_default: bool,
-) -> String {
+fn keys(wants: &[Vec<String>]) -> String {
+    let keys: Vec<_> = wants.iter().map(|facts| facts.join(" and ")).collect();
+    any_of(&keys.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+const fn treated(on_missing_key: OnMissingKey) -> &'static str {
+    match on_missing_key {
+        OnMissingKey::Pass => "let all of them pass",
+        OnMissingKey::Deny => "denied all of them",
+        OnMissingKey::OneCounter => "counted all of them together",
+    }
+}
+
+fn no_tier(tier: Option<&(String, String)>, known: &[String], has_default: bool) -> String {
+    let known = list(known);
     let why = match tier {
-        Some((fact, value)) => format!(
-            "the last request had {fact}={value:?}, and the tiers are {}",
-            list(known)
-        ),
+        Some((fact, value)) => {
+            format!("the last request had {fact}={value:?}, and the tiers are {known}")
+        }
         None => "they aren't listed under tenants".to_owned(),
     };
     let became = if has_default {
@@ -169,7 +204,7 @@ fn tier_never_found(
     } else {
         "Nothing limits them: add the tier, or a default_tier"
     };
-    format!("none of the first 100 tenants was in a tier of the policy: {why}. {became}")
+    format!("{why}. {became}")
 }
 
 fn no_rule_met(only_trees: bool, had: &Had) -> String {
@@ -186,62 +221,4 @@ fn no_rule_met(only_trees: bool, had: &Had) -> String {
     };
     let end = end(had);
     format!("{why}, so nothing limits them: the last request had {had}{end} {help}")
-}
-
-impl fmt::Display for Warning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::KeyNeverFound {
-                rule,
-                wants,
-                on_missing_key,
-                had,
-            } => {
-                let keys: Vec<_> = wants.iter().map(|facts| facts.join(" and ")).collect();
-                let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-                let became = match on_missing_key {
-                    OnMissingKey::Pass => "let all of them pass",
-                    OnMissingKey::Deny => "denied all of them",
-                    OnMissingKey::OneCounter => "counted all of them together",
-                };
-                write!(
-                    f,
-                    "the rule {rule:?} found its key in none of its first 100 requests, and {became}: it counts by {}, \
-                     and the last request had {had}{} Send that fact, or say on_missing_key: pass, deny or one_counter",
-                    any_of(&keys),
-                    end(had),
-                )
-            }
-            Self::CostNeverFound {
-                rule,
-                wants,
-                default,
-                had,
-            } => write!(
-                f,
-                "the rule {rule:?} found its cost in none of its first 100 requests, and charged {default} for each: it reads \
-                 {wants} as a whole number, and the last request had {had}{} Send that fact, or say the cost as a number",
-                end(had),
-            ),
-            Self::TenantNeverFound { had } => write!(
-                f,
-                "none of the first 100 requests had a tenant, so no tier applied to them: the last request had {had}{} \
-                 Send the fact tenant",
-                end(had),
-            ),
-            Self::TierNeverFound {
-                tier,
-                known,
-                has_default,
-            } => f.write_str(&tier_never_found(tier.as_ref(), known, *has_default)),
-            Self::NoRuleMet { only_trees, had } => f.write_str(&no_rule_met(*only_trees, had)),
-            Self::NoDescriptorMet { domain, known, had } => write!(
-                f,
-                "no limit was for any descriptor of the first 100 requests, so nothing limits them: the last request \
-                 was of the domain {domain:?} with entries {}, and the policy has the domains {}",
-                list(had),
-                list(known),
-            ),
-        }
-    }
 }

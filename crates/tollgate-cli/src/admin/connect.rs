@@ -13,7 +13,6 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
 use tollgate_server::{Address, admin_token_files};
 
-use super::Question;
 use super::text::plain;
 use crate::client::{PATIENCE, Place, Reply, Request, Stream, connect, connect_tcp, first_line};
 use crate::ended::CliError;
@@ -68,16 +67,10 @@ impl Connect {
     /// Sends a request, and returns the body of the answer.
     pub(super) fn ask(
         &self,
-        question: &Question,
+        mut request: Request,
         notes: &mut impl Write,
     ) -> Result<String, CliError> {
-        let token = self.token()?;
-        let request = Request {
-            method: question.method,
-            path: &question.path,
-            token: Some(&token),
-            body: &question.body,
-        };
+        request.token = Some(self.token()?);
         let unreachable = |error| self.unreachable(&error);
         let reply = match &self.admin {
             Place::Tcp {

@@ -3,7 +3,10 @@
 use std::io;
 
 use bytes::Bytes;
-use serde_json::{Value, json};
+use prost::Message;
+use prost_types::value::Kind;
+use prost_types::{Duration, Struct};
+use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
@@ -98,169 +101,138 @@ fn framed(message: &[u8]) -> Bytes {
     framed.into()
 }
 
-/// A `RateLimitRequest`: domain, one descriptor, and what it counts as.
 fn message(options: &Ask) -> Vec<u8> {
-    let mut entries = Vec::new();
-    for (name, value) in options.facts.iter().map(Fact::pair) {
-        let mut entry = Vec::new();
-        field(&mut entry, 1, name.as_bytes());
-        field(&mut entry, 2, value.as_bytes());
-        field(&mut entries, 1, &entry);
-    }
-    let mut message = Vec::new();
-    field(&mut message, 1, options.domain.as_bytes());
-    field(&mut message, 2, &entries);
-    message.push(3 << 3);
-    number(&mut message, options.cost.min(u64::from(u32::MAX)));
-    message
+    let entries = options
+        .facts
+        .iter()
+        .map(Fact::pair)
+        .map(|(key, value)| Entry {
+            key: key.to_owned(),
+            value: value.to_owned(),
+        });
+    let request = RateLimitRequest {
+        domain: options.domain.clone(),
+        descriptors: vec![RateLimitDescriptor {
+            entries: entries.collect(),
+        }],
+        hits_addend: u32::try_from(options.cost).unwrap_or(u32::MAX),
+    };
+    request.encode_to_vec()
 }
 
-fn field(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
-    out.push(tag << 3 | 2);
-    number(out, bytes.len() as u64);
-    out.extend_from_slice(bytes);
+// Envoy's messages (envoy.service.ratelimit.v3), with the fields that are written or read here.
+
+#[derive(Clone, PartialEq, Message)]
+struct RateLimitRequest {
+    #[prost(string, tag = "1")]
+    domain: String,
+    #[prost(message, repeated, tag = "2")]
+    descriptors: Vec<RateLimitDescriptor>,
+    #[prost(uint32, tag = "3")]
+    hits_addend: u32,
 }
 
-fn number(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(u8::try_from(value & 0x7f).unwrap_or(0) | 0x80);
-        value >>= 7;
-    }
-    out.push(u8::try_from(value).unwrap_or(0));
+#[derive(Clone, PartialEq, Message)]
+struct RateLimitDescriptor {
+    #[prost(message, repeated, tag = "1")]
+    entries: Vec<Entry>,
 }
 
-/// One field of a message: its tag, and a number or bytes.
-enum Part<'m> {
-    Number(u64),
-    Bytes(&'m [u8]),
+#[derive(Clone, PartialEq, Message)]
+struct Entry {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(string, tag = "2")]
+    value: String,
 }
 
-/// The fields of a message; none where it can't be read.
-fn parts(mut rest: &[u8]) -> Option<Vec<(u64, Part<'_>)>> {
-    let mut parts = Vec::new();
-    while !rest.is_empty() {
-        let key = take_number(&mut rest)?;
-        let part = match key & 7 {
-            0 => Part::Number(take_number(&mut rest)?),
-            2 => {
-                let length = usize::try_from(take_number(&mut rest)?).ok()?;
-                let (bytes, behind) = rest.split_at_checked(length)?;
-                rest = behind;
-                Part::Bytes(bytes)
-            }
-            _ => return None,
-        };
-        parts.push((key >> 3, part));
-    }
-    Some(parts)
+#[derive(Clone, PartialEq, Message)]
+struct RateLimitResponse {
+    /// OK is 1, and OVER_LIMIT 2.
+    #[prost(int32, tag = "1")]
+    overall_code: i32,
+    #[prost(message, repeated, tag = "2")]
+    statuses: Vec<DescriptorStatus>,
+    #[prost(message, optional, tag = "6")]
+    dynamic_metadata: Option<Struct>,
 }
 
-fn take_number(rest: &mut &[u8]) -> Option<u64> {
-    let mut value = 0;
-    for shift in (0..64).step_by(7) {
-        let (byte, behind) = rest.split_first()?;
-        *rest = behind;
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            return Some(value);
-        }
-    }
-    None
+#[derive(Clone, PartialEq, Message)]
+struct DescriptorStatus {
+    #[prost(message, optional, tag = "2")]
+    current_limit: Option<RateLimit>,
+    #[prost(uint32, tag = "3")]
+    limit_remaining: u32,
+    #[prost(message, optional, tag = "4")]
+    duration_until_reset: Option<Duration>,
 }
 
+#[derive(Clone, PartialEq, Message)]
+struct RateLimit {
+    #[prost(uint32, tag = "1")]
+    requests_per_unit: u32,
+    #[prost(int32, tag = "2")]
+    unit: i32,
+    #[prost(string, tag = "3")]
+    name: String,
+}
+
+/// Envoy's units, by their numbers.
 const UNITS: [&str; 8] = [
     "", "second", "minute", "hour", "day", "month", "year", "week",
 ];
 
-/// A `RateLimitResponse`, by the names that the other protocols use.
+/// What the service told, by the names that it has elsewhere.
 fn told(message: &[u8]) -> Option<Told> {
+    let response = RateLimitResponse::decode(message).ok()?;
     let mut told = Told::new();
-    // OK is 1, and OVER_LIMIT 2.
-    let mut code = 0;
-    for (tag, part) in parts(message)? {
-        match (tag, part) {
-            (1, Part::Number(overall)) => code = overall,
-            (2, Part::Bytes(status)) => status_of(status, &mut told)?,
-            (6, Part::Bytes(metadata)) => metadata_of(metadata, &mut told)?,
-            _ => {}
+    for status in response.statuses {
+        if let Some(RateLimit {
+            requests_per_unit: count,
+            unit,
+            name,
+        }) = status.current_limit
+        {
+            if !name.is_empty() {
+                told.insert("rule".to_owned(), json!(name));
+            }
+            let unit = usize::try_from(unit).ok().and_then(|unit| UNITS.get(unit));
+            let limit = match unit {
+                Some(unit) if !unit.is_empty() => json!(format!("{count}/{unit}")),
+                _ => json!(count),
+            };
+            told.insert("limit".to_owned(), limit);
+            // A message leaves out what is 0.
+            told.entry("remaining").or_insert(json!(0));
+        }
+        if status.limit_remaining > 0 {
+            told.insert("remaining".to_owned(), json!(status.limit_remaining));
+        }
+        if let Some(reset) = status.duration_until_reset {
+            told.insert("reset_after".to_owned(), json!(reset.seconds));
         }
     }
+    for (name, value) in response.dynamic_metadata.unwrap_or_default().fields {
+        if let Some(Kind::StringValue(text)) = value.kind {
+            told.insert(name, json!(text));
+        }
+    }
+    let code = response.overall_code;
     told.insert("allowed".to_owned(), json!(code == 1));
     (code != 0).then_some(told)
 }
 
-/// What one descriptor is told.
-fn status_of(status: &[u8], told: &mut Told) -> Option<()> {
-    for (tag, part) in parts(status)? {
-        match (tag, part) {
-            (2, Part::Bytes(limit)) => {
-                let (mut count, mut unit) = (0, 0);
-                for (tag, part) in parts(limit)? {
-                    match (tag, part) {
-                        (1, Part::Number(own)) => count = own,
-                        (2, Part::Number(own)) => unit = own,
-                        (3, Part::Bytes(name)) => {
-                            let name = String::from_utf8_lossy(name).into_owned();
-                            told.insert("rule".to_owned(), Value::String(name));
-                        }
-                        _ => {}
-                    }
-                }
-                let unit = usize::try_from(unit).ok().and_then(|unit| UNITS.get(unit));
-                let limit = match unit {
-                    Some(unit) if !unit.is_empty() => json!(format!("{count}/{unit}")),
-                    _ => json!(count),
-                };
-                told.insert("limit".to_owned(), limit);
-                // A message leaves out what is 0.
-                told.entry("remaining").or_insert(json!(0));
-            }
-            (3, Part::Number(left)) => {
-                told.insert("remaining".to_owned(), json!(left));
-            }
-            (4, Part::Bytes(reset)) => {
-                let seconds = parts(reset)?
-                    .into_iter()
-                    .find_map(|(tag, part)| match part {
-                        Part::Number(seconds) if tag == 1 => Some(seconds),
-                        _ => None,
-                    });
-                told.insert("reset_after".to_owned(), json!(seconds.unwrap_or(0)));
-            }
-            _ => {}
-        }
-    }
-    Some(())
-}
-
-/// The texts of a `google.protobuf.Struct`: the rule, and why it denied.
-fn metadata_of(metadata: &[u8], told: &mut Told) -> Option<()> {
-    for (_, field) in parts(metadata)? {
-        let Part::Bytes(field) = field else { continue };
-        let (mut name, mut text) = (None, None);
-        for (tag, part) in parts(field)? {
-            match (tag, part) {
-                (1, Part::Bytes(own)) => name = Some(own),
-                (2, Part::Bytes(value)) => {
-                    text = parts(value)?.into_iter().find_map(|part| match part {
-                        (3, Part::Bytes(text)) => Some(text),
-                        _ => None,
-                    });
-                }
-                _ => {}
-            }
-        }
-        if let (Some(name), Some(text)) = (name, text) {
-            let [name, text] = [name, text].map(|own| String::from_utf8_lossy(own).into_owned());
-            told.insert(name, Value::String(text));
-        }
-    }
-    Some(())
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
+
+    /// Bytes with their tag and length, as they are on the wire.
+    fn field(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
+        out.extend([tag << 3 | 2, u8::try_from(bytes.len()).unwrap()]);
+        out.extend(bytes);
+    }
 
     #[test]
     fn an_answer_of_envoy_is_read_by_our_names() {

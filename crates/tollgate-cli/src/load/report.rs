@@ -6,10 +6,9 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::{Serialize, Serializer};
 use tollgate_engine::render;
-use tollgate_redis::{FailureKind, FailureStats};
+use tollgate_redis::{FailureKind, FailureStats, RedisStats};
 
 use super::drive::{Driven, Ending};
-use super::target::Counts;
 use super::{FleetCounting, LimitHome, Load, OnFailure, name};
 use crate::ended::CliError;
 use crate::output::thousands;
@@ -152,15 +151,15 @@ impl fmt::Display for Failed {
 }
 
 impl LoadReport {
-    pub(super) fn new(options: &Load, driven: &Driven, counts: Counts) -> Self {
+    pub(super) fn new(options: &Load, driven: &Driven, store: Option<RedisStats>) -> Self {
         let Driven { tally, elapsed, .. } = driven;
         let decisions = tally.decisions();
         let mut all = tally.other_latency.clone();
         // Both have the same digits, and grow as they must.
         let _ = all.add(&tally.admitted_latency);
-        let store = counts.store;
-        let failures = counts.failures.into_iter();
-        let failures = failures.map(|stats| Failed::of(stats, *elapsed));
+        let store = store.as_ref();
+        let failures = store.into_iter().flat_map(|store| &store.failures);
+        let failures = failures.map(|stats| Failed::of(stats.clone(), *elapsed));
         let is_store = store.is_some();
         let round_trips = store.map(|store| store.round_trips);
         let on_failure = options.on_failure.unwrap_or(OnFailure::Local);
@@ -189,7 +188,7 @@ impl LoadReport {
             fallback_decisions: tally.fallback_admitted + tally.fallback_denied,
             fallback_admitted: tally.fallback_admitted,
             fallback_denied: tally.fallback_denied,
-            errors: counts.errors,
+            errors: store.map_or(0, |store| store.fallback.errors),
             failures: failures.collect(),
             latency_ns: Latency::of(&all),
             admitted_latency_ns: (tally.admitted > 0).then(|| Latency::of(&tally.admitted_latency)),

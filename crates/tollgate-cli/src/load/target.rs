@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tollgate::{Algorithm, Rate};
 use tollgate_engine::backend::{LimitKind, Memory, SoleLimit};
 use tollgate_redis::{
-    Address, FailureKind, FailureStats, LimitVerdict, Redis, RedisLimiter, RedisStats, StoreError,
+    Address, FailureKind, LimitVerdict, Redis, RedisLimiter, RedisStats, StoreError,
     StoreLimitError,
 };
 
@@ -64,24 +64,6 @@ impl fmt::Debug for LimitHome {
 pub(super) enum Target {
     Memory(Arc<(Memory, SoleLimit)>),
     Redis(Redis, Arc<RedisLimiter>),
-}
-
-/// What a store has counted.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Counts {
-    pub(super) errors: u64,
-    /// Every one of them, by its kind.
-    pub(super) failures: Vec<FailureStats>,
-    /// None in memory.
-    pub(super) store: Option<StoreCounts>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct StoreCounts {
-    pub(super) round_trips: u64,
-    pub(super) near_hits: u64,
-    /// Since the start: the first is made before the run.
-    pub(super) connects: u64,
 }
 
 impl Target {
@@ -168,10 +150,11 @@ impl Target {
         }
     }
 
-    pub(super) fn counts(&self) -> Counts {
+    /// What a store has counted; nothing in memory.
+    pub(super) fn counts(&self) -> Option<RedisStats> {
         match self {
-            Self::Memory(_) => Counts::default(),
-            Self::Redis(redis, _) => Counts::of(redis.stats()),
+            Self::Memory(_) => None,
+            Self::Redis(redis, _) => Some(redis.stats()),
         }
     }
 
@@ -183,33 +166,17 @@ impl Target {
     }
 }
 
-impl Counts {
-    fn of(stats: RedisStats) -> Self {
-        Self {
-            errors: stats.fallback.errors,
-            failures: stats.failures,
-            store: Some(StoreCounts {
-                round_trips: stats.round_trips,
-                near_hits: stats.near_hits,
-                connects: stats.connects,
-            }),
-        }
+/// What a store has counted after that; connections since the start, as the first is made before the run.
+pub(super) fn since(mut now: RedisStats, before: &RedisStats) -> RedisStats {
+    now.fallback.errors -= before.fallback.errors;
+    for failure in &mut now.failures {
+        let same = before.failures.iter().find(|one| one.kind == failure.kind);
+        failure.count -= same.map_or(0, |one| one.count);
     }
-
-    /// What was counted after that.
-    pub(super) fn since(mut self, before: &Self) -> Self {
-        self.errors -= before.errors;
-        for failure in &mut self.failures {
-            let same = before.failures.iter().find(|one| one.kind == failure.kind);
-            failure.count -= same.map_or(0, |one| one.count);
-        }
-        self.failures.retain(|failure| failure.count > 0);
-        if let (Some(now), Some(before)) = (&mut self.store, &before.store) {
-            now.round_trips -= before.round_trips;
-            now.near_hits -= before.near_hits;
-        }
-        self
-    }
+    now.failures.retain(|failure| failure.count > 0);
+    now.round_trips -= before.round_trips;
+    now.near_hits -= before.near_hits;
+    now
 }
 
 /// The name of a key.

@@ -7,15 +7,17 @@ use memchr::{memchr, memchr_iter, memrchr};
 use regex::bytes::Regex;
 use tollgate::{Clock, KeyedLimiter, Limiter};
 
-use super::{Interrupt, Pipe, PipeReport};
+use super::{Interrupt, LONGEST, Pipe, PipeReport};
 use crate::ended::CliError;
 
 /// How long it waits before it looks whether it is enough.
 const LOOK: Duration = Duration::from_millis(50);
 
-pub(super) struct Lines<C: Clock> {
+pub(super) struct Lines<'a, C: Clock, W> {
     gate: Gate<C>,
-    longest: usize,
+    /// Where lines go that pass.
+    out: &'a mut W,
+    interrupt: &'a Interrupt,
     /// The beginning of a line whose end hasn't come.
     begun: Vec<u8>,
     /// What becomes of the rest of a line that is too long to be held together.
@@ -29,18 +31,15 @@ enum Fate {
     Dropped,
 }
 
-impl<C: Clock> Lines<C> {
-    pub(super) const fn new(gate: Gate<C>, longest: usize) -> Self {
+impl<'a, C: Clock, W: Write> Lines<'a, C, W> {
+    pub(super) fn new(gate: Gate<C>, out: &'a mut W, interrupt: &'a Interrupt) -> Self {
         Self {
             gate,
-            longest,
+            out,
+            interrupt,
             begun: Vec::new(),
             rest: None,
-            report: PipeReport {
-                passed: 0,
-                dropped: 0,
-                interrupted: None,
-            },
+            report: PipeReport::default(),
         }
     }
 
@@ -58,17 +57,12 @@ impl<C: Clock> Lines<C> {
     }
 
     /// Decides about all lines that end in these bytes.
-    pub(super) fn push(
-        &mut self,
-        mut bytes: &[u8],
-        out: &mut impl Write,
-        interrupt: &Interrupt,
-    ) -> io::Result<()> {
+    pub(super) fn push(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         if let Some(fate) = self.rest {
             let end = memchr(b'\n', bytes).map(|end| end + 1);
             let (rest, after) = bytes.split_at(end.unwrap_or(bytes.len()));
             if fate == Fate::Passes {
-                out.write_all(rest)?;
+                self.out.write_all(rest)?;
             }
             if end.is_none() {
                 return Ok(());
@@ -78,44 +72,43 @@ impl<C: Clock> Lines<C> {
         }
         if !self.begun.is_empty() {
             let Some(end) = memchr(b'\n', bytes) else {
-                return self.hold(bytes, out, interrupt);
+                return self.hold(bytes);
             };
             let (rest, after) = bytes.split_at(end + 1);
             let mut line = std::mem::take(&mut self.begun);
             line.extend_from_slice(rest);
-            self.decide(&line, out, interrupt)?;
+            self.decide(&line)?;
             line.clear();
             self.begun = line;
             bytes = after;
         }
         let Some(last) = memrchr(b'\n', bytes) else {
-            return self.hold(bytes, out, interrupt);
+            return self.hold(bytes);
         };
         let (whole, begun) = bytes.split_at(last + 1);
-        self.decide_all(whole, out, interrupt)?;
-        self.hold(begun, out, interrupt)
+        self.decide_all(whole)?;
+        self.hold(begun)
     }
 
     /// The last line may have no newline.
-    pub(super) fn end(&mut self, out: &mut impl Write, interrupt: &Interrupt) -> io::Result<()> {
+    pub(super) fn end(&mut self) -> io::Result<()> {
         let line = std::mem::take(&mut self.begun);
-        if line.is_empty() {
-            return Ok(());
+        if !line.is_empty() {
+            self.decide(&line)?;
         }
-        self.decide(&line, out, interrupt)
+        self.flush()
     }
 
-    fn decide_all(
-        &mut self,
-        whole: &[u8],
-        out: &mut impl Write,
-        interrupt: &Interrupt,
-    ) -> io::Result<()> {
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
+    fn decide_all(&mut self, whole: &[u8]) -> io::Result<()> {
         let many = memchr_iter(b'\n', whole).count() as u64;
         // Where nothing is limited a chunk goes on as it is.
         if self.gate.allow_all(many) {
             self.report.passed += many;
-            return out.write_all(whole);
+            return self.out.write_all(whole);
         }
         let mut begin = 0;
         // Lines that pass in a row are written together.
@@ -123,9 +116,9 @@ impl<C: Clock> Lines<C> {
         for end in memchr_iter(b'\n', whole) {
             let line = &whole[begin..=end];
             if !self.gate.allow(line) {
-                out.write_all(&whole[passing..begin])?;
-                if self.passes_later(line, out, interrupt)? {
-                    out.write_all(line)?;
+                self.out.write_all(&whole[passing..begin])?;
+                if self.passes_later(line)? {
+                    self.out.write_all(line)?;
                     self.report.passed += 1;
                 } else {
                     self.report.dropped += 1;
@@ -136,41 +129,31 @@ impl<C: Clock> Lines<C> {
             }
             begin = end + 1;
         }
-        out.write_all(&whole[passing..])
+        self.out.write_all(&whole[passing..])
     }
 
-    fn decide(
-        &mut self,
-        line: &[u8],
-        out: &mut impl Write,
-        interrupt: &Interrupt,
-    ) -> io::Result<()> {
-        if self.gate.allow(line) || self.passes_later(line, out, interrupt)? {
+    fn decide(&mut self, line: &[u8]) -> io::Result<()> {
+        if self.gate.allow(line) || self.passes_later(line)? {
             self.report.passed += 1;
-            return out.write_all(line);
+            return self.out.write_all(line);
         }
         self.report.dropped += 1;
         Ok(())
     }
 
     /// Whether a line that doesn't pass now does so when it has waited.
-    fn passes_later(
-        &mut self,
-        line: &[u8],
-        out: &mut impl Write,
-        interrupt: &Interrupt,
-    ) -> io::Result<bool> {
+    fn passes_later(&mut self, line: &[u8]) -> io::Result<bool> {
         if self.gate.mode == Mode::Drop {
             return Ok(false);
         }
         // Whoever reads has all that has passed before this one waits.
-        out.flush()?;
+        self.out.flush()?;
         while self.report.interrupted.is_none() {
-            if let Some(signal) = interrupt.heard() {
+            if let Some(signal) = self.interrupt.heard() {
                 self.hurry(signal);
                 break;
             }
-            let most = match interrupt.hear {
+            let most = match self.interrupt.hear {
                 None => Duration::MAX,
                 Some(_) => LOOK,
             };
@@ -178,7 +161,7 @@ impl<C: Clock> Lines<C> {
                 return Ok(true);
             }
             // A wait longer than a look is refused at once, so the time until then is waited for here.
-            if let Some(signal) = interrupt.pause(self.gate.wait_of(line).min(LOOK)) {
+            if let Some(signal) = self.interrupt.pause(self.gate.wait_of(line).min(LOOK)) {
                 self.hurry(signal);
             }
         }
@@ -186,19 +169,14 @@ impl<C: Clock> Lines<C> {
     }
 
     /// Keeps the beginning of a line, unless it has become too long.
-    fn hold(
-        &mut self,
-        begun: &[u8],
-        out: &mut impl Write,
-        interrupt: &Interrupt,
-    ) -> io::Result<()> {
+    fn hold(&mut self, begun: &[u8]) -> io::Result<()> {
         self.begun.extend_from_slice(begun);
-        if self.begun.len() <= self.longest {
+        if self.begun.len() <= LONGEST {
             return Ok(());
         }
         let line = std::mem::take(&mut self.begun);
         let before = self.report.passed;
-        self.decide(&line, out, interrupt)?;
+        self.decide(&line)?;
         let passes = self.report.passed > before;
         self.rest = Some(if passes { Fate::Passes } else { Fate::Dropped });
         Ok(())

@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::{Serialize, Serializer};
-use tollgate_engine::policy::{Counting, FailureModes, Limits, Mode, OnStoreFailure, Policy};
+use tollgate_engine::policy::{Counting, Mode, OnStoreFailure, Policy, Rule};
 use tollgate_engine::source::files_in;
 use tollgate_engine::{Checked, Rejected, envoy, render};
 
-use super::PolicyFailure;
 use super::input::{is_stdin, of_text, stdin};
 use super::{leases, untold};
 use crate::color::Color;
@@ -105,7 +104,7 @@ pub fn check(options: &Check, color: Color, out: &mut impl Write) -> Result<Ende
 type Read = (String, Result<Checked, Rejected>);
 
 /// Every file by its name; standard input comes first.
-fn read(files: &[PathBuf]) -> Result<Vec<Read>, PolicyFailure> {
+fn read(files: &[PathBuf]) -> Result<Vec<Read>, CliError> {
     let mut read = Vec::new();
     if files.iter().any(|file| is_stdin(file)) {
         read.push(("-".to_owned(), of_text(&stdin()?)));
@@ -196,45 +195,47 @@ fn note_on_quotas(limits: &[LimitReport]) -> Option<Note> {
 
 /// All that limits, each as it is in force.
 fn limits(policy: &Policy) -> Vec<LimitReport> {
-    type Kept<'a> = (Counting, FailureModes, &'a Limits);
-    let report =
-        |kind, name: &str, mode: Mode, (counting, failure, limits): Kept<'_>| LimitReport {
+    let report = |(kind, rule): (&'static str, Rule)| {
+        let mode = rule.mode.max(policy.mode);
+        LimitReport {
             kind,
-            name: name.to_owned(),
-            mode: mode_name(mode.max(policy.mode)),
-            enforced_percent: match mode.max(policy.mode) {
-                Mode::Enforce => 100,
+            mode: mode_name(mode),
+            enforced_percent: match mode {
+                Mode::Enforce => rule.enforced_percent,
                 Mode::Shadow | Mode::Off => 0,
             },
-            counting,
-            on_store_failure: failure.shown(limits),
-            failures: failure.used_by(limits).collect(),
-            has_quota: limits.quota.is_some(),
-            is_unlimited: limits.unlimited,
-        };
-    let rules = policy.rules.iter().map(|rule| {
-        let kept = (rule.counting, rule.on_store_failure, &rule.limits);
-        let mut own = report("rule", &rule.name, rule.mode, kept);
-        own.enforced_percent = own.enforced_percent.min(rule.enforced_percent);
-        own
-    });
+            counting: rule.counting,
+            on_store_failure: rule.on_store_failure.shown(&rule.limits),
+            failures: rule.on_store_failure.used_by(&rule.limits).collect(),
+            has_quota: rule.limits.quota.is_some(),
+            is_unlimited: rule.limits.unlimited,
+            name: rule.name,
+        }
+    };
+    all_as_rules(policy).into_iter().map(report).collect()
+}
+
+/// All that limits by its sort: rules, and what tiers and limits of trees say as rules would.
+pub(super) fn all_as_rules(policy: &Policy) -> Vec<(&'static str, Rule)> {
+    let rules = policy.rules.iter().map(|rule| ("rule", rule.clone()));
     let tiers = policy.tiers.iter().map(|(name, tier)| {
-        let kept = (tier.counting, tier.on_store_failure, &tier.limits);
-        report("tier", name, Mode::Enforce, kept)
+        let rule = Rule {
+            counting: tier.counting,
+            on_store_failure: tier.on_store_failure,
+            ..Rule::new(name, tier.limits.clone())
+        };
+        ("tier", rule)
     });
     let compiled = envoy::Compiled::new(&policy.domains);
     let leaves = compiled.leaves().iter().map(|leaf| {
-        let mode = if leaf.limit.shadow {
-            Mode::Shadow
-        } else {
-            Mode::Enforce
+        let shadow = leaf.limit.shadow.then_some(Mode::Shadow);
+        let rule = Rule {
+            mode: shadow.unwrap_or_default(),
+            counting: leaf.limit.counting,
+            on_store_failure: leaf.limit.on_store_failure,
+            ..Rule::new(&leaf.to_string(), leaf.limit.limits.clone())
         };
-        let kept = (
-            leaf.limit.counting,
-            leaf.limit.on_store_failure,
-            &leaf.limit.limits,
-        );
-        report("descriptor", &leaf.to_string(), mode, kept)
+        ("descriptor", rule)
     });
     rules.chain(tiers).chain(leaves).collect()
 }

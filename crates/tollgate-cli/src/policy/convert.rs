@@ -10,7 +10,6 @@ use tollgate_engine::envoy::{self, Loss, Unsaid};
 use tollgate_engine::native::codes;
 use tollgate_engine::{Policy, render};
 
-use super::PolicyFailure;
 use super::check::files_of;
 use super::input::{is_stdin, of_text, stdin};
 use crate::ended::CliError;
@@ -132,14 +131,14 @@ pub(crate) fn write_converted(
 ///
 /// # Errors
 /// A file that can't be read or has errors.
-pub fn convert(options: &Convert) -> Result<Conversion, PolicyFailure> {
+pub fn convert(options: &Convert) -> Result<Conversion, CliError> {
     let policy = theirs(&options.files)?;
     let converted = envoy::to_rules(&policy.domains);
     let unsaid = converted.unsaid;
     let is_empty = converted.rules.is_empty();
     if is_empty && count(&unsaid, |loss| loss == Loss::Limit) == 0 {
         let message = "the files have no limit: there is nothing to convert";
-        return Err(PolicyFailure::Usage(message.to_owned()));
+        return Err(CliError::usage(message));
     }
     let refused = if is_empty {
         Some("our form can say none of the limits, so there would be no policy")
@@ -154,7 +153,9 @@ pub fn convert(options: &Convert) -> Result<Conversion, PolicyFailure> {
             let why: Vec<_> = rejected.errors.iter().take(3).collect();
             let why: Vec<_> = why.iter().map(|error| error.message.as_str()).collect();
             let why = why.join("; ");
-            PolicyFailure::Usage(format!("our form can't say it: {why}; split the files"))
+            CliError::usage(format_args!(
+                "our form can't say it: {why}; split the files"
+            ))
         })?),
     };
     Ok(Conversion {
@@ -165,8 +166,8 @@ pub fn convert(options: &Convert) -> Result<Conversion, PolicyFailure> {
 }
 
 /// All files together.
-fn theirs(files: &[PathBuf]) -> Result<Policy, PolicyFailure> {
-    let usage = |message: String| Err(PolicyFailure::Usage(message));
+fn theirs(files: &[PathBuf]) -> Result<Policy, CliError> {
+    let usage = |message: String| Err(CliError::usage(message));
     let ours = "in our own form already: there is nothing to convert";
     let checked = match files {
         [only] if is_stdin(only) => {

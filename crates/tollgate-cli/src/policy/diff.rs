@@ -47,7 +47,7 @@ pub fn diff(options: &Diff, out: &mut impl Write) -> Result<Ended, CliError> {
         return Err(CliError::usage(why));
     }
     // 1 is that they differ, as for diff(1).
-    let read = |path| policy(path).map_err(|failure| CliError::from(failure).with_exit_code(2));
+    let read = |path| policy(path).map_err(|failure| failure.with_exit_code(2));
     let found = Difference::between(&read(&options.old)?, &read(&options.new)?);
     show(&found, options.json, out)?;
     Ok(if found.is_empty() {

@@ -6,7 +6,7 @@ use std::path::Path;
 use tollgate_engine::document::{Format, MOST_BYTES, SYNTAX};
 use tollgate_engine::{Checked, Policy, Rejected};
 
-use super::PolicyFailure;
+use crate::ended::CliError;
 
 /// Whether a path stands for standard input.
 pub(super) fn is_stdin(path: &Path) -> bool {
@@ -14,12 +14,12 @@ pub(super) fn is_stdin(path: &Path) -> bool {
 }
 
 /// The policy at a path.
-pub(crate) fn policy(path: &Path) -> Result<Policy, PolicyFailure> {
+pub(crate) fn policy(path: &Path) -> Result<Policy, CliError> {
     Ok(checked(path)?.policy)
 }
 
 /// The same with what may not be meant in it.
-pub(crate) fn checked(path: &Path) -> Result<Checked, PolicyFailure> {
+pub(crate) fn checked(path: &Path) -> Result<Checked, CliError> {
     let checked = if is_stdin(path) {
         of_text(&stdin()?)
     } else {
@@ -43,13 +43,13 @@ pub(super) fn of_text(text: &str) -> Result<Checked, Rejected> {
 }
 
 /// All of standard input, as far as a policy may go.
-pub(super) fn stdin() -> Result<String, PolicyFailure> {
+pub(super) fn stdin() -> Result<String, CliError> {
     let most = u64::try_from(MOST_BYTES).unwrap_or(u64::MAX);
     let mut text = String::new();
     let read = io::stdin().lock().take(most + 1).read_to_string(&mut text);
     match read {
         Ok(_) => Ok(text),
-        Err(error) => Err(PolicyFailure::Usage(format!(
+        Err(error) => Err(CliError::usage(format_args!(
             "can't read standard input: {error}"
         ))),
     }

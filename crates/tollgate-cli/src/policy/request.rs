@@ -12,9 +12,9 @@ use tollgate_engine::policy::{Charging, OnStoreFailure, Over};
 use tollgate_engine::verdict::{Cause, Passed, Permits};
 use tollgate_engine::{Facts, Policy, Verdict};
 
-use super::PolicyFailure;
 use super::facts::{Asked, Entries, Fact, Hits, OfDescriptor, facts, with_escapes};
 use super::stage::Stage;
+use crate::ended::CliError;
 
 /// What is asked of a policy.
 #[derive(Debug)]
@@ -62,8 +62,8 @@ impl<'a> Request<'a> {
         domain: Option<&'a str>,
         descriptors: &'a [Entries],
         extras: Extras<'a>,
-    ) -> Result<Self, PolicyFailure> {
-        let usage = |message: &str| Err(PolicyFailure::Usage(message.to_owned()));
+    ) -> Result<Self, CliError> {
+        let usage = |message: &str| Err(CliError::usage(message));
         match (policy.domains.is_empty(), domain) {
             (true, None) => Ok(Self::Facts(Box::new(facts(known)))),
             (false, Some(_)) if !known.is_empty() => {
@@ -154,7 +154,7 @@ impl Extras<'_> {
     }
 
     /// Fails if a descriptor is named that there isn't.
-    fn suit(&self, descriptors: usize) -> Result<(), PolicyFailure> {
+    fn suit(&self, descriptors: usize) -> Result<(), CliError> {
         let hits = self.hits.iter().map(|one| one.number);
         let limits = self.limits.iter().map(|one| one.number);
         match hits
@@ -162,7 +162,7 @@ impl Extras<'_> {
             .flatten()
             .find(|number| *number > descriptors)
         {
-            Some(number) => Err(PolicyFailure::Usage(format!(
+            Some(number) => Err(CliError::usage(format_args!(
                 "there is no descriptor {number}: the request has {descriptors}"
             ))),
             None => Ok(()),
@@ -204,7 +204,7 @@ const DENIED: &str = "denied";
 pub(super) const OVER_LIMIT: &str = "over-limit";
 
 /// One request, decided.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct DecidedRequest {
     #[serde(rename = "at_ms", serialize_with = "in_millis")]
     pub(crate) at: Duration,
@@ -355,14 +355,12 @@ impl DecidedRequest {
             retry_after,
             limit: verdict.limit().map(|limit| limit.kind().to_string()),
             without_store: verdict.fallback().map(OnStoreFailure::name),
-            waits: None,
-            left: Vec::new(),
             too_much,
             shadow: verdict
                 .shadow_refusals()
                 .filter_map(|refusal| cause_name(refusal.cause))
                 .collect(),
-            descriptors: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -396,13 +394,10 @@ impl DecidedRequest {
             rule: told.and_then(|status| status.limit.clone()),
             remaining: told.and_then(|status| left(status.decision.as_ref()?)),
             retry_after: or_never(verdict.retry_after),
-            limit: None,
             without_store: verdict.fallback.map(OnStoreFailure::name),
-            waits: None,
-            left: Vec::new(),
             too_much: verdict.too_much.map(|what| what.to_string()),
             shadow: shadow.filter_map(|status| status.limit.clone()).collect(),
-            descriptors: Vec::new(),
+            ..Self::default()
         }
     }
 }

@@ -17,7 +17,7 @@ use tollgate_engine::policy::Over;
 use tollgate_engine::{Engine, Facts, Policy, Verdict};
 use tollgate_redis::{Fallback, Local, RemoteBackend};
 
-use super::PolicyFailure;
+use crate::ended::CliError;
 
 /// Whether there is a store to ask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -76,11 +76,7 @@ impl RemoteBackend for Nowhere {}
 
 impl Stage {
     /// Puts a policy in force, on this date.
-    pub(crate) fn new(
-        policy: Policy,
-        began: Timestamp,
-        store: Store,
-    ) -> Result<Self, PolicyFailure> {
+    pub(crate) fn new(policy: Policy, began: Timestamp, store: Store) -> Result<Self, CliError> {
         let (clock, wall) = (Manual::new(), Manual::new());
         wall.set(began);
         let memory = Memory::builder();

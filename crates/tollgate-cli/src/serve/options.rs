@@ -1,30 +1,26 @@
 //! The options of `tollgate serve`, and what they mean to the service.
 
+use std::io;
 use std::num::{IntErrorKind, ParseIntError};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Arg, Args};
 use tollgate_http::Dialect;
-use tollgate_server::{Address, Bounds, Log, RlsClosed, Settings};
+use tollgate_server::{
+    Address, AdminHost, AdminToken, Bounds, DenialLog, Drain, Level, Log, LogForm, Protocol,
+    RlsClosed, Secret, Settings, ShadowAnswers, Share, StateOptions, Watch,
+};
 
-use super::{ServeFailure, Setting};
+use super::Setting;
+use super::settings::variable;
+use crate::ended::CliError;
 use crate::policy::duration;
 
-mod instead;
-mod keep;
-mod lifetime;
-mod operators;
 mod secure;
-mod telling;
 
-pub use instead::Instead;
-pub use keep::Keep;
-pub use lifetime::Lifetime;
-pub use operators::Operators;
 pub use secure::Secure;
-pub use telling::Telling;
 
 /// More keys than this would be more memory than a machine has.
 const MOST_KEYS: usize = 1_000_000_000;
@@ -33,6 +29,7 @@ const MOST_KEYS: usize = 1_000_000_000;
 #[derive(Args, Clone, Debug)]
 #[command(
     allow_negative_numbers = true,
+    mut_args(from_environment),
     after_help = "\
 Each option can also be said in the environment (TOLLGATE_HTTP for --http) or in a file that --config
 names (http: 127.0.0.1:8080). A flag counts before the environment, and that before the file.
@@ -53,63 +50,35 @@ Examples:
 )]
 pub struct Serve {
     /// A policy, or a folder of policies, in our form or envoyproxy/ratelimit's; an example without.
-    #[arg(env = "TOLLGATE_POLICY")]
     pub policy: Option<PathBuf>,
     /// Where HTTP is answered: an address, a port, unix:PATH, unix:PATH?mode=0660, or off.
-    #[arg(
-        long,
-        env = "TOLLGATE_HTTP",
-        value_name = "ADDR",
-        default_value = "127.0.0.1:8080"
-    )]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     pub http: Address,
     /// Where Envoy is answered (RLS v3, gRPC), as for --http.
-    #[arg(
-        long,
-        env = "TOLLGATE_GRPC",
-        value_name = "ADDR",
-        default_value = "127.0.0.1:8081"
-    )]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081")]
     pub grpc: Address,
     /// Where Redis clients are answered, as for --http.
-    #[arg(
-        long,
-        env = "TOLLGATE_RESP",
-        value_name = "ADDR",
-        default_value = "127.0.0.1:6380"
-    )]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6380")]
     pub resp: Address,
     /// Where operators and probes are answered (tollgate admin, /healthz, /readyz), as for --http.
-    #[arg(
-        long,
-        env = "TOLLGATE_ADMIN",
-        value_name = "ADDR",
-        default_value = "127.0.0.1:6070"
-    )]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6070")]
     pub admin: Address,
     /// Where limits are counted: memory, or the URL of a store, as redis://:password@host:6379.
     #[arg(
         long,
-        env = "TOLLGATE_BACKEND",
         hide_env_values = true,
         value_name = "URL",
         default_value = "memory"
     )]
     pub backend: String,
     /// In memory, how many processes share the limits: each enforces its part, as they count apart.
-    #[arg(
-        long,
-        env = "TOLLGATE_REPLICAS",
-        value_name = "N",
-        default_value = "1",
-        value_parser = at_least_one::<u32>
-    )]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = at_least_one::<u32>)]
     pub replicas: u32,
     /// Don't start while the store can't be asked.
-    #[arg(long, env = "TOLLGATE_REQUIRE_STORE", value_parser = yes_or_no)]
+    #[arg(long, value_parser = yes_or_no)]
     pub require_store: bool,
     /// How long a decision waits for the store, before each rule's on_store_failure decides.
-    #[arg(long, env = "TOLLGATE_STORE_TIMEOUT", value_name = "TIME", default_value = "25ms", value_parser = some_time)]
+    #[arg(long, value_name = "TIME", default_value = "25ms", value_parser = some_time)]
     pub store_timeout: Duration,
     /// What outlives the process.
     #[command(flatten)]
@@ -117,27 +86,16 @@ pub struct Serve {
     /// Header fields that tell what is left: draft-8, draft-7, draft-6, draft-3, github; several with commas.
     #[arg(
         long,
-        env = "TOLLGATE_HEADERS",
         value_name = "DIALECT",
         value_delimiter = ',',
         default_value = "draft-8"
     )]
     pub headers: Vec<Dialect>,
     /// Header fields that Envoy adds to its answers, as for --headers; none without.
-    #[arg(
-        long,
-        env = "TOLLGATE_RLS_HEADERS",
-        value_name = "DIALECT",
-        value_delimiter = ','
-    )]
+    #[arg(long, value_name = "DIALECT", value_delimiter = ',')]
     pub rls_headers: Vec<Dialect>,
     /// What Envoy is told of a decision that could not be made: error, or deny.
-    #[arg(
-        long,
-        env = "TOLLGATE_RLS_CLOSED",
-        value_name = "ANSWER",
-        default_value = "error"
-    )]
+    #[arg(long, value_name = "ANSWER", default_value = "error")]
     pub rls_closed: RlsClosed,
     /// Certificates and secrets.
     #[command(flatten)]
@@ -152,22 +110,16 @@ pub struct Serve {
     #[command(flatten)]
     pub telling: Telling,
     /// A file that gets one JSON object with the addresses, once all are bound.
-    #[arg(long, env = "TOLLGATE_READY_FILE", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
     /// Keys of CL.THROTTLE that are kept in memory.
-    #[arg(
-        long,
-        env = "TOLLGATE_THROTTLE_KEYS",
-        value_name = "N",
-        default_value = "1000000",
-        value_parser = some_keys
-    )]
+    #[arg(long, value_name = "N", default_value = "1000000", value_parser = some_keys)]
     pub throttle_keys: usize,
     /// How much clients may bring and take.
     #[command(flatten)]
     pub most: Most,
     /// A file of settings: YAML, or TOML if it ends so.
-    #[arg(long, env = "TOLLGATE_CONFIG", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// What is done in place of serving.
     #[command(flatten)]
@@ -181,124 +133,212 @@ pub struct Serve {
 #[derive(Args, Clone, Debug)]
 pub struct Most {
     /// Connections of each protocol at the same time.
-    #[arg(
-        long,
-        env = "TOLLGATE_MAX_CONNECTIONS",
-        value_name = "N",
-        default_value = "10000",
-        value_parser = at_least_one::<usize>
-    )]
+    #[arg(long, value_name = "N", default_value = "10000", value_parser = at_least_one::<usize>)]
     pub max_connections: usize,
     /// Bytes of a request: a command, a body, a message.
-    #[arg(
-        long,
-        env = "TOLLGATE_MAX_REQUEST_BYTES",
-        value_name = "N",
-        default_value = "65536",
-        value_parser = at_least_one::<usize>
-    )]
+    #[arg(long, value_name = "N", default_value = "65536", value_parser = at_least_one::<usize>)]
     pub max_request_bytes: usize,
     /// Bytes of the first lines of a request of HTTP.
-    #[arg(
-        long,
-        env = "TOLLGATE_MAX_HEAD_BYTES",
-        value_name = "N",
-        default_value = "8192",
-        value_parser = at_least_one::<usize>
-    )]
+    #[arg(long, value_name = "N", default_value = "8192", value_parser = at_least_one::<usize>)]
     pub max_head_bytes: usize,
     /// Bytes of a key, or of one fact.
-    #[arg(
-        long,
-        env = "TOLLGATE_MAX_KEY_BYTES",
-        value_name = "N",
-        default_value = "8192",
-        value_parser = at_least_one::<usize>
-    )]
+    #[arg(long, value_name = "N", default_value = "8192", value_parser = at_least_one::<usize>)]
     pub max_key_bytes: usize,
     /// Arguments of a command, facts of a request, or entries of all its descriptors.
-    #[arg(
-        long,
-        env = "TOLLGATE_MAX_ARGUMENTS",
-        value_name = "N",
-        default_value = "1024",
-        value_parser = at_least_one::<usize>
-    )]
+    #[arg(long, value_name = "N", default_value = "1024", value_parser = at_least_one::<usize>)]
     pub max_arguments: usize,
     /// Descriptors of a request of Envoy.
-    #[arg(
-        long,
-        env = "TOLLGATE_MAX_DESCRIPTORS",
-        value_name = "N",
-        default_value = "64",
-        value_parser = at_least_one::<usize>
-    )]
+    #[arg(long, value_name = "N", default_value = "64", value_parser = at_least_one::<usize>)]
     pub max_descriptors: usize,
     /// Requests of one list of HTTP.
-    #[arg(
-        long,
-        env = "TOLLGATE_MAX_BATCH",
-        value_name = "N",
-        default_value = "1000",
-        value_parser = at_least_one::<usize>
-    )]
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = at_least_one::<usize>)]
     pub max_batch: usize,
     /// Commands or requests that are answered in one write.
-    #[arg(
-        long,
-        env = "TOLLGATE_MAX_PIPELINE",
-        value_name = "N",
-        default_value = "1000",
-        value_parser = at_least_one::<usize>
-    )]
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = at_least_one::<usize>)]
     pub max_pipeline: usize,
     /// Calls of one connection of HTTP/2 at the same time.
-    #[arg(
-        long,
-        env = "TOLLGATE_MAX_STREAMS",
-        value_name = "N",
-        default_value = "256",
-        value_parser = at_least_one::<u32>
-    )]
+    #[arg(long, value_name = "N", default_value = "256", value_parser = at_least_one::<u32>)]
     pub max_streams: u32,
     /// What callers may hold at the same time.
-    #[arg(
-        long,
-        env = "TOLLGATE_MAX_HOLDS",
-        value_name = "N",
-        default_value = "100000",
-        value_parser = whole
-    )]
+    #[arg(long, value_name = "N", default_value = "100000", value_parser = whole)]
     pub max_holds: usize,
     /// How long a slot is held that was taken without a name (over RLS, RESP or /v1/check), if nobody gives it back.
-    #[arg(long, env = "TOLLGATE_HOLD_TIME", value_name = "TIME", default_value = "60s", value_parser = some_time)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = some_time)]
     pub hold_time: Duration,
     /// How long a client may take to send a request, and to read its answer.
-    #[arg(long, env = "TOLLGATE_REQUEST_TIME", value_name = "TIME", default_value = "10s", value_parser = some_time)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = some_time)]
     pub request_time: Duration,
     /// How long a connection may be quiet.
-    #[arg(long, env = "TOLLGATE_IDLE_TIME", value_name = "TIME", default_value = "10m", value_parser = some_time)]
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = some_time)]
     pub idle_time: Duration,
 }
 
+/// Where state is kept, in memory.
+#[derive(Args, Clone, Debug)]
+pub struct Keep {
+    /// In memory, a folder that keeps what was counted across restarts: each process needs one of its own.
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// How often --state is saved: so much is lost at most if the process is killed.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = some_time)]
+    pub state_every: Duration,
+}
+
+impl Keep {
+    /// What was asked for makes sense on a store; else what doesn't.
+    pub(super) fn check_on_store(&self) -> Result<(), String> {
+        match &self.state {
+            None => Ok(()),
+            Some(folder) => Err(format!(
+                "--state {} is for --backend memory: a store keeps what is counted there by itself",
+                folder.display()
+            )),
+        }
+    }
+
+    /// What the service is told, if state is kept.
+    pub(super) fn options(&self) -> Option<StateOptions> {
+        let folder = self.state.as_ref()?;
+        Some(StateOptions {
+            every: self.state_every,
+            ..StateOptions::in_folder(folder)
+        })
+    }
+}
+
+/// When the policy is read again, and how the service ends.
+#[derive(Args, Clone, Debug)]
+pub struct Lifetime {
+    /// Whether the policy is read again when its files change: on, or off. SIGHUP reads it in any case.
+    #[arg(long, value_name = "ON|OFF", default_value = "on", value_parser = watch)]
+    pub watch: Watch,
+    /// After SIGTERM, how long clients are still taken while probes say that they should go elsewhere.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
+    pub drain_delay: Duration,
+    /// After that, how long what was asked may take to be answered; what isn't is cut.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = some_time)]
+    pub drain_time: Duration,
+}
+
+impl Lifetime {
+    /// How it ends.
+    pub(super) const fn drain(&self) -> Drain {
+        Drain {
+            delay: self.drain_delay,
+            time: self.drain_time,
+        }
+    }
+}
+
+/// Who may operate the service while it runs, and how they reach it.
+#[derive(Args, Clone, Debug)]
+pub struct Operators {
+    /// A file of tokens, one a line, for those who operate it by --admin; without, one is made at the start.
+    #[arg(long, value_name = "FILE")]
+    pub admin_token_file: Option<PathBuf>,
+    /// Names by which --admin is reached, beside its address and localhost; several with commas.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub admin_host: Vec<AdminHost>,
+}
+
+impl Operators {
+    /// Adds it to what the service is told, or says why the token can't be read.
+    pub(super) fn put_into(
+        &self,
+        settings: &mut Settings,
+        state: Option<&Path>,
+    ) -> Result<(), String> {
+        let given = self.admin_token_file.as_ref().map(Secret::from_file);
+        let given = given.transpose();
+        let given = given.map_err(|why| format!("--admin-token-file: {why}"))?;
+        settings.admin_token = match given {
+            Some(secret) => AdminToken::Given(secret),
+            None => AdminToken::Made(state.map(ToOwned::to_owned)),
+        };
+        settings.admin_hosts.clone_from(&self.admin_host);
+        Ok(())
+    }
+}
+
+/// Metrics and logs.
+#[derive(Args, Clone, Debug)]
+pub struct Telling {
+    /// Where Prometheus is answered (/metrics), and probes, as for --http; --admin answers it too.
+    #[arg(long, value_name = "ADDR", default_value = "off")]
+    pub metrics: Address,
+    /// How many limiters metrics show by name; the others are counted together.
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = at_least_one::<usize>)]
+    pub metrics_limiters: usize,
+    /// How lines of the log are written: text, or json.
+    #[arg(long, value_name = "FORM", default_value = "text")]
+    pub log_format: LogForm,
+    /// What is written to the log, from this on: error, warning, info or debug.
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub log_level: Level,
+    /// How many of the refusals are in the log, as 1%; 0 for none.
+    #[arg(long, value_name = "SHARE", default_value = "1%")]
+    pub log_denials: Share,
+    /// But no more of them in any second.
+    #[arg(long, value_name = "N", default_value = "10", value_parser = at_least_one::<u32>)]
+    pub log_denials_per_second: u32,
+    /// Name the rules in shadow that would have refused in answers of /v1/check and /v1/peek, by the field "shadow".
+    #[arg(long)]
+    pub show_shadow: bool,
+}
+
+impl Telling {
+    /// The log, on standard error.
+    pub(super) fn log(&self) -> io::Result<Log> {
+        let log = Log::queued(io::stderr(), self.log_format)?;
+        log.set_level(self.log_level);
+        Ok(log)
+    }
+
+    /// Adds it to what the service is told.
+    pub(super) fn put_into(&self, settings: &mut Settings) {
+        settings.metrics = self.metrics.clone();
+        settings.limiters = self.metrics_limiters;
+        settings.log_denials = DenialLog {
+            share: self.log_denials,
+            most_a_second: self.log_denials_per_second,
+        };
+        settings.shadow_answers = if self.show_shadow {
+            ShadowAnswers::Shown
+        } else {
+            ShadowAnswers::Hidden
+        };
+    }
+}
+
+/// What is done in place of serving. They are for the command line alone.
+#[derive(Args, Clone, Debug)]
+pub struct Instead {
+    /// Check all that a start needs (policy, certificates, secrets, store, ports, state), and end.
+    #[arg(long, conflicts_with_all = ["print_config", "print_policy"])]
+    pub check: bool,
+    /// Show what all settings are, and where each is from, and end.
+    #[arg(long, conflicts_with = "print_policy")]
+    pub print_config: bool,
+    /// Show the policy that would be in force, with all that it includes, and end.
+    #[arg(long)]
+    pub print_policy: bool,
+}
+
 impl Serve {
+    /// Where each protocol is spoken, by the name that people know.
+    pub(super) fn listeners(&self) -> [(Protocol, &'static str, &Address); 5] {
+        [
+            (Protocol::Http, "HTTP", &self.http),
+            (Protocol::Grpc, "gRPC", &self.grpc),
+            (Protocol::Resp, "RESP", &self.resp),
+            (Protocol::Admin, "admin", &self.admin),
+            (Protocol::Metrics, "metrics", &self.telling.metrics),
+        ]
+    }
+
     /// What the service is told.
-    pub(super) fn settings(&self, log: &Log) -> Result<Settings, ServeFailure> {
-        let Most {
-            max_connections,
-            max_request_bytes,
-            max_head_bytes,
-            max_key_bytes,
-            max_arguments,
-            max_descriptors,
-            max_batch,
-            max_pipeline,
-            max_streams,
-            max_holds,
-            hold_time,
-            request_time,
-            idle_time,
-        } = self.most;
+    pub(super) fn settings(&self, log: &Log) -> Result<Settings, CliError> {
+        let most = &self.most;
         let mut settings = Settings {
             http: self.http.clone(),
             grpc: self.grpc.clone(),
@@ -311,19 +351,19 @@ impl Serve {
             replicas: self.replicas,
             ready_file: self.ready_file.clone(),
             bounds: Bounds {
-                connections: max_connections,
-                request_bytes: max_request_bytes,
-                head_bytes: max_head_bytes,
-                key_bytes: max_key_bytes,
-                arguments: max_arguments,
-                descriptors: max_descriptors,
-                batch: max_batch,
-                pipeline: max_pipeline,
-                streams: max_streams,
-                holds: max_holds,
-                hold_time,
-                request_time,
-                idle_time,
+                connections: most.max_connections,
+                request_bytes: most.max_request_bytes,
+                head_bytes: most.max_head_bytes,
+                key_bytes: most.max_key_bytes,
+                arguments: most.max_arguments,
+                descriptors: most.max_descriptors,
+                batch: most.max_batch,
+                pipeline: most.max_pipeline,
+                streams: most.max_streams,
+                holds: most.max_holds,
+                hold_time: most.hold_time,
+                request_time: most.request_time,
+                idle_time: most.idle_time,
             },
             log: log.clone(),
             policy_path: self.policy.clone(),
@@ -336,7 +376,7 @@ impl Serve {
             self.operators
                 .put_into(&mut settings, self.keep.state.as_deref())
         });
-        put.map_err(ServeFailure::Usage)?;
+        put.map_err(CliError::usage)?;
         Ok(settings)
     }
 }
@@ -385,5 +425,23 @@ fn some_time(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("it should be longer than nothing, as 10s".to_owned()),
         time => Ok(time),
+    }
+}
+
+/// Each option is a variable of the environment, too, but those that are in place of serving.
+fn from_environment(arg: Arg) -> Arg {
+    let id = arg.get_id().to_string();
+    match id.as_str() {
+        "check" | "print_config" | "print_policy" => arg,
+        name => arg.env(variable(name)),
+    }
+}
+
+/// Whether the policy's files are watched.
+fn watch(text: &str) -> Result<Watch, String> {
+    match yes_or_no(text) {
+        Ok(true) => Ok(Watch::On),
+        Ok(false) => Ok(Watch::Off),
+        Err(_) => Err("it should be on or off".to_owned()),
     }
 }

@@ -1,7 +1,7 @@
 //! `tollgate serve --check`: all that a start needs, looked at one by one and told in a line each. Nothing is served.
 
 use std::collections::BTreeSet;
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::io::Write;
 
 use tollgate::clock::Monotonic;
@@ -11,58 +11,20 @@ use tollgate_redis::{Address as Store, Redis};
 use tollgate_server::preflight::{self, Found};
 use tollgate_server::{Address, Log, Settings};
 
-use super::{MEET_STORE, Serve, ServeFailure};
-use crate::policy::PolicyFailure;
+use super::{MEET_STORE, Serve};
+use crate::ended::CliError;
 
-/// What a check is about: each has an exit code of its own.
+/// What a check is about, by the exit code if something of it is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Area {
+enum Area {
     /// Settings and the policy.
-    Configuration,
+    Configuration = 2,
     /// Certificates and secrets.
     Secrets,
     /// The store that limits are counted in.
     Store,
     /// Ports, files and folders.
     System,
-}
-
-impl Area {
-    /// The exit code if something of it is wrong.
-    pub const fn exit_code(self) -> u8 {
-        match self {
-            Self::Configuration => 2,
-            Self::Secrets => 3,
-            Self::Store => 4,
-            Self::System => 5,
-        }
-    }
-}
-
-/// How many checks failed, and about what.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PreflightFailure {
-    /// The first of the areas in which something is wrong.
-    area: Area,
-    failed: usize,
-    checks: usize,
-}
-
-impl PreflightFailure {
-    /// The exit code of the process.
-    pub const fn exit_code(&self) -> u8 {
-        self.area.exit_code()
-    }
-}
-
-impl fmt::Display for PreflightFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (failed, checks) = (self.failed, self.checks);
-        write!(
-            f,
-            "{failed} of {checks} checks failed: it couldn't start like this"
-        )
-    }
 }
 
 /// What was found so far.
@@ -109,7 +71,7 @@ impl Report {
         }
     }
 
-    fn end(self, out: &mut impl Write) -> Result<(), ServeFailure> {
+    fn end(self, out: &mut impl Write) -> Result<(), CliError> {
         let Self {
             mut lines,
             checks,
@@ -120,25 +82,20 @@ impl Report {
             lines.push_str("it could start\n");
         }
         let written = out.write_all(lines.as_bytes()).and_then(|()| out.flush());
-        written.map_err(ServeFailure::System)?;
+        written.map_err(CliError::failed)?;
         match areas.first() {
             None => Ok(()),
-            Some(&area) => Err(ServeFailure::Preflight(PreflightFailure {
-                area,
-                failed,
-                checks,
-            })),
+            Some(&area) => Err(CliError::new(
+                area as u8,
+                format_args!("{failed} of {checks} checks failed: it couldn't start like this"),
+            )),
         }
     }
 }
 
 impl Serve {
     /// Looks at all that a start needs, also where something was wrong before.
-    pub(super) async fn preflight(
-        &self,
-        out: &mut impl Write,
-        log: &Log,
-    ) -> Result<(), ServeFailure> {
+    pub(super) async fn preflight(&self, out: &mut impl Write, log: &Log) -> Result<(), CliError> {
         let mut report = Report::default();
         let config = Area::Configuration;
         match self.check() {
@@ -177,15 +134,15 @@ impl Serve {
     fn check_policy(&self, report: &mut Report) -> Option<Checked> {
         let checked = match self.policy() {
             Ok(checked) => checked,
-            Err(ServeFailure::Policy(PolicyFailure::Rejected(rejected))) => {
-                let Rejected { errors, sources } = &*rejected;
-                for error in render::reports(errors, sources) {
-                    report.fail(Area::Configuration, "policy", &in_one_line(&error));
-                }
-                return None;
-            }
             Err(failure) => {
-                report.fail(Area::Configuration, "policy", &failure.to_string());
+                let mut fail = |why: &str| report.fail(Area::Configuration, "policy", why);
+                match failure.rejected() {
+                    Some(Rejected { errors, sources }) => render::reports(errors, sources)
+                        .iter()
+                        .map(in_one_line)
+                        .for_each(|why| fail(&why)),
+                    None => fail(&failure.to_string()),
+                }
                 return None;
             }
         };
@@ -256,15 +213,8 @@ impl Serve {
 
     /// Every listener that isn't off.
     async fn check_ports(&self, report: &mut Report) {
-        let all = [
-            ("HTTP", &self.http),
-            ("gRPC", &self.grpc),
-            ("RESP", &self.resp),
-            ("admin", &self.admin),
-            ("metrics", &self.telling.metrics),
-        ];
         let mut taken: Vec<&Address> = Vec::new();
-        for (protocol, address) in all {
+        for (_, protocol, address) in self.listeners() {
             if *address == Address::Off {
                 continue;
             }

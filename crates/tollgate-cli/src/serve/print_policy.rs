@@ -4,18 +4,19 @@ use std::io::Write;
 
 use tollgate_engine::Policy;
 
-use super::{Serve, ServeFailure};
+use super::Serve;
+use crate::ended::CliError;
 
 impl Serve {
     /// Writes the policy: a file alone as it is written, several as one.
-    pub(super) fn print_policy(&self, out: &mut impl Write) -> Result<(), ServeFailure> {
+    pub(super) fn print_policy(&self, out: &mut impl Write) -> Result<(), CliError> {
         self.check()?;
-        let checked = self.policy()?;
+        let checked = self.policy().map_err(CliError::in_one_line)?;
         let mut sources = checked.sources.iter();
         let text = match (sources.next(), sources.next(), &self.policy) {
             (Some(only), None, _) => only.text().to_owned(),
             (_, _, Some(path)) => {
-                Policy::text_of(path).map_err(|rejected| ServeFailure::Policy(rejected.into()))?
+                Policy::text_of(path).map_err(|rejected| CliError::from(rejected).in_one_line())?
             }
             (_, _, None) => super::EXAMPLE.to_owned(),
         };
@@ -34,6 +35,6 @@ impl Serve {
             shown.push('\n');
         }
         let written = out.write_all(shown.as_bytes());
-        written.map_err(ServeFailure::System)
+        written.map_err(CliError::failed)
     }
 }

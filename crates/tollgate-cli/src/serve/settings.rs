@@ -96,13 +96,13 @@ pub(crate) fn read(
     };
     let mut from_file = Vec::new();
     if let Some(path) = serve.get_one::<std::path::PathBuf>("config") {
-        for Entry { name, value, place } in file(path).map_err(wrong)? {
-            let argument = argument(&name, &value, &place).map_err(wrong)?;
-            let id = name.replace('-', "_");
+        for entry in file(path).map_err(wrong)? {
+            let argument = argument(&entry).map_err(wrong)?;
+            let id = entry.name.replace('-', "_");
             let source = serve.value_source(&id);
             if matches!(source, None | Some(ValueSource::DefaultValue)) {
                 args.extend(argument);
-                from_file.push((id, place));
+                from_file.push((id, entry.place));
             }
         }
     }
@@ -214,41 +214,25 @@ fn settings(matches: &ArgMatches, from_file: &[(String, String)]) -> Vec<Setting
 /// A setting of a file.
 struct Entry {
     name: String,
-    value: Said,
-    /// The file and the line.
+    value: Value,
+    /// The value, as the command line has it.
+    text: String,
     place: String,
 }
 
-/// A value of a file.
-enum Said {
-    /// A flag that has none.
-    Switch(bool),
-    Text(String),
-}
-
-impl Said {
-    fn of(value: &Value) -> Option<Self> {
-        let text = match value {
-            Value::Bool(is_on) => return Some(Self::Switch(*is_on)),
-            Value::Integer(number) => number.to_string(),
-            Value::Text(text) => text.clone(),
-            Value::List(items) => {
-                let texts: Option<Vec<_>> = items
-                    .iter()
-                    .map(|item| Self::of(&item.value)?.text())
-                    .collect();
-                texts?.join(",")
-            }
-            Value::Null | Value::Float(_) | Value::Map(_) => return None,
-        };
-        Some(Self::Text(text))
-    }
-
-    fn text(self) -> Option<String> {
-        match self {
-            Self::Switch(_) => None,
-            Self::Text(text) => Some(text),
+fn text_of(value: &Value) -> Option<String> {
+    match value {
+        Value::Bool(is_on) => Some(is_on.to_string()),
+        Value::Integer(number) => Some(number.to_string()),
+        Value::Text(text) => Some(text.clone()),
+        Value::List(items) => {
+            let items = items.iter().map(|item| match item.value {
+                Value::Bool(_) => None,
+                ref value => text_of(value),
+            });
+            Some(items.collect::<Option<Vec<_>>>()?.join(","))
         }
+        Value::Null | Value::Float(_) | Value::Map(_) => None,
     }
 }
 
@@ -260,23 +244,24 @@ fn is_switch(name: &str) -> bool {
 }
 
 /// A setting of a file as the words of a command line, if they are right by themselves.
-fn argument(name: &str, value: &Said, place: &str) -> Result<Vec<OsString>, String> {
-    let words: Vec<_> = match value {
-        _ if NOT_IN_A_FILE.contains(&name) => {
+fn argument(entry: &Entry) -> Result<Vec<OsString>, String> {
+    let Entry {
+        name, text, place, ..
+    } = entry;
+    let words: Vec<_> = match &entry.value {
+        _ if NOT_IN_A_FILE.contains(&name.as_str()) => {
             return Err(format!(
                 "{place}: {name} is for the command line, and no setting of a file"
             ));
         }
-        Said::Text(_) if is_switch(name) => {
-            return Err(format!("{place}: {name} should be true or false"));
-        }
-        Said::Switch(is_on) if is_switch(name) => {
+        Value::Bool(is_on) if is_switch(name) => {
             let flag = is_on.then(|| format!("--{name}"));
             flag.into_iter().collect()
         }
-        Said::Switch(is_on) => vec![format!("--{name}={is_on}")],
-        Said::Text(text) if name == "policy" => vec![text.clone()],
-        Said::Text(text) => vec![format!("--{name}={text}")],
+        _ if is_switch(name) => return Err(format!("{place}: {name} should be true or false")),
+        Value::Bool(_) => vec![format!("--{name}={text}")],
+        _ if name == "policy" => vec![text.clone()],
+        _ => vec![format!("--{name}={text}")],
     };
     let alone = ["tollgate", "serve"].map(str::to_owned);
     let read = command().try_get_matches_from(alone.iter().chain(&words));
@@ -328,15 +313,14 @@ fn file(path: &Path) -> Result<Vec<Entry>, String> {
         let Value::Text(name) = name.value else {
             return Err(format!("{place}: a name should be text, as http"));
         };
-        let said = Said::of(&value.value).ok_or_else(|| {
-            format!(
-                "{place}: {name} is {}, and should be text, a whole number, or true",
-                value.value.kind()
-            )
+        let text = text_of(&value.value).ok_or_else(|| {
+            let kind = value.value.kind();
+            format!("{place}: {name} is {kind}, and should be text, a whole number, or true")
         })?;
         Ok(Entry {
             name,
-            value: said,
+            value: value.value,
+            text,
             place,
         })
     };

@@ -1,6 +1,5 @@
 //! What a service is told by signals: to read its policy again, to end, and to end at once.
 
-use std::fmt;
 use std::io;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -26,11 +25,13 @@ fn end_within(time: Duration, signal: EndSignal) {
 }
 
 /// A signal that ends a service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 pub enum EndSignal {
     /// SIGTERM.
+    #[display("SIGTERM")]
     Term,
     /// SIGINT, by Ctrl-C.
+    #[display("SIGINT")]
     Interrupt,
 }
 
@@ -48,15 +49,6 @@ impl EndSignal {
             Self::Term => 128 + 15,
             Self::Interrupt => 128 + 2,
         }
-    }
-}
-
-impl fmt::Display for EndSignal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Term => "SIGTERM",
-            Self::Interrupt => "SIGINT",
-        })
     }
 }
 

@@ -139,15 +139,8 @@ impl Serve {
 impl Serve {
     /// Whether a listener does.
     fn speaks_tls(&self) -> bool {
-        let mut all = [
-            (&self.http, Protocol::Http),
-            (&self.grpc, Protocol::Grpc),
-            (&self.resp, Protocol::Resp),
-            (&self.admin, Protocol::Admin),
-            (&self.telling.metrics, Protocol::Metrics),
-        ]
-        .into_iter();
-        all.any(|(address, on)| self.has_tls(address, on))
+        let mut all = self.listeners().into_iter();
+        all.any(|(on, _, address)| self.has_tls(address, on))
     }
 
     fn has_tls(&self, address: &Address, on: Protocol) -> bool {

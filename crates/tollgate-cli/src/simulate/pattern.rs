@@ -9,7 +9,8 @@ use tollgate_core::{Rate, Timestamp};
 use super::text::pretty;
 
 /// A shape of traffic. At 100/s a beat is one second and 100 arrivals.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, ValueEnum, derive_more::Display)]
+#[display("{}", self.name())]
 pub enum Pattern {
     /// At the rate, then a burst, then twice the rate, with silence between.
     #[default]
@@ -34,10 +35,13 @@ pub struct Traffic {
 }
 
 /// Why a pattern can't be played at a rate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[non_exhaustive]
 pub enum PatternError {
     /// The rate is so fast that the run would not be small.
+    #[display(
+        "rate \"{rate}\": the {pattern} pattern needs {needed} arrivals and a run takes at most {MOST_ARRIVALS}; choose a slower rate"
+    )]
     TooManyArrivals {
         /// The pattern that was asked for.
         pattern: Pattern,
@@ -47,6 +51,9 @@ pub enum PatternError {
         needed: u64,
     },
     /// The rate is so slow that the run would leave the range of all algorithms.
+    #[display(
+        "rate \"{rate}\": a pattern lasts five periods, and a run takes periods of at most 365d"
+    )]
     PeriodTooLong {
         /// The rate that was asked for.
         rate: Rate,
@@ -148,33 +155,6 @@ impl Pattern {
                     })
                     .to_vec()
             }
-        }
-    }
-}
-
-impl fmt::Display for Pattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl fmt::Display for PatternError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooManyArrivals {
-                pattern,
-                rate,
-                needed,
-            } => write!(
-                f,
-                "rate \"{rate}\": the {pattern} pattern needs {needed} arrivals and a run takes \
-                 at most {MOST_ARRIVALS}; choose a slower rate"
-            ),
-            Self::PeriodTooLong { rate } => write!(
-                f,
-                "rate \"{rate}\": a pattern lasts five periods, and a run takes periods of at \
-                 most 365d"
-            ),
         }
     }
 }

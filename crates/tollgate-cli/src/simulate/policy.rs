@@ -8,10 +8,11 @@ use tollgate::Timestamp;
 use tollgate_engine::render;
 
 use super::Options;
-use crate::policy::{Extras, PolicyFailure, Request, Running, Stage, Store};
+use crate::ended::CliError;
+use crate::policy::{Extras, Request, Running, Stage, Store};
 
 /// What a policy did to the requests of a pattern.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct PolicyReport {
     /// The traffic in words.
     pub traffic: String,
@@ -35,14 +36,14 @@ pub struct PolicyReport {
 ///
 /// # Errors
 /// The file is no policy, or the pattern can't be played.
-pub fn simulate_policy(options: &Options) -> Result<PolicyReport, PolicyFailure> {
+pub fn simulate_policy(options: &Options) -> Result<PolicyReport, CliError> {
     let Some(file) = &options.file else {
-        return Err(PolicyFailure::Usage("no policy file is given".to_owned()));
+        return Err(CliError::usage("no policy file is given"));
     };
     let traffic = options
         .pattern
         .traffic(options.rate, options.seed)
-        .map_err(|error| PolicyFailure::Usage(error.to_string()))?;
+        .map_err(|error| CliError::usage(error))?;
     let policy = crate::policy::policy(file)?;
     let (domain, extras) = (options.domain.as_deref(), Extras::default());
     let request = Request::new(
@@ -54,36 +55,32 @@ pub fn simulate_policy(options: &Options) -> Result<PolicyReport, PolicyFailure>
     )?;
     let stage = Stage::new(policy.clone(), Timestamp::ZERO, Store::Up)?;
     let mut running = Running::new(options.hold);
-    let (mut refused, mut shadow) = (BTreeMap::new(), BTreeMap::new());
-    let mut too_much = BTreeMap::new();
+    let mut report = PolicyReport {
+        traffic: traffic.description,
+        offered: traffic.arrivals.len(),
+        ..PolicyReport::default()
+    };
     let mut passed = Vec::new();
-    let mut unlimited = 0;
     for &at in &traffic.arrivals {
         let at = at - Timestamp::ZERO;
         stage.set(at);
         let step = request.decide(&stage, at, &mut running);
-        unlimited += usize::from(step.is_allowed() && step.rule.is_none());
+        report.unlimited += usize::from(step.is_allowed() && step.rule.is_none());
         if step.is_allowed() {
             passed.push(Timestamp::ZERO + at);
         } else if let Some(bound) = step.too_much {
-            *too_much.entry(bound).or_insert(0) += 1;
+            *report.too_much.entry(bound).or_default() += 1;
         } else {
-            *refused.entry(step.rule.unwrap_or_default()).or_insert(0) += 1;
+            let rule = step.rule.unwrap_or_default();
+            *report.refused.entry(rule).or_default() += 1;
         }
         for rule in step.shadow {
-            *shadow.entry(rule).or_insert(0) += 1;
+            *report.shadow.entry(rule).or_default() += 1;
         }
     }
-    Ok(PolicyReport {
-        traffic: traffic.description,
-        offered: traffic.arrivals.len(),
-        admitted: passed.len(),
-        unlimited,
-        refused,
-        too_much,
-        shadow,
-        peak_1s: super::tally::peak(&passed, std::time::Duration::from_secs(1)),
-    })
+    report.admitted = passed.len();
+    report.peak_1s = super::tally::peak(&passed, std::time::Duration::from_secs(1));
+    Ok(report)
 }
 
 impl fmt::Display for PolicyReport {

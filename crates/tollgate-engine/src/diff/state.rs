@@ -1,7 +1,7 @@
 //! What becomes of all that was counted when another policy follows, by the same rules as when it is put in force.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
+use std::hash::Hash;
 
 use serde::Serialize;
 
@@ -29,42 +29,62 @@ use crate::policy::{Counting, Mode, Policy};
 /// assert_eq!(state("rate: 5/s", "rate: 5/s, algorithm: sliding-log")?, Some(State::Anew));
 /// # Ok::<(), tollgate_engine::Rejected>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, derive_more::Display)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
     /// It counts on.
+    #[display("keeps what its keys have spent")]
     Kept,
     /// Some of its limits count on, and those that are new begin with nothing.
+    #[display("keeps what its keys have spent, and limits that are new start anew")]
     PartlyKept,
     /// Nothing counts that was spent before.
+    #[display("starts anew")]
     Anew,
     /// Other facts tell one counter from another, and each begins with nothing.
+    #[display("counts by other keys, which start anew")]
     OtherKeys,
     /// It limits nobody. What its keys have spent is kept until it no longer matters, so that it counts if the limit returns.
+    #[display("limits nobody, and what its keys have spent counts if it returns")]
     Retired,
-}
-
-impl fmt::Display for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Kept => "keeps what its keys have spent",
-            Self::PartlyKept => {
-                "keeps what its keys have spent, and limits that are new start anew"
-            }
-            Self::Anew => "starts anew",
-            Self::OtherKeys => "counts by other keys, which start anew",
-            Self::Retired => "limits nobody, and what its keys have spent counts if it returns",
-        })
-    }
 }
 
 /// The states of each limit: in memory by number, and in a store by name.
 #[derive(Debug, Default)]
 struct Held {
-    here: HashMap<(Kind, String), Vec<u64>>,
-    there: HashMap<(Kind, String), Vec<String>>,
-    all_here: HashSet<u64>,
-    all_there: HashSet<String>,
+    here: Kept<u64>,
+    there: Kept<String>,
+}
+
+/// The states of each part of a policy, and of all parts.
+#[derive(Debug, Default)]
+struct Kept<T> {
+    each: HashMap<(Kind, String), Vec<T>>,
+    all: HashSet<T>,
+}
+
+impl<T: Clone + Eq + Hash> Kept<T> {
+    fn add(&mut self, placed: &Placed<'_>, states: Vec<T>) {
+        self.all.extend(states.iter().cloned());
+        let own = self.each.entry((placed.kind, placed.name.to_owned()));
+        own.or_default().extend(states);
+    }
+
+    /// What becomes of a part of the policy when this one follows another.
+    fn became(&self, old: &Self, part: &(Kind, String)) -> Option<State> {
+        let own = |kept: &'_ Self| kept.each.get(part).cloned().unwrap_or_default();
+        let (had, has) = (own(old), own(self));
+        let kept = has.iter().filter(|state| old.all.contains(*state)).count();
+        match (had.len(), has.len()) {
+            (0, 0) => None,
+            // What others go on with isn't forgotten.
+            (_, 0) if had.iter().all(|state| self.all.contains(state)) => Some(State::Kept),
+            (_, 0) => Some(State::Retired),
+            (_, all) if kept == all => Some(State::Kept),
+            _ if kept > 0 => Some(State::PartlyKept),
+            _ => Some(State::Anew),
+        }
+    }
 }
 
 /// The states of two policies, of which one follows the other.
@@ -109,50 +129,13 @@ impl States {
             .iter()
             .any(|field| matches!(field.name, "key" | "share_threshold"));
         let (old, new) = (&self.old, &self.new);
-        let here = became(
-            Own::new(&old.here, &key, &old.all_here),
-            Own::new(&new.here, &key, &new.all_here),
-        );
-        let there = became(
-            Own::new(&old.there, &key, &old.all_there),
-            Own::new(&new.there, &key, &new.all_there),
-        );
+        let here = new.here.became(&old.here, &key);
+        let there = new.there.became(&old.there, &key);
         let with_keys = |state: Option<State>| match state {
             Some(State::Kept | State::PartlyKept) if is_by_others => Some(State::OtherKeys),
             state => state,
         };
         (with_keys(here), with_keys(there))
-    }
-}
-
-/// The state that one part of a policy has, and that all of its parts have.
-struct Own<'a, T> {
-    own: &'a [T],
-    all: &'a HashSet<T>,
-}
-
-impl<'a, T> Own<'a, T> {
-    fn new(
-        each: &'a HashMap<(Kind, String), Vec<T>>,
-        key: &(Kind, String),
-        all: &'a HashSet<T>,
-    ) -> Self {
-        let own = each.get(key).map_or(&[][..], Vec::as_slice);
-        Self { own, all }
-    }
-}
-
-fn became<T: Eq + std::hash::Hash>(old: Own<'_, T>, new: Own<'_, T>) -> Option<State> {
-    let (had, has) = (old.own, new.own);
-    let kept = has.iter().filter(|state| old.all.contains(*state)).count();
-    match (had.len(), has.len()) {
-        (0, 0) => None,
-        // What others go on with isn't forgotten.
-        (_, 0) if had.iter().all(|state| new.all.contains(state)) => Some(State::Kept),
-        (_, 0) => Some(State::Retired),
-        (_, all) if kept == all => Some(State::Kept),
-        _ if kept > 0 => Some(State::PartlyKept),
-        _ => Some(State::Anew),
     }
 }
 
@@ -232,7 +215,8 @@ impl Held {
         let Ok(limits) = counters.place(placed.counter, placed.sharing, placed.kinds) else {
             return;
         };
-        let here: Vec<_> = limits.iter().map(|limit| limit.id).collect();
+        self.here
+            .add(placed, limits.iter().map(|limit| limit.id).collect());
         let there = limits.iter().map(|limit| {
             let what = match limit.kind() {
                 LimitKind::Rate { rate, algorithm } => {
@@ -244,11 +228,6 @@ impl Held {
             let (counter, slot) = (placed.counter, placed.slot);
             format!("{counter} {} {slot:?} {what}", limit.counter().ordinal)
         });
-        let there: Vec<_> = there.collect();
-        self.all_here.extend(&here);
-        self.all_there.extend(there.iter().cloned());
-        let own = || (placed.kind, placed.name.to_owned());
-        self.here.entry(own()).or_default().extend(here);
-        self.there.entry(own()).or_default().extend(there);
+        self.there.add(placed, there.collect());
     }
 }

@@ -49,11 +49,8 @@ pub(super) fn likely(problem: Diagnostic, text: &str, format: Format) -> Diagnos
         return problem.help(FALLBACK);
     };
     let place = |column: usize| LineColumn::new(guess.line + 1, column + 1);
-    let span = Span {
-        file: problem.span.file,
-        start: place(guess.column),
-        end: place(guess.column + guess.width),
-    };
+    let end = place(guess.column + guess.width);
+    let span = Span::new(problem.span.file, place(guess.column), end);
     Diagnostic::error(SYNTAX, guess.message, span).help(guess.help)
 }
 
@@ -99,13 +96,30 @@ impl<'a> Scene<'a> {
 
     /// A guess at the place itself.
     fn here(&self, width: usize, message: impl Into<String>, help: impl Into<String>) -> Guess {
-        Guess {
-            line: self.line,
-            column: self.column,
-            width,
+        let guess = Guess::new(self.line, self.column, message);
+        guess.wide(width).help(help)
+    }
+}
+
+impl Guess {
+    /// At a place that is one character wide.
+    fn new(line: usize, column: usize, message: impl Into<String>) -> Self {
+        Self {
+            line,
+            column,
+            width: 1,
             message: message.into(),
-            help: help.into(),
+            help: String::new(),
         }
+    }
+
+    fn wide(self, width: usize) -> Self {
+        Self { width, ..self }
+    }
+
+    fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = help.into();
+        self
     }
 }
 
@@ -309,11 +323,6 @@ fn unquoted(scene: &Scene<'_>) -> Option<Guess> {
             format!("put it in quotes: {name} = {value:?}"),
         ),
     };
-    Some(Guess {
-        line: scene.line,
-        column: column + spaces,
-        width: value.chars().count().max(1),
-        message: message.to_owned(),
-        help,
-    })
+    let guess = Guess::new(scene.line, column + spaces, message);
+    Some(guess.wide(value.chars().count().max(1)).help(help))
 }

@@ -99,12 +99,9 @@ impl<'a> Lines<'a> {
     }
 
     fn span(&self, span: toml_span::Span) -> Span {
-        Span {
-            file: self.file,
-            start: self.place(span.start),
-            // The parser's own spans may end before they start.
-            end: self.place(span.end.max(span.start)),
-        }
+        // The parser's own spans may end before they start.
+        let end = self.place(span.end.max(span.start));
+        Span::new(self.file, self.place(span.start), end)
     }
 
     fn place(&self, byte: usize) -> LineColumn {

@@ -15,13 +15,7 @@ pub(super) fn parse(text: &str, file: u32) -> Result<Node, Vec<Diagnostic>> {
     }
     let mut builder = Builder {
         file,
-        open: Vec::new(),
-        anchors: HashMap::new(),
-        nodes: 0,
-        bytes: 0,
-        copied: 0,
-        problems: Vec::new(),
-        done: None,
+        ..Builder::default()
     };
     let mut documents = 0;
     for event in Parser::new_from_str(text) {
@@ -30,7 +24,7 @@ pub(super) fn parse(text: &str, file: u32) -> Result<Node, Vec<Diagnostic>> {
             Err(error) => {
                 // What is missing at the end is missing after the last thing that is there.
                 let at = place(*error.marker()).min(end_of(text, |sign| !sign.is_whitespace()));
-                let problem = Diagnostic::error(SYNTAX, error.info(), at_one(file, at));
+                let problem = Diagnostic::error(SYNTAX, error.info(), Span::new(file, at, at));
                 builder.problems.push(problem);
                 break;
             }
@@ -62,7 +56,8 @@ pub(super) fn parse(text: &str, file: u32) -> Result<Node, Vec<Diagnostic>> {
 
 /// A NUL character after this text: to the parser it is the end.
 fn nul_after(before: &str, file: u32) -> Diagnostic {
-    let span = at_one(file, end_of(before, |_| true));
+    let at = end_of(before, |_| true);
+    let span = Span::new(file, at, at);
     let message = "a NUL character, after which YAML is not read on";
     let problem = Diagnostic::error(SYNTAX, message, span);
     problem.help("take it out, or write it as \"\\0\"")
@@ -71,15 +66,7 @@ fn nul_after(before: &str, file: u32) -> Diagnostic {
 /// A bound was exceeded: nothing more is read.
 struct Stop;
 
-/// A place of one character.
-const fn at_one(file: u32, at: LineColumn) -> Span {
-    Span {
-        file,
-        start: at,
-        end: at,
-    }
-}
-
+#[derive(Default)]
 struct Builder {
     file: u32,
     open: Vec<Open>,
@@ -196,10 +183,7 @@ impl Builder {
             Inner::Map { fields, .. } => Value::Map(fields),
         };
         let node = Node {
-            span: Span {
-                end: end.end,
-                ..open.start
-            },
+            span: Span::new(open.start.file, open.start.start, end.end),
             value,
         };
         let own = Size::of(&node.value);
@@ -279,11 +263,7 @@ impl Builder {
     }
 
     fn span(&self, span: YamlSpan) -> Span {
-        Span {
-            file: self.file,
-            start: place(span.start),
-            end: place(span.end),
-        }
+        Span::new(self.file, place(span.start), place(span.end))
     }
 }
 

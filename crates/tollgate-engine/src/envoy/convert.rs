@@ -90,17 +90,14 @@ pub fn to_rules(domains: &Domains) -> Converted {
     let each = each.filter(|(_, domain)| domain.charging == Charging::Each);
     let mut converted = Converted {
         rules: Vec::new(),
-        unsaid: each.map(|(name, _)| charged_each(name)).collect(),
+        unsaid: each
+            .map(|(name, _)| Unsaid::new(None, name, EACH, Loss::Otherwise))
+            .collect(),
     };
     for (leaf, mut matches) in compiled.leaves().iter().zip(ways) {
         let (name, limit) = (&names[index(leaf)], leaf.to_string());
         let mut unsaid = |rule: Option<&String>, what, loss| {
-            converted.unsaid.push(Unsaid {
-                rule: rule.cloned(),
-                limit: limit.clone(),
-                what,
-                loss,
-            });
+            converted.unsaid.push(Unsaid::new(rule, &limit, what, loss));
         };
         matches.splice(0..0, place(leaf, domains.len()));
         if let Some(why) = why_not(leaf).or_else(|| too_long(leaf, &matches)) {
@@ -153,12 +150,9 @@ fn keep_named(converted: &mut Converted, paths: &[String]) {
             true
         });
         if closes {
-            converted.unsaid.push(Unsaid {
-                rule: Some(rule.name.clone()),
-                limit: paths[at].clone(),
-                what: CIRCLE,
-                loss: Loss::Otherwise,
-            });
+            let (name, limit) = (Some(&rule.name), &paths[at]);
+            let unsaid = Unsaid::new(name, limit, CIRCLE, Loss::Otherwise);
+            converted.unsaid.push(unsaid);
         }
     }
 }
@@ -198,11 +192,7 @@ fn rule(
             .map(|step| counted_by(fact_name(&step.key).into_owned()))
             .collect(),
         algorithm: leaf.limit.algorithm,
-        mode: if leaf.limit.shadow {
-            Mode::Shadow
-        } else {
-            Mode::Enforce
-        },
+        mode: leaf.mode(),
         on_store_failure: leaf.limit.on_store_failure,
         counting: leaf.limit.counting,
         replaces,
@@ -212,12 +202,16 @@ fn rule(
 }
 
 /// What is said of a domain whose requests are charged in their way.
-fn charged_each(domain: &str) -> Unsaid {
-    Unsaid {
-        rule: None,
-        limit: domain.to_owned(),
-        what: "charging: each: rules charge a request that one of them refuses to none",
-        loss: Loss::Otherwise,
+const EACH: &str = "charging: each: rules charge a request that one of them refuses to none";
+
+impl Unsaid {
+    fn new(rule: Option<&String>, limit: &str, what: &'static str, loss: Loss) -> Self {
+        Self {
+            rule: rule.cloned(),
+            limit: limit.to_owned(),
+            what,
+            loss,
+        }
     }
 }
 

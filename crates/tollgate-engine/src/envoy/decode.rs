@@ -147,7 +147,7 @@ impl Decoder {
         self.paths = self.paths.saturating_add(paths(&domain.descriptors, above));
         if self.paths > MOST_PATHS {
             let message = format!("the paths of all limits take more than {MOST_PATHS} bytes");
-            let problem = Diagnostic::error(TOO_LARGE, message, first_of(root.span));
+            let problem = Diagnostic::error(TOO_LARGE, message, root.span.first());
             let problem = problem.help("shorten the values that many limits are below");
             self.problems.push(moved(problem, lines_before));
             return;
@@ -219,14 +219,6 @@ fn paths(level: &[DescriptorRule], above: usize) -> usize {
         sum.saturating_add(own)
             .saturating_add(paths(&rule.descriptors, here))
     })
-}
-
-/// Its first character.
-fn first_of(span: Span) -> Span {
-    Span {
-        end: span.start,
-        ..span
-    }
 }
 
 fn moved(mut problem: Diagnostic, lines: u32) -> Diagnostic {

@@ -1,6 +1,5 @@
 //! What sort of limit a check is of, and what headers say about it.
 
-use std::fmt;
 use std::time::Duration;
 
 use tollgate::quota::Quota;
@@ -22,10 +21,11 @@ use crate::policy::{Adaptive, FailureModes, OnStoreFailure};
 /// ];
 /// assert_eq!(kinds.map(|kind| kind.to_string()), ["5/s", "9/day", "8 at once"]);
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, derive_more::Display)]
 #[non_exhaustive]
 pub enum LimitKind {
     /// So many in a time.
+    #[display("{rate}")]
     Rate {
         /// How many.
         rate: Rate,
@@ -33,10 +33,13 @@ pub enum LimitKind {
         algorithm: Algorithm,
     },
     /// A total over a long period.
+    #[display("{_0}")]
     Quota(Quota),
     /// So many at once.
+    #[display("{_0} at once")]
     Concurrency(u32),
     /// As many at once as a law finds. The [engine](crate::Engine) counts it itself, and asks no backend about it.
+    #[display("{_0}")]
     Adaptive(Adaptive),
 }
 
@@ -75,17 +78,6 @@ impl LimitKind {
 }
 
 /// As a policy says it.
-impl fmt::Display for LimitKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Rate { rate, .. } => rate.fmt(f),
-            Self::Quota(quota) => quota.fmt(f),
-            Self::Concurrency(slots) => write!(f, "{slots} at once"),
-            Self::Adaptive(own) => own.fmt(f),
-        }
-    }
-}
-
 impl LimitKind {
     /// What a limit of this kind does while the store can't be asked.
     pub(crate) const fn failure_in(&self, modes: &FailureModes) -> OnStoreFailure {

@@ -1,10 +1,7 @@
 //! Conditions that hold of everything, or never of two rules together: exemptions of all, and what replaces nothing.
 
 use super::cover::Fuel;
-use super::{
-    EXEMPT_ANYONE_CAN_SET, EXEMPTS_ALL, Found, REPLACES_NOTHING, UNLIMITED_REPLACES_NOTHING,
-    in_use, keys,
-};
+use super::{Found, codes, in_use, keys};
 use crate::address::Network;
 use crate::matcher::glob::Glob;
 use crate::native::Places;
@@ -38,7 +35,7 @@ fn exempts_all(found: &mut Found, policy: &Policy) {
             facts.join(" and a ")
         );
         let help = "name the requests that are exempt, as in {path: /healthz}";
-        found.warn(EXEMPTS_ALL, exempt.span, message, help);
+        found.warn(codes::EXEMPTS_ALL, exempt.span, message, help);
     }
 }
 
@@ -56,7 +53,7 @@ fn exempts_by_header(found: &mut Found, policy: &Policy, places: &Places) {
             format!("anyone can set the header {header:?}: whoever sends it isn't limited");
         let help = "exempt by a fact that was checked, such as ip or user, or have the proxy in front of you take the header out of \
                     what clients send";
-        found.warn(EXEMPT_ANYONE_CAN_SET, span, message, help);
+        found.warn(codes::EXEMPT_ANYONE_CAN_SET, span, message, help);
     }
 }
 
@@ -113,7 +110,7 @@ fn replaces_nothing(found: &mut Found, policy: &Policy, places: &Places, fuel: &
                 );
                 let help = "leave it out, or change what either of them matches";
                 let span = place.replaces.get(number).copied().unwrap_or(place.name);
-                found.warn(REPLACES_NOTHING, span, message, help);
+                found.warn(codes::REPLACES_NOTHING, span, message, help);
             }
         }
     }
@@ -141,7 +138,7 @@ fn unlimited(found: &mut Found, policy: &Policy, places: &Places, fuel: &Fuel) {
             "say replaces: {:?}, or list its requests under exempt",
             other.name
         );
-        found.warn(UNLIMITED_REPLACES_NOTHING, place.name, message, help);
+        found.warn(codes::UNLIMITED_REPLACES_NOTHING, place.name, message, help);
     }
 }
 

@@ -2,10 +2,7 @@
 
 use tollgate::{Algorithm, Rate};
 
-use super::{
-    ADAPTIVE_BY_KEY, ADAPTIVE_UNTOLD, ADDRESS_ALONE, Found, KEY_ANYONE_CAN_SET, LOG_MEMORY,
-    ROUTE_TIMES_KEY, SHED_ANYONE_CAN_SET,
-};
+use super::{Found, codes};
 use crate::document::Span;
 use crate::native::RulePlaces;
 use crate::policy::{KeyPart, Pattern, Policy, Rule};
@@ -34,7 +31,7 @@ pub(super) fn lint(found: &mut Found, rule: &Rule, place: &RulePlaces) {
             );
             let help = "key by a fact that was checked, such as user, api_key, or ip as the proxy in \
                         front of you reports it";
-            found.warn(KEY_ANYONE_CAN_SET, place.key, message, help);
+            found.warn(codes::KEY_ANYONE_CAN_SET, place.key, message, help);
         }
     }
     // Where the address is what others fall back to, who has another key isn't counted by it.
@@ -61,7 +58,7 @@ pub(super) fn is_proof(header: &str, pattern: &Pattern) -> bool {
 }
 
 fn address(found: &mut Found, rule: &Rule, place: &RulePlaces) {
-    for (rate, span) in rule.limits.rates.iter().zip(&place.limits.rates) {
+    for (rate, span) in rule.limits.rates.iter().zip(&place.rates) {
         let slow = rate.period().is_some_and(|period| {
             // Less than one a second.
             u128::from(rate.count()) * 1_000_000_000 < period.as_nanos()
@@ -73,7 +70,7 @@ fn address(found: &mut Found, rule: &Rule, place: &RulePlaces) {
             );
             let help = "key by user or api_key where there is one, add it to the key, or allow 1/s at \
                         least";
-            found.warn(ADDRESS_ALONE, *span, message, help);
+            found.warn(codes::ADDRESS_ALONE, *span, message, help);
         }
     }
 }
@@ -103,7 +100,7 @@ fn routes(found: &mut Found, rule: &Rule, place: &RulePlaces, facts: &[&str]) {
             )
         }
     };
-    found.warn(ROUTE_TIMES_KEY, place.key, message, help);
+    found.warn(codes::ROUTE_TIMES_KEY, place.key, message, help);
 }
 
 /// Whether the rule's conditions allow a fact only a list of values.
@@ -160,7 +157,7 @@ pub(super) fn overload(found: &mut Found, policy: &Policy, rule: &Rule, place: &
             format!("anyone can set the header {header:?}: whoever says critical is shed last");
         let help = "shed by a fact that was checked, or have the proxy in front of you set it, and leave it out of \
                     what clients send";
-        found.warn(SHED_ANYONE_CAN_SET, place.shed, message, help);
+        found.warn(codes::SHED_ANYONE_CAN_SET, place.shed, message, help);
     }
 }
 
@@ -179,7 +176,7 @@ fn untold(found: &mut Found, policy: &Policy, rule: &Rule, place: &RulePlaces) {
     );
     let help = "say how many at once, as in concurrency: 20, or let the service ask that runs the requests: by the \
                 middleware, or by /v1/hold";
-    found.warn(ADAPTIVE_UNTOLD, place.concurrency, message, help);
+    found.warn(codes::ADAPTIVE_UNTOLD, place.concurrency, message, help);
 }
 
 /// There is one law a rule, and one limit.
@@ -192,7 +189,7 @@ fn by_key(found: &mut Found, rule: &Rule, place: &RulePlaces) {
         "a limit that adapts is one for all keys of its rule: the key splits nothing here"
             .to_owned();
     let help = "leave it out, or write a rule for each part that has a backend of its own";
-    found.warn(ADAPTIVE_BY_KEY, place.key, message, help);
+    found.warn(codes::ADAPTIVE_BY_KEY, place.key, message, help);
 }
 
 /// What a hit in a log takes in memory: when it was, and how much of it.
@@ -216,7 +213,7 @@ pub(super) fn memory(found: &mut Found, rate: &Rate, algorithm: Algorithm, span:
     );
     let help =
         "say algorithm: sliding-window or gcra, whose memory is constant, or a shorter period";
-    found.warn(LOG_MEMORY, span, message, help);
+    found.warn(codes::LOG_MEMORY, span, message, help);
 }
 
 /// A number of bytes as people write it, to at least two digits.

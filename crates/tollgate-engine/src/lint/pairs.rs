@@ -4,10 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use super::bound::{Counted, quota_never_refuses};
 use super::cover::{Fuel, Index, covers, has_key_of};
-use super::{Found, NEVER_DECIDES, NEVER_REACHED, SAME_KEY_AND_MATCH, in_use};
-use crate::native::{LimitPlaces, Places, RulePlaces};
-use crate::policy::{KeyPart, Limits, Match, Mode, Pattern, Policy, Rule};
-use tollgate::Algorithm;
+use super::{Found, as_rule, codes, in_use};
+use crate::native::{Places, RulePlaces};
+use crate::policy::{KeyPart, Match, Mode, Pattern, Policy, Rule};
 
 pub(super) fn lint(found: &mut Found, policy: &Policy, places: &Places) {
     let search = Search {
@@ -20,11 +19,11 @@ pub(super) fn lint(found: &mut Found, policy: &Policy, places: &Places) {
         unreachable,
     };
     for (rule, place) in in_use(policy, places) {
-        within(found, &rule.limits, rule.algorithm, &place.limits);
+        within(found, rule, place);
     }
     for (name, tier) in &policy.tiers {
         if let Some(place) = places.tiers.get(name) {
-            within(found, &tier.limits, tier.algorithm, &place.limits);
+            within(found, &as_rule(name, tier), place);
         }
     }
     across(found, policy, places, &pointless, &search);
@@ -100,7 +99,7 @@ fn unreachable(
         indices.insert(index);
         let message = format!("the rule {:?} is never reached: {why}", rule.name);
         let help = "take it out, or change what either of them matches";
-        found.warn(NEVER_REACHED, place.name, message, help);
+        found.warn(codes::NEVER_REACHED, place.name, message, help);
     }
     indices
 }
@@ -179,20 +178,16 @@ fn twice(found: &mut Found, policy: &Policy, places: &Places) -> HashSet<(usize,
                 rule.name, other.name
             );
             let help = "write one rule with both limits, as in rate: [10/s burst 20, 1000/h]";
-            found.warn(SAME_KEY_AND_MATCH, place.name, message, help);
+            found.warn(codes::SAME_KEY_AND_MATCH, place.name, message, help);
         }
     }
     pairs
 }
 
 /// Limits of one rule or tier that never decide.
-pub(super) fn within(
-    found: &mut Found,
-    limits: &Limits,
-    algorithm: Algorithm,
-    places: &LimitPlaces,
-) {
-    let counted = |index: usize| Counted::new(limits.rates[index], algorithm);
+pub(super) fn within(found: &mut Found, rule: &Rule, places: &RulePlaces) {
+    let limits = &rule.limits;
+    let counted = |index: usize| Counted::new(limits.rates[index], rule.algorithm);
     let count = limits.rates.len().min(places.rates.len());
     for index in 0..count {
         let first = (0..count).find(|other| {
@@ -207,7 +202,7 @@ pub(super) fn within(
                 limits.rates[index], limits.rates[other]
             );
             let help = "take it out, or make it stricter over a longer period";
-            found.warn(NEVER_DECIDES, places.rates[index], message, help);
+            found.warn(codes::NEVER_DECIDES, places.rates[index], message, help);
         }
     }
     if let Some(quota) = &limits.quota {
@@ -218,7 +213,7 @@ pub(super) fn within(
                 limits.rates[index]
             );
             let help = "take it out, or make it smaller";
-            found.warn(NEVER_DECIDES, places.quota, message, help);
+            found.warn(codes::NEVER_DECIDES, places.quota, message, help);
         }
     }
 }
@@ -292,7 +287,7 @@ fn never_decides(
     other: &Rule,
     mut is_new: impl FnMut(usize) -> bool,
 ) {
-    let rates = rule.limits.rates.iter().zip(&place.limits.rates);
+    let rates = rule.limits.rates.iter().zip(&place.rates);
     for (number, (rate, span)) in rates.enumerate() {
         let own = Counted::new(*rate, rule.algorithm);
         let mut others = other.limits.rates.iter();
@@ -309,7 +304,7 @@ fn never_decides(
                 "take it out, make it stricter, or let it replace {:?}",
                 other.name
             );
-            found.warn(NEVER_DECIDES, *span, message, help);
+            found.warn(codes::NEVER_DECIDES, *span, message, help);
         }
     }
 }

@@ -1,11 +1,7 @@
 //! Facts and texts of conditions: names that no request has, and texts that no request meets.
 
 use super::cover::{Fuel, covers};
-use super::{
-    EDGE_SPACE, EXEMPT_IS_BLOCKED, FIELD_IN_MATCH, Found, LOOKS_LIKE_GLOB, LOOKS_LIKE_NETWORK,
-    LOOKS_LIKE_REGEX, LOWER_CASE_METHOD, MISSPELT_FACT, NETWORK_OF_TEXT, NOT_A_HOST, NOT_A_METHOD,
-    NOT_A_PATH, NOT_AN_ADDRESS, ONLY_THIS_PATH, REGEX_IS_WHOLE, STAR_STOPS_AT_SLASH,
-};
+use super::{Found, codes};
 use crate::diagnostic::Code;
 use crate::facts::{KNOWN_FACTS, is_known_fact};
 use crate::native::Cidr;
@@ -82,8 +78,13 @@ pub(crate) fn never_met(fact: &str, text: &str) -> Option<Slip> {
         form: Form::Plain,
         span: crate::document::Span::default(),
     };
-    let never = [NOT_A_PATH, NOT_A_METHOD, LOWER_CASE_METHOD, NOT_A_HOST];
-    let is_regex = |slip: &Slip| slip.code == LOOKS_LIKE_REGEX && fact == "path";
+    let never = [
+        codes::NOT_A_PATH,
+        codes::NOT_A_METHOD,
+        codes::LOWER_CASE_METHOD,
+        codes::NOT_A_HOST,
+    ];
+    let is_regex = |slip: &Slip| slip.code == codes::LOOKS_LIKE_REGEX && fact == "path";
     // Callers of a service may send hosts with a port.
     let is_never = |slip: &Slip| never.contains(&slip.code) && without_port(text).is_none();
     let mut slip = slip(&written).filter(|slip| is_never(slip) || is_regex(slip))?;
@@ -112,7 +113,7 @@ fn slip(condition: &Written) -> Option<Slip> {
     if text.trim() != text {
         let message = format!("{text:?} begins or ends with white space, which no {fact} does");
         let help = format!("write {:?}", text.trim());
-        return Slip::new(EDGE_SPACE, message, help);
+        return Slip::new(codes::EDGE_SPACE, message, help);
     }
     if *form == Form::Prefix && text.contains('*') {
         let message = format!("{text:?} looks like a glob, but is compared as a beginning");
@@ -120,7 +121,7 @@ fn slip(condition: &Written) -> Option<Slip> {
             "write \"{text}\" alone, or {{prefix: {:?}}}",
             before_star(text)
         );
-        return Slip::new(LOOKS_LIKE_GLOB, message, help);
+        return Slip::new(codes::LOOKS_LIKE_GLOB, message, help);
     }
     if looks_like_regex(fact, text) {
         let message = format!(
@@ -134,7 +135,7 @@ fn slip(condition: &Written) -> Option<Slip> {
         );
         let help =
             format!("write {{regex: '{text}'}}, or {{exact: '{text}'}} if this very text is meant");
-        return Slip::new(LOOKS_LIKE_REGEX, message, help);
+        return Slip::new(codes::LOOKS_LIKE_REGEX, message, help);
     }
     match fact.as_str() {
         "path" => path(text, *form),
@@ -174,7 +175,7 @@ fn glob_as_regex(text: &str) -> Option<Slip> {
         "/*" | "/**" => format!("write {{regex: '{}/.*'}}, or the glob alone", &text[..at]),
         _ => "write .* for any text, or the glob alone".to_owned(),
     };
-    Slip::new(LOOKS_LIKE_GLOB, message, help)
+    Slip::new(codes::LOOKS_LIKE_GLOB, message, help)
 }
 
 /// A regular expression that only the beginning of a text, or a part of it, would meet.
@@ -192,7 +193,7 @@ fn whole(text: &str) -> Option<Slip> {
     } else {
         format!("write {{regex: '.*{rest}.*'}} for a part, or {{exact: '{rest}'}}")
     };
-    Slip::new(REGEX_IS_WHOLE, message, help)
+    Slip::new(codes::REGEX_IS_WHOLE, message, help)
 }
 
 /// Facts that are no address.
@@ -210,7 +211,7 @@ fn network_of_text(fact: &str) -> Option<Slip> {
         return None;
     }
     let message = format!("{fact:?} is no address, so it is in no network");
-    Slip::new(NETWORK_OF_TEXT, message, "put the network under ip")
+    Slip::new(codes::NETWORK_OF_TEXT, message, "put the network under ip")
 }
 
 fn network(fact: &str, text: &str, form: Form) -> Option<Slip> {
@@ -221,7 +222,7 @@ fn network(fact: &str, text: &str, form: Form) -> Option<Slip> {
         "{text:?} is compared with {fact:?} as it stands: only \"ip\" takes a network as plain text"
     );
     let help = format!("write {{cidr: {text}}}, or {{exact: {text}}} if {fact} has this very text");
-    Slip::new(LOOKS_LIKE_NETWORK, message, help)
+    Slip::new(codes::LOOKS_LIKE_NETWORK, message, help)
 }
 
 const METHODS: [&str; 9] = [
@@ -237,16 +238,16 @@ fn method(text: &str) -> Option<Slip> {
     if words.len() > 1 && words.iter().all(|word| METHODS.contains(word)) {
         let message = format!("no request has the method {text:?}: it has one of them");
         let help = format!("write a list: [{}]", words.join(", "));
-        return Slip::new(NOT_A_METHOD, message, help);
+        return Slip::new(codes::NOT_A_METHOD, message, help);
     }
     if matches!(upper.as_str(), "ANY" | "ALL") {
         let message = format!("no request has the method {text:?}");
         let help = "leave the method out, or write \"*\"";
-        return Slip::new(NOT_A_METHOD, message, help);
+        return Slip::new(codes::NOT_A_METHOD, message, help);
     }
     if text != upper && METHODS.contains(&upper.as_str()) {
         let message = format!("no request has the method {text:?}: methods are in capitals");
-        return Slip::new(LOWER_CASE_METHOD, message, format!("write {upper}"));
+        return Slip::new(codes::LOWER_CASE_METHOD, message, format!("write {upper}"));
     }
     None
 }
@@ -254,7 +255,7 @@ fn method(text: &str) -> Option<Slip> {
 fn path(text: &str, form: Form) -> Option<Slip> {
     let not = |why: &str, help: String| {
         let message = format!("no request has the path {text:?}: {why}");
-        Slip::new(NOT_A_PATH, message, help)
+        Slip::new(codes::NOT_A_PATH, message, help)
     };
     let is_glob = form == Form::Glob || text.contains('*');
     if let Some(list) = list_of_paths(text) {
@@ -304,7 +305,7 @@ fn path(text: &str, form: Form) -> Option<Slip> {
     if form == Form::Plain && !is_glob && text.len() > 1 && text.ends_with('/') {
         let message = format!("only the path {text:?} itself meets this, and nothing below it");
         let help = format!("write \"{text}**\", or {{exact: {text}}} if it alone is meant");
-        return Slip::new(ONLY_THIS_PATH, message, help);
+        return Slip::new(codes::ONLY_THIS_PATH, message, help);
     }
     None
 }
@@ -337,7 +338,7 @@ fn host(text: &str) -> Option<Slip> {
         let each: Vec<_> = text.split(',').map(str::trim).collect();
         let message = format!("no request has the host {text:?}: it has one of them");
         let help = format!("write a list: [{}]", each.join(", "));
-        return Slip::new(NOT_A_HOST, message, help);
+        return Slip::new(codes::NOT_A_HOST, message, help);
     } else if let Some(bare) = without_port(text) {
         ("it is without a port", bare.to_owned())
     } else if text.len() > 1 && text.ends_with('.') {
@@ -351,7 +352,7 @@ fn host(text: &str) -> Option<Slip> {
         return None;
     };
     let message = format!("no request has the host {text:?}: {why}");
-    Slip::new(NOT_A_HOST, message, format!("write {help:?}"))
+    Slip::new(codes::NOT_A_HOST, message, format!("write {help:?}"))
 }
 
 /// A host, if a port follows it.
@@ -380,7 +381,7 @@ fn address(text: &str, form: Form) -> Option<Slip> {
     let message =
         format!("no request has the ip {text:?}: addresses are compared letter by letter here");
     let help = "write the address or the network alone, as in ip: 2001:db8::/32";
-    Slip::new(NOT_AN_ADDRESS, message, help)
+    Slip::new(codes::NOT_AN_ADDRESS, message, help)
 }
 
 /// A star that is to skip what has slashes in it.
@@ -395,7 +396,7 @@ fn star(fact: &str, text: &str, form: Form) -> Option<Slip> {
         "{text:?} meets no {header} with a slash in it, and nearly all have one: * is anything but /"
     );
     let help = format!("write {:?}", text.replace('*', "**"));
-    Slip::new(STAR_STOPS_AT_SLASH, message, help)
+    Slip::new(codes::STAR_STOPS_AT_SLASH, message, help)
 }
 
 /// Shorter names than this are too close to too many others.
@@ -407,14 +408,14 @@ pub(super) fn facts(found: &mut Found, policy: &Policy, places: &Places) {
         if is_known_fact(fact) || policy.facts.iter().any(|own| own == fact) {
             continue;
         }
-        if mention.in_match && RULE.iter().any(|field| field.name == fact) {
+        if mention.in_match && RULE.contains(&fact) {
             let message = format!(
                 "{fact:?} is a field of a rule, but here it is a condition on a fact of that name"
             );
             let help = format!(
                 "move it out of match, one level to the left; if it is a fact of yours, say so: facts: [{fact}]"
             );
-            found.warn(FIELD_IN_MATCH, mention.span, message, help);
+            found.warn(codes::FIELD_IN_MATCH, mention.span, message, help);
         } else if let Some(near) = near(fact) {
             misspelt(found, mention, &near);
         }
@@ -426,7 +427,7 @@ fn misspelt(found: &mut Found, mention: &Mention, near: &str) {
     let fact = &mention.fact;
     let message = format!("requests are likely to have no fact {fact:?}, so this never applies");
     let help = format!("did you mean {near:?}? If it is a fact of yours, say so: facts: [{fact}]");
-    found.warn(MISSPELT_FACT, mention.span, message, help);
+    found.warn(codes::MISSPELT_FACT, mention.span, message, help);
 }
 
 /// The fact that every request may have and whose name is close to this one.
@@ -478,6 +479,6 @@ fn exempt(found: &mut Found, policy: &Policy) {
             "every request of exempt[{number}] is blocked by block[{block}], which comes first"
         );
         let help = "narrow the block, or leave the exemption out";
-        found.warn(EXEMPT_IS_BLOCKED, exempt.span, message, help);
+        found.warn(codes::EXEMPT_IS_BLOCKED, exempt.span, message, help);
     }
 }

@@ -1,9 +1,6 @@
 //! Whom a policy leaves without a limit of their own: tenants in no tier, and users who share one counter.
 
-use super::{
-    EACH_IPV6_ADDRESS, Found, NETWORK_OF_TEXT, NO_DEFAULT_TIER, NO_KEY, TENANT_IS_NO_PATTERN,
-    TIER_IS_NO_FACT, in_use, texts,
-};
+use super::{Found, codes, in_use, texts};
 use crate::address::{ClientBits, Family};
 use crate::document::Span;
 use crate::facts::IP;
@@ -32,7 +29,7 @@ pub(super) fn lint(found: &mut Found, policy: &Policy, places: &Places) {
             "\"tier\" is a fact that requests bring, not the tier that tenants are in here"
                 .to_owned();
         let help = "put the limit into the tier, or match the tenants; if requests do bring it, say so: facts: [tier]";
-        found.warn(TIER_IS_NO_FACT, mention.span, message, help);
+        found.warn(codes::TIER_IS_NO_FACT, mention.span, message, help);
     }
 }
 
@@ -44,7 +41,7 @@ fn network(found: &mut Found, part: &KeyPart, place: Span) {
     if texts::is_no_address(fact) {
         let message = format!("{fact:?} is no address, so it has no network of {bits} bits");
         let help = format!("write {fact} alone, or ip/{bits}");
-        found.warn(NETWORK_OF_TEXT, place, message, help);
+        found.warn(codes::NETWORK_OF_TEXT, place, message, help);
     } else if *bits > ClientBits::USUAL.of(Family::V6) {
         let message = format!(
             "{fact}/{bits} counts by {bits} bits of an IPv6 address, and a client has all addresses that begin with the same 64: \
@@ -56,36 +53,26 @@ fn network(found: &mut Found, part: &KeyPart, place: Span) {
             }
             fact => format!("write {fact}/64, or {fact}/56 or {fact}/48 for networks of providers"),
         };
-        found.warn(EACH_IPV6_ADDRESS, place, message, help);
+        found.warn(codes::EACH_IPV6_ADDRESS, place, message, help);
     }
 }
 
 /// Words that say that each has a counter of its own.
 const EACH: [&str; 4] = ["per", "each", "every", "by"];
 /// And words for whom, with the fact that tells them apart.
-const WHOM: [(&str, &str); 22] = [
-    ("user", "user"),
-    ("users", "user"),
-    ("login", "user"),
-    ("ip", "ip"),
-    ("address", "ip"),
-    ("client", "ip"),
-    ("tenant", "tenant"),
-    ("customer", "tenant"),
-    ("account", "tenant"),
-    ("org", "tenant"),
-    ("organisation", "tenant"),
-    ("organization", "tenant"),
+const WHOM: [(&str, &str); 9] = [
+    ("user", "user users login"),
+    ("ip", "ip address client"),
+    (
+        "tenant",
+        "tenant customer account org organisation organization",
+    ),
     ("team", "team"),
-    ("key", "api_key"),
-    ("apikey", "api_key"),
-    ("api", "api_key"),
-    ("token", "api_key"),
+    ("api_key", "key apikey api token"),
     ("session", "session"),
     ("device", "device"),
     ("host", "host"),
-    ("route", "route"),
-    ("endpoint", "route"),
+    ("route", "route endpoint"),
 ];
 /// Facts of which each request has its own: who asks whether there is one is likely to count by it.
 const OWN: [&str; 3] = ["user", "tenant", "api_key"];
@@ -101,8 +88,9 @@ fn no_key(found: &mut Found, rule: &Rule, place: &RulePlaces) {
         .filter(|word| !word.is_empty())
         .collect();
     let named = words.windows(2).find_map(|pair| {
-        let whom = WHOM.iter().find(|(word, _)| *word == pair[1])?;
-        EACH.contains(&pair[0]).then_some((pair, whom.1))
+        let mut whom = WHOM.iter();
+        let (fact, _) = whom.find(|(_, words)| words.split(' ').any(|word| word == pair[1]))?;
+        EACH.contains(&pair[0]).then_some((pair, *fact))
     });
     let (says, fact) = match named {
         Some((pair, fact)) => (format!("the name says {:?}", pair.join(" ")), fact),
@@ -118,7 +106,7 @@ fn no_key(found: &mut Found, rule: &Rule, place: &RulePlaces) {
     };
     let message = format!("{says}, but without a key all of them share one counter");
     let help = format!("add key: {fact}, or another name if one counter is meant");
-    found.warn(NO_KEY, place.name, message, help);
+    found.warn(codes::NO_KEY, place.name, message, help);
 }
 
 fn is_any(pattern: &Pattern) -> bool {
@@ -161,7 +149,12 @@ fn no_default_tier(found: &mut Found, policy: &Policy, places: &Places) {
     let first = policy.tiers.values().next().map(|tier| tier.span);
     let known = |span: &Span| *span != Span::default();
     let span = Some(own).filter(known).or(tenants).or(first);
-    found.warn(NO_DEFAULT_TIER, span.unwrap_or_default(), message, help);
+    found.warn(
+        codes::NO_DEFAULT_TIER,
+        span.unwrap_or_default(),
+        message,
+        help,
+    );
 }
 
 /// Warns of tenants that look like a pattern: they are names.
@@ -171,7 +164,7 @@ fn patterns(found: &mut Found, policy: &Policy, places: &Places) {
             let message = format!("tenants are names, and none is called {tenant:?}");
             let help = "name each of them, carry the tier in a fact (tier_fact), or make it the default_tier";
             let span = places.tenants.get(tenant).copied().unwrap_or_default();
-            found.warn(TENANT_IS_NO_PATTERN, span, message, help);
+            found.warn(codes::TENANT_IS_NO_PATTERN, span, message, help);
         }
     }
 }

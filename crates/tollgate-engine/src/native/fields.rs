@@ -1,389 +1,86 @@
-//! Every field and every word of the native form, once: the decoder knows no others, and the schema is made of these.
+//! Every field and every word of the native form: the decoder knows no others, and a test compares them with the schema,
+//! which says what each is for.
 
 use tollgate::{Algorithm, OnMissingKey, Timestamp, core::Align};
 use tollgate_adaptive::NamedLaw;
 
 use crate::policy::{Counting, Mode, OnStoreFailure, Unsettled};
 
-/// A field that a map may have.
-#[derive(Debug)]
-pub(crate) struct Field {
-    pub(crate) name: &'static str,
-    /// What it says, for editors.
-    pub(crate) about: &'static str,
-    pub(crate) shape: Shape,
-}
-
-/// What a field may hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
-    /// A name, one line long.
-    Name,
-    /// The name of a fact, one word.
-    Fact,
-    /// One name of a fact or a list of them.
-    Facts,
-    /// One name or a list of them.
-    Names,
-    /// A list of rules.
-    Rules,
-    /// Tiers by name.
-    Tiers,
-    /// Tiers' names by tenant.
-    Tenants,
-    /// Conditions by fact.
-    Match,
-    /// A list of conditions.
-    Matches,
-    /// One condition on a fact.
-    Pattern,
-    /// One text or a list of them.
-    Texts,
-    /// Facts, some with `/bits`, or [`KEY`].
-    Key,
-    /// A list of keys.
-    Keys,
-    /// One of [`MISSING_KEYS`].
-    OnMissingKey,
-    /// A rate or a list of them.
-    Rates,
-    /// A quota.
-    Quota,
-    /// A whole number from 1.
-    Count,
-    /// A whole number from 0.
-    Number,
-    /// True or false.
-    Flag,
-    /// A number, or a fact that says it.
-    Cost,
-    /// `200ms`.
-    Duration,
-    /// `refuse` or `wait 200ms`.
-    Over,
-    /// One of [`UNSETTLED`].
-    Unsettled,
-    /// `80%` or `0.8`.
-    Part,
-    /// One of [`ALGORITHMS`].
-    Algorithm,
-    /// One of [`MODES`].
-    Mode,
-    /// One of [`MODES`], or [`ROLLOUT`].
-    RuleMode,
-    /// One of [`FAILURES`].
-    FailureMode,
-    /// One of [`FAILURES`], or [`FAILURE_KINDS`].
-    OnStoreFailure,
-    /// One of [`COUNTINGS`].
-    Counting,
-    /// A whole number from 1, or [`ADAPTIVE`].
-    Concurrency,
-    /// One of [`laws`].
-    Law,
-    /// A fact, or [`SHED`].
-    Shed,
-}
-
-const fn field(name: &'static str, shape: Shape, about: &'static str) -> Field {
-    Field { name, about, shape }
-}
+/// The names of the fields that a map may have.
+pub(crate) type Fields = &'static [&'static str];
 
 /// A file.
-pub(crate) const POLICY: &[Field] = &[
-    field(
-        "include",
-        Shape::Names,
-        "Other files, by their path from this one; what they say comes first.",
-    ),
-    field(
-        "limits",
-        Shape::Rules,
-        "Which requests are limited, by what and to how much. All that match apply.",
-    ),
-    field(
-        "tiers",
-        Shape::Tiers,
-        "What each tier allows each of its tenants.",
-    ),
-    field(
-        "facts",
-        Shape::Facts,
-        "Facts of yours that requests have, beside those that all may have: any other is an error then.",
-    ),
-    field("tenants", Shape::Tenants, "Which tier a tenant is in."),
-    field(
-        "tier_fact",
-        Shape::Fact,
-        "The fact that carries the tier of a tenant that isn't listed.",
-    ),
-    field(
-        "default_tier",
-        Shape::Name,
-        "The tier of tenants about whom nothing else is known.",
-    ),
-    field(
-        "exempt",
-        Shape::Matches,
-        "Requests that are never limited: health, metrics, your own network.",
-    ),
-    field("block", Shape::Matches, "Requests that never pass."),
-    field(
-        "mode",
-        Shape::Mode,
-        "In force for all rules that say nothing weaker: shadow counts and lets everything pass.",
-    ),
-    field(
-        "near_limit",
-        Shape::Part,
-        "From this part of a limit on it counts as near: 80% unless said otherwise.",
-    ),
-    field(
-        "on_store_failure",
-        Shape::OnStoreFailure,
-        "What rules and tiers do that say nothing of it while the store can't be asked.",
-    ),
+pub(crate) const POLICY: Fields = &[
+    "include",
+    "limits",
+    "tiers",
+    "facts",
+    "tenants",
+    "tier_fact",
+    "default_tier",
+    "exempt",
+    "block",
+    "mode",
+    "near_limit",
+    "on_store_failure",
 ];
 
-// What rules and tiers both may say.
-const ALGORITHM: &str = "How its rates are counted: gcra unless said otherwise.";
-const COST_OF_A_REQUEST: &str = "What a request costs: 1 unless said otherwise.";
-const OVER: &str = "What becomes of a request that is over the limit: refuse, or wait and for how long at most, \
-                    as in wait 200ms. Refuse unless said otherwise.";
-const ON_STORE_FAILURE: &str = "What happens while the store can't be asked, for all its limits or by \
-                                their kind: a quota is closed and others are local, unless said otherwise here or \
-                                for the whole file.";
-const COUNTING: &str = "How a fleet counts it: exact asks the store about each request, leased spends tokens \
-                        that were taken ahead, local counts in each process by itself. Exact unless said \
-                        otherwise.";
-
 /// A rule.
-pub(crate) const RULE: &[Field] = &[
-    field(
-        "name",
-        Shape::Name,
-        "What people call it; no two rules have the same.",
-    ),
-    field(
-        "match",
-        Shape::Match,
-        "Which requests it is for: all conditions must hold. Without any, all requests.",
-    ),
-    field(
-        "key",
-        Shape::Key,
-        "Which facts tell one counter from another; ip/64 is the network an address is in. \
-         Without any, one counter for all. {first: [user, ip]} is the first key whose facts a request has.",
-    ),
-    field(
-        "on_missing_key",
-        Shape::OnMissingKey,
-        "What happens to a request that lacks its key: it passes (pass), is denied (deny), or counts with all others \
-         that lack it (one_counter). Pass unless said otherwise; written out, nobody is warned of it.",
-    ),
-    field(
-        "rate",
-        Shape::Rates,
-        "So many per so long, with a burst: 10/s burst 20. In a list, all are in force.",
-    ),
-    field(
-        "quota",
-        Shape::Quota,
-        "A total over a long period: 10000/month. In memory a restart forgets what was used, unless the \
-         program gives it a file.",
-    ),
-    field(
-        "concurrency",
-        Shape::Concurrency,
-        "How many at once; or between which bounds a law finds that out, in each process by itself: \
-         {adaptive: little, min: 10, max: 200}.",
-    ),
-    field(
-        "shed",
-        Shape::Shed,
-        "The fact that says how critical a request is (critical, default or sheddable): when too many run at once, \
-         sheddable ones are refused first and critical ones last.",
-    ),
-    field(
-        "unlimited",
-        Shape::Flag,
-        "No limit at all: it only replaces others, and is counted.",
-    ),
-    field("algorithm", Shape::Algorithm, ALGORITHM),
-    field("cost", Shape::Cost, COST_OF_A_REQUEST),
-    field("over", Shape::Over, OVER),
-    field(
-        "mode",
-        Shape::RuleMode,
-        "Whether it refuses (enforce), counts and tells what it would refuse (shadow), or is off; {enforce: 10%} \
-         enforces it for a part of its keys and has it in shadow for the others. Enforce unless said otherwise.",
-    ),
-    field(
-        "warm_up",
-        Shape::Duration,
-        "For how long after a start its rates grow from a tenth to what they are.",
-    ),
-    field("on_store_failure", Shape::OnStoreFailure, ON_STORE_FAILURE),
-    field("counting", Shape::Counting, COUNTING),
-    field(
-        "slot",
-        Shape::Fact,
-        "The fact by which a cluster keeps limits on one node: the first of the key unless said \
-         otherwise.",
-    ),
-    field(
-        "replaces",
-        Shape::Names,
-        "Rules that don't apply to a request that this one applies to.",
-    ),
-    field(
-        "shared",
-        Shape::Name,
-        "Rules with the same name here count together.",
-    ),
+pub(crate) const RULE: Fields = &[
+    "name",
+    "match",
+    "key",
+    "on_missing_key",
+    "rate",
+    "quota",
+    "concurrency",
+    "shed",
+    "unlimited",
+    "algorithm",
+    "cost",
+    "over",
+    "mode",
+    "warm_up",
+    "on_store_failure",
+    "counting",
+    "slot",
+    "replaces",
+    "shared",
 ];
 
 /// A key with others to fall back to.
-pub(crate) const KEY: &[Field] = &[field(
-    "first",
-    Shape::Keys,
-    "Keys, of which the first counts whose facts a request has; each has counters of its own.",
-)];
+pub(crate) const KEY: Fields = &["first"];
 
 /// A tier.
-pub(crate) const TIER: &[Field] = &[
-    field(
-        "rate",
-        Shape::Rates,
-        "So many per so long, for each tenant.",
-    ),
-    field(
-        "quota",
-        Shape::Quota,
-        "A total over a long period, for each tenant. In memory a restart forgets what was used, unless \
-         the program gives it a file.",
-    ),
-    field(
-        "concurrency",
-        Shape::Count,
-        "How many at once, for each tenant.",
-    ),
-    field("unlimited", Shape::Flag, "No limit at all."),
-    field("algorithm", Shape::Algorithm, ALGORITHM),
-    field("cost", Shape::Cost, COST_OF_A_REQUEST),
-    field("over", Shape::Over, OVER),
-    field("on_store_failure", Shape::OnStoreFailure, ON_STORE_FAILURE),
-    field("counting", Shape::Counting, COUNTING),
+pub(crate) const TIER: Fields = &[
+    "rate",
+    "quota",
+    "concurrency",
+    "unlimited",
+    "algorithm",
+    "cost",
+    "over",
+    "on_store_failure",
+    "counting",
 ];
 
 /// A cost that a fact says.
-pub(crate) const COST: &[Field] = &[
-    field(
-        "fact",
-        Shape::Fact,
-        "The fact that says it, as a whole number.",
-    ),
-    field(
-        "default",
-        Shape::Number,
-        "What it is if the fact is unknown or no number: 1 unless said otherwise.",
-    ),
-    field(
-        "settle_within",
-        Shape::Duration,
-        "The cost is an estimate, held for so long at most until the request says what it did cost.",
-    ),
-    field(
-        "unsettled",
-        Shape::Unsettled,
-        "What a request is charged that never says what it did cost: the estimate (charge) unless said \
-         otherwise, or nothing (refund).",
-    ),
-];
+pub(crate) const COST: Fields = &["fact", "default", "settle_within", "unsettled"];
 
 /// A number at once that a law finds.
-pub(crate) const ADAPTIVE: &[Field] = &[
-    field(
-        "adaptive",
-        Shape::Law,
-        "The law that finds how many at once, from how long requests take and how they end.",
-    ),
-    field(
-        "min",
-        Shape::Count,
-        "It never falls below this: 1 unless said otherwise.",
-    ),
-    field("max", Shape::Count, "It never rises above this."),
-];
+pub(crate) const ADAPTIVE: Fields = &["adaptive", "min", "max"];
 
 /// Who is shed first.
-pub(crate) const SHED: &[Field] = &[
-    field(
-        "by",
-        Shape::Fact,
-        "The fact that says how critical a request is: critical, default or sheddable. Any other value, or none, counts \
-         as default.",
-    ),
-    field(
-        "sheddable",
-        Shape::Part,
-        "The part of the limit up to which sheddable requests pass: 70% unless said otherwise.",
-    ),
-    field(
-        "default",
-        Shape::Part,
-        "The part of the limit up to which default requests pass: 90% unless said otherwise.",
-    ),
-];
+pub(crate) const SHED: Fields = &["by", "sheddable", "default"];
 
 /// A mode for a part of the keys.
-pub(crate) const ROLLOUT: &[Field] = &[field(
-    "enforce",
-    Shape::Part,
-    "The part of the keys for which the rule is enforced, in whole percents.",
-)];
+pub(crate) const ROLLOUT: Fields = &["enforce"];
 
 /// A condition that says its kind. It has just one of these.
-pub(crate) const PATTERN: &[Field] = &[
-    field("exact", Shape::Texts, "Just this text, or one of these."),
-    field(
-        "glob",
-        Shape::Texts,
-        "* is anything but /, ** anything, ? one character but /.",
-    ),
-    field("prefix", Shape::Texts, "Begins with this."),
-    field(
-        "regex",
-        Shape::Texts,
-        "A regular expression for the whole text.",
-    ),
-    field("cidr", Shape::Texts, "An address in this network."),
-    field(
-        "present",
-        Shape::Flag,
-        "The fact is known, or with false, is not.",
-    ),
-    field("not", Shape::Pattern, "What must not hold."),
-];
+pub(crate) const PATTERN: Fields = &["exact", "glob", "prefix", "regex", "cidr", "present", "not"];
 
 /// What is done without the store, by the kind of the limit.
-pub(crate) const FAILURE_KINDS: &[Field] = &[
-    field(
-        "rate",
-        Shape::FailureMode,
-        "What rates do: local unless said otherwise.",
-    ),
-    field(
-        "quota",
-        Shape::FailureMode,
-        "What a quota does: closed unless said otherwise.",
-    ),
-    field(
-        "concurrency",
-        Shape::FailureMode,
-        "What slots do: local unless said otherwise.",
-    ),
-];
+pub(crate) const FAILURE_KINDS: Fields = &["rate", "quota", "concurrency"];
 
 /// All ways of counting, by name.
 pub(crate) const ALGORITHMS: &[(&str, Algorithm)] = &[
@@ -492,18 +189,65 @@ mod tests {
                 "      ",
             ),
         ] {
-            for field in table {
-                let text = with(field.name, before, indent);
+            for &field in table {
+                let text = with(field, before, indent);
                 let rejected = Policy::from_text(&text, Format::Yaml)
                     .expect_err("a value that no field takes");
                 let at = text.lines().count() - 2;
                 let found = rejected.errors.iter().any(|error| {
                     let line = usize::try_from(error.span.start.line).unwrap();
-                    let unread = error.message.contains(&format!("field {:?}", field.name));
+                    let unread = error.message.contains(&format!("field {field:?}"));
                     line > at && !unread
                 });
-                assert!(found, "{}:\n{text}\n{rejected}", field.name);
+                assert!(found, "{field}:\n{text}\n{rejected}");
             }
         }
+    }
+
+    #[test]
+    fn the_schema_has_the_same_fields_and_words() {
+        let schema = crate::schema::json_schema();
+        let at = |place: &str| schema.pointer(place).expect(place);
+        for (table, place) in [
+            (POLICY, ""),
+            (RULE, "/$defs/rule"),
+            (TIER, "/$defs/tier"),
+            (KEY, "/$defs/keys"),
+            (ROLLOUT, "/$defs/rollout"),
+            (COST, "/$defs/cost/anyOf/1"),
+            (ADAPTIVE, "/$defs/adaptive"),
+            (SHED, "/$defs/shed/anyOf/1"),
+            (PATTERN, "/$defs/pattern/anyOf/2"),
+            (FAILURE_KINDS, "/$defs/failures"),
+        ] {
+            let fields = at(&format!("{place}/properties"));
+            let mut known = table.to_vec();
+            known.sort_unstable();
+            let said: Vec<_> = fields.as_object().expect(place).keys().collect();
+            assert_eq!(said, known, "{place}");
+        }
+        for (words, place) in [
+            (names(MODES), "/properties/mode"),
+            (names(FAILURES), "/properties/on_store_failure/anyOf/0"),
+            (names(FAILURES), "/$defs/failures/properties/rate"),
+            (names(ALGORITHMS), "/$defs/rule/properties/algorithm"),
+            (names(ALGORITHMS), "/$defs/tier/properties/algorithm"),
+            (names(MISSING_KEYS), "/$defs/rule/properties/on_missing_key"),
+            (names(COUNTINGS), "/$defs/rule/properties/counting"),
+            (names(COUNTINGS), "/$defs/tier/properties/counting"),
+            (names(MODES), "/$defs/rule/properties/mode/anyOf/0"),
+            (names(UNSETTLED), "/$defs/cost/anyOf/1/properties/unsettled"),
+            (names(&laws()), "/$defs/adaptive/properties/adaptive"),
+        ] {
+            assert_eq!(
+                *at(&format!("{place}/enum")),
+                serde_json::json!(words),
+                "{place}"
+            );
+        }
+        let longest = at("/$defs/name/maxLength");
+        assert_eq!(*longest, crate::native::LONGEST_NAME);
+        let most = at("/$defs/keys/properties/first/maxItems");
+        assert_eq!(*most, crate::native::rule::MOST_KEYS);
     }
 }

@@ -7,9 +7,9 @@ use tollgate::quota::{Quota, QuotaError};
 use tollgate::{Algorithm, ConcurrencyLimiter, Rate};
 use tollgate_adaptive::shed::{Criticality, Shares};
 
-use super::LimitPlaces;
+use super::RulePlaces;
 use super::codes;
-use super::fields::{ADAPTIVE, COST, SHED, UNSETTLED, laws, names};
+use super::fields::{ADAPTIVE, COST, SHED, TIER, UNSETTLED, laws, names};
 use super::reader::{Fields, Reader, first_line, shorten};
 use crate::document::{Node, Span, Value};
 use crate::policy::{Adaptive, Cost, Limits, Over, Settle, Shed};
@@ -42,10 +42,9 @@ impl Reader<'_> {
         &mut self,
         fields: &Fields<'_>,
         algorithm: Algorithm,
-        what: &str,
-    ) -> (Limits, LimitPlaces) {
+        places: &mut RulePlaces,
+    ) -> Limits {
         let mut limits = Limits::default();
-        let mut places = LimitPlaces::default();
         if let Some(node) = fields.get("rate") {
             for item in self.one_or_more(node, RATE) {
                 if limits.rates.len() == MOST_RATES {
@@ -65,7 +64,7 @@ impl Reader<'_> {
         }
         // A law that finds it is read by itself.
         let concurrency = fields.get("concurrency");
-        let concurrency = concurrency.filter(|_| what != "rule" || !adapts(fields));
+        let concurrency = concurrency.filter(|_| fields.is_of(TIER) || !adapts(fields));
         limits.concurrency = concurrency.and_then(|node| self.concurrency(node));
         let unlimited = fields.get("unlimited");
         limits.unlimited = unlimited.and_then(|node| self.flag(node)).unwrap_or(false);
@@ -77,13 +76,14 @@ impl Reader<'_> {
                 self.error_with(codes::CONFLICT, message, node.span, "leave out one of them");
             }
             (None, Some(node)) if node.value != Value::Bool(false) => {}
-            (None, _) => self.no_limit(fields, what),
+            (None, _) => self.no_limit(fields),
             _ => {}
         }
-        (limits, places)
+        limits
     }
 
-    fn no_limit(&mut self, fields: &Fields<'_>, what: &str) {
+    fn no_limit(&mut self, fields: &Fields<'_>) {
+        let what = if fields.is_of(TIER) { "tier" } else { "rule" };
         let message = format!("this {what} has no limit");
         let help = match limit_in_match(fields) {
             Some(name) => format!("{name:?} stands inside match: move it one level to the left"),
@@ -314,7 +314,7 @@ impl Reader<'_> {
         &mut self,
         fields: &Fields<'_>,
         limits: &Limits,
-        places: &LimitPlaces,
+        places: &RulePlaces,
     ) -> Cost {
         let Some(node) = fields.get("cost") else {
             return Cost::default();
@@ -384,7 +384,7 @@ impl Reader<'_> {
     }
 
     /// Notes a cost that no limit of the rule can ever admit.
-    fn cost_fits(&mut self, cost: &Cost, limits: &Limits, places: &LimitPlaces, node: &Node) {
+    fn cost_fits(&mut self, cost: &Cost, limits: &Limits, places: &RulePlaces, node: &Node) {
         let rates = limits.rates.iter().zip(&places.rates);
         let bursts = rates.map(|(rate, place)| ("burst", rate.burst_size(), *place));
         let quota = limits.quota.as_ref();

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::codes;
-use super::fields::{Field, names};
+use super::fields::{self, names};
 use super::{Mention, Written};
 use crate::diagnostic::{Code, Diagnostic, Severity};
 use crate::document::{Node, Span, Value, duplicate};
@@ -100,7 +100,7 @@ pub(super) enum Part {
 #[derive(Debug)]
 pub(super) struct Fields<'n> {
     known: Vec<(&'static str, &'n Node, &'n Node)>,
-    table: &'static [Field],
+    table: fields::Fields,
     /// Where the map stands.
     pub(super) span: Span,
 }
@@ -108,10 +108,17 @@ pub(super) struct Fields<'n> {
 impl<'n> Fields<'n> {
     /// The value of a field.
     pub(super) fn get(&self, name: &str) -> Option<&'n Node> {
-        debug_assert!(
-            self.table.iter().any(|field| field.name == name),
-            "{name} is in no table"
-        );
+        debug_assert!(self.table.contains(&name), "{name} is in no table");
+        self.known(name)
+    }
+
+    /// Whether it is a map of that sort.
+    pub(super) fn is_of(&self, table: fields::Fields) -> bool {
+        self.table == table
+    }
+
+    /// The same of a field that another sort of map may have.
+    pub(super) fn known(&self, name: &str) -> Option<&'n Node> {
         let field = self.known.iter().find(|(known, ..)| *known == name);
         field.map(|(_, _, value)| *value)
     }
@@ -227,16 +234,15 @@ impl Reader<'_> {
         &mut self,
         node: &'n Node,
         what: &str,
-        table: &'static [Field],
+        table: fields::Fields,
     ) -> Option<Fields<'n>> {
         let Value::Map(pairs) = &node.value else {
-            let names: Vec<_> = table.iter().map(|field| field.name).collect();
             let message = format!("expected {what}, found {}", node.value.kind());
             let help = match &node.value {
                 Value::Text(text) => in_lines(text, table),
                 _ => None,
             };
-            let help = help.unwrap_or_else(|| format!("its fields are {}", names.join(", ")));
+            let help = help.unwrap_or_else(|| format!("its fields are {}", table.join(", ")));
             return self.reject(codes::WRONG_TYPE, message, node.span, help);
         };
         let mut known = Vec::with_capacity(pairs.len());
@@ -245,8 +251,8 @@ impl Reader<'_> {
                 Value::Text(text) => text.clone(),
                 _ => self.sources.slice(name.span).unwrap_or("").to_owned(),
             };
-            match table.iter().find(|field| field.name == text) {
-                Some(field) => known.push((field.name, name, value)),
+            match table.iter().find(|field| **field == text) {
+                Some(field) => known.push((*field, name, value)),
                 None => self.unknown_field(&text, name.span, what, table),
             }
         }
@@ -257,8 +263,7 @@ impl Reader<'_> {
         })
     }
 
-    fn unknown_field(&mut self, text: &str, span: Span, what: &str, table: &'static [Field]) {
-        let names: Vec<_> = table.iter().map(|field| field.name).collect();
+    fn unknown_field(&mut self, text: &str, span: Span, what: &str, table: fields::Fields) {
         let shown = shorten(text);
         let problem = Diagnostic::error(
             codes::UNKNOWN_FIELD,
@@ -284,11 +289,11 @@ impl Reader<'_> {
                 "write it with the rate: rate: 10 per 30s".to_owned()
             }
             "rules" => "did you mean \"limits\"?".to_owned(),
-            "rates" | "limit" | "rate_limit" if names.contains(&"rate") => {
+            "rates" | "limit" | "rate_limit" if table.contains(&"rate") => {
                 "did you mean \"rate\"?".to_owned()
             }
-            _ => suggest::help(text, &names)
-                .unwrap_or_else(|| format!("its fields are {}", names.join(", "))),
+            _ => suggest::help(text, table)
+                .unwrap_or_else(|| format!("its fields are {}", table.join(", "))),
         };
         self.problems.push(problem.help(help));
     }
@@ -484,20 +489,17 @@ impl Reader<'_> {
 }
 
 /// What to write for a field with its value in one text: `rate:10/s` or `rate = 10/s`.
-fn in_lines(text: &str, table: &[Field]) -> Option<String> {
+fn in_lines(text: &str, table: &[&str]) -> Option<String> {
     let (name, value) = text.split_once([':', '='])?;
     let (name, value) = (name.trim(), value.trim());
-    let field = table.iter().find(|field| field.name == name)?;
+    let field = table.iter().find(|field| **field == name)?;
     // Lines below may have been taken for a part of it.
     let value = match value.split_once(" = ") {
         Some((value, _)) => value.rsplit_once(' ').map_or(value, |(value, _)| value),
         None => value,
     };
     let value = shorten(value);
-    Some(format!(
-        "write {}: {value}, with a colon and a space",
-        field.name
-    ))
+    Some(format!("write {field}: {value}, with a colon and a space"))
 }
 
 /// A name that is compared as it is written.
@@ -516,11 +518,6 @@ pub(super) fn shorten(text: &str) -> String {
 
 /// A place for something that is missing from a whole map: its first character.
 pub(super) fn first_line(span: Span) -> Span {
-    if span.end.line == span.start.line {
-        return span;
-    }
-    Span {
-        end: span.start,
-        ..span
-    }
+    let is_one = span.end.line == span.start.line;
+    if is_one { span } else { span.first() }
 }

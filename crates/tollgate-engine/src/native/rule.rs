@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tollgate::Algorithm;
 
+use super::RulePlaces;
 use super::codes;
 use super::fields::{
     ALGORITHMS, ASKS_NO_STORE, COUNTINGS, FAILURE_KINDS, FAILURES, KEY, MISSING_KEYS, MODES,
@@ -12,7 +13,6 @@ use super::fields::{
 use super::limits::adapts;
 use super::reader::{Fields, LONGEST_NAME, Part, Reader, first_line, shorten};
 use super::text::key_part;
-use super::{LimitPlaces, RulePlaces, TierPlaces};
 use crate::document::{Node, Span, Value};
 use crate::limits::warm_up::Gate;
 use crate::policy::{
@@ -26,29 +26,21 @@ pub(crate) const MOST_KEY_FACTS: usize = 16;
 pub(crate) const MOST_KEYS: usize = 8;
 
 /// What a cost is charged to.
-pub(crate) const CHARGED: [&str; 2] = ["rate", "quota"];
+const CHARGED: [&str; 2] = ["rate", "quota"];
 /// What is counted in a store.
-pub(crate) const COUNTED: [&str; 3] = ["rate", "quota", "concurrency"];
+const COUNTED: [&str; 3] = ["rate", "quota", "concurrency"];
 /// What a rule says of how its limits are kept, which does nothing without one.
-pub(crate) const RULE_KEPT: &[&str] = &["counting", "on_store_failure", "over", "slot"];
+const RULE_KEPT: &[&str] = &["counting", "on_store_failure", "over", "slot"];
 /// And a tier.
-pub(crate) const TIER_KEPT: &[&str] = &["counting", "on_store_failure", "over"];
+const TIER_KEPT: &[&str] = &["counting", "on_store_failure", "over"];
 
-/// A rule as far as its own lines tell.
+/// A rule or a tier as far as its own lines tell.
 #[derive(Debug)]
-pub(super) struct Draft {
-    pub(super) rule: Rule,
+pub(super) struct Draft<T> {
+    pub(super) own: T,
     /// What it says itself of failures of the store.
     pub(super) failure: WrittenFailures,
     pub(super) places: RulePlaces,
-}
-
-/// A tier, likewise.
-#[derive(Debug)]
-pub(super) struct TierDraft {
-    pub(super) tier: Tier,
-    pub(super) failure: WrittenFailures,
-    pub(super) places: TierPlaces,
 }
 
 /// What is written of failures of the store, by kind of limit; what isn't is for others to say.
@@ -75,7 +67,7 @@ impl WrittenFailures {
 }
 
 impl Reader<'_> {
-    pub(super) fn rule(&mut self, node: &Node) -> Option<Draft> {
+    pub(super) fn rule(&mut self, node: &Node) -> Option<Draft<Rule>> {
         let fields = self.fields(node, "a rule", RULE)?;
         self.idle(&fields, RULE_KEPT);
         let message = "expected a name for this rule";
@@ -89,7 +81,8 @@ impl Reader<'_> {
         let mut keys = keys.unwrap_or_default();
         let on_missing_key = self.on_missing_key(&fields, &keys);
         let algorithm = self.algorithm(&fields);
-        let (limits, places) = self.limits(&fields, algorithm, "rule");
+        let mut places = rule_places(&fields);
+        let limits = self.limits(&fields, algorithm, &mut places);
         let (adaptive, shed) = (self.adaptive(&fields), self.shed(&fields));
         let cost = self.own_cost(&fields, &limits, &places);
         let (mode, enforced_percent) = self.rollout(&fields, &keys);
@@ -101,12 +94,12 @@ impl Reader<'_> {
         let slot = slot.and_then(|node| self.slot(node, &keys));
         let replaces = fields.get("replaces");
         let replaces = replaces.map(|node| self.names(node, "the name of a rule"));
-        let (replaces, replace_places) = replaces.unwrap_or_default().into_iter().unzip();
+        let (replaces, at) = replaces.unwrap_or_default().into_iter().unzip();
+        places.replaces = at;
         let shared = fields.get("shared");
         let shared = shared.and_then(|node| self.name(node, "the name of a shared counter"));
-        let places = rule_places(&fields, node.span, replace_places, places);
         let fallback_keys = keys.split_off(keys.len().min(1));
-        let rule = Rule {
+        let own = Rule {
             name: name?,
             matches: matches.unwrap_or_default(),
             key: keys.pop().unwrap_or_default(),
@@ -129,21 +122,22 @@ impl Reader<'_> {
             span: node.span,
         };
         Some(Draft {
-            rule,
+            own,
             failure,
             places,
         })
     }
 
-    pub(super) fn tier(&mut self, node: &Node) -> Option<TierDraft> {
+    pub(super) fn tier(&mut self, node: &Node) -> Option<Draft<Tier>> {
         let fields = self.fields(node, "a tier", TIER)?;
         self.idle(&fields, TIER_KEPT);
         let algorithm = self.algorithm(&fields);
-        let (limits, places) = self.limits(&fields, algorithm, "tier");
+        let mut places = rule_places(&fields);
+        let limits = self.limits(&fields, algorithm, &mut places);
         let cost = self.own_cost(&fields, &limits, &places);
         let over = self.over(&fields);
         let failure = self.failures(&fields);
-        let tier = Tier {
+        let own = Tier {
             algorithm,
             cost,
             over,
@@ -151,14 +145,10 @@ impl Reader<'_> {
             span: node.span,
             ..Tier::new(limits)
         };
-        Some(TierDraft {
-            tier,
+        Some(Draft {
+            own,
             failure,
-            places: TierPlaces {
-                name: Span::default(),
-                on_store_failure: fields.place("on_store_failure"),
-                limits: places,
-            },
+            places,
         })
     }
 
@@ -404,7 +394,7 @@ impl Reader<'_> {
                 let Value::Text(kind) = &name.value else {
                     continue;
                 };
-                let is_kind = FAILURE_KINDS.iter().any(|field| field.name == kind);
+                let is_kind = FAILURE_KINDS.contains(&kind.as_str());
                 if is_kind && fields.get(kind).is_none() {
                     let message = format!("{kind} does nothing here: there is no {kind}");
                     self.error_with(codes::CONFLICT, message, name.span, "leave it out");
@@ -503,22 +493,16 @@ fn is_known_with(before: &[KeyPart], key: &[KeyPart]) -> bool {
     !key.is_empty() && before.iter().all(|part| has(part.fact()))
 }
 
-/// Where the fields of a rule stand.
-fn rule_places(
-    fields: &Fields<'_>,
-    rule: Span,
-    replaces: Vec<Span>,
-    limits: LimitPlaces,
-) -> RulePlaces {
-    let name = fields.get("name");
+/// Where the fields of a rule or a tier stand, but those of its limits.
+fn rule_places(fields: &Fields<'_>) -> RulePlaces {
+    let name = fields.known("name");
     RulePlaces {
-        name: name.map_or(first_line(rule), |name| name.span),
+        name: name.map_or(first_line(fields.span), |name| name.span),
         key: fields.place("key"),
         on_store_failure: fields.place("on_store_failure"),
         concurrency: fields.place("concurrency"),
         shed: fields.place("shed"),
         shared: fields.place("shared"),
-        replaces,
-        limits,
+        ..RulePlaces::default()
     }
 }

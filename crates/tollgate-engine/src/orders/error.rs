@@ -1,6 +1,5 @@
 //! Why an order can't be carried out.
 
-use std::fmt;
 use std::time::Duration;
 
 use tollgate::LimitError;
@@ -16,10 +15,11 @@ use crate::matcher::glob::MOST_PARTS;
 /// let lacks = OrderError::LacksFact { rule: "per-user".to_owned(), fact: "user".to_owned() };
 /// assert_eq!(lacks.to_string(), "the key of \"per-user\" is made of the fact \"user\": say user=…");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 #[non_exhaustive]
 pub enum OrderError {
     /// No rule, tier or limit of a tree has this name.
+    #[display("no rule, tier or limit of a tree is called {rule:?}{}", did_you_mean(near).map_or_else(String::new, |help| format!(": {help}")))]
     UnknownRule {
         /// The name.
         rule: String,
@@ -27,11 +27,13 @@ pub enum OrderError {
         near: Option<String>,
     },
     /// The rule is off, or all of the policy is.
+    #[display("{rule:?} is off")]
     Off {
         /// The rule.
         rule: String,
     },
     /// The key isn't whole.
+    #[display("the key of {rule:?} is made of the fact {fact:?}: say {fact}=…")]
     LacksFact {
         /// The rule.
         rule: String,
@@ -39,6 +41,7 @@ pub enum OrderError {
         fact: String,
     },
     /// The key has more than the rule's: it would be for more requests than was meant.
+    #[display("the key of {rule:?} isn't made of the fact {fact:?}: leave it out")]
     NotOfKey {
         /// The rule.
         rule: String,
@@ -46,6 +49,7 @@ pub enum OrderError {
         fact: String,
     },
     /// Neither the policy names this fact, nor do requests commonly have it.
+    #[display("no rule of the policy names the fact {fact:?}: {}", did_you_mean(near).unwrap_or(ANY_FACT.to_owned()))]
     UnknownFact {
         /// The fact.
         fact: String,
@@ -53,6 +57,9 @@ pub enum OrderError {
         near: Option<String>,
     },
     /// A text that no address is, and no network.
+    #[display(
+        "{fact}={value} is no address and no network: write {fact}=203.0.113.7 or {fact}=203.0.113.0/24"
+    )]
     NotAnAddress {
         /// The fact, whose values are addresses.
         fact: String,
@@ -60,6 +67,7 @@ pub enum OrderError {
         value: String,
     },
     /// A value that no request has, as a path without its `/`.
+    #[display("{why}: {help}; {ANY_FACT}")]
     NeverMatches {
         /// Why.
         why: String,
@@ -67,8 +75,14 @@ pub enum OrderError {
         help: String,
     },
     /// A glob that can't be matched.
+    #[display(
+        "the glob {_0:?} can't be matched: * is anything but /, ** anything, with at most 16 stars and {MOST_PARTS} characters after the first"
+    )]
     BadGlob(String),
     /// A network in a descriptor, whose values are compared as they are.
+    #[display(
+        "values of a descriptor are compared as they are, and {key}={value} is a network: name one address, or block the network by a rule or in the policy"
+    )]
     NetworkInDescriptor {
         /// The key of the entry.
         key: String,
@@ -76,6 +90,7 @@ pub enum OrderError {
         value: String,
     },
     /// One key is looked for, and these values name many.
+    #[display("{fact}={value} is many keys of {rule:?}: name one of them")]
     ManyKeys {
         /// The rule.
         rule: String,
@@ -85,15 +100,23 @@ pub enum OrderError {
         value: String,
     },
     /// The policy decides descriptors only, which have no facts.
+    #[display(
+        "the policy has limits of trees only, which know no facts: say the domain and the entries of a descriptor"
+    )]
     OnlyTrees,
     /// No rule has a key that these facts make.
+    #[display(
+        "no rule has a key that is made of these facts: name a rule, or, of a tree, the domain and the descriptor"
+    )]
     NoKey,
     /// The rule is a limit of a tree, whose keys are descriptors.
+    #[display("{rule:?} is a limit of a tree: say the domain and the entries of a descriptor")]
     WantsDescriptor {
         /// The limit.
         rule: String,
     },
     /// A descriptor meets no limit, or another than was named.
+    #[display("{}", of_descriptor(rule.as_deref(), met.as_deref()))]
     OtherLimit {
         /// The one that was named.
         rule: Option<String>,
@@ -101,12 +124,16 @@ pub enum OrderError {
         met: Option<String>,
     },
     /// Nobody is named.
+    #[display("that would be for all requests: name a rule, or the facts of a key")]
     NamesNobody,
     /// An override that doesn't say of which rule.
+    #[display("name the rule whose limit is to be another")]
     WantsRule,
     /// An override that says no limit.
+    #[display("say the limit: a rate, a quota, or how many at once")]
     NoReplacement,
     /// The rule has no such limit.
+    #[display("{rule:?} has no {sort}")]
     NoSuchLimit {
         /// The rule.
         rule: String,
@@ -114,6 +141,7 @@ pub enum OrderError {
         sort: &'static str,
     },
     /// The rule has several rates, none of which has the period.
+    #[display("{rule:?} has several rates ({}): say one by the period of one of them", rates.join(", "))]
     WhichRate {
         /// The rule.
         rule: String,
@@ -121,6 +149,9 @@ pub enum OrderError {
         rates: Vec<String>,
     },
     /// A rule that counts in windows is to have another period, of which its counter knows nothing.
+    #[display(
+        "{rule:?} counts {own} in windows, which say nothing of another period: say {asked} by the period of {own}, or change the policy"
+    )]
     OtherPeriod {
         /// The rule.
         rule: String,
@@ -130,6 +161,7 @@ pub enum OrderError {
         asked: String,
     },
     /// The limit can't be counted.
+    #[display("{rule:?} can't have that limit: {why}")]
     Limit {
         /// The rule.
         rule: String,
@@ -137,14 +169,23 @@ pub enum OrderError {
         why: String,
     },
     /// It would last no time, or too long.
+    #[display("{}", lasts(*_0))]
     Lasts(Duration),
     /// There are too many orders.
+    #[display("there are {MOST_ORDERS} orders, and no more are kept: withdraw some")]
     Full,
     /// There are orders by too many different sets of facts.
+    #[display(
+        "there are orders by {_0} different sets of facts, and no more are kept: name a rule"
+    )]
     TooManySorts(usize),
     /// There are too many orders by globs and networks.
+    #[display(
+        "there are {_0} orders by globs and networks, and no more are kept: put them into the policy's block list"
+    )]
     TooManyPatterns(usize),
     /// It has more text than is kept.
+    #[display("{what} has {bytes} bytes, more than the {most} that are kept")]
     TooLong {
         /// What has.
         what: &'static str,
@@ -164,139 +205,29 @@ impl OrderError {
     }
 }
 
-impl fmt::Display for OrderError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownRule { rule, near } => {
-                write!(f, "no rule, tier or limit of a tree is called {rule:?}")?;
-                match near {
-                    Some(near) => write!(f, ": did you mean {near:?}?"),
-                    None => Ok(()),
-                }
-            }
-            Self::Off { rule } => write!(f, "{rule:?} is off"),
-            Self::LacksFact { rule, fact } => write!(
-                f,
-                "the key of {rule:?} is made of the fact {fact:?}: say {fact}=…"
-            ),
-            Self::NotOfKey { rule, fact } => write!(
-                f,
-                "the key of {rule:?} isn't made of the fact {fact:?}: leave it out"
-            ),
-            Self::NoKey => {
-                f.write_str("no rule has a key that is made of these facts: name a rule, or, of a tree, the domain and the descriptor")
-            }
-            Self::WantsDescriptor { rule } => write!(
-                f,
-                "{rule:?} is a limit of a tree: say the domain and the entries of a descriptor"
-            ),
-            Self::OtherLimit { rule, met } => of_descriptor(f, rule.as_deref(), met.as_deref()),
-            Self::NamesNobody => {
-                f.write_str("that would be for all requests: name a rule, or the facts of a key")
-            }
-            Self::WantsRule => f.write_str("name the rule whose limit is to be another"),
-            Self::NoReplacement => {
-                f.write_str("say the limit: a rate, a quota, or how many at once")
-            }
-            Self::NoSuchLimit { rule, sort } => write!(f, "{rule:?} has no {sort}"),
-            Self::WhichRate { rule, rates } => {
-                let rates = rates.join(", ");
-                write!(
-                    f,
-                    "{rule:?} has several rates ({rates}): say one by the period of one of them"
-                )
-            }
-            Self::OtherPeriod { rule, own, asked } => write!(
-                f,
-                "{rule:?} counts {own} in windows, which say nothing of another period: say {asked} by the period of {own}, or change the policy"
-            ),
-            Self::Limit { rule, why } => write!(f, "{rule:?} can't have that limit: {why}"),
-            other => other.fmt_value(f),
-        }
-    }
+const ANY_FACT: &str =
+    "if requests have it all the same, say so by --any-fact (\"any_fact\": true)";
+
+fn did_you_mean(near: &Option<String>) -> Option<String> {
+    near.as_ref().map(|near| format!("did you mean {near:?}?"))
 }
 
-impl OrderError {
-    /// Shows what is wrong with a fact or its value.
-    fn fmt_value(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownFact { fact, near } => {
-                write!(f, "no rule of the policy names the fact {fact:?}")?;
-                match near {
-                    Some(near) => write!(f, ": did you mean {near:?}?"),
-                    None => f.write_str(
-                        ": if requests have it all the same, say so by --any-fact (\"any_fact\": true)",
-                    ),
-                }
-            }
-            Self::NotAnAddress { fact, value } => write!(
-                f,
-                "{fact}={value} is no address and no network: write {fact}=203.0.113.7 or {fact}=203.0.113.0/24"
-            ),
-            Self::NeverMatches { why, help } => write!(
-                f,
-                "{why}: {help}; if requests have it all the same, say so by --any-fact (\"any_fact\": true)"
-            ),
-            Self::BadGlob(glob) => write!(
-                f,
-                "the glob {glob:?} can't be matched: * is anything but /, ** anything, with at most 16 stars and {MOST_PARTS} characters after the first"
-            ),
-            Self::NetworkInDescriptor { key, value } => write!(
-                f,
-                "values of a descriptor are compared as they are, and {key}={value} is a network: name one address, or block the network by a rule or in the policy"
-            ),
-            Self::ManyKeys { rule, fact, value } => {
-                write!(f, "{fact}={value} is many keys of {rule:?}: name one of them")
-            }
-            Self::OnlyTrees => f.write_str(
-                "the policy has limits of trees only, which know no facts: say the domain and the entries of a descriptor",
-            ),
-            bound => bound.fmt_bound(f),
-        }
+fn lasts(asked: Duration) -> String {
+    if asked.is_zero() {
+        return "an order lasts for some time: say how long".to_owned();
     }
-
-    /// Shows what there is too much of.
-    fn fmt_bound(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Lasts(Duration::ZERO) => {
-                f.write_str("an order lasts for some time: say how long")
-            }
-            Self::Lasts(asked) => write!(
-                f,
-                "an order lasts at most {} days, not {}: change the policy instead",
-                LONGEST_ORDER.as_secs() / 86_400,
-                asked.as_secs().div_ceil(86_400)
-            ),
-            Self::Full => write!(
-                f,
-                "there are {MOST_ORDERS} orders, and no more are kept: withdraw some"
-            ),
-            Self::TooManySorts(most) => write!(
-                f,
-                "there are orders by {most} different sets of facts, and no more are kept: name a rule"
-            ),
-            Self::TooManyPatterns(most) => write!(
-                f,
-                "there are {most} orders by globs and networks, and no more are kept: put them into the policy's block list"
-            ),
-            Self::TooLong { what, bytes, most } => {
-                write!(
-                    f,
-                    "{what} has {bytes} bytes, more than the {most} that are kept"
-                )
-            }
-            _ => Ok(()),
-        }
-    }
+    let [most, days] = [LONGEST_ORDER, asked].map(|time| time.as_secs().div_ceil(86_400));
+    format!("an order lasts at most {most} days, not {days}: change the policy instead")
 }
 
-fn of_descriptor(f: &mut fmt::Formatter<'_>, rule: Option<&str>, met: Option<&str>) -> fmt::Result {
+/// What is said of a descriptor.
+fn of_descriptor(rule: Option<&str>, met: Option<&str>) -> String {
     match (rule, met) {
-        (_, None) => f.write_str("no limit of the domain is for this descriptor"),
+        (_, None) => "no limit of the domain is for this descriptor".to_owned(),
         (Some(rule), Some(met)) => {
-            write!(f, "the limit for this descriptor is {met:?}, not {rule:?}")
+            format!("the limit for this descriptor is {met:?}, not {rule:?}")
         }
-        (None, Some(met)) => write!(f, "the limit for this descriptor is {met:?}"),
+        (None, Some(met)) => format!("the limit for this descriptor is {met:?}"),
     }
 }
 

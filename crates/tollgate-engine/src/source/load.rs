@@ -34,7 +34,7 @@ pub(super) fn from_path(path: &Path) -> Loaded {
 /// Several files that make up one policy.
 pub(super) fn from_paths(paths: &[PathBuf]) -> Loaded {
     let mut loader = Loader {
-        beside: Beside::Others,
+        has_others: true,
         ..Loader::default()
     };
     for path in paths {
@@ -73,7 +73,7 @@ pub(super) fn envoy_text(path: &Path) -> Result<Option<String>, Rejected> {
     }
     match read(path, MOST_BYTES) {
         Ok((_, text)) => Ok(is_envoy_text(&text).then_some(text)),
-        Err(unread) if unread.code == codes::NO_DESCRIPTORS => Err(unread.of(path)),
+        Err(error) if error.code == codes::NO_DESCRIPTORS => Err(rejected(path, error)),
         Err(_) => Ok(None),
     }
 }
@@ -84,7 +84,7 @@ pub(super) fn envoy_text(path: &Path) -> Result<Option<String>, Rejected> {
 /// There is no file descriptor to look with.
 pub(super) fn folder(path: &Path) -> Result<Vec<PathBuf>, Rejected> {
     match super::list(path) {
-        Err(error) if is_out_of_descriptors(&error) => Err(Unread::by(path, &error).of(path)),
+        Err(error) if is_out_of_descriptors(&error) => Err(rejected(path, unread(path, &error))),
         listed => Ok(listed.unwrap_or_default()),
     }
 }
@@ -111,61 +111,38 @@ pub(super) fn is_envoy_text(text: &str) -> bool {
         && document::parse(text, Format::Yaml, 0).is_ok_and(|tree| envoy::is_envoy(&tree))
 }
 
-/// Why a file wasn't read.
-struct Unread {
-    code: Code,
-    message: String,
-    /// None if it lies with the path.
-    help: Option<&'static str>,
-}
+const GIVE_A_PATH: &str = "give the path of a policy file";
 
-impl Unread {
-    fn by(path: &Path, error: &io::Error) -> Self {
-        let why = match error.kind() {
-            io::ErrorKind::NotFound => "there is no such file".to_owned(),
-            _ => error.to_string(),
-        };
-        let (code, help) = match error.kind() {
-            _ if is_out_of_descriptors(error) => (
-                codes::NO_DESCRIPTORS,
-                Some("raise the limit of open files (LimitNOFILE, ulimit -n)"),
-            ),
-            io::ErrorKind::InvalidData => (codes::UNREADABLE, Some("save it as UTF-8")),
-            _ => (codes::UNREADABLE, None),
-        };
-        let message = format!("can't read {:?}: {why}", path.display().to_string());
-        Self {
-            code,
-            message,
-            help,
-        }
-    }
-
-    /// As all that is known of a policy at this path.
-    fn of(self, path: &Path) -> Rejected {
-        let mut sources = Sources::default();
-        let file = sources.add(path.display().to_string(), String::new(), Format::Yaml);
-        let error = Diagnostic::error(self.code, self.message, Span::of_file(file));
-        let errors = vec![match self.help {
-            Some(help) => error.help(help),
-            None => error,
-        }];
-        Rejected { errors, sources }
+/// Why a file wasn't read, without help if it lies with the path. Its place is for the caller to say.
+fn unread(path: &Path, error: &io::Error) -> Diagnostic {
+    let why = match error.kind() {
+        io::ErrorKind::NotFound => "there is no such file".to_owned(),
+        _ => error.to_string(),
+    };
+    let message = format!("can't read {:?}: {why}", path.display().to_string());
+    let problem = |code| Diagnostic::error(code, message, Span::default());
+    match error.kind() {
+        _ if is_out_of_descriptors(error) => problem(codes::NO_DESCRIPTORS)
+            .help("raise the limit of open files (LimitNOFILE, ulimit -n)"),
+        io::ErrorKind::InvalidData => problem(codes::UNREADABLE).help("save it as UTF-8"),
+        _ => problem(codes::UNREADABLE),
     }
 }
 
-/// Whether other files were given beside the first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Beside {
-    #[default]
-    Nothing,
-    Others,
+/// All that is known of a policy at this path.
+fn rejected(path: &Path, mut error: Diagnostic) -> Rejected {
+    let mut sources = Sources::default();
+    let file = sources.add(path.display().to_string(), String::new(), Format::Yaml);
+    error.span = Span::of_file(file);
+    let errors = vec![error];
+    Rejected { errors, sources }
 }
 
 #[derive(Default)]
 struct Loader {
     loaded: Loaded,
-    beside: Beside,
+    /// Whether others are given beside each file.
+    has_others: bool,
     /// Those that are being read, outermost first.
     open: Vec<PathBuf>,
     /// Where each was included first.
@@ -197,21 +174,19 @@ impl Loader {
         };
         let (canonical, text) = match self.read(path) {
             Ok(read) => read,
-            Err(unread) => {
-                let span = at(self);
-                let help = match unread.help {
-                    None if from.is_some() => {
-                        "an included file is looked for beside the file that includes it"
-                    }
-                    None => "give the path of a policy file",
-                    Some(help) => help,
+            Err(mut problem) => {
+                problem.span = at(self);
+                let help = match from {
+                    Some(_) => "an included file is looked for beside the file that includes it",
+                    None => GIVE_A_PATH,
                 };
-                return self.error(unread.code, unread.message, span, help);
+                problem.help.get_or_insert_with(|| help.to_owned());
+                return self.push(problem);
             }
         };
         if let Some(first) = self.seen.get(&canonical).copied() {
             let is_open = self.open.contains(&canonical);
-            if self.beside == Beside::Others && !is_open && (first.is_none() || from.is_none()) {
+            if self.has_others && !is_open && (first.is_none() || from.is_none()) {
                 // It was given, and one beside it includes it: it is read once.
                 return;
             }
@@ -248,7 +223,7 @@ impl Loader {
     }
 
     /// The file's identity and text, within what is left of the bound on all files together.
-    fn read(&mut self, path: &Path) -> Result<(PathBuf, String), Unread> {
+    fn read(&mut self, path: &Path) -> Result<(PathBuf, String), Diagnostic> {
         let (canonical, text) = read(path, MOST_BYTES.saturating_sub(self.bytes))?;
         self.bytes += text.len();
         Ok((canonical, text))
@@ -315,7 +290,10 @@ impl Loader {
         span: Span,
         help: impl Into<String>,
     ) {
-        let problem = Diagnostic::error(code, message, span).help(help);
+        self.push(Diagnostic::error(code, message, span).help(help));
+    }
+
+    fn push(&mut self, problem: Diagnostic) {
         self.loaded.problems.push(problem);
         // What wasn't read may have had what others refer to.
         self.loaded.problems.some_unread();
@@ -323,8 +301,8 @@ impl Loader {
 }
 
 /// A file's identity and text, without a byte order mark, if it has no more than so many bytes.
-fn read(path: &Path, left: usize) -> Result<(PathBuf, String), Unread> {
-    let cant = |error: &io::Error| Unread::by(path, error);
+fn read(path: &Path, left: usize) -> Result<(PathBuf, String), Diagnostic> {
+    let cant = |error: &io::Error| unread(path, error);
     let canonical = path.canonicalize().map_err(|error| cant(&error))?;
     // Asked by name first: to open a pipe would wait for someone to write to it.
     if !canonical.metadata().is_ok_and(|about| about.is_file()) {
@@ -338,11 +316,8 @@ fn read(path: &Path, left: usize) -> Result<(PathBuf, String), Unread> {
         .map_err(|error| cant(&error))?;
     if bytes.len() > left {
         let message = format!("the files of a policy have more than {MOST_BYTES} bytes");
-        return Err(Unread {
-            code: TOO_LARGE,
-            message,
-            help: Some("split it into several policies"),
-        });
+        let problem = Diagnostic::error(TOO_LARGE, message, Span::default());
+        return Err(problem.help("split it into several policies"));
     }
     let text = String::from_utf8(bytes).map_err(|_| {
         let kind = io::ErrorKind::InvalidData;
@@ -365,11 +340,11 @@ pub(super) fn envoy_files(paths: &[impl AsRef<Path>]) -> Result<Vec<(String, Str
         let name = path.display().to_string();
         match loader.read(path) {
             Ok((_, text)) => files.push((name, text)),
-            Err(unread) => {
+            Err(mut problem) => {
                 let sources = &mut loader.loaded.sources;
-                let span = Span::of_file(sources.add(name, String::new(), Format::Yaml));
-                let help = unread.help.unwrap_or("give the path of a policy file");
-                loader.error(unread.code, unread.message, span, help);
+                problem.span = Span::of_file(sources.add(name, String::new(), Format::Yaml));
+                problem.help.get_or_insert_with(|| GIVE_A_PATH.to_owned());
+                loader.push(problem);
                 return Err(loader.loaded);
             }
         }

@@ -1,6 +1,5 @@
 //! Puts a policy in force when its files change, and reports what came of it.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -26,10 +25,11 @@ const AGAIN: Duration = Duration::from_secs(1);
 ///     "policy not reloaded, the one before stays in force: policy.yaml:1:1: unknown field \"limitz\""
 /// );
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, derive_more::Display)]
 #[non_exhaustive]
 pub enum WatchEvent<'a> {
     /// A changed policy is in force.
+    #[display("policy reloaded: {}{}", changes.summary(), counted(warnings))]
     Reloaded {
         /// What it changed.
         changes: &'a Diff,
@@ -37,11 +37,13 @@ pub enum WatchEvent<'a> {
         warnings: &'a [Diagnostic],
     },
     /// The policy before stays in force, because the files can't be put in force.
+    #[display("policy not reloaded, the one before stays in force: {why}")]
     Rejected {
         /// The likeliest cause, in one line.
         why: &'a str,
     },
     /// The system can't report changes: the files are looked at every [two seconds](super::POLL_EVERY).
+    #[display("the system doesn't report changes, the policy is polled: {why}")]
     Polling {
         /// Why.
         why: &'a str,
@@ -55,30 +57,11 @@ impl WatchEvent<'_> {
     }
 }
 
-impl fmt::Display for WatchEvent<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Reloaded { changes, warnings } => {
-                write!(f, "policy reloaded: {}", changes.summary())?;
-                match warnings.len() {
-                    0 => Ok(()),
-                    1 => f.write_str(", 1 warning"),
-                    more => write!(f, ", {more} warnings"),
-                }
-            }
-            Self::Rejected { why } => {
-                write!(
-                    f,
-                    "policy not reloaded, the one before stays in force: {why}"
-                )
-            }
-            Self::Polling { why } => {
-                write!(
-                    f,
-                    "the system doesn't report changes, the policy is polled: {why}"
-                )
-            }
-        }
+fn counted(warnings: &[Diagnostic]) -> String {
+    match warnings.len() {
+        0 => String::new(),
+        1 => ", 1 warning".to_owned(),
+        more => format!(", {more} warnings"),
     }
 }
 
@@ -223,10 +206,7 @@ fn read_again_if_rejected<T, E>(
 
 /// The files that were read.
 fn names_of(read: &Result<Checked, Rejected>) -> impl Iterator<Item = PathBuf> {
-    let sources = match read {
-        Ok(checked) => &checked.sources,
-        Err(rejected) => &rejected.sources,
-    };
+    let sources = crate::checked::sources(read);
     sources.iter().map(|source| PathBuf::from(source.name()))
 }
 

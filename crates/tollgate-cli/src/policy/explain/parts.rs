@@ -38,7 +38,7 @@ pub(super) struct Part<'a> {
 }
 
 /// What one descriptor meets.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub(super) struct Found {
     pub(super) descriptor: String,
     /// The limit.
@@ -118,12 +118,7 @@ impl Found {
         let each = each.map(|((entries, descriptor), lookup)| {
             let mut own = Self {
                 descriptor: entries_text(entries),
-                limit: None,
-                why: None,
-                limits: Vec::new(),
-                on_store_failure: None,
-                hidden_by: None,
-                notes: Vec::new(),
+                ..Self::default()
             };
             match lookup {
                 Lookup::Limited(leaf) | Lookup::Replaced(leaf) => {

@@ -9,36 +9,31 @@ use tollgate_server::{Protocol, Secret, Settings, Tls};
 #[derive(Args, Clone, Debug)]
 pub struct Secure {
     /// A PEM file with the certificate that clients are shown, and those between it and an authority.
-    #[arg(long, env = "TOLLGATE_TLS_CERT", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub tls_cert: Option<PathBuf>,
     /// A PEM file with the key of --tls-cert.
-    #[arg(long, env = "TOLLGATE_TLS_KEY", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
     /// A PEM file with the authorities of clients' certificates: each client must show one (mTLS).
-    #[arg(long, env = "TOLLGATE_TLS_CLIENT_CA", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub tls_client_ca: Option<PathBuf>,
     /// A PEM file with lists of clients' certificates that are revoked.
-    #[arg(long, env = "TOLLGATE_TLS_CRL", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub tls_crl: Option<PathBuf>,
     /// Which listeners on TCP speak TLS: http, grpc, resp, admin, metrics; all of them if there is a certificate.
-    #[arg(
-        long,
-        env = "TOLLGATE_TLS_ON",
-        value_name = "LISTENER",
-        value_delimiter = ','
-    )]
+    #[arg(long, value_name = "LISTENER", value_delimiter = ',')]
     pub tls_on: Vec<Protocol>,
     /// A file of passwords, one a line: who tells one by AUTH is an operator.
-    #[arg(long, env = "TOLLGATE_RESP_PASSWORD_FILE", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub resp_password_file: Option<PathBuf>,
     /// A file of passwords, one a line: every Redis client must tell one by AUTH, or an operator's.
-    #[arg(long, env = "TOLLGATE_RESP_CLIENT_PASSWORD_FILE", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub resp_client_password_file: Option<PathBuf>,
     /// A file of tokens, one a line: who sends one as Authorization: Bearer is an operator.
-    #[arg(long, env = "TOLLGATE_HTTP_TOKEN_FILE", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub http_token_file: Option<PathBuf>,
     /// A file of tokens, one a line: every request of HTTP must bring one, or an operator's. Probes needn't.
-    #[arg(long, env = "TOLLGATE_HTTP_CLIENT_TOKEN_FILE", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub http_client_token_file: Option<PathBuf>,
 }
 
@@ -48,33 +43,23 @@ impl Secure {
         let (has_certificate, has_key) = (self.tls_cert.is_some(), self.tls_key.is_some());
         let has_authority = self.tls_client_ca.is_some();
         let certificate = "tls-cert, the file of the certificate";
-        let wrong = [
+        let (flag, other) = if has_certificate && !has_key {
+            ("tls-cert", "tls-key, the file of its key")
+        } else if has_key && !has_certificate {
+            ("tls-key", certificate)
+        } else if has_authority && !has_certificate {
+            ("tls-client-ca", certificate)
+        } else if !self.tls_on.is_empty() && !has_certificate {
+            ("tls-on", certificate)
+        } else if self.tls_crl.is_some() && !has_authority {
             (
-                has_certificate && !has_key,
-                "tls-cert",
-                "tls-key, the file of its key",
-            ),
-            (has_key && !has_certificate, "tls-key", certificate),
-            (
-                has_authority && !has_certificate,
-                "tls-client-ca",
-                certificate,
-            ),
-            (
-                !self.tls_on.is_empty() && !has_certificate,
-                "tls-on",
-                certificate,
-            ),
-            (
-                self.tls_crl.is_some() && !has_authority,
                 "tls-crl",
                 "tls-client-ca: it is about clients' certificates",
-            ),
-        ];
-        match wrong.into_iter().find(|(is_wrong, ..)| *is_wrong) {
-            Some((_, flag, other)) => Err(format!("--{flag} needs --{other}")),
-            None => Ok(()),
-        }
+            )
+        } else {
+            return Ok(());
+        };
+        Err(format!("--{flag} needs --{other}"))
     }
 
     /// Certificates, if there are any.

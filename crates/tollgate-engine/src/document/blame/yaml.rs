@@ -28,13 +28,8 @@ fn conflict(scene: &Scene<'_>) -> Option<Guess> {
     let marks = ["<<<<<<<", "=======", ">>>>>>>"];
     let is_mark = |line: &&str| marks.iter().any(|mark| line.starts_with(mark));
     let line = scene.lines.iter().position(is_mark)?;
-    Some(Guess {
-        line,
-        column: 0,
-        width: marks[0].len(),
-        message: "a mark of a merge that has conflicts".to_owned(),
-        help: "choose one of the two sides, and take the marks out".to_owned(),
-    })
+    let guess = Guess::new(line, 0, "a mark of a merge that has conflicts").wide(marks[0].len());
+    Some(guess.help("choose one of the two sides, and take the marks out"))
 }
 
 /// What a template engine was to fill in.
@@ -51,13 +46,8 @@ fn template(scene: &Scene<'_>) -> Option<Guess> {
         let found = marks.iter().filter_map(|mark| line.find(mark)).min()?;
         Some((number, line[..found].chars().count()))
     })?;
-    Some(Guess {
-        line,
-        column: at,
-        width: 2,
-        message: "a template that isn't filled in".to_owned(),
-        help: "check what comes out of it".to_owned(),
-    })
+    let guess = Guess::new(line, at, "a template that isn't filled in");
+    Some(guess.wide(2).help("check what comes out of it"))
 }
 
 /// A tab in the indentation of the line, or of the next: the parser may stop before it.
@@ -68,13 +58,7 @@ fn tab(scene: &Scene<'_>) -> Option<Guess> {
         let indentation = text.len() - text.trim_start_matches([' ', '\t']).len();
         Some((line, text[..indentation].find('\t')?))
     })?;
-    Some(Guess {
-        line,
-        column,
-        width: 1,
-        message: "a tab in the indentation".to_owned(),
-        help: "YAML is indented with spaces".to_owned(),
-    })
+    Some(Guess::new(line, column, "a tab in the indentation").help("YAML is indented with spaces"))
 }
 
 /// A text that begins with a sign that means something.
@@ -110,13 +94,9 @@ fn escape(scene: &Scene<'_>) -> Option<Guess> {
             continue;
         };
         if !ESCAPES.contains(next) {
-            return Some(Guess {
-                line: scene.line,
-                column,
-                width: 2,
-                message: format!("\\{next} means nothing in double quotes"),
-                help: format!("put the text in single quotes, or write \\\\{next}"),
-            });
+            let message = format!("\\{next} means nothing in double quotes");
+            let help = format!("put the text in single quotes, or write \\\\{next}");
+            return Some(Guess::new(scene.line, column, message).wide(2).help(help));
         }
     }
     None
@@ -139,16 +119,9 @@ fn quote(scene: &Scene<'_>) -> Option<Guess> {
     } else {
         Open::at(scene).quote?
     };
-    Some(Guess {
-        line: opened.line,
-        column: opened.column,
-        width: 1,
-        message: format!(
-            "the text that begins with this {} isn't closed",
-            opened.sign
-        ),
-        help: format!("end it with {}", opened.sign),
-    })
+    let Opened { line, column, sign } = opened;
+    let message = format!("the text that begins with this {sign} isn't closed");
+    Some(Guess::new(line, column, message).help(format!("end it with {sign}")))
 }
 
 /// A bracket that isn't closed, or a comma that is missing inside.
@@ -170,13 +143,8 @@ fn bracket(scene: &Scene<'_>) -> Option<Guess> {
     } else {
         format!("end it with {close}, and put a comma between two entries")
     };
-    Some(Guess {
-        line: opened.line,
-        column: opened.column,
-        width: 1,
-        message: format!("this {} isn't closed", opened.sign),
-        help,
-    })
+    let message = format!("this {} isn't closed", opened.sign);
+    Some(Guess::new(opened.line, opened.column, message).help(help))
 }
 
 /// A bracket that closes nothing.
@@ -204,17 +172,12 @@ fn space(scene: &Scene<'_>) -> Option<Guess> {
         if value.is_empty() || value.starts_with([' ', '\t', '/', ':']) {
             return None;
         }
-        Some(Guess {
-            line,
-            column: bare.column + name.chars().count(),
-            width: 1,
-            message: format!("no space after the colon of {name:?}"),
-            help: if value.starts_with(['[', '{']) {
-                "put one between them".to_owned()
-            } else {
-                format!("write {name}: {}", word(value))
-            },
-        })
+        let help = match value.chars().next() {
+            Some('[' | '{') => "put one between them".to_owned(),
+            _ => format!("write {name}: {}", word(value)),
+        };
+        let message = format!("no space after the colon of {name:?}");
+        Some(Guess::new(line, bare.column + name.chars().count(), message).help(help))
     })
 }
 
@@ -224,13 +187,8 @@ fn dash(scene: &Scene<'_>) -> Option<Guess> {
         let bare = bare(scene.text(line));
         let rest = bare.text.strip_prefix('-')?;
         let (name, _) = name(rest)?;
-        Some(Guess {
-            line,
-            column: bare.column,
-            width: 1,
-            message: "no space after the dash".to_owned(),
-            help: format!("write - {name}"),
-        })
+        let guess = Guess::new(line, bare.column, "no space after the dash");
+        Some(guess.help(format!("write - {name}")))
     })
 }
 
@@ -268,13 +226,8 @@ fn colon(scene: &Scene<'_>) -> Option<Guess> {
         } else {
             format!("write {name}: {value}")
         };
-        Some(Guess {
-            line,
-            column: bare.column + name.chars().count(),
-            width: 1,
-            message: format!("no colon after {name:?}"),
-            help,
-        })
+        let column = bare.column + name.chars().count();
+        Some(Guess::new(line, column, format!("no colon after {name:?}")).help(help))
     })
 }
 
@@ -317,14 +270,8 @@ fn indentation(scene: &Scene<'_>) -> Option<Guess> {
         1 => "1 space".to_owned(),
         more => format!("{more} spaces"),
     };
-    Some(Guess {
-        line: scene.line,
-        column,
-        width: 1,
-        message: "the indentation fits none of the lines above".to_owned(),
-        help: format!(
-            "begin it below {below} of line {}, with {spaces} before it",
-            line + 1
-        ),
-    })
+    let line = line + 1;
+    let help = format!("begin it below {below} of line {line}, with {spaces} before it");
+    let message = "the indentation fits none of the lines above";
+    Some(Guess::new(scene.line, column, message).help(help))
 }
