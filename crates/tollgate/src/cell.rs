@@ -92,7 +92,11 @@ macro_rules! each {
 impl Cell {
     #[inline]
     pub(crate) fn allow(&self, now: Timestamp, cost: u64) -> bool {
-        each!(self, cell => cell.allow(now, cost))
+        // Asked first, as that is one comparison; to tell all three apart takes seven instructions.
+        match self {
+            Self::Word(word) => word.allow(now, cost),
+            _ => each!(self, cell => cell.allow(now, cost)),
+        }
     }
 
     #[inline]

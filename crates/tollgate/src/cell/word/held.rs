@@ -135,6 +135,7 @@ impl Word {
             },
             tat,
             now: self.local(now),
+            sequence: self.terms.sequence.load(Ordering::Relaxed),
         }
     }
 
