@@ -31,11 +31,11 @@ use tollgate_core::{
     Arithmetic, Decision, Gcra, Outcome, Pace, Rate, Tat, Timestamp, Unbooked, units,
 };
 
-use super::Ticket;
+use super::{Out, Ticket};
 use crate::cell::switch::Switch;
 use crate::holds::Holds;
 use crate::steps::Latest;
-use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, PoisonError, fence};
+use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, fence, unpoisoned};
 
 mod anchor;
 mod change;
@@ -200,10 +200,17 @@ impl Word {
         decision
     }
 
-    /// Decides without charging.
-    pub(crate) fn look(&self, now: Timestamp, cost: u64) -> Decision {
-        let decision = self.report(self.judge(now, cost));
-        self.told_early(decision, now)
+    /// Decides without charging; with what is out by then, if anything is.
+    pub(crate) fn look(&self, now: Timestamp, cost: u64, out: Out) -> Decision {
+        let tried = match out {
+            Out::Nothing => self.judge(now, cost),
+            Out::Something => {
+                // Follows a clock that was set, if it was.
+                self.judge(self.keep_near(now), cost);
+                judged(self.view_beside(now), cost)
+            }
+        };
+        self.told_early(self.report(tried), now)
     }
 
     /// Whether a cost would pass, without charging it.
@@ -236,7 +243,11 @@ impl Word {
         now: Timestamp,
         cost: u64,
         patience: Duration,
+        out: Out,
     ) -> Result<Ticket, Unbooked> {
+        if out == Out::Something {
+            return self.reserve_beside(now, cost, patience);
+        }
         let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         let tried = self.take(now, cost, patience);
         if tried.outcome != Outcome::Allowed {
@@ -298,8 +309,11 @@ impl Word {
         pace.time_for(tokens)
     }
 
-    pub(crate) fn tokens(&self, now: Timestamp) -> f64 {
-        let view = self.view(now);
+    pub(crate) fn tokens(&self, now: Timestamp, out: Out) -> f64 {
+        let view = match out {
+            Out::Nothing => self.view(now),
+            Out::Something => self.view_beside(now),
+        };
         view.pace.tokens(view.tat, view.now)
     }
 
@@ -469,7 +483,7 @@ impl Word {
     }
 
     fn settings(&self) -> MutexGuard<'_, Box<Settings>> {
-        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.settings.lock())
     }
 
     #[inline]
