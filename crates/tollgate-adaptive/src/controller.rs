@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::clock::Clock;
@@ -10,7 +10,7 @@ use tollgate::concurrency::{self, Ended, Ending, PermitObserver};
 use tollgate::{ConcurrencyLimiter, LimitError, Limiter, Rate};
 
 use super::{Bounds, Law, Reason, Sample, Told};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, unpoisoned};
 
 /// A limit that was changed, and why.
 ///
@@ -50,7 +50,8 @@ type Tell = dyn Fn(&Change) + Send + Sync;
 
 struct Shared<L> {
     law: Mutex<L>,
-    tell: Option<Box<Tell>>,
+    /// Taken where a limit changes, under no other lock.
+    tell: Mutex<Option<Arc<Tell>>>,
 }
 
 /// Puts what a law says in force, within its bounds, and tells of every change.
@@ -82,33 +83,22 @@ impl<L> Controller<L> {
         Self {
             shared: Arc::new(Shared {
                 law: Mutex::new(law),
-                tell: None,
+                tell: Mutex::new(None),
             }),
         }
     }
 
-    /// Tells this of every change, on the thread that caused it and under no lock.
-    ///
-    /// # Panics
-    /// If the controller is in use already.
+    /// Reports every change to this from now on, in place of whom it was reported to before: on the thread that caused it and
+    /// under no lock. It holds for all clones, as they share the law.
     #[must_use]
-    pub fn on_change(mut self, tell: impl Fn(&Change) + Send + Sync + 'static) -> Self {
-        match Arc::get_mut(&mut self.shared) {
-            Some(shared) => shared.tell = Some(Box::new(tell)),
-            None => panic!("a controller is told whom to tell before it is cloned or steers"),
-        }
+    pub fn on_change(self, tell: impl Fn(&Change) + Send + Sync + 'static) -> Self {
+        *unpoisoned(self.shared.tell.lock()) = Some(Arc::new(tell));
         self
     }
 
     /// Looks at the law.
     pub fn with_law<T>(&self, look: impl FnOnce(&L) -> T) -> T {
-        look(
-            &self
-                .shared
-                .law
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        )
+        look(&*unpoisoned(self.shared.law.lock()))
     }
 
     /// Takes a sample into account, and returns what changed, if anything did.
@@ -226,7 +216,7 @@ impl<L> Controller<L> {
         self.put(self.limit(), |to| {
             let before = limiter.rate();
             let rate = per_second(to, before);
-            if is_as_fast(&rate, &before) {
+            if is_as_fast(rate, before) {
                 return Ok(());
             }
             limiter.set_rate(rate)
@@ -282,7 +272,7 @@ impl<L> Shared<L> {
     where
         L: Law<S>,
     {
-        let mut law = self.law.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut law = unpoisoned(self.law.lock());
         let before = law.limit();
         let reason = change(&mut law);
         let (bounds, after): (Bounds, f64) = (law.bounds(), law.limit());
@@ -299,7 +289,8 @@ impl<L> Shared<L> {
     /// Few samples change anything.
     #[cold]
     fn changed(&self, change: Change) -> Change {
-        if let Some(tell) = &self.tell {
+        let tell = unpoisoned(self.tell.lock()).clone();
+        if let Some(tell) = tell {
             tell(&change);
         }
         change
@@ -346,14 +337,8 @@ fn per_second(limit: f64, before: Rate) -> Rate {
 }
 
 /// Whether two rates let as many pass in any time, but for their bursts.
-fn is_as_fast(one: &Rate, other: &Rate) -> bool {
-    let (Some(ones), Some(others)) = (one.period(), other.period()) else {
-        return false;
-    };
-    let passes =
-        |rate: &Rate, period: Duration| u128::from(rate.count()).checked_mul(period.as_nanos());
-    let passed = passes(one, others);
-    passed.is_some() && passed == passes(other, ones)
+fn is_as_fast(one: Rate, other: Rate) -> bool {
+    !one.is_faster_than(other) && !other.is_faster_than(one)
 }
 
 impl<L> Clone for Controller<L> {

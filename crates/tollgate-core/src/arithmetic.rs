@@ -13,6 +13,9 @@ pub(crate) mod sealed {
 /// A time before which nobody passes, kept beside a state: a [`Timestamp`], or nothing at all where
 /// the state says it by itself.
 pub trait Floor: sealed::Sealed + Copy + Debug + Default + PartialEq {
+    /// Whether what is charged is kept as a debt, which delays everybody after it.
+    const IS_DEBT: bool;
+
     /// The time, the origin if none is kept.
     fn time(self) -> Timestamp;
 
@@ -24,6 +27,8 @@ impl sealed::Sealed for Timestamp {}
 impl sealed::Sealed for () {}
 
 impl Floor for Timestamp {
+    const IS_DEBT: bool = false;
+
     fn time(self) -> Timestamp {
         self
     }
@@ -34,6 +39,8 @@ impl Floor for Timestamp {
 }
 
 impl Floor for () {
+    const IS_DEBT: bool = true;
+
     fn time(self) -> Timestamp {
         Timestamp::ZERO
     }
@@ -109,14 +116,16 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
     /// Gives back `tokens` of a charge that were out and turned out not to be spent: from the debt that
     /// [`keep_out`](Self::keep_out) has kept, or from the window or entry that was charged, if it still counts.
     fn hand_in(&self, state: &mut Self::State, now: Timestamp, charge: &Charge, tokens: u64) {
+        if Self::Floor::IS_DEBT {
+            return self.gift(state, now, tokens);
+        }
         self.give_back(state, now, &charge.part(tokens), Since::Others);
     }
 
     /// Whether a cost may be promised for later while `out` tokens are out. Not if the promise relied on some of
     /// those: nobody knows whether they come back. Always where charges count as hits at a time.
     fn can_wait(&self, cost: u64, out: u64) -> bool {
-        let _ = (cost, out);
-        true
+        !Self::Floor::IS_DEBT || cost.saturating_add(out) <= self.limit()
     }
 
     /// Charges tokens that were spent already, beyond what was asked for: as debt of up to a full bucket, or,

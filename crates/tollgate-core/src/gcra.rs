@@ -186,14 +186,6 @@ impl Arithmetic for Gcra {
         tat.0 = owed.saturating_add(price.min(self.pace.capacity));
     }
 
-    fn hand_in(&self, tat: &mut Tat, now: Timestamp, _charge: &Charge, tokens: u64) {
-        self.gift(tat, now, tokens);
-    }
-
-    fn can_wait(&self, cost: u64, out: u64) -> bool {
-        cost.saturating_add(out) <= self.limit()
-    }
-
     fn gift(&self, tat: &mut Tat, now: Timestamp, tokens: u64) {
         *tat = self.pace.refunded(*tat, now, tokens);
     }

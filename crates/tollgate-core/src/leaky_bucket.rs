@@ -120,14 +120,6 @@ impl Arithmetic for LeakyBucket {
         self.units.charge(level, now, cost);
     }
 
-    fn hand_in(&self, level: &mut Level, now: Timestamp, _charge: &Charge, tokens: u64) {
-        self.gift(level, now, tokens);
-    }
-
-    fn can_wait(&self, cost: u64, out: u64) -> bool {
-        cost.saturating_add(out) <= self.limit()
-    }
-
     fn gift(&self, level: &mut Level, now: Timestamp, tokens: u64) {
         self.units.gift(level, now, tokens);
     }

@@ -238,14 +238,6 @@ impl Arithmetic for TokenBucket {
         self.units.charge(&mut bucket.level, now, cost);
     }
 
-    fn hand_in(&self, bucket: &mut Bucket, now: Timestamp, _charge: &Charge, tokens: u64) {
-        self.gift(bucket, now, tokens);
-    }
-
-    fn can_wait(&self, cost: u64, out: u64) -> bool {
-        cost.saturating_add(out) <= self.limit()
-    }
-
     fn gift(&self, bucket: &mut Bucket, now: Timestamp, tokens: u64) {
         self.units.gift(&mut bucket.level, now, tokens);
     }

@@ -70,6 +70,13 @@ impl Ticket {
     }
 }
 
+/// Whether something was taken as an estimate, is not settled, and so doesn't drain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Out {
+    Nothing,
+    Something,
+}
+
 /// The state of one limit, behind whatever its algorithm needs.
 #[derive(Debug)]
 pub(crate) enum Cell {
@@ -92,7 +99,11 @@ macro_rules! each {
 impl Cell {
     #[inline]
     pub(crate) fn allow(&self, now: Timestamp, cost: u64) -> bool {
-        each!(self, cell => cell.allow(now, cost))
+        // Asked first, as that is one comparison; to tell all three apart takes seven instructions.
+        match self {
+            Self::Word(word) => word.allow(now, cost),
+            _ => each!(self, cell => cell.allow(now, cost)),
+        }
     }
 
     #[inline]
@@ -101,8 +112,8 @@ impl Cell {
     }
 
     /// Decides without charging.
-    pub(crate) fn look(&self, now: Timestamp, cost: u64) -> Decision {
-        each!(self, cell => cell.look(now, cost))
+    pub(crate) fn look(&self, now: Timestamp, cost: u64, out: Out) -> Decision {
+        each!(self, cell => cell.look(now, cost, out))
     }
 
     /// Whether a cost would pass, without charging it.
@@ -111,7 +122,7 @@ impl Cell {
         match self {
             Self::Word(word) => word.fits(now, cost),
             Self::Striped(striped) => striped.fits(now, cost),
-            Self::Locked(locked) => locked.look(now, cost).is_allowed(),
+            Self::Locked(locked) => locked.look(now, cost, Out::Nothing).is_allowed(),
         }
     }
 
@@ -144,45 +155,14 @@ impl Cell {
         }
     }
 
-    /// As [`look`](Self::look), while something is out.
-    pub(crate) fn look_beside(&self, now: Timestamp, cost: u64) -> Decision {
-        match self {
-            Self::Word(word) => word.look_beside(now, cost),
-            Self::Striped(striped) => striped.look_beside(now, cost),
-            Self::Locked(locked) => locked.look(now, cost),
-        }
-    }
-
-    /// As [`reserve`](Self::reserve), while something is out.
-    pub(crate) fn reserve_beside(
-        &self,
-        now: Timestamp,
-        cost: u64,
-        patience: Duration,
-    ) -> Result<Ticket, Unbooked> {
-        match self {
-            Self::Word(word) => word.reserve_beside(now, cost, patience),
-            Self::Striped(striped) => striped.reserve_beside(now, cost, patience),
-            Self::Locked(locked) => locked.reserve(now, cost, patience),
-        }
-    }
-
-    /// As [`tokens`](Self::tokens), while something is out.
-    pub(crate) fn tokens_beside(&self, now: Timestamp) -> f64 {
-        match self {
-            Self::Word(word) => word.tokens_beside(now),
-            Self::Striped(striped) => striped.tokens_beside(now),
-            Self::Locked(locked) => locked.tokens(now),
-        }
-    }
-
     pub(crate) fn reserve(
         &self,
         now: Timestamp,
         cost: u64,
         patience: Duration,
+        out: Out,
     ) -> Result<Ticket, Unbooked> {
-        each!(self, cell => cell.reserve(now, cost, patience))
+        each!(self, cell => cell.reserve(now, cost, patience, out))
     }
 
     pub(crate) fn give_back(&self, now: Timestamp, ticket: &Ticket) {
@@ -197,15 +177,11 @@ impl Cell {
     /// How long a waiter with so much cost before it has to wait at least, counted from when the first of that
     /// passes.
     pub(crate) fn takes(&self, tokens: u128) -> Duration {
-        match self {
-            Self::Word(word) => word.takes(tokens),
-            Self::Striped(striped) => striped.takes(tokens),
-            Self::Locked(locked) => locked.takes(tokens),
-        }
+        each!(self, cell => cell.takes(tokens))
     }
 
-    pub(crate) fn tokens(&self, now: Timestamp) -> f64 {
-        each!(self, cell => cell.tokens(now))
+    pub(crate) fn tokens(&self, now: Timestamp, out: Out) -> f64 {
+        each!(self, cell => cell.tokens(now, out))
     }
 
     pub(crate) fn rate(&self) -> Rate {

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::clock::{Clock, Monotonic};
 
@@ -20,6 +19,7 @@ pub use acquire::Acquire;
 #[cfg(not(any(loom, shuttle)))]
 pub use acquire::Acquiring;
 pub use builder::{Builder, Settings};
+use home::PermitContext;
 pub(crate) use home::SharedHome;
 pub use home::{Attached, PermitHome};
 pub use keyed::{
@@ -34,7 +34,6 @@ pub(crate) use gate::Gate;
 use gate::MAX_LIMIT;
 #[doc(hidden)]
 pub use gate::part;
-pub(crate) use stats::Tally;
 
 /// A permit that shares its limiter instead of borrowing it, to be moved into a task.
 ///
@@ -83,11 +82,7 @@ pub type OwnedPermit<C = Monotonic> = Permit<Arc<ConcurrencyLimiter<C>>>;
 /// ```
 pub struct ConcurrencyLimiter<C: Clock = Monotonic> {
     pub(crate) gate: Gate,
-    tally: Tally,
-    observer: Option<Box<dyn PermitObserver>>,
-    max_waiters: usize,
-    timeout: Option<Duration>,
-    clock: C,
+    context: PermitContext<C>,
 }
 
 impl ConcurrencyLimiter {
@@ -195,12 +190,12 @@ impl<C: Clock> ConcurrencyLimiter<C> {
 
     /// What happened since it was made.
     pub fn stats(&self) -> Stats {
-        self.tally.stats()
+        self.context.tally.stats()
     }
 
     /// The clock it reads.
     pub fn clock(&self) -> &C {
-        &self.clock
+        &self.context.clock
     }
 }
 
@@ -208,8 +203,8 @@ impl<C: Clock> fmt::Debug for ConcurrencyLimiter<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConcurrencyLimiter")
             .field("occupancy", &self.peek())
-            .field("max_waiters", &self.max_waiters)
-            .field("timeout", &self.timeout)
+            .field("max_waiters", &self.context.max_waiters)
+            .field("timeout", &self.context.timeout)
             .finish_non_exhaustive()
     }
 }

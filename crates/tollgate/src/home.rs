@@ -17,7 +17,7 @@ pub(crate) mod sealed {
 
     use crate::Refused;
     use crate::cell::Ticket;
-    use crate::line::meter::Meter;
+    use crate::line::meter::{Meter, Request};
     use crate::line::single::{Entered, Single};
     use crate::line::waiting::Waiting;
     use crate::line::{Post, Stands, State};
@@ -86,7 +86,9 @@ pub(crate) mod sealed {
             self.visit_if_any(|state| {
                 state.waits.advance(self, by);
                 self.keep_out(&mut state.waits, by);
-                state.waits.behind(self, &self.terms(), now, cost)
+                state
+                    .waits
+                    .behind(&Request::new(self, &self.terms(), now, cost))
             })?
         }
 
@@ -107,10 +109,11 @@ pub(crate) mod sealed {
             patience: Duration,
         ) -> Result<Ticket, Refused> {
             let terms = self.terms();
+            let request = Request::new(self, &terms, now, cost);
             let behind = self.visit_if_any(|state| {
                 state.waits.advance(self, now);
                 self.keep_out(&mut state.waits, now);
-                let told = match state.waits.behind(self, &terms, now, cost) {
+                let told = match state.waits.behind(&request) {
                     Some(told) => told,
                     // What is booked behind a reservation that the line keeps, the line keeps too.
                     None if !state.waits.is_free() && !patience.is_zero() => self.see(now, cost),
@@ -128,7 +131,7 @@ pub(crate) mod sealed {
                 if patience.is_zero() {
                     return None;
                 }
-                Some(state.waits.reserve(self, &terms, now, cost))
+                Some(state.waits.reserve(&request))
             });
             behind
                 .flatten()
@@ -190,9 +193,10 @@ pub(crate) mod sealed {
         #[cold]
         fn may_pass_by(&self, now: Timestamp, cost: u64, deadline: Timestamp) -> bool {
             let visited = self.visit_if_any(|state| {
-                let (waits, terms) = (&mut state.waits, self.terms());
-                waits.advance(self, now);
-                waits.may_pass_by(self, &terms, now, cost, deadline)
+                state.waits.advance(self, now);
+                let terms = self.terms();
+                let request = Request::new(self, &terms, now, cost);
+                state.waits.may_pass_by(&request, deadline)
             });
             visited.unwrap_or(false)
         }
@@ -224,7 +228,8 @@ pub(crate) mod sealed {
         ) -> Result<Entered, Refused> {
             self.visit(None, |state| {
                 let terms = self.terms();
-                state.waits.enter(self, terms, now, cost, deadline)
+                let request = Request::new(self, &terms, now, cost);
+                state.waits.enter(&request, deadline)
             })
         }
     }

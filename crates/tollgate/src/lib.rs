@@ -77,8 +77,6 @@ mod tier;
 #[cfg(feature = "quota")]
 pub mod tiers;
 pub mod tree;
-#[cfg(all(test, feature = "quota", not(any(loom, shuttle))))]
-mod vocabulary;
 pub mod wait;
 
 pub use algorithm::Algorithm;

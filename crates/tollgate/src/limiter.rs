@@ -192,11 +192,7 @@ impl<C: Clock> Limiter<C> {
     /// Tokens there now, for people to read: with fractions and negative in debt, except in windows
     /// and logs, which have whole ones and no debt; infinite when nothing is limited.
     pub fn tokens(&self) -> f64 {
-        let now = self.clock.now();
-        if self.line.is_held() {
-            return self.cell.tokens_beside(now);
-        }
-        self.cell.tokens(now)
+        self.cell.tokens(self.clock.now(), self.line.out())
     }
 
     // Reserve: take now, act later.
@@ -405,11 +401,7 @@ impl<C: Clock> Meter for &Limiter<C> {
         cost: u64,
         patience: Duration,
     ) -> Result<Ticket, Refused> {
-        let booked = if self.line.is_held() {
-            self.cell.reserve_beside(now, cost, patience)
-        } else {
-            self.cell.reserve(now, cost, patience)
-        };
+        let booked = self.cell.reserve(now, cost, patience, self.line.out());
         booked.map_err(|unbooked| match unbooked {
             Unbooked::TooFarAhead(decision) => Refused::TooFarAhead(decision),
             Unbooked::Refused(decision) => Refused::from_decision(decision),
@@ -441,11 +433,7 @@ impl<C: Clock> Home for &Limiter<C> {
     }
 
     fn see(&self, now: Timestamp, cost: u64) -> Decision {
-        if self.line.is_held() {
-            self.cell.look_beside(now, cost)
-        } else {
-            self.cell.look(now, cost)
-        }
+        self.cell.look(now, cost, self.line.out())
     }
 
     fn keep_out(&self, waits: &mut Single<()>, now: Timestamp) {

@@ -28,7 +28,7 @@ pub(crate) mod waiting;
 use crate::Refused;
 use crate::cell::Ticket;
 use crate::clock::Clock;
-use crate::sync::{Mutex, MutexGuard, PoisonError};
+use crate::sync::{Mutex, unpoisoned};
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use future::Await;
 #[cfg(not(any(loom, shuttle)))]
@@ -260,7 +260,7 @@ impl<D: Discipline, C: Clock> Line<D, C> {
 
     /// Reads the line as it stood when it was last touched.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&Queue<D>) -> T) -> T {
-        read(&self.lock().waits)
+        read(&unpoisoned(self.state.lock()).waits)
     }
 
     pub(crate) fn allow(&self, ask: &D::Asker, cost: u64) -> bool {
@@ -294,11 +294,6 @@ impl<D: Discipline, C: Clock> Line<D, C> {
             Entered::Waiting(id) => Some(Standing::new(self, id)),
         })
     }
-
-    fn lock(&self) -> MutexGuard<'_, State<Queue<D>>> {
-        // Nothing in here panics between two writes that belong together.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl<D: Discipline, C: Clock> Stands for &Line<D, C> {
@@ -320,7 +315,7 @@ impl<D: Discipline, C: Clock> Post for &Line<D, C> {
     }
 
     fn visit<T>(&self, present: Option<Id>, change: impl FnOnce(&mut State<Queue<D>>) -> T) -> T {
-        let mut state = self.lock();
+        let mut state = unpoisoned(self.state.lock());
         let result = change(&mut state);
         let woken = state.settle(present);
         drop(state);

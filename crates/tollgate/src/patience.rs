@@ -9,6 +9,9 @@ use tollgate_core::Timestamp;
 use crate::steps::SLACK;
 use crate::sync::{Thread, current_thread};
 
+/// How many may wait on one limiter, unless said otherwise.
+pub(crate) const DEFAULT_MAX_WAITERS: usize = 65_536;
+
 /// How long a wait may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Patience {

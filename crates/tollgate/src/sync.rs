@@ -21,12 +21,12 @@ pub(crate) use shuttle::sync::{
     Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, fence},
 };
+pub(crate) use std::sync::{LockResult, PoisonError, atomic::Ordering};
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::sync::{
     Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, fence},
 };
-pub(crate) use std::sync::{PoisonError, atomic::Ordering};
 
 #[cfg(loom)]
 pub(crate) use loom::thread::{Thread, current as current_thread, park};
@@ -42,6 +42,11 @@ pub(crate) fn park_timeout(timeout: Duration) {
     } else {
         std::thread::park_timeout(timeout);
     }
+}
+
+/// What a lock guards, also after a panic: nothing in this crate panics between two writes that belong together.
+pub(crate) fn unpoisoned<T>(locked: LockResult<T>) -> T {
+    locked.unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A value on cache lines of its own: two lines, because x86 fetches lines in pairs.

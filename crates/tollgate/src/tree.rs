@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate_core::{Decision, Outcome, Rate, Timestamp};
 
 use crate::clock::{Clock, Monotonic};
-use crate::sync::{Mutex, MutexGuard, PoisonError};
+use crate::sync::{Mutex, MutexGuard, unpoisoned};
 use crate::table::hasher::KeyHasher;
 
 mod answer;
@@ -403,8 +403,7 @@ impl<C: Clock> Tree<C> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Nodes> {
-        // Nothing between two writes of a decision can panic, so a poisoned lock holds a good tree.
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.nodes.lock())
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate::Timestamp;
 
 use super::window::{Kind, Window};
-use super::word::{Asked, Asking, Ended, MOST_PROBES, Said, Turn, Word, is_to_come};
+use super::word::{Asked, Asking, MOST_PROBES, Said, Turn, Word, is_to_come};
 use super::{BreakerEvent, Force, Span, State, Thresholds, Trip};
 
 /// What a [`Breaker`](super::Breaker) is made of: it is told the time, and answers with what happened.
@@ -106,7 +106,7 @@ impl Circuit {
         match self.word.said() {
             Said::Closed => State::Closed,
             Said::Open { until } if is_to_come(until, now, self.longest()) => State::Open,
-            Said::Open { .. } | Said::Half { .. } => State::HalfOpen,
+            Said::Open { .. } | Said::Half(_) => State::HalfOpen,
             Said::Forced(state) => state,
         }
     }
@@ -165,13 +165,13 @@ impl Circuit {
             Right::Probe(turn) if is_slow && self.terms.slow_percent <= 100 => {
                 self.reopens(turn, now)
             }
-            Right::Probe(turn) => match self.word.succeeds(turn, self.terms.probes) {
-                Ended::Closed => {
+            Right::Probe(turn) => {
+                let closes = self.word.succeeds(turn, self.terms.probes);
+                closes.then(|| {
                     self.closed_at.store(now.as_nanos(), Ordering::Relaxed);
-                    Some(self.begin_anew())
-                }
-                Ended::Nothing => None,
-            },
+                    self.begin_anew()
+                })
+            }
         }
     }
 

@@ -1,12 +1,14 @@
 //! Calls, failures and slow ones of the last while, or the last few: what the share is taken of.
 
 // Not loom's: what is counted here is a statistic and no part of any model.
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tollgate::Timestamp;
 use tollgate::stripes::{Stripes, Writers};
+
+use crate::sync::unpoisoned;
 
 /// Which calls a share is taken of.
 ///
@@ -103,17 +105,14 @@ impl Window {
     #[inline]
     pub(crate) fn count(&self, now: Timestamp, kind: Kind) {
         match self {
-            Self::Calls(last) => last
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .add(kind),
+            Self::Calls(last) => unpoisoned(last.lock()).add(kind),
             Self::Time(parts) => parts.add(now, kind),
         }
     }
 
     pub(crate) fn counts(&self, now: Timestamp) -> Counts {
         match self {
-            Self::Calls(last) => last.lock().unwrap_or_else(PoisonError::into_inner).counts,
+            Self::Calls(last) => unpoisoned(last.lock()).counts,
             Self::Time(parts) => parts.counts(now),
         }
     }
@@ -121,7 +120,7 @@ impl Window {
     pub(crate) fn forget(&self) {
         match self {
             Self::Calls(last) => {
-                let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut last = unpoisoned(last.lock());
                 last.ring.clear();
                 (last.next, last.counts) = (0, Counts::default());
             }

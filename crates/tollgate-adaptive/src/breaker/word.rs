@@ -45,15 +45,17 @@ pub(super) struct Word(AtomicU64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Said {
     Closed,
-    Open {
-        until: Timestamp,
-    },
-    Half {
-        until: Timestamp,
-        out: u8,
-        succeeded: u8,
-    },
+    Open { until: Timestamp },
+    Half(Half),
     Forced(State),
+}
+
+/// How far the probes of a half-open circuit are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Half {
+    until: Timestamp,
+    out: u8,
+    succeeded: u8,
 }
 
 /// What came of asking to be let through while it isn't closed.
@@ -82,13 +84,6 @@ pub(super) struct Asking {
     pub(super) longest: Duration,
 }
 
-/// What came of a probe that ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
-    Nothing,
-    Closed,
-}
-
 impl Turn {
     /// The last 1,023 ns are lost, as in the word.
     fn until(time: Timestamp) -> Self {
@@ -108,20 +103,23 @@ impl Said {
         let count = |shift: u32| u8::try_from(word >> shift & COUNT).unwrap_or(0);
         match word & KIND {
             OPEN => Self::Open { until },
-            HALF => Self::Half {
+            HALF => Self::Half(Half {
                 until,
                 out: count(OUT_SHIFT),
                 succeeded: count(SUCCEEDED_SHIFT),
-            },
+            }),
             FORCED if word >> TIME_SHIFT == 0 => Self::Forced(State::Open),
             FORCED => Self::Forced(State::Closed),
             _ => Self::Closed,
         }
     }
 
-    /// This, if it is half-open and the probe of this turn is among those that are out.
-    fn of_turn(self, turn: Turn) -> Option<Self> {
-        matches!(self, Self::Half { until, .. } if until == turn.0).then_some(self)
+    /// How far the probes are, if it is half-open and that of this turn is among those that are out.
+    fn of_turn(self, turn: Turn) -> Option<Half> {
+        match self {
+            Self::Half(half) if half.until == turn.0 => Some(half),
+            _ => None,
+        }
     }
 
     fn word(self) -> u64 {
@@ -129,13 +127,9 @@ impl Said {
         match self {
             Self::Closed => 0,
             Self::Open { until } => time(until) | OPEN,
-            Self::Half {
-                until,
-                out,
-                succeeded,
-            } => {
-                let counts = u64::from(out) << OUT_SHIFT | u64::from(succeeded) << SUCCEEDED_SHIFT;
-                time(until) | counts | HALF
+            Self::Half(half) => {
+                let succeeded = u64::from(half.succeeded) << SUCCEEDED_SHIFT;
+                time(half.until) | succeeded | u64::from(half.out) << OUT_SHIFT | HALF
             }
             Self::Forced(State::Closed) => 1 << TIME_SHIFT | FORCED,
             Self::Forced(_) => FORCED,
@@ -163,89 +157,55 @@ impl Word {
         let Asking { now, probes, .. } = asking;
         let lapses = Turn::until(now + asking.lapses_after).0;
         let is_to_come = |until: Timestamp| is_to_come(until, now, asking.longest);
+        let first = |succeeded: u8| Half {
+            until: lapses,
+            out: 1,
+            succeeded,
+        };
         let mut asked = Asked::Passes;
         self.step(|said| {
-            let half = |until: Timestamp, out: u8, succeeded: u8| {
-                let said = Said::Half {
-                    until,
-                    out,
-                    succeeded,
-                };
-                (said, Asked::Probes(Turn(until)))
-            };
-            let (next, probes) = match said {
-                Said::Closed | Said::Forced(State::Closed) => {
-                    asked = Asked::Passes;
-                    return None;
-                }
-                Said::Forced(_) => {
-                    asked = Asked::Waits(None);
-                    return None;
-                }
-                Said::Open { until } if is_to_come(until) => {
-                    asked = Asked::Waits(Some(until));
-                    return None;
-                }
-                Said::Open { .. } => half(lapses, 1, 0),
-                Said::Half {
-                    until,
-                    out,
-                    succeeded,
-                } if out + succeeded < probes => {
-                    half(if out == 0 { lapses } else { until }, out + 1, succeeded)
-                }
-                Said::Half { until, .. } if is_to_come(until) => {
-                    asked = Asked::Waits(Some(until));
-                    return None;
-                }
+            let next = match said {
+                Said::Closed | Said::Forced(State::Closed) => Err(Asked::Passes),
+                Said::Forced(_) => Err(Asked::Waits(None)),
+                Said::Open { until } if is_to_come(until) => Err(Asked::Waits(Some(until))),
+                Said::Open { .. } => Ok(first(0)),
+                Said::Half(half) if half.out + half.succeeded < probes => Ok(Half {
+                    until: if half.out == 0 { lapses } else { half.until },
+                    out: half.out + 1,
+                    ..half
+                }),
+                Said::Half(half) if is_to_come(half.until) => Err(Asked::Waits(Some(half.until))),
                 // Those that are out don't come back: they are given up, and another one goes.
-                Said::Half { succeeded, .. } => half(lapses, 1, succeeded),
+                Said::Half(half) => Ok(first(half.succeeded)),
             };
-            asked = probes;
-            Some(next)
+            asked = next.map_or_else(|told| told, |half| Asked::Probes(Turn(half.until)));
+            next.ok().map(Said::Half)
         });
         asked
     }
 
-    /// A probe ended well.
-    pub(super) fn succeeds(&self, turn: Turn, probes: u8) -> Ended {
-        let mut ended = Ended::Nothing;
-        self.step(|said| {
-            ended = Ended::Nothing;
-            let Said::Half {
-                until,
-                out,
-                succeeded,
-            } = said.of_turn(turn)?
-            else {
-                return None;
-            };
-            if succeeded + 1 >= probes {
-                ended = Ended::Closed;
-                return Some(Said::Closed);
-            }
-            Some(Said::Half {
-                until,
-                out: out.saturating_sub(1),
-                succeeded: succeeded + 1,
-            })
+    /// A probe ended well; whether it was the last, and the circuit is closed.
+    pub(super) fn succeeds(&self, turn: Turn, probes: u8) -> bool {
+        let mut closes = false;
+        let ended = self.step(|said| {
+            let half = said.of_turn(turn)?;
+            closes = half.succeeded + 1 >= probes;
+            let next = Said::Half(Half {
+                out: half.out.saturating_sub(1),
+                succeeded: half.succeeded + 1,
+                ..half
+            });
+            Some(if closes { Said::Closed } else { next })
         });
-        ended
+        ended && closes
     }
 
     /// A probe was given up: its place is free.
     pub(super) fn gives_up(&self, turn: Turn) {
-        self.step(|said| match said.of_turn(turn)? {
-            Said::Half {
-                until,
-                out,
-                succeeded,
-            } => Some(Said::Half {
-                until,
-                out: out.saturating_sub(1),
-                succeeded,
-            }),
-            _ => None,
+        self.step(|said| {
+            let half = said.of_turn(turn)?;
+            let out = half.out.saturating_sub(1);
+            Some(Said::Half(Half { out, ..half }))
         });
     }
 

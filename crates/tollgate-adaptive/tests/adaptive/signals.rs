@@ -184,6 +184,31 @@ fn a_clock_that_goes_back_changes_nothing_of_a_limit() {
 }
 
 #[test]
+fn a_controller_that_was_cloned_and_steers_already_reports_to_whom_it_is_given_then() {
+    let heard = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let report_to = |name: &'static str| {
+        let heard = Arc::clone(&heard);
+        move |change: &Change| heard.lock().unwrap().push((name, change.to))
+    };
+    let controller =
+        Controller::new(Aimd::new(bounds()).initial(40.0)).on_change(report_to("first"));
+    let clone = controller.clone();
+    let limiter = clone.concurrency().build();
+    clone.set_limit(30.0);
+    let controller = controller.on_change(report_to("second"));
+    limiter.try_acquire().unwrap().dropped();
+    controller.set_limit(20.0);
+    clone.set_limit(10.0);
+    let expected = [
+        ("first", 30.0),
+        ("second", 15.0),
+        ("second", 20.0),
+        ("second", 10.0),
+    ];
+    assert_eq!(*heard.lock().unwrap(), expected);
+}
+
+#[test]
 fn permits_steer_their_limit_and_changes_are_told_with_their_reason() {
     let told = Arc::new(std::sync::Mutex::new(Vec::new()));
     let heard = Arc::clone(&told);

@@ -72,9 +72,7 @@ impl RateParseError {
                 f,
                 "expected a count at column {column}; write a rate such as 100/s burst 200"
             ),
-            Problem::CountTooLarge => {
-                write!(f, "{bad} at column {column} is above {}", u64::MAX)
-            }
+            Problem::CountTooLarge => write!(f, "{bad} at column {column} is above {}", u64::MAX),
             Problem::Fraction => write!(
                 f,
                 "numbers are whole, but column {column} has a fraction; \
@@ -103,9 +101,7 @@ impl RateParseError {
                 f,
                 "the period at column {column} is zero; write unlimited if that is meant"
             ),
-            Problem::PeriodTooLong => {
-                write!(f, "the period at column {column} is above 10^15 s")
-            }
+            Problem::PeriodTooLong => write!(f, "the period at column {column} is above 10^15 s"),
             Problem::UnitMissing => write!(
                 f,
                 "expected a unit at column {column}: ns, us, ms, s, m (minute), h, d or w"
@@ -131,14 +127,8 @@ impl RateParseError {
             // A control character would break the picture, so the text is shown without marks.
             return write!(f, "\n  {}", self.text.escape_debug());
         }
-        write!(f, "\n  {}\n  ", self.text)?;
-        for _ in 1..column {
-            f.write_str(" ")?;
-        }
-        for _ in 0..width {
-            f.write_str("^")?;
-        }
-        Ok(())
+        let before = column - 1;
+        write!(f, "\n  {}\n  {:before$}{:^^width$}", self.text, "", "")
     }
 }
 
@@ -239,15 +229,8 @@ impl<'a> Scanner<'a> {
     /// A whole number; underscores may group its digits.
     fn digits(&mut self, missing: Problem) -> Result<u64, RateParseError> {
         let (digits, place) = self.take_while(|c| c.is_ascii_digit() || c == '_');
-        let mut value = Some(0u64);
-        let mut any = false;
-        for digit in digits.bytes().filter(u8::is_ascii_digit) {
-            any = true;
-            value = value
-                .and_then(|v| v.checked_mul(10))
-                .and_then(|v| v.checked_add(u64::from(digit - b'0')));
-        }
-        if !any {
+        let mut each = digits.bytes().filter(u8::is_ascii_digit).peekable();
+        if each.peek().is_none() {
             self.at = place.start;
             return Err(self.error_here(missing));
         }
@@ -255,6 +238,9 @@ impl<'a> Scanner<'a> {
             let (_, fraction) = self.take_while(|c| c == '.' || c.is_ascii_digit());
             return Err(self.error(place.start..fraction.end, Problem::Fraction));
         }
+        let value = each.try_fold(0u64, |value, digit| {
+            value.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
+        });
         value.ok_or_else(|| self.error(place, Problem::CountTooLarge))
     }
 
@@ -341,38 +327,20 @@ fn is_of_a_calendar(unit: &str) -> bool {
 
 fn unit_nanos(name: &str) -> Option<u128> {
     const DAYS_OF_A_WEEK: u128 = 7;
-    const LONG: [(&str, &str); 17] = [
-        ("day", "d"),
-        ("days", "d"),
-        ("hour", "h"),
-        ("hours", "h"),
-        ("minute", "m"),
-        ("minutes", "m"),
-        ("min", "m"),
-        ("mins", "m"),
-        ("second", "s"),
-        ("seconds", "s"),
-        ("sec", "s"),
-        ("secs", "s"),
-        ("millis", "ms"),
-        ("µs", "us"),
-        ("μs", "us"),
-        ("micros", "us"),
-        ("nanos", "ns"),
-    ];
-    let lookup = |short: &str| {
-        let mut units = TIME_UNITS.into_iter();
-        let (_, nanos) = units.find(|(unit, _)| *unit == short)?;
-        Some(u128::from(nanos))
-    };
     let lower = name.to_lowercase();
-    if matches!(lower.as_str(), "w" | "week" | "weeks") {
-        return lookup("d").map(|day| day * DAYS_OF_A_WEEK);
-    }
-    lookup(&lower).or_else(|| {
-        let (_, short) = LONG.iter().find(|(long, _)| *long == lower)?;
-        lookup(short)
-    })
+    let (short, many) = match lower.as_str() {
+        "w" | "week" | "weeks" => ("d", DAYS_OF_A_WEEK),
+        "day" | "days" => ("d", 1),
+        "hour" | "hours" => ("h", 1),
+        "minute" | "minutes" | "min" | "mins" => ("m", 1),
+        "second" | "seconds" | "sec" | "secs" => ("s", 1),
+        "millis" => ("ms", 1),
+        "µs" | "μs" | "micros" => ("us", 1),
+        "nanos" => ("ns", 1),
+        short => (short, 1),
+    };
+    let (_, nanos) = TIME_UNITS.into_iter().find(|(unit, _)| *unit == short)?;
+    Some(many * u128::from(nanos))
 }
 
 #[cfg(test)]

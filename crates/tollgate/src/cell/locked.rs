@@ -7,12 +7,12 @@ use tollgate_core::{
     SlidingCounter, SlidingLog, Timestamp, TokenBucket, Unbooked,
 };
 
-use super::Ticket;
 use super::switch::Switch;
+use super::{Out, Ticket};
 use crate::Algorithm;
 use crate::holds::{HoldId, Holds};
 use crate::steps::Latest;
-use crate::sync::{Mutex, MutexGuard, PoisonError};
+use crate::sync::{Mutex, MutexGuard, unpoisoned};
 
 /// One limit of any kind that needs more than a word.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl Locked {
         each!(self, slot => slot.check(now, cost))
     }
 
-    pub(crate) fn look(&self, now: Timestamp, cost: u64) -> Decision {
+    pub(crate) fn look(&self, now: Timestamp, cost: u64, _out: Out) -> Decision {
         each!(self, slot => slot.look(now, cost))
     }
 
@@ -81,6 +81,7 @@ impl Locked {
         now: Timestamp,
         cost: u64,
         patience: Duration,
+        _out: Out,
     ) -> Result<Ticket, Unbooked> {
         each!(self, slot => slot.reserve(now, cost, patience))
     }
@@ -121,7 +122,7 @@ impl Locked {
         clippy::cast_precision_loss,
         reason = "for people to read, never for a decision"
     )]
-    pub(crate) fn tokens(&self, now: Timestamp) -> f64 {
+    pub(crate) fn tokens(&self, now: Timestamp, _out: Out) -> f64 {
         if self.mode() == Switch::Bypass || self.rate().is_unlimited() {
             return f64::INFINITY;
         }
@@ -317,5 +318,5 @@ pub(crate) fn takes(algorithm: Algorithm, rate: Rate, tokens: u128) -> Duration 
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic can't happen between two writes of one state, so a poisoned lock holds a good one.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    unpoisoned(mutex.lock())
 }

@@ -24,8 +24,8 @@ use tollgate_core::{
     Arithmetic, Decision, Gcra, LimitError, Outcome, Rate, Timestamp, Unbooked, units,
 };
 
-use super::Ticket;
 use super::word::{Mover, Word};
+use super::{Out, Ticket};
 use crate::cell::switch::Switch;
 use crate::holds::HoldId;
 use crate::sync::{AtomicBool, AtomicU64, Backoff, Ordering, Padded, thread_number};
@@ -87,8 +87,8 @@ impl Striped {
     }
 
     /// Decides by the shared word alone, without charging.
-    pub(crate) fn look(&self, now: Timestamp, cost: u64) -> Decision {
-        self.shared_at(now).look(now, cost)
+    pub(crate) fn look(&self, now: Timestamp, cost: u64, out: Out) -> Decision {
+        self.shared_at(now).look(now, cost, out)
     }
 
     /// Whether a cost would pass by the shared word alone, from which [`reserve`](Self::reserve)
@@ -102,8 +102,9 @@ impl Striped {
         now: Timestamp,
         cost: u64,
         patience: Duration,
+        out: Out,
     ) -> Result<Ticket, Unbooked> {
-        let ticket = self.shared_at(now).reserve(now, cost, patience)?;
+        let ticket = self.shared_at(now).reserve(now, cost, patience, out)?;
         self.age(now);
         Ok(ticket)
     }
@@ -120,8 +121,8 @@ impl Striped {
         self.shared.takes(tokens)
     }
 
-    pub(crate) fn tokens(&self, now: Timestamp) -> f64 {
-        self.shared_at(now).tokens(now)
+    pub(crate) fn tokens(&self, now: Timestamp, out: Out) -> f64 {
+        self.shared_at(now).tokens(now, out)
     }
 
     pub(crate) fn rate(&self) -> Rate {
@@ -219,25 +220,6 @@ impl Striped {
         let held = self.shared_at(now).pass_time(now);
         self.size_leases(&self.shared.limit());
         held
-    }
-
-    pub(crate) fn look_beside(&self, now: Timestamp, cost: u64) -> Decision {
-        self.shared_at(now).look_beside(now, cost)
-    }
-
-    pub(crate) fn tokens_beside(&self, now: Timestamp) -> f64 {
-        self.shared_at(now).tokens_beside(now)
-    }
-
-    pub(crate) fn reserve_beside(
-        &self,
-        now: Timestamp,
-        cost: u64,
-        patience: Duration,
-    ) -> Result<Ticket, Unbooked> {
-        let ticket = self.shared_at(now).reserve_beside(now, cost, patience)?;
-        self.age(now);
-        Ok(ticket)
     }
 
     #[inline]

@@ -16,6 +16,10 @@
 //!   same interval, or a switch to or from bypass, zero and unlimited, which have no scale), or
 //!   if both scales round to it; the late charge then counts as made just before the change. (And
 //!   if refunds bring the TAT back to the very value that was read, once, at the old price.)
+//! * A check that loses its compare-and-swap to another one has learned the TAT by it, and tries that at once: after an
+//!   acquire fence it loads the sequence again. If the TAT is one that a change moved, or was charged after that, the fence
+//!   pairs with the writer's release fence (a charge is a read-modify-write, and so continues what the writer's move
+//!   released), and the load sees another number. If it sees the same one, the words that it has are those of this TAT.
 //! * `burst` is read apart, for the report alone: a decision made during a change may name the
 //!   other limit.
 //! * The anchor, from which the TAT counts, is one of the words: it moves as in a change (`word/anchor.rs`).
@@ -27,11 +31,11 @@ use tollgate_core::{
     Arithmetic, Decision, Gcra, Outcome, Pace, Rate, Tat, Timestamp, Unbooked, units,
 };
 
-use super::Ticket;
+use super::{Out, Ticket};
 use crate::cell::switch::Switch;
 use crate::holds::Holds;
 use crate::steps::Latest;
-use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, PoisonError, fence};
+use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, fence, unpoisoned};
 
 mod anchor;
 mod change;
@@ -91,6 +95,8 @@ struct View {
     tat: Tat,
     /// The caller's time, counted as the TAT is: 1 ns at the anchor, so that there is always a TAT before it.
     now: Timestamp,
+    /// Which state of the words it is.
+    sequence: u64,
 }
 
 /// The result of one attempt to charge.
@@ -102,6 +108,18 @@ struct Tried {
     /// How long the request has to wait, in word units: for a denial, until it would pass.
     wait: u64,
 }
+
+impl Tried {
+    /// Whether it was refused for so long that the clock may have been set back since the TAT was charged.
+    #[inline]
+    fn exceeds_slack(&self) -> bool {
+        self.outcome == Outcome::Denied && self.wait > SLACK
+    }
+}
+
+/// How often a charge swaps the TAT before it waits for a moment: of two threads, the one that loses has the line then,
+/// and succeeds if it doesn't let go of it.
+const TRIES: usize = 2;
 
 impl Word {
     /// A limit that starts full.
@@ -139,7 +157,7 @@ impl Word {
 
     #[inline]
     pub(crate) fn allow(&self, now: Timestamp, cost: u64) -> bool {
-        match self.attempt(now, cost, 0) {
+        match self.attempt_near(now, cost) {
             Some(tried) => tried.outcome == Outcome::Allowed,
             None => self.allow_after_loss(now, cost),
         }
@@ -147,7 +165,7 @@ impl Word {
 
     #[inline]
     pub(crate) fn check(&self, now: Timestamp, cost: u64) -> Decision {
-        match self.attempt(now, cost, 0) {
+        match self.attempt_near(now, cost) {
             Some(tried) => self.report(tried),
             None => self.check_after_loss(now, cost),
         }
@@ -182,10 +200,17 @@ impl Word {
         decision
     }
 
-    /// Decides without charging.
-    pub(crate) fn look(&self, now: Timestamp, cost: u64) -> Decision {
-        let decision = self.report(self.judge(now, cost));
-        self.told_early(decision, now)
+    /// Decides without charging; with what is out by then, if anything is.
+    pub(crate) fn look(&self, now: Timestamp, cost: u64, out: Out) -> Decision {
+        let tried = match out {
+            Out::Nothing => self.judge(now, cost),
+            Out::Something => {
+                // Follows a clock that was set, if it was.
+                self.judge(self.keep_near(now), cost);
+                judged(self.view_beside(now), cost)
+            }
+        };
+        self.told_early(self.report(tried), now)
     }
 
     /// Whether a cost would pass, without charging it.
@@ -208,7 +233,7 @@ impl Word {
     /// was refused, or another thread came between.
     #[inline]
     pub(crate) fn charge(&self, now: Timestamp, cost: u64) -> Option<(Pace, Tat)> {
-        let tried = self.attempt(now, cost, 0)?;
+        let tried = self.attempt_near(now, cost)?;
         let View { pace, tat, .. } = tried.view;
         (tried.outcome == Outcome::Allowed).then_some((pace, tat))
     }
@@ -218,7 +243,11 @@ impl Word {
         now: Timestamp,
         cost: u64,
         patience: Duration,
+        out: Out,
     ) -> Result<Ticket, Unbooked> {
+        if out == Out::Something {
+            return self.reserve_beside(now, cost, patience);
+        }
         let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         let tried = self.take(now, cost, patience);
         if tried.outcome != Outcome::Allowed {
@@ -280,8 +309,11 @@ impl Word {
         pace.time_for(tokens)
     }
 
-    pub(crate) fn tokens(&self, now: Timestamp) -> f64 {
-        let view = self.view(now);
+    pub(crate) fn tokens(&self, now: Timestamp, out: Out) -> f64 {
+        let view = match out {
+            Out::Nothing => self.view(now),
+            Out::Something => self.view_beside(now),
+        };
         view.pace.tokens(view.tat, view.now)
     }
 
@@ -345,38 +377,56 @@ impl Word {
     fn take(&self, now: Timestamp, cost: u64, patience: u64) -> Tried {
         let mut backoff = Backoff::default();
         loop {
-            if let Some(tried) = self.attempt(self.keep_near(now), cost, patience) {
-                return tried;
+            match self.attempt(self.keep_near(now), cost, patience) {
+                Some(tried) if tried.exceeds_slack() && self.follow_back(now) => {}
+                Some(tried) => return tried,
+                None => backoff.lost(),
             }
-            backoff.lost();
         }
     }
 
-    /// As [`take`](Self::take), once: `None` if another thread moved the TAT first or is changing
-    /// the words.
-    #[inline]
+    /// As [`take`](Self::take), unless other threads move the TAT first, or change the words.
+    #[inline(always)]
     fn attempt(&self, now: Timestamp, cost: u64, patience: u64) -> Option<Tried> {
-        let view = self.glance(now)?;
-        let tried = |outcome, tat, wait| Tried {
-            outcome,
-            view: View { tat, ..view },
-            wait,
-        };
-        let Some((after, wait)) = view.pace.plan(view.tat, view.now, cost) else {
-            return Some(tried(Outcome::Never, view.tat, 0));
-        };
-        if wait > 0 && Pace::wait_nanos(wait) > patience {
-            if wait > SLACK && self.follow_back(now) {
-                return None;
+        let mut view = self.glance(now)?;
+        for _ in 0..TRIES {
+            let tried = |outcome, tat, wait| Tried {
+                outcome,
+                view: View { tat, ..view },
+                wait,
+            };
+            let Some((after, wait)) = view.pace.plan(view.tat, view.now, cost) else {
+                return Some(tried(Outcome::Never, view.tat, 0));
+            };
+            if wait > 0 && Pace::wait_nanos(wait) > patience {
+                return Some(tried(Outcome::Denied, view.tat, wait));
             }
-            return Some(tried(Outcome::Denied, view.tat, wait));
+            // A cost of 0 and an unlimited rate charge nothing, so they write nothing.
+            if cost == 0 || view.pace.interval == 0 {
+                return Some(tried(Outcome::Allowed, view.tat, wait));
+            }
+            match self.swap(view.tat, after) {
+                Ok(()) => return Some(tried(Outcome::Allowed, after, wait)),
+                Err(other) => view = self.view_after_loss(view, other)?,
+            }
         }
-        // A cost of 0 and an unlimited rate charge nothing, so they write nothing.
-        if cost == 0 {
-            return Some(tried(Outcome::Allowed, view.tat, wait));
-        }
-        (view.pace.interval == 0 || self.swap(view.tat, after))
-            .then(|| tried(Outcome::Allowed, after, wait))
+        None
+    }
+
+    /// As [`attempt`](Self::attempt), but a wait of which it has to be found out first whether the clock was set back is
+    /// left to [`take`](Self::take): that is rare, and out of line.
+    #[inline]
+    fn attempt_near(&self, now: Timestamp, cost: u64) -> Option<Tried> {
+        let tried = self.attempt(now, cost, 0)?;
+        (!tried.exceeds_slack()).then_some(tried)
+    }
+
+    /// The same words with the TAT that another thread has left, unless they have changed since they were read.
+    #[inline]
+    fn view_after_loss(&self, view: View, tat: Tat) -> Option<View> {
+        fence(Ordering::Acquire);
+        let sequence = self.terms.sequence.load(Ordering::Relaxed);
+        (sequence == view.sequence).then_some(View { tat, ..view })
     }
 
     /// Reads the words together, again if they changed meanwhile.
@@ -418,6 +468,7 @@ impl Word {
             },
             tat: Tat::from_word(self.tat.load(Ordering::Relaxed)),
             now: Timestamp::from_nanos(nanos + 1),
+            sequence: before,
         };
         fence(Ordering::Acquire);
         let after = self.terms.sequence.load(Ordering::Relaxed);
@@ -425,25 +476,20 @@ impl Word {
     }
 
     #[inline]
-    fn swap(&self, from: Tat, to: Tat) -> bool {
-        self.tat
-            .compare_exchange_weak(
-                from.to_word(),
-                to.to_word(),
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            )
-            .is_ok()
+    fn swap(&self, from: Tat, to: Tat) -> Result<(), Tat> {
+        let (from, to, relaxed) = (from.to_word(), to.to_word(), Ordering::Relaxed);
+        let swapped = self.tat.compare_exchange_weak(from, to, relaxed, relaxed);
+        swapped.map(drop).map_err(Tat::from_word)
     }
 
     fn settings(&self) -> MutexGuard<'_, Box<Settings>> {
-        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.settings.lock())
     }
 
     #[inline]
     fn report(&self, tried: Tried) -> Decision {
         let limit = self.terms.burst.load(Ordering::Relaxed);
-        let View { pace, tat, now } = tried.view;
+        let View { pace, tat, now, .. } = tried.view;
         if pace.interval == 0 {
             let none = Duration::ZERO;
             return Decision::new(tried.outcome, limit, u64::MAX, none, none);

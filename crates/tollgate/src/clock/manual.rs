@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
 use super::{Clock, Wakeup};
-use crate::sync::{Thread, current_thread, park};
+use crate::sync::{Thread, current_thread, park, unpoisoned};
 
 /// A clock that a test advances by hand. Clones share one time.
 ///
@@ -112,10 +112,7 @@ impl Manual {
     }
 
     fn lock(&self) -> MutexGuard<'_, Parked> {
-        self.shared
-            .parked
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.shared.parked.lock())
     }
 }
 
@@ -132,11 +129,7 @@ impl Clock for Manual {
         let mut parked = self.lock();
         parked.count += 1;
         while self.now() < at {
-            parked = self
-                .shared
-                .moved
-                .wait(parked)
-                .unwrap_or_else(PoisonError::into_inner);
+            parked = unpoisoned(self.shared.moved.wait(parked));
         }
         parked.count -= 1;
     }

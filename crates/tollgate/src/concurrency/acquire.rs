@@ -139,7 +139,7 @@ impl<H: PermitHome> Acquire<H> {
     fn start(self) -> Result<Started<H>, NoPermit> {
         let (home, weight) = (self.home?, self.weight);
         let until = match self.patience {
-            Patience::Unsaid => home.timeout().map(|timeout| home.now() + timeout),
+            Patience::Unsaid => home.context().timeout.map(|timeout| home.now() + timeout),
             Patience::Timeout(timeout) => Some(home.now() + timeout),
             Patience::Deadline(deadline) => {
                 if deadline < home.now() {
@@ -158,13 +158,18 @@ impl<H: PermitHome> Acquire<H> {
             };
             return Err(why);
         }
-        if home.waiting_in_total().is_some_and(|all| !all.enter()) {
+        if home
+            .context()
+            .waiting_in_total
+            .as_ref()
+            .is_some_and(|all| !all.enter())
+        {
             return Err(refused(&home, NoPermit::QueueFull));
         }
-        let place = match home.gate().join(weight, home.max_waiters()) {
+        let place = match home.gate().join(weight, home.context().max_waiters) {
             Joined::Queued { place } => place,
             other => {
-                if let Some(all) = home.waiting_in_total() {
+                if let Some(all) = &home.context().waiting_in_total {
                     all.leave();
                 }
                 return match other {
@@ -190,7 +195,7 @@ impl<H: PermitHome> Acquire<H> {
 }
 
 fn refused<H: PermitHome>(home: &H, why: fn(super::Occupancy) -> NoPermit) -> NoPermit {
-    home.tally().count(Count::Refused);
+    home.context().tally.count(Count::Refused);
     home.refusal(why(home.gate().occupancy()))
 }
 
@@ -230,14 +235,14 @@ impl<H: PermitHome> QueuedWait<H> {
 
     fn leave(&mut self) -> Option<H> {
         let home = self.home.take()?;
-        if let Some(all) = home.waiting_in_total() {
+        if let Some(all) = &home.context().waiting_in_total {
             all.leave();
         }
         Some(home)
     }
 
     fn clock(&self) -> Option<&dyn Clock> {
-        self.home.as_ref().map(|home| home.clock())
+        self.home.as_ref().map(|home| &home.context().clock)
     }
 }
 
@@ -246,7 +251,7 @@ impl<H: PermitHome> Drop for QueuedWait<H> {
         let Some(home) = self.leave() else {
             return;
         };
-        home.tally().count(Count::Abandoned);
+        home.context().tally.count(Count::Abandoned);
         if let Some(Told::Granted { .. }) = home.gate().give_up(self.place) {
             home.gate().leave(self.weight);
         }

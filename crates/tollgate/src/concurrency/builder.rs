@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::gate::Gate;
+use super::home::PermitContext;
 use super::stats::Tally;
 use super::{ConcurrencyLimiter, PermitObserver};
 use crate::clock::{Clock, Clocked, DefaultClock, Monotonic};
@@ -78,14 +79,16 @@ impl<C> Builder<C> {
 impl<C: Clock> Builder<C> {
     /// Builds it on the clock that was given.
     pub fn build(self) -> ConcurrencyLimiter<C> {
-        ConcurrencyLimiter {
-            gate: Gate::new(self.settings.limit),
+        let context = PermitContext {
             tally: Tally::new(),
             observer: self.settings.observer,
             max_waiters: self.settings.max_waiters,
             timeout: self.settings.timeout,
+            waiting_in_total: None,
             clock: self.clock,
-        }
+        };
+        let gate = Gate::new(self.settings.limit);
+        ConcurrencyLimiter { gate, context }
     }
 }
 

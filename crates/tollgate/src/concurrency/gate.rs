@@ -24,7 +24,7 @@ use tollgate_core::Timestamp;
 use super::Occupancy;
 use crate::line::places::{Fifo, Id, LinePlace, Places};
 use crate::line::seats::{Seats, Woken};
-use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, PoisonError};
+use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, unpoisoned};
 
 /// The highest limit: 31 bits of the word.
 pub(crate) const MAX_LIMIT: u32 = (1 << 31) - 1;
@@ -221,7 +221,7 @@ impl Gate {
     /// Enters, or takes a place at the end of the queue if fewer than `most` are there.
     /// A place has no waker until it is [asked](Self::ask) for its result.
     pub(super) fn join(&self, weight: u32, most: usize) -> Joined {
-        let mut queue = self.lock();
+        let mut queue = unpoisoned(self.queue.lock());
         if queue.line.len() == 0 {
             // What is given back up to the moment that sets the flag is seen here.
             let mut never = false;
@@ -293,7 +293,7 @@ impl Gate {
     /// Changes the limit: admits waiters that it makes room for, and refuses those that ask for more than it. They are
     /// woken by what this returns, under no lock.
     pub(super) fn change_limit(&self, limit: u32) -> Woken {
-        let mut queue = self.lock();
+        let mut queue = unpoisoned(self.queue.lock());
         self.step(Ordering::Relaxed, |word| Some(word.with_limit(limit)));
         let limit = limit.min(MAX_LIMIT);
         let mut next = queue.line.first();
@@ -363,16 +363,12 @@ impl Gate {
 
     /// Changes the queue, and wakes the waiters that are affected.
     fn visit<T>(&self, change: impl FnOnce(&mut Queue) -> T) -> T {
-        let mut queue = self.lock();
+        let mut queue = unpoisoned(self.queue.lock());
         let result = change(&mut queue);
         let woken = queue.settle();
         drop(queue);
         woken.wake();
         result
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

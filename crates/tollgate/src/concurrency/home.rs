@@ -21,24 +21,35 @@ pub trait PermitHome: fmt::Debug + sealed::PermitHome {}
 impl<H: fmt::Debug + sealed::PermitHome> PermitHome for H {}
 
 pub(crate) mod sealed {
-    use super::{Clock, Duration, Gate, NoPermit, PermitObserver, Tally, Timestamp, Waiting};
+    use super::{Clock, Gate, NoPermit, PermitContext, Timestamp};
 
     pub trait PermitHome {
         fn gate(&self) -> &Gate;
-        fn tally(&self) -> &Tally;
-        fn observer(&self) -> Option<&dyn PermitObserver>;
-        fn clock(&self) -> &dyn Clock;
+        fn context(&self) -> &PermitContext<dyn Clock + '_>;
         fn now(&self) -> Timestamp;
-        /// How many may wait at this gate.
-        fn max_waiters(&self) -> usize;
-        /// How long a wait may take if the call doesn't say.
-        fn timeout(&self) -> Option<Duration>;
-        /// Who waits at all gates together, if that is bounded too.
-        fn waiting_in_total(&self) -> Option<&Waiting>;
         /// What a refusal by the gate means to the one who asked.
         fn refusal(&self, by_gate: NoPermit) -> NoPermit {
             by_gate
         }
+    }
+}
+
+/// What all gates of a limiter have in common.
+pub struct PermitContext<C: ?Sized> {
+    pub(super) tally: Tally,
+    pub(super) observer: Option<Box<dyn PermitObserver>>,
+    /// How many may wait at one gate.
+    pub(super) max_waiters: usize,
+    /// How long a wait may take if the call doesn't say.
+    pub(super) timeout: Option<Duration>,
+    /// Who waits at all gates together, if that is bounded too.
+    pub(super) waiting_in_total: Option<Waiting>,
+    pub(super) clock: C,
+}
+
+impl<C: ?Sized> fmt::Debug for PermitContext<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PermitContext").finish_non_exhaustive()
     }
 }
 
@@ -49,34 +60,13 @@ impl<C: Clock> sealed::PermitHome for ConcurrencyLimiter<C> {
     }
 
     #[inline]
-    fn tally(&self) -> &Tally {
-        &self.tally
-    }
-
-    #[inline]
-    fn observer(&self) -> Option<&dyn PermitObserver> {
-        self.observer.as_deref()
+    fn context(&self) -> &PermitContext<dyn Clock + '_> {
+        &self.context
     }
 
     #[inline]
     fn now(&self) -> Timestamp {
-        self.clock.now()
-    }
-
-    fn clock(&self) -> &dyn Clock {
-        &self.clock
-    }
-
-    fn max_waiters(&self) -> usize {
-        self.max_waiters
-    }
-
-    fn timeout(&self) -> Option<Duration> {
-        self.timeout
-    }
-
-    fn waiting_in_total(&self) -> Option<&Waiting> {
-        None
+        self.context.clock.now()
     }
 }
 
@@ -89,34 +79,13 @@ macro_rules! as_home {
         }
 
         #[inline]
-        fn tally(&$self) -> &Tally {
-            $home.tally()
-        }
-
-        #[inline]
-        fn observer(&$self) -> Option<&dyn PermitObserver> {
-            $home.observer()
+        fn context(&$self) -> &PermitContext<dyn Clock + '_> {
+            $home.context()
         }
 
         #[inline]
         fn now(&$self) -> Timestamp {
             $home.now()
-        }
-
-        fn clock(&$self) -> &dyn Clock {
-            $home.clock()
-        }
-
-        fn max_waiters(&$self) -> usize {
-            $home.max_waiters()
-        }
-
-        fn timeout(&$self) -> Option<Duration> {
-            $home.timeout()
-        }
-
-        fn waiting_in_total(&$self) -> Option<&Waiting> {
-            $home.waiting_in_total()
         }
 
         fn refusal(&$self, by_gate: NoPermit) -> NoPermit {

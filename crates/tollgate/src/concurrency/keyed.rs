@@ -4,17 +4,17 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::gate::{Gate, MAX_LIMIT};
-use super::stats::{Count, Tally};
+use super::home::PermitContext;
+use super::stats::Count;
 use super::{Acquire, NoPermit, Occupancy, Stats};
 use crate::AtCap;
 use crate::clock::{Clock, Monotonic};
 use crate::line::seats::Woken;
 use crate::line::waiting::Waiting;
 use crate::shards::Shards;
-use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, PoisonError};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, unpoisoned};
 use crate::table::hasher::KeyHasher;
 
 mod builder;
@@ -58,11 +58,7 @@ pub struct KeyedConcurrency<K, C: Clock = Monotonic> {
     at_cap: AtCap,
     /// The gate that keys without a slot share.
     shared: Arc<Gate>,
-    waiting: Waiting,
-    max_waiters_per_key: usize,
-    timeout: Option<Duration>,
-    tally: Tally,
-    clock: C,
+    context: PermitContext<C>,
 }
 
 impl<K> KeyedConcurrency<K> {
@@ -178,17 +174,18 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
     /// How many wait on all keys together, those among them who have not yet looked at what they
     /// were given.
     pub fn waiters(&self) -> usize {
-        self.waiting.current()
+        let all = self.context.waiting_in_total.as_ref();
+        all.map_or(0, Waiting::current)
     }
 
     /// What happened since it was made, on all keys together.
     pub fn stats(&self) -> Stats {
-        self.tally.stats()
+        self.context.tally.stats()
     }
 
     /// The clock it reads.
     pub fn clock(&self) -> &C {
-        &self.clock
+        &self.context.clock
     }
 
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K>> {
@@ -229,7 +226,7 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
             AtCap::ShareOne => Ok((Arc::clone(&self.shared), None)),
             // It was built with one of the two.
             _ => {
-                self.tally.count(Count::Refused);
+                self.context.tally.count(Count::Refused);
                 Err(NoPermit::TooManyKeys(NO_ROOM))
             }
         }
@@ -273,7 +270,7 @@ const NO_ROOM: Occupancy = Occupancy {
 };
 
 fn lock<K>(shard: &Padded<Mutex<Shard<K>>>) -> MutexGuard<'_, Shard<K>> {
-    shard.0.lock().unwrap_or_else(PoisonError::into_inner)
+    unpoisoned(shard.0.lock())
 }
 
 impl<K, C: Clock> fmt::Debug for KeyedConcurrency<K, C> {

@@ -72,8 +72,8 @@ impl<H: PermitHome> Permit<H> {
     /// A permit for what has entered the gate already.
     #[inline]
     pub(super) fn new(home: H, weight: u32, in_flight: u32) -> Self {
-        home.tally().count(Count::Acquired);
-        let started = match home.observer() {
+        home.context().tally.count(Count::Acquired);
+        let started = match home.context().observer {
             Some(_) => home.now(),
             None => Timestamp::ZERO,
         };
@@ -140,7 +140,7 @@ impl<H: PermitHome> Permit<H> {
     /// When it was given, on the limiter's clock; `None` without an observer, because then no clock
     /// is read.
     pub fn started(&self) -> Option<Timestamp> {
-        self.home.observer().map(|_| self.started)
+        self.home.context().observer.as_ref().map(|_| self.started)
     }
 
     /// The work begins only now: the time since the permit was given is none of its latency.
@@ -169,7 +169,7 @@ impl<H: PermitHome> Permit<H> {
     /// # Ok::<(), tollgate::concurrency::NoPermit>(())
     /// ```
     pub fn restart(&mut self) {
-        if self.home.observer().is_some() {
+        if self.home.context().observer.is_some() {
             self.started = self.home.now();
         }
     }
@@ -235,15 +235,15 @@ impl<H: PermitHome> Permit<H> {
     #[inline]
     pub fn cancel(mut self) {
         if self.ending.take().is_some() {
-            self.home.tally().count(Count::Cancelled);
+            self.home.context().tally.count(Count::Cancelled);
         }
     }
 
     /// Counts how it ended, and tells whoever learns from it.
     #[inline]
     fn inform(&self, ending: Ending) {
-        self.home.tally().count(ending.into());
-        let Some(observer) = self.home.observer() else {
+        self.home.context().tally.count(ending.into());
+        let Some(observer) = self.home.context().observer.as_deref() else {
             return;
         };
         let gate = self.home.gate();
@@ -275,7 +275,7 @@ fn put(gate: &Gate, observer: &dyn PermitObserver, answer: Option<u32>) {
 /// Counts a refusal and says how full it is.
 #[cold]
 pub(super) fn refuse<H: PermitHome>(home: &H, weight: u32) -> NoPermit {
-    home.tally().count(Count::Refused);
+    home.context().tally.count(Count::Refused);
     let occupancy = home.gate().occupancy();
     home.refusal(if weight > occupancy.limit {
         NoPermit::Never(occupancy)

@@ -50,7 +50,7 @@ pub(super) enum Count {
 
 /// A count of each.
 #[derive(Debug)]
-pub struct Tally(Counters<7>);
+pub(crate) struct Tally(Counters<7>);
 
 impl Tally {
     pub(super) fn new() -> Self {
@@ -59,11 +59,11 @@ impl Tally {
 
     #[inline]
     pub(super) fn count(&self, count: Count) {
-        self.0.add(count.index());
+        self.0.add(count as usize);
     }
 
     pub(super) fn stats(&self) -> Stats {
-        let sum = |count: Count| self.0.sum(count.index());
+        let sum = |count: Count| self.0.sum(count as usize);
         Stats {
             acquired: sum(Count::Acquired),
             refused: sum(Count::Refused),
@@ -72,20 +72,6 @@ impl Tally {
             dropped: sum(Count::Dropped),
             ignored: sum(Count::Ignored),
             cancelled: sum(Count::Cancelled),
-        }
-    }
-}
-
-impl Count {
-    const fn index(self) -> usize {
-        match self {
-            Self::Acquired => 0,
-            Self::Refused => 1,
-            Self::Abandoned => 2,
-            Self::Succeeded => 3,
-            Self::Dropped => 4,
-            Self::Ignored => 5,
-            Self::Cancelled => 6,
         }
     }
 }

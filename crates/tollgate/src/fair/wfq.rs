@@ -14,7 +14,8 @@ use tollgate_core::{Arithmetic, Charge, Decision, Gcra, Outcome, Timestamp};
 use super::codel::{Codel, Standing};
 use super::meter::Meter;
 use crate::line::places::Fifo;
-use crate::line::queue::{Change, Discipline, First, Lines};
+use crate::line::queue::{Change, Discipline, Lines};
+use crate::table::slab::Slab;
 
 /// One cost over a weight of one, in virtual time: weights up to 2¹⁶ round by less than 2⁻¹⁶.
 const SHIFT: u32 = 32;
@@ -42,8 +43,7 @@ pub struct Fair {
     /// Counts who became first, so that equal claims pass in that order.
     turns: u64,
     index: HashMap<u64, u32, FixedState>,
-    clients: Vec<Option<Client>>,
-    free: Vec<u32>,
+    clients: Slab<Client>,
     order: BTreeSet<Turn>,
     most_per_client: usize,
     codel: Option<Codel>,
@@ -89,8 +89,7 @@ impl Fair {
             finished: 0,
             turns: 0,
             index: HashMap::default(),
-            clients: Vec::new(),
-            free: Vec::new(),
+            clients: Slab::new(usize::MAX),
             order: BTreeSet::new(),
             most_per_client,
             codel,
@@ -111,21 +110,8 @@ impl Fair {
         self.meter.limit()
     }
 
-    fn client(&self, owner: u32) -> Option<&Client> {
-        self.clients.get(index(owner))?.as_ref()
-    }
-
-    fn client_mut(&mut self, owner: u32) -> Option<&mut Client> {
-        self.clients.get_mut(index(owner))?.as_mut()
-    }
-
     fn add(&mut self, key: u64, weight: u64) -> u32 {
-        let owner = self.free.pop().unwrap_or_else(|| {
-            self.clients.push(None);
-            u32::try_from(self.clients.len() - 1).unwrap_or(u32::MAX)
-        });
-        self.index.insert(key, owner);
-        self.clients[index(owner)] = Some(Client {
+        let owner = self.clients.insert(Client {
             key,
             weight,
             start: 0,
@@ -133,13 +119,13 @@ impl Fair {
             cost: 0,
             standing: Standing::default(),
         });
+        self.index.insert(key, owner);
         owner
     }
 
     fn remove(&mut self, owner: u32) {
-        if let Some(client) = self.clients[index(owner)].take() {
+        if let Some(client) = self.clients.remove(owner) {
             self.index.remove(&client.key);
-            self.free.push(owner);
         }
         if self.order.is_empty() {
             self.finished = 0;
@@ -150,7 +136,7 @@ impl Fair {
 
     /// Gives a client another weight, for everything that it has in line.
     fn weigh(&mut self, owner: u32, weight: u64) {
-        let Some(client) = self.client_mut(owner).filter(|c| c.weight != weight) else {
+        let Some(client) = self.clients.get_mut(owner).filter(|c| c.weight != weight) else {
             return;
         };
         client.weight = weight;
@@ -240,14 +226,18 @@ impl Discipline for Fair {
         let weight = u64::from(ask.weight);
         let own = self.owner(ask.client);
         let line = own.map(|owner| lines.of(owner)).unwrap_or_default();
-        let start = own.and_then(|owner| self.client(owner));
+        let start = own.and_then(|owner| self.clients.get(owner));
         let start = start.map_or(self.finished, |client| client.start);
         let before = line.cost() + u128::from(cost);
         // Each finish is rounded up by less than one.
         let rounding = u128::try_from(line.len()).unwrap_or(0);
         let finish = start + span(before, weight) + rounding;
         let ahead = |turn: &Turn| {
-            let Some(client) = self.client(turn.owner).filter(|_| Some(turn.owner) != own) else {
+            let Some(client) = self
+                .clients
+                .get(turn.owner)
+                .filter(|_| Some(turn.owner) != own)
+            else {
                 return 0;
             };
             let share = finish.saturating_sub(client.start);
@@ -258,7 +248,7 @@ impl Discipline for Fair {
         self.passed_by((ahead + before).min(all))
     }
 
-    fn first_changed(&mut self, owner: u32, first: Option<First>, why: Change) {
+    fn first_changed(&mut self, owner: u32, first: Option<u64>, why: Change) {
         let present = self.finished;
         let number = match why {
             Change::Came | Change::Passed => {
@@ -267,11 +257,11 @@ impl Discipline for Fair {
             }
             Change::Left => None,
         };
-        let Some(client) = self.client_mut(owner) else {
+        let Some(client) = self.clients.get_mut(owner) else {
             return;
         };
         let old = client.turn;
-        if let Some(First { cost }) = first {
+        if let Some(cost) = first {
             if let Some(number) = number {
                 client.start = present;
                 client.turn.number = number;
@@ -294,7 +284,7 @@ impl Discipline for Fair {
 
     fn next(&self) -> Option<(u32, Timestamp)> {
         let turn = self.order.first()?;
-        let cost = self.client(turn.owner)?.cost;
+        let cost = self.clients.get(turn.owner)?.cost;
         let cost = cost.saturating_sub(self.credit);
         let due = self.meter.earliest(self.seen, cost);
         Some((turn.owner, due.unwrap_or(Timestamp::MAX)))
@@ -302,14 +292,14 @@ impl Discipline for Fair {
 
     fn sheds(&mut self, owner: u32, line: &Fifo, due: Timestamp, arrived: Timestamp) -> bool {
         let codel = self.codel;
-        let (Some(codel), Some(client)) = (codel, self.client_mut(owner)) else {
+        let (Some(codel), Some(client)) = (codel, self.clients.get_mut(owner)) else {
             return false;
         };
         codel.sheds(&mut client.standing, due, due - arrived, line.len() - 1)
     }
 
     fn pass(&mut self, owner: u32, due: Timestamp, cost: u64) -> Receipt {
-        if let Some(client) = self.client(owner) {
+        if let Some(client) = self.clients.get(owner) {
             self.finished = client.turn.finish;
         }
         let covered = self.credit.min(cost);
@@ -352,8 +342,4 @@ impl fmt::Debug for Fair {
             .field("codel", &self.codel)
             .finish_non_exhaustive()
     }
-}
-
-fn index(owner: u32) -> usize {
-    usize::try_from(owner).unwrap_or(usize::MAX)
 }

@@ -9,8 +9,10 @@ use tollgate_core::{
     Arithmetic, Bucket, Decision, LimitError, Outcome, Rate, Timestamp, TokenBucket,
 };
 
+use crate::Algorithm;
+use crate::cell::locked::takes;
 use crate::line::places::Fifo;
-use crate::line::queue::{Change, Discipline, First, Lines};
+use crate::line::queue::{Change, Discipline, Lines};
 use crate::steps::Latest;
 
 /// All lanes, highest first.
@@ -89,11 +91,8 @@ impl Account {
         let Some(at) = self.earliest(from, at_once) else {
             return Timestamp::MAX;
         };
-        let rate = self.limit.rate();
-        let period = rate.period().map_or(0, |period| period.as_nanos());
-        let later = (cost - u128::from(at_once)).saturating_mul(period);
-        let nanos = later.div_ceil(u128::from(rate.count().max(1)));
-        at.plus_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+        let later = cost - u128::from(at_once);
+        at + takes(Algorithm::TokenBucket, self.limit.rate(), later)
     }
 }
 
@@ -259,9 +258,9 @@ impl Discipline for Shares {
         own.min(self.total.passed_by(now, all))
     }
 
-    fn first_changed(&mut self, lane: u32, first: Option<First>, _why: Change) {
+    fn first_changed(&mut self, lane: u32, first: Option<u64>, _why: Change) {
         let state = &mut self.lanes[index(lane)];
-        state.first = first.map(|first| first.cost);
+        state.first = first;
         if first.is_none() {
             state.credit = 0;
             state.handed_on = None;

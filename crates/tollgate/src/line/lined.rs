@@ -5,7 +5,8 @@ use std::fmt;
 use super::State;
 use super::places::Id;
 use super::single::Single;
-use crate::sync::{AtomicU32, Mutex, Ordering, PoisonError, fence};
+use crate::cell::Out;
+use crate::sync::{AtomicU32, Mutex, Ordering, fence, unpoisoned};
 
 /// There are waiters, and newcomers stand behind them.
 const WAITED_FOR: u32 = 1;
@@ -43,8 +44,11 @@ impl<T: Clone + fmt::Debug> Lined<T> {
     }
 
     /// Whether something may be out.
-    pub(crate) fn is_held(&self) -> bool {
-        self.mark.load(Ordering::Relaxed) & HELD != 0
+    pub(crate) fn out(&self) -> Out {
+        match self.mark.load(Ordering::Relaxed) & HELD {
+            0 => Out::Nothing,
+            _ => Out::Something,
+        }
     }
 
     /// Changes the line, and wakes the waiters that are affected.
@@ -53,8 +57,7 @@ impl<T: Clone + fmt::Debug> Lined<T> {
         present: Option<Id>,
         change: impl FnOnce(&mut State<Single<T>>) -> R,
     ) -> R {
-        // Nothing in here panics between two writes that belong together.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = unpoisoned(self.state.lock());
         // Before the first look at the limit: callers that come from now on stand behind.
         self.mark
             .store(WAITED_FOR | held(&state.waits), Ordering::Relaxed);

@@ -55,22 +55,49 @@ pub trait Meter {
 }
 
 /// A limit, whatever it is: who waits in line has time for a call through a pointer.
-pub(super) type AnyMeter<'a, T> = dyn Meter<Terms = T> + 'a;
+pub(crate) type AnyMeter<'a, T> = dyn Meter<Terms = T> + 'a;
 
-/// Charges a cost as of when its turn came, or now if another caller came between.
-pub(super) fn charge<T: Clone + fmt::Debug>(
-    meter: &AnyMeter<'_, T>,
-    terms: &T,
-    due: Timestamp,
-    now: Timestamp,
-    cost: u64,
-) -> Result<(Ticket, Timestamp), Refused> {
-    match meter.book(terms, due, cost, Duration::ZERO) {
-        Ok(ticket) => Ok((ticket, due)),
-        Err(Refused::TooLate(_)) if due < now => {
-            let ticket = meter.book(terms, now, cost, Duration::ZERO)?;
-            Ok((ticket, now))
+/// What is asked of a limit at a time, on which terms.
+pub(crate) struct Request<'a, T> {
+    pub(crate) meter: &'a AnyMeter<'a, T>,
+    pub(crate) terms: &'a T,
+    pub(crate) now: Timestamp,
+    pub(crate) cost: u64,
+}
+
+impl<'a, T: Clone + fmt::Debug> Request<'a, T> {
+    pub(crate) fn new(meter: &'a AnyMeter<'a, T>, terms: &'a T, now: Timestamp, cost: u64) -> Self {
+        Self {
+            meter,
+            terms,
+            now,
+            cost,
         }
-        Err(refused) => Err(refused),
+    }
+
+    /// Decides without charging, past the line.
+    pub(super) fn look(&self) -> Decision {
+        self.meter.look(self.terms, self.now, self.cost)
+    }
+
+    /// What is left, past the line.
+    pub(super) fn left(&self) -> Decision {
+        self.meter.look(self.terms, self.now, 0)
+    }
+
+    /// Charges it if it passes within this time.
+    pub(super) fn book(&self, patience: Duration) -> Result<Ticket, Refused> {
+        (self.meter).book(self.terms, self.now, self.cost, patience)
+    }
+
+    /// Charges it as of when its turn came, or now if another caller came between.
+    pub(super) fn charge(&self, due: Timestamp) -> Result<(Ticket, Timestamp), Refused> {
+        match (Self { now: due, ..*self }).book(Duration::ZERO) {
+            Ok(ticket) => Ok((ticket, due)),
+            Err(Refused::TooLate(_)) if due < self.now => {
+                Ok((self.book(Duration::ZERO)?, self.now))
+            }
+            Err(refused) => Err(refused),
+        }
     }
 }

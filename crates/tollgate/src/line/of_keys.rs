@@ -9,7 +9,7 @@ use super::State;
 use super::places::Id;
 use super::seats::{KEPT, Woken};
 use super::single::Single;
-use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, PoisonError, fence};
+use crate::sync::{AtomicU32, Mutex, Ordering, fence, unpoisoned};
 
 /// Keys share this many marks: while one key has waiters, others that share its mark look for a line in vain.
 const MARKS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 64 };
@@ -59,7 +59,7 @@ impl<K, T: Clone + fmt::Debug> KeyLines<K, T> {
         present: Option<Id>,
         change: impl FnOnce(&mut State<Single<T>>) -> R,
     ) -> R {
-        let mut shard = self.lock(index(hash));
+        let mut shard = unpoisoned(self.shards[index(hash)].lock());
         let lines = shard.entry(hash).or_default();
         let place = match lines.iter().position(|line| is_same(&line.key)) {
             Some(place) => place,
@@ -97,7 +97,7 @@ impl<K, T: Clone + fmt::Debug> KeyLines<K, T> {
         if !self.is_marked(hash) {
             return None;
         }
-        let mut shard = self.lock(index(hash));
+        let mut shard = unpoisoned(self.shards[index(hash)].lock());
         let lines = shard.get_mut(&hash)?;
         let place = lines.iter().position(|line| is_same(&line.key))?;
         let state = &mut lines[place].state;
@@ -138,7 +138,7 @@ impl<K, T: Clone + fmt::Debug> KeyLines<K, T> {
     pub(crate) fn visit_all(&self, mut change: impl FnMut(u64, &K, &mut State<Single<T>>)) {
         for number in 0..MARKS {
             let mut woken = Vec::new();
-            let mut shard = self.lock(number);
+            let mut shard = unpoisoned(self.shards[number].lock());
             for (hash, lines) in shard.iter_mut() {
                 for line in lines {
                     change(*hash, &line.key, &mut line.state);
@@ -148,13 +148,6 @@ impl<K, T: Clone + fmt::Debug> KeyLines<K, T> {
             drop(shard);
             woken.into_iter().for_each(Woken::wake);
         }
-    }
-
-    fn lock(&self, number: usize) -> MutexGuard<'_, Shard<K, T>> {
-        // Nothing in here panics between two writes that belong together.
-        self.shards[number]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -6,6 +6,8 @@ use std::mem;
 
 use tollgate_core::Timestamp;
 
+use crate::table::slab::Slab;
+
 /// The number of a place.
 pub(crate) type Id = u32;
 
@@ -34,17 +36,7 @@ pub(super) enum Stage<R> {
 
 /// All places of a queue.
 #[derive(Debug)]
-pub(crate) struct Places<R, X = ()> {
-    slots: Vec<Slot<R, X>>,
-    free: Option<Id>,
-    used: usize,
-}
-
-#[derive(Debug)]
-enum Slot<R, X> {
-    Free(Option<Id>),
-    Used(LinePlace<R, X>),
-}
+pub(crate) struct Places<R, X = ()>(Slab<LinePlace<R, X>>);
 
 /// First to last of one owner's places.
 #[derive(Clone, Copy, Debug, Default)]
@@ -137,55 +129,29 @@ impl<R, X> Places<R, X> {
     }
 
     pub(crate) const fn new() -> Self {
-        Self {
-            slots: Vec::new(),
-            free: None,
-            used: 0,
-        }
+        Self(Slab::new(usize::MAX))
     }
 
     /// How many places are taken, by waiters and by those that haven't noticed that they needn't wait any more.
     pub(crate) const fn used(&self) -> usize {
-        self.used
+        self.0.used()
     }
 
     pub(crate) fn get(&self, id: Id) -> Option<&LinePlace<R, X>> {
-        match self.slots.get(index(id))? {
-            Slot::Used(place) => Some(place),
-            Slot::Free(_) => None,
-        }
+        self.0.get(id)
     }
 
     pub(super) fn get_mut(&mut self, id: Id) -> Option<&mut LinePlace<R, X>> {
-        match self.slots.get_mut(index(id))? {
-            Slot::Used(place) => Some(place),
-            Slot::Free(_) => None,
-        }
+        self.0.get_mut(id)
     }
 
     pub(crate) fn insert(&mut self, place: LinePlace<R, X>) -> Id {
-        self.used += 1;
-        if let Some(id) = self.free {
-            let old = mem::replace(&mut self.slots[index(id)], Slot::Used(place));
-            if let Slot::Free(next) = old {
-                self.free = next;
-            }
-            return id;
-        }
-        make_room(&mut self.slots, 1);
-        self.slots.push(Slot::Used(place));
-        Id::try_from(self.slots.len() - 1).unwrap_or(Id::MAX)
+        self.0.make_room();
+        self.0.insert(place)
     }
 
     pub(crate) fn remove(&mut self, id: Id) -> Option<LinePlace<R, X>> {
-        self.get(id)?;
-        let freed = mem::replace(&mut self.slots[index(id)], Slot::Free(self.free));
-        self.free = Some(id);
-        self.used -= 1;
-        match freed {
-            Slot::Used(place) => Some(place),
-            Slot::Free(_) => None,
-        }
+        self.0.remove(id)
     }
 
     /// The result for a waiter, whose place is free then; none while it has to wait.
@@ -255,15 +221,4 @@ impl<R, X> Places<R, X> {
             change(before, after);
         }
     }
-}
-
-/// Room for so many more, and not for twice as many as there are: most lines are short, and long ones large.
-pub(super) fn make_room<T>(list: &mut Vec<T>, more: usize) {
-    if list.capacity() - list.len() < more {
-        list.reserve_exact(more.max(list.len() / 8));
-    }
-}
-
-pub(super) fn index(id: Id) -> usize {
-    usize::try_from(id).unwrap_or(usize::MAX)
 }

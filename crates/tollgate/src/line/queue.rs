@@ -42,8 +42,8 @@ pub trait Discipline: fmt::Debug {
         deadline: Timestamp,
     ) -> Timestamp;
 
-    /// Another waiter is first in this owner's line now, or the line is empty.
-    fn first_changed(&mut self, owner: u32, first: Option<First>, why: Change);
+    /// Another waiter is first in this owner's line now, for this cost; or the line is empty.
+    fn first_changed(&mut self, owner: u32, first: Option<u64>, why: Change);
 
     /// Whose turn comes next, and when.
     fn next(&self) -> Option<(u32, Timestamp)>;
@@ -62,12 +62,6 @@ pub trait Discipline: fmt::Debug {
 
     /// When all waiters will have passed at the latest, if no more come.
     fn all_passed(&self, lines: &Lines) -> Timestamp;
-}
-
-/// The first of a line.
-#[derive(Clone, Copy, Debug)]
-pub struct First {
-    pub(crate) cost: u64,
 }
 
 /// Why another waiter is first now.
@@ -243,8 +237,8 @@ impl<D: Discipline> Queue<D> {
             self.deadlines.insert((deadline, id));
         }
         if self.lines.of(owner).len() == 1 {
-            let first = Some(First { cost });
-            self.discipline.first_changed(owner, first, Change::Came);
+            self.discipline
+                .first_changed(owner, Some(cost), Change::Came);
         }
         id
     }
@@ -320,7 +314,7 @@ impl<D: Discipline> Queue<D> {
         if was_first {
             let first = self.lines.of(owner).first();
             let first = first.and_then(|id| self.places.get(id));
-            let first = first.map(|place| First { cost: place.cost });
+            let first = first.map(|place| place.cost);
             self.discipline.first_changed(owner, first, why);
         }
     }

@@ -5,7 +5,8 @@ use std::task::Waker;
 
 use tollgate_core::Timestamp;
 
-use super::places::{Id, index, make_room};
+use super::places::Id;
+use crate::table::slab::{at, make_room};
 
 /// How many places an empty queue keeps for later waiters; memory for more than that is freed.
 pub(crate) const KEPT: usize = 64;
@@ -87,7 +88,7 @@ impl Seats {
     }
 
     fn seat(&mut self, id: Id) -> Option<&mut Seat> {
-        self.seats.get_mut(index(id))
+        self.seats.get_mut(at(id))
     }
 
     /// The place is free.
@@ -98,12 +99,12 @@ impl Seats {
 
     /// Wakes this waiter by this waker; it looks again by itself at the time, if any.
     pub(crate) fn remember(&mut self, id: Id, waker: &Waker, armed: Option<Timestamp>) {
-        if index(id) >= self.seats.len() {
-            let more = index(id) + 1 - self.seats.len();
+        if at(id) >= self.seats.len() {
+            let more = at(id) + 1 - self.seats.len();
             make_room(&mut self.seats, more);
-            self.seats.resize_with(index(id) + 1, Seat::default);
+            self.seats.resize_with(at(id) + 1, Seat::default);
         }
-        let seat = &mut self.seats[index(id)];
+        let seat = &mut self.seats[at(id)];
         seat.armed = armed.unwrap_or(Timestamp::MAX);
         let known = seat.waker.as_ref();
         if !known.is_some_and(|known| known.will_wake(waker)) {

@@ -13,7 +13,7 @@ use tollgate_core::{Decision, Outcome, Timestamp};
 mod bookings;
 
 use super::Waits;
-use super::meter::{AnyMeter, charge};
+use super::meter::{AnyMeter, Request};
 use super::places::{Fifo, Id, LinePlace, Places};
 use crate::Refused;
 use crate::cell::Ticket;
@@ -134,7 +134,8 @@ impl<T: Clone + fmt::Debug> Single<T> {
             && deadline < self.due
         {
             let late_place = self.places.get(late).map(|place| &place.extra.terms);
-            let decision = late_place.map(|terms| self.refusal(meter, terms, now, self.due));
+            let request = |terms| Request::new(meter, terms, now, 0);
+            let decision = late_place.map(|terms| self.refusal(&request(terms), self.due));
             let decision = decision.unwrap_or(Decision::UNLIMITED);
             self.refuse(meter, now, late, Refused::TooLate(decision));
             // Those behind it move up then, not before.
@@ -148,11 +149,11 @@ impl<T: Clone + fmt::Debug> Single<T> {
             self.pass_booked(meter, now);
             return true;
         }
-        let (terms, cost) = (place.extra.terms.clone(), place.cost);
+        let request = Request::new(meter, &place.extra.terms, now, place.cost);
         let charged = match place.extra.charged {
             Some(ticket) => Ok((ticket, self.due)),
             // At its own time, so that a late wake-up loses no rate.
-            None => charge(meter, &terms, self.due, now, cost),
+            None => request.charge(self.due),
         };
         match charged {
             Ok((ticket, at)) => {
@@ -217,15 +218,13 @@ impl<T: Clone + fmt::Debug> Single<T> {
     /// Passes at once, takes a place in line, or says why it can do neither.
     pub(crate) fn enter(
         &mut self,
-        meter: &AnyMeter<'_, T>,
-        terms: T,
-        now: Timestamp,
-        cost: u64,
+        request: &Request<'_, T>,
         deadline: Option<Timestamp>,
     ) -> Result<Entered, Refused> {
+        let Request { meter, now, .. } = *request;
         self.advance(meter, now);
         if self.is_empty() {
-            match meter.book(&terms, now, cost, Duration::ZERO) {
+            match request.book(Duration::ZERO) {
                 Ok(ticket) => return Ok(Entered::Passed(ticket)),
                 Err(Refused::TooLate(decision)) if meter.is_blocked(now) => {
                     return Err(Refused::Blocked(decision));
@@ -234,39 +233,37 @@ impl<T: Clone + fmt::Debug> Single<T> {
                 Err(refused) => return Err(refused),
             }
         }
-        let alone = meter.look(&terms, now, cost);
+        let alone = request.look();
         if alone.outcome == Outcome::Never {
             return Err(Refused::Never(alone));
         }
         // It was refused though it would pass alone, so the table has no room for its key.
         self.lacks_room = alone.is_allowed() && (self.is_empty() || self.lacks_room);
         if self.lacks_room {
-            return self.enter_booked(meter, terms, now, cost, deadline);
+            return self.enter_booked(request, deadline);
         }
-        let told = self.turn_at_the_end(meter, &terms, now, cost);
+        let told = self.turn_at_the_end(request);
         if deadline.is_some_and(|deadline| deadline < told) {
-            return Err(Refused::TooLate(self.refusal(meter, &terms, now, told)));
+            return Err(Refused::TooLate(self.refusal(request, told)));
         }
         let waiter = Waiter {
-            terms,
+            terms: request.terms.clone(),
             told,
             charged: None,
         };
-        Ok(self.stand(meter, now, cost, deadline, waiter))
+        let place = LinePlace::new(now, request.cost, deadline, waiter);
+        Ok(self.stand(meter, place))
     }
 
     /// Takes a place in line, charged ahead: the table has no room for its key, and the bucket that such keys
     /// share has one order for all of them.
     fn enter_booked(
         &mut self,
-        meter: &AnyMeter<'_, T>,
-        terms: T,
-        now: Timestamp,
-        cost: u64,
+        request: &Request<'_, T>,
         deadline: Option<Timestamp>,
     ) -> Result<Entered, Refused> {
-        let patience = deadline.map_or(Duration::MAX, |deadline| deadline - now);
-        let ticket = match meter.book(&terms, now, cost, patience) {
+        let patience = deadline.map_or(Duration::MAX, |deadline| deadline - request.now);
+        let ticket = match request.book(patience) {
             Ok(ticket) => ticket,
             // It wasn't refused for its deadline.
             Err(Refused::TooLate(decision)) if decision.wait() <= patience => {
@@ -276,22 +273,16 @@ impl<T: Clone + fmt::Debug> Single<T> {
             Err(refused) => return Err(refused),
         };
         let waiter = Waiter {
-            terms,
+            terms: request.terms.clone(),
             told: ticket.at(),
             charged: Some(ticket),
         };
-        Ok(self.stand(meter, now, 0, deadline, waiter))
+        let place = LinePlace::new(request.now, 0, deadline, waiter);
+        Ok(self.stand(request.meter, place))
     }
 
-    fn stand(
-        &mut self,
-        meter: &AnyMeter<'_, T>,
-        now: Timestamp,
-        cost: u64,
-        deadline: Option<Timestamp>,
-        waiter: Waiter<T>,
-    ) -> Entered {
-        let place = LinePlace::new(now, cost, deadline, waiter);
+    fn stand(&mut self, meter: &AnyMeter<'_, T>, place: LinePlace<Ended, Waiter<T>>) -> Entered {
+        let deadline = place.deadline();
         let id = self.places.insert(place);
         self.places.push(&mut self.line, id);
         if let Some(deadline) = deadline {
@@ -372,32 +363,33 @@ impl<T: Clone + fmt::Debug> Single<T> {
 
     /// What a request is told that has to stand behind all waiters, after an [`advance`](Self::advance) to this
     /// time. None if there are no waiters.
-    pub(crate) fn behind(
-        &self,
-        meter: &AnyMeter<'_, T>,
-        terms: &T,
-        now: Timestamp,
-        cost: u64,
-    ) -> Option<Decision> {
+    pub(crate) fn behind(&self, request: &Request<'_, T>) -> Option<Decision> {
         if self.is_empty() {
             return None;
         }
-        let raw = meter.look(terms, now, cost);
+        let raw = request.look();
         if raw.outcome == Outcome::Never {
             return Some(raw);
         }
-        let at = self.place_at_the_end(meter, terms, now, cost);
+        let at = self.place_at_the_end(request);
         // A look at a later time hasn't let any waiter pass, though some will have passed by then.
-        if at <= now {
-            return Some(self.left_behind(meter, terms, now));
+        if at <= request.now {
+            return Some(self.left_behind(request));
         }
-        Some(self.refusal(meter, terms, now, at))
+        Some(self.refusal(request, at))
     }
 
     /// What will be left at least at a time when all waiters have passed.
-    fn left_behind(&self, meter: &AnyMeter<'_, T>, terms: &T, now: Timestamp) -> Decision {
-        let left = meter.look(terms, now, 0);
-        let (cost, last) = (self.unbooked(), self.after_the_last(meter, terms, now, 0));
+    fn left_behind(&self, request: &Request<'_, T>) -> Decision {
+        let Request {
+            meter, terms, now, ..
+        } = *request;
+        let left = request.left();
+        let cost = self.unbooked();
+        let last = self.after_the_last(&Request {
+            cost: 0,
+            ..*request
+        });
         // What was there before they came, without what they take …
         let kept = u128::from(left.remaining).saturating_sub(cost);
         // … or what comes back after the last has taken all there was, where it does so bit by bit.
@@ -407,10 +399,11 @@ impl<T: Clone + fmt::Debug> Single<T> {
         };
         let remaining = u64::try_from(kept.max(come_back)).unwrap_or(u64::MAX);
         let reset_after = left.reset_after.max(meter.takes(terms, cost));
+        let (limit, remaining) = (left.limit, remaining.min(left.remaining));
         Decision::new(
             Outcome::Allowed,
-            left.limit,
-            remaining.min(left.remaining),
+            limit,
+            remaining,
             Duration::ZERO,
             reset_after,
         )
@@ -418,29 +411,16 @@ impl<T: Clone + fmt::Debug> Single<T> {
 
     /// When a waiter at the end passes, or as near as is known: by what is booked and nobody else needs, or by what is
     /// left. After an advance to this time.
-    fn turn_at_the_end(
-        &self,
-        meter: &AnyMeter<'_, T>,
-        terms: &T,
-        now: Timestamp,
-        cost: u64,
-    ) -> Timestamp {
-        let last = self.place_at_the_end(meter, terms, now, cost);
-        let spare = self.spare_booking(cost);
-        let spare = spare.filter(|_| meter.books_ahead(terms));
+    fn turn_at_the_end(&self, request: &Request<'_, T>) -> Timestamp {
+        let last = self.place_at_the_end(request);
+        let spare = self.spare_booking(request.cost);
+        let spare = spare.filter(|_| request.meter.books_ahead(request.terms));
         spare.map_or(last, |spare| last.min(spare))
     }
 
     /// Whether one that comes now to wait might pass by this time.
-    pub(crate) fn may_pass_by(
-        &self,
-        meter: &AnyMeter<'_, T>,
-        terms: &T,
-        now: Timestamp,
-        cost: u64,
-        deadline: Timestamp,
-    ) -> bool {
-        self.turn_at_the_end(meter, terms, now, cost) <= deadline
+    pub(crate) fn may_pass_by(&self, request: &Request<'_, T>, deadline: Timestamp) -> bool {
+        self.turn_at_the_end(request) <= deadline
     }
 
     /// What waiters ask for beyond what is booked for them.
@@ -449,49 +429,34 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// When a request at the end passes by what is left, or as near as is known. After an advance to this time.
-    fn place_at_the_end(
-        &self,
-        meter: &AnyMeter<'_, T>,
-        terms: &T,
-        now: Timestamp,
-        cost: u64,
-    ) -> Timestamp {
-        let own = now + meter.look(terms, now, cost).wait();
-        let behind = self.after_the_last(meter, terms, now, cost);
+    fn place_at_the_end(&self, request: &Request<'_, T>) -> Timestamp {
+        let own = request.now + request.look().wait();
+        let behind = self.after_the_last(request);
         behind.map_or(own, |behind| own.max(behind))
     }
 
     /// When so much more passes than everybody in line asks for, or as near as is known.
-    fn after_the_last(
-        &self,
-        meter: &AnyMeter<'_, T>,
-        terms: &T,
-        now: Timestamp,
-        cost: u64,
-    ) -> Option<Timestamp> {
+    fn after_the_last(&self, request: &Request<'_, T>) -> Option<Timestamp> {
+        let Request {
+            meter, terms, now, ..
+        } = *request;
         let (_, first) = self.first_place()?;
         if self.is_booked_ahead() {
             // Behind all that is booked, and then those that nothing is booked for.
-            let ahead = self.unbooked() + u128::from(cost);
+            let ahead = self.unbooked() + u128::from(request.cost);
             let first = now + meter.look(terms, now, 1).wait();
             let last = first + meter.takes(terms, ahead.saturating_sub(1));
             return Some(last.max(self.due));
         }
         let after_first = self.line.cost() - u128::from(first.cost);
-        let ahead = after_first + u128::from(cost);
+        let ahead = after_first + u128::from(request.cost);
         Some(self.due + meter.takes(terms, ahead))
     }
 
     /// A refusal to one who may come again at this time.
-    fn refusal(
-        &self,
-        meter: &AnyMeter<'_, T>,
-        terms: &T,
-        now: Timestamp,
-        at: Timestamp,
-    ) -> Decision {
-        let left = meter.look(terms, now, 0);
-        let wait = at - now;
+    fn refusal(&self, request: &Request<'_, T>, at: Timestamp) -> Decision {
+        let left = request.left();
+        let wait = at - request.now;
         let remaining = if self.is_empty() { left.remaining } else { 0 };
         let reset_after = left.reset_after.max(wait);
         Decision::new(Outcome::Denied, left.limit, remaining, wait, reset_after)

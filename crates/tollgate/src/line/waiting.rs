@@ -1,5 +1,6 @@
 //! How many wait, and how many may.
 
+use crate::patience::DEFAULT_MAX_WAITERS;
 use crate::sync::{AtomicUsize, Ordering};
 
 /// How many wait on one limiter, and how many may.
@@ -10,7 +11,7 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    pub(crate) const DEFAULT_MAX: usize = 65_536;
+    pub(crate) const DEFAULT_MAX: usize = DEFAULT_MAX_WAITERS;
 
     pub(crate) fn new(most: usize) -> Self {
         Self {

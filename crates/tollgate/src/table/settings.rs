@@ -6,7 +6,7 @@ use tollgate_core::Rate;
 
 use crate::AtCap;
 use crate::clock::Clocked;
-use crate::line::waiting::Waiting;
+use crate::patience::DEFAULT_MAX_WAITERS;
 
 /// The settings of a limiter by key, but for its clock; `S` are those that only one kind of table has.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl<S> TableSettings<S> {
             capacity,
             at_cap: AtCap::default(),
             longest_wait: Duration::from_secs(60),
-            max_waiters: Waiting::DEFAULT_MAX,
+            max_waiters: DEFAULT_MAX_WAITERS,
             table,
         }
     }

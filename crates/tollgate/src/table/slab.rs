@@ -23,7 +23,7 @@ enum Slot<T> {
 
 impl<T> Slab<T> {
     /// An empty slab that comes to this many slots at most.
-    pub(crate) fn new(most: usize) -> Self {
+    pub(crate) const fn new(most: usize) -> Self {
         Self {
             slots: Vec::new(),
             free: None,
@@ -38,7 +38,7 @@ impl<T> Slab<T> {
     }
 
     /// How many slots hold a value.
-    pub(crate) fn used(&self) -> usize {
+    pub(crate) const fn used(&self) -> usize {
         self.used
     }
 
@@ -60,6 +60,13 @@ impl<T> Slab<T> {
         match self.slots.get_mut(at(slot))? {
             Slot::Used(value) => Some(value),
             Slot::Free { .. } => None,
+        }
+    }
+
+    /// Room for one more value, and for few beyond it.
+    pub(crate) fn make_room(&mut self) {
+        if self.free.is_none() {
+            make_room(&mut self.slots, 1);
         }
     }
 
@@ -104,6 +111,13 @@ pub(crate) fn push<T>(values: &mut Vec<T>, value: T, most: usize) {
         values.reserve_exact(quarter.min(most.saturating_sub(length)).max(1));
     }
     values.push(value);
+}
+
+/// Room for so many more, and not for twice as many as there are: most lists are short, and long ones large.
+pub(crate) fn make_room<T>(list: &mut Vec<T>, more: usize) {
+    if list.capacity() - list.len() < more {
+        list.reserve_exact(more.max(list.len() / 8));
+    }
 }
 
 /// A number as the place in a vector.

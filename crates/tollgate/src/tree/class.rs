@@ -77,7 +77,7 @@ impl Class {
             return Err(TreeError::CeilInStrictTree { name: name.into() });
         }
         if let Some(ceil) = self.ceil
-            && !reaches(ceil, self.rate)
+            && (self.rate.is_faster_than(ceil) || ceil.burst_size() < self.rate.burst_size())
         {
             return Err(TreeError::CeilBelowRate {
                 name: name.into(),
@@ -129,19 +129,6 @@ pub(super) struct Compiled {
     pub(super) ceil: Option<TokenBucket>,
     pub(super) level: Option<u8>,
     pub(super) stride: u64,
-}
-
-/// Whether `ceil` is at least as fast as `rate` and takes its burst.
-fn reaches(ceil: Rate, rate: Rate) -> bool {
-    if ceil.is_unlimited() || rate.is_zero() {
-        return ceil.burst_size() >= rate.burst_size();
-    }
-    let (Some(long), Some(short)) = (rate.period(), ceil.period()) else {
-        return false;
-    };
-    let fast = u128::from(ceil.count()).saturating_mul(long.as_nanos());
-    let slow = u128::from(rate.count()).saturating_mul(short.as_nanos());
-    fast >= slow && ceil.burst_size() >= rate.burst_size()
 }
 
 /// Why a tree could not be changed as asked; nothing was changed.

@@ -106,10 +106,10 @@ impl Word {
                 let another = to.to_word().checked_sub(1);
                 to = Tat::from_word(another.unwrap_or(BEFORE_ALL));
             }
-            if self.swap(tat, to) {
-                break;
+            match self.swap(tat, to) {
+                Ok(()) => break,
+                Err(other) => tat = other,
             }
-            tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
         }
     }
 }

@@ -13,10 +13,10 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Arithmetic, Decision, Outcome, Pace, Tat, Timestamp, Unbooked};
+use tollgate_core::{Arithmetic, Outcome, Pace, Tat, Timestamp, Unbooked};
 
-use super::super::Ticket;
-use super::{Settings, View, Word, judged};
+use super::super::{Out, Ticket};
+use super::{Settings, View, Word};
 use crate::cell::switch::Switch;
 use crate::holds::HoldId;
 use crate::sync::Ordering;
@@ -78,23 +78,9 @@ impl Word {
         !self.settings().holds.is_empty()
     }
 
-    /// As [`look`](Self::look), with what is out by then.
-    pub(crate) fn look_beside(&self, now: Timestamp, cost: u64) -> Decision {
-        // Follows a clock that was set, if it was.
-        self.judge(self.keep_near(now), cost);
-        let view = self.view_beside(now);
-        self.told_early(self.report(judged(view, cost)), now)
-    }
-
-    /// As [`tokens`](Self::tokens), with what is out by then.
-    pub(crate) fn tokens_beside(&self, now: Timestamp) -> f64 {
-        let view = self.view_beside(now);
-        view.pace.tokens(view.tat, view.now)
-    }
-
     /// As [`reserve`](Self::reserve), while something is out: that comes back when it is settled, and nobody
     /// knows when, so nothing is promised on it.
-    pub(crate) fn reserve_beside(
+    pub(super) fn reserve_beside(
         &self,
         now: Timestamp,
         cost: u64,
@@ -107,9 +93,9 @@ impl Word {
             out == 0 || settings.limit.can_wait(cost, out)
         };
         if can_wait {
-            return self.reserve(now, cost, patience);
+            return self.reserve(now, cost, patience, Out::Nothing);
         }
-        let reserved = self.reserve(now, cost, Duration::ZERO);
+        let reserved = self.reserve(now, cost, Duration::ZERO, Out::Nothing);
         reserved.map_err(|unbooked| {
             let decision = unbooked.decision();
             let in_time = decision.wait() <= patience && !patience.is_zero();
@@ -121,7 +107,7 @@ impl Word {
     }
 
     /// The words as they would stand at this time.
-    fn view_beside(&self, now: Timestamp) -> View {
+    pub(super) fn view_beside(&self, now: Timestamp) -> View {
         // All of them change under this lock, but for the TAT.
         let settings = self.settings();
         let mut tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
@@ -135,6 +121,7 @@ impl Word {
             },
             tat,
             now: self.local(now),
+            sequence: self.terms.sequence.load(Ordering::Relaxed),
         }
     }
 
@@ -209,19 +196,25 @@ mod tests {
         let Ok(Ticket::Held(id)) = word.hold(at(0), 3, at(60)) else {
             panic!("a full bucket");
         };
-        let charged = word.reserve(at(0), 5, Duration::ZERO).expect("seven left");
+        let charged = word
+            .reserve(at(0), 5, Duration::ZERO, Out::Nothing)
+            .expect("seven left");
         word.settle(at(2), id, 0);
-        assert_eq!(word.look(at(2), 0).remaining, 7);
+        assert_eq!(word.look(at(2), 0, Out::Nothing).remaining, 7);
         // As many as came back, so that the TAT is where the charge had left it.
-        let later = word.reserve(at(2), 3, Duration::ZERO).expect("seven left");
+        let later = word
+            .reserve(at(2), 3, Duration::ZERO, Out::Nothing)
+            .expect("seven left");
         word.give_back(at(2), &charged);
-        assert_eq!(word.look(at(2), 0).remaining, 4);
+        assert_eq!(word.look(at(2), 0, Out::Nothing).remaining, 4);
         // Nor is the later one, as nobody can tell them apart; but beyond what was sealed all is as before.
         word.give_back(at(2), &later);
-        assert_eq!(word.look(at(2), 0).remaining, 4);
-        let beyond = word.reserve(at(2), 1, Duration::ZERO).expect("four left");
+        assert_eq!(word.look(at(2), 0, Out::Nothing).remaining, 4);
+        let beyond = word
+            .reserve(at(2), 1, Duration::ZERO, Out::Nothing)
+            .expect("four left");
         word.give_back(at(2), &beyond);
-        assert_eq!(word.look(at(2), 0).remaining, 4);
+        assert_eq!(word.look(at(2), 0, Out::Nothing).remaining, 4);
     }
 
     #[test]
@@ -235,9 +228,9 @@ mod tests {
                 panic!("a full bucket");
             };
             assert!(word.pass_time(now));
-            assert_eq!(word.look_beside(now, 0).remaining, 4);
+            assert_eq!(word.look(now, 0, Out::Something).remaining, 4);
             word.settle(now, id, 2);
-            assert_eq!(word.look(now, 0).remaining, 8);
+            assert_eq!(word.look(now, 0, Out::Nothing).remaining, 8);
             assert!(!word.pass_time(now));
         }
     }

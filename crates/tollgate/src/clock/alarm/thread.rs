@@ -2,10 +2,12 @@
 //! wait, and ends when nobody has waited for a while.
 
 use std::collections::BTreeMap;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use crate::sync::unpoisoned;
 
 /// How long the thread stays when no task waits.
 const IDLE: Duration = Duration::from_secs(10);
@@ -108,7 +110,7 @@ impl Timers {
             let first = state.waiting.first_key_value().map(|((at, _), _)| *at);
             let pause = first.map_or(IDLE, |at| at.saturating_duration_since(now));
             let waited = self.changed.wait_timeout(state, pause);
-            let (woken, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            let (woken, timeout) = unpoisoned(waited);
             state = woken;
             if timeout.timed_out() && state.waiting.is_empty() {
                 state.is_running = false;
@@ -119,7 +121,7 @@ impl Timers {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // No foreign code runs under the lock, so the state behind a poisoned one is good.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.state.lock())
     }
 }
 

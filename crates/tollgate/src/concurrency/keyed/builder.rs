@@ -11,6 +11,7 @@ use super::shard::Shard;
 use crate::AtCap;
 use crate::clock::{Clock, Clocked, DefaultClock, Monotonic};
 use crate::concurrency::gate::Gate;
+use crate::concurrency::home::PermitContext;
 use crate::concurrency::stats::Tally;
 use crate::line::waiting::Waiting;
 use crate::shards::Shards;
@@ -127,11 +128,14 @@ impl<K, C: Clock> KeyedBuilder<K, C> {
             limit: AtomicU64::new(u64::from(settings.limit)),
             at_cap: settings.at_cap,
             shared: Arc::new(Gate::new(settings.limit)),
-            waiting: Waiting::new(settings.max_waiters),
-            max_waiters_per_key: settings.max_waiters_per_key,
-            timeout: settings.timeout,
-            tally: Tally::new(),
-            clock,
+            context: PermitContext {
+                tally: Tally::new(),
+                observer: None,
+                max_waiters: settings.max_waiters_per_key,
+                timeout: settings.timeout,
+                waiting_in_total: Some(Waiting::new(settings.max_waiters)),
+                clock,
+            },
         }
     }
 }

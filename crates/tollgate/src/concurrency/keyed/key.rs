@@ -3,18 +3,17 @@
 use std::borrow::Borrow;
 use std::fmt;
 use std::hash::Hash;
+use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
 use super::KeyedConcurrency;
 use crate::clock::{Clock, Monotonic};
 use crate::concurrency::gate::Gate;
+use crate::concurrency::home::PermitContext;
 use crate::concurrency::home::sealed::PermitHome;
-use crate::concurrency::stats::Tally;
-use crate::concurrency::{Acquire, NoPermit, Occupancy, Permit, PermitObserver};
-use crate::line::waiting::Waiting;
+use crate::concurrency::{Acquire, NoPermit, Occupancy, Permit};
 
 /// A permit of one key that borrows the limiter.
 pub type KeyedPermit<'a, K, C = Monotonic> = Permit<KeySlot<&'a KeyedConcurrency<K, C>>>;
@@ -34,30 +33,19 @@ pub type KeyedPermit<'a, K, C = Monotonic> = Permit<KeySlot<&'a KeyedConcurrency
 pub type OwnedKeyedPermit<K, C = Monotonic> = Permit<KeySlot<Arc<KeyedConcurrency<K, C>>>>;
 
 /// A reference to a keyed limiter: borrowed or shared.
-pub trait Handle: Clone {
+pub trait Handle: Clone + Deref<Target = KeyedConcurrency<Self::Key, Self::Clock>> {
     type Key;
     type Clock: Clock;
-    fn keyed(&self) -> &KeyedConcurrency<Self::Key, Self::Clock>;
 }
 
 impl<K, C: Clock> Handle for &KeyedConcurrency<K, C> {
     type Key = K;
     type Clock = C;
-
-    #[inline]
-    fn keyed(&self) -> &KeyedConcurrency<K, C> {
-        self
-    }
 }
 
 impl<K, C: Clock> Handle for Arc<KeyedConcurrency<K, C>> {
     type Key = K;
     type Clock = C;
-
-    #[inline]
-    fn keyed(&self) -> &KeyedConcurrency<K, C> {
-        self
-    }
 }
 
 /// One key of a [`KeyedConcurrency`], with the verbs of a
@@ -89,7 +77,7 @@ impl<'q, L: Handle, Q: ?Sized> Key<'q, L, Q> {
         Q: Hash,
     {
         Self {
-            hash: limiter.keyed().hasher.fingerprint(key),
+            hash: limiter.hasher.fingerprint(key),
             limiter,
             key,
             limit: None,
@@ -155,12 +143,11 @@ impl<'q, L: Handle, Q: ?Sized> Key<'q, L, Q> {
         L::Key: Borrow<Q>,
         Q: Eq,
     {
-        let keyed = self.limiter.keyed();
-        keyed.occupancy(self.hash, self.key, self.limit)
+        self.limiter.occupancy(self.hash, self.key, self.limit)
     }
 
     pub(crate) fn keyed(&self) -> &KeyedConcurrency<L::Key, L::Clock> {
-        self.limiter.keyed()
+        &self.limiter
     }
 
     fn pin(&self) -> Result<KeySlot<L>, NoPermit>
@@ -168,8 +155,7 @@ impl<'q, L: Handle, Q: ?Sized> Key<'q, L, Q> {
         L::Key: Borrow<Q>,
         Q: Eq + ToOwned<Owned = L::Key>,
     {
-        let keyed = self.limiter.keyed();
-        let (gate, slot) = keyed.pin(self.hash, self.key, self.limit)?;
+        let (gate, slot) = self.limiter.pin(self.hash, self.key, self.limit)?;
         Ok(KeySlot {
             limiter: self.limiter.clone(),
             gate,
@@ -200,7 +186,7 @@ pub struct KeySlot<L: Handle> {
 impl<L: Handle> Drop for KeySlot<L> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
-            self.limiter.keyed().unpin(self.hash, slot);
+            self.limiter.unpin(self.hash, slot);
         }
     }
 }
@@ -220,33 +206,12 @@ impl<L: Handle> PermitHome for KeySlot<L> {
     }
 
     #[inline]
-    fn tally(&self) -> &Tally {
-        &self.limiter.keyed().tally
-    }
-
-    #[inline]
-    fn observer(&self) -> Option<&dyn PermitObserver> {
-        None
+    fn context(&self) -> &PermitContext<dyn Clock + '_> {
+        &self.limiter.context
     }
 
     fn now(&self) -> Timestamp {
-        self.limiter.keyed().clock.now()
-    }
-
-    fn clock(&self) -> &dyn Clock {
-        &self.limiter.keyed().clock
-    }
-
-    fn max_waiters(&self) -> usize {
-        self.limiter.keyed().max_waiters_per_key
-    }
-
-    fn timeout(&self) -> Option<Duration> {
-        self.limiter.keyed().timeout
-    }
-
-    fn waiting_in_total(&self) -> Option<&Waiting> {
-        Some(&self.limiter.keyed().waiting)
+        self.limiter.context.clock.now()
     }
 
     /// What keys without an entry share isn't this one's: it may have nothing in flight at all.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
-use super::super::meter::AnyMeter;
+use super::super::meter::{AnyMeter, Request};
 use super::super::places::{Id, LinePlace};
 use super::{Ended, Single, Waiter};
 use crate::Refused;
@@ -179,13 +179,10 @@ impl<T: Clone + fmt::Debug> Single<T> {
     /// Makes a reservation behind all waiters, whose turns are booked first; or takes a booking that none of them needs.
     ///
     /// After an [`advance`](Self::advance) to this time.
-    pub(crate) fn reserve(
-        &mut self,
-        meter: &AnyMeter<'_, T>,
-        terms: &T,
-        now: Timestamp,
-        cost: u64,
-    ) -> Result<Ticket, Refused> {
+    pub(crate) fn reserve(&mut self, request: &Request<'_, T>) -> Result<Ticket, Refused> {
+        let Request {
+            meter, now, cost, ..
+        } = *request;
         let number = next_number();
         let plan = self.plan(meter, cost);
         let bookings = self.bookings.get_or_insert_default();
@@ -194,13 +191,13 @@ impl<T: Clone + fmt::Debug> Single<T> {
             Ok(bookings.ahead[free].ticket)
         } else {
             self.book_waiters(meter, now, plan.unserved)
-                .and_then(|()| meter.book(terms, now, cost, Duration::MAX))
+                .and_then(|()| request.book(Duration::MAX))
                 .inspect(|ticket| {
                     let bookings = self.bookings.get_or_insert_default();
                     bookings.push(Booking {
                         ticket: *ticket,
                         cost,
-                        terms: terms.clone(),
+                        terms: request.terms.clone(),
                         holder: Holder::Reservation(number),
                     });
                 })

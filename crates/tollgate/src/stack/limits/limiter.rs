@@ -10,6 +10,7 @@ use crate::cell::Cell;
 use crate::clock::Clock;
 use crate::home::sealed::Home;
 use crate::line::Post;
+use crate::line::meter::Request;
 use crate::stack::Kind;
 use crate::stack::level::{AnyLimit, Exactly, Inner};
 use crate::stack::limit::{Breadth, Limit, Mark, Seen, Taken};
@@ -70,7 +71,7 @@ impl<C: Clock> Limit for Limiter<C> {
             // time than this.
             let now = now.max(self.clock.now());
             state.waits.advance(limiter, now);
-            if let Some(behind) = state.waits.behind(limiter, &(), now, cost)
+            if let Some(behind) = state.waits.behind(&Request::new(limiter, &(), now, cost))
                 && !behind.is_allowed()
             {
                 return Err(behind);

@@ -1,19 +1,20 @@
 //! That the tables of words in DESIGN.md are true: which word is on which type, and what is at the root.
 //!
 //! A cell is compared with the `pub fn`s of the sources, both ways; the verbs are also named in code.
+#![cfg(feature = "quota")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::clock::{Manual, Monotonic};
-use crate::{
+use tollgate::clock::{Manual, Monotonic};
+use tollgate::{
     ConcurrencyLimiter, FairLimiter, Limiter, QuotaLimiter, Tiers, Tree, concurrency, exact_keyed,
     keyed, lanes,
 };
 
 const DESIGN: &str = include_str!("../../../DESIGN.md");
-const ROOT: &str = include_str!("lib.rs");
+const ROOT: &str = include_str!("../src/lib.rs");
 
 /// Names that several modules have, each for the same part that it plays there.
 const ROLES: [&str; 8] = [
@@ -271,7 +272,7 @@ macro_rules! named {
 fn the_verbs_of_the_table_can_be_called() {
     type Keyed = keyed::Key<'static, Manual>;
     type Exact = exact_keyed::Key<'static, String, str, Manual>;
-    type Slots = concurrency::Key<'static, &'static crate::KeyedConcurrency<String>, str>;
+    type Slots = concurrency::Key<'static, &'static tollgate::KeyedConcurrency<String>, str>;
     let called = [
         named!("Limiter", Limiter<Manual>: allow, allow_n, check, check_n, check_at, peek, peek_at,
             reserve, reserve_at, acquire, acquire_n),
