@@ -26,7 +26,7 @@ type Weigh<K, V> = Box<dyn Fn(&K, &V) -> u64 + Send + Sync>;
 type Merge<K, V> = Box<dyn Fn(&K, &mut V, V) + Send + Sync>;
 
 /// What was chosen.
-pub(super) struct Limits<K, V> {
+pub struct Limits<K, V> {
     /// From the first item of a batch.
     pub(super) max_wait: Option<Duration>,
     /// From its latest item.
@@ -38,7 +38,7 @@ pub(super) struct Limits<K, V> {
     pub(super) max_pending: usize,
 }
 
-pub(crate) struct Batches<K, V> {
+pub struct Batches<K, V> {
     limits: Limits<K, V>,
     open: Open<K, V>,
     /// Full batches, in order.
@@ -82,10 +82,6 @@ impl<K: Hash + Eq, V> Batches<K, V> {
             next_waiter: 0,
             woken: Vec::new(),
         }
-    }
-
-    pub(super) const fn pending(&self) -> usize {
-        self.pending
     }
 
     pub(super) fn take_leftover(&mut self) -> Vec<Batch<K, V>> {
@@ -288,9 +284,15 @@ where
     K: Hash + Eq + Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
+    const NAME: &'static str = "coalescer";
+
     type Job = Batch<K, V>;
     type Outcome = Flushed;
     type Rest = ();
+
+    fn pending(&self) -> usize {
+        self.pending
+    }
 
     fn due(&self) -> Option<Timestamp> {
         if self.running.is_some() {
@@ -375,6 +377,12 @@ where
 
     fn woken(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.woken)
+    }
+}
+
+impl<K, V> fmt::Debug for Batches<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batches").finish_non_exhaustive()
     }
 }
 

@@ -56,7 +56,7 @@ impl Spacing {
 
 /// What one debouncer keeps.
 #[derive(Debug)]
-pub(crate) struct Single<T> {
+pub struct Single<T> {
     times: Times,
     line: Timeline,
     value: Option<T>,
@@ -66,12 +66,12 @@ pub(crate) struct Single<T> {
 }
 
 impl<T> Single<T> {
-    pub(super) const fn new(times: Times, spacing: Spacing) -> Self {
+    pub(super) fn new(times: Times) -> Self {
         Self {
-            times,
+            times: times.normal(),
             line: Timeline::new(),
             value: None,
-            spacing,
+            spacing: Spacing::new(times.spacing),
             ready: None,
         }
     }
@@ -144,9 +144,15 @@ impl<T> Single<T> {
 }
 
 impl<T: Send + 'static> Store for Single<T> {
+    const NAME: &'static str = "debouncer";
+
     type Job = Fired<T>;
     type Outcome = ();
     type Rest = (Option<T>, Option<Fired<T>>);
+
+    fn pending(&self) -> usize {
+        usize::from(self.is_pending())
+    }
 
     fn due(&self) -> Option<Timestamp> {
         let ready = self.ready.as_ref().map(|_| self.spacing.not_before());
