@@ -9,20 +9,24 @@
 //! one while nothing waits.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
-use std::task::Waker;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+#[cfg(not(any(loom, shuttle)))]
+use std::{future::poll_fn, pin::pin};
 
+#[cfg(not(any(loom, shuttle)))]
+use tollgate::clock::sleep_until;
 use tollgate::{Clock, Timestamp};
 
-mod drain;
 #[cfg(not(any(loom, shuttle)))]
 mod driver;
 
-use crate::sync::{Mutex, MutexGuard};
-pub use drain::StillRunning;
+use crate::sync::{Mutex, MutexGuard, waker_of_this_thread};
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use driver::Driver;
 
@@ -457,5 +461,88 @@ impl Inside {
 impl Drop for Inside {
     fn drop(&mut self) {
         INSIDE.with(|inside| inside.borrow_mut().pop());
+    }
+}
+
+/// The deadline passed while an action ran. It goes on, but no other one starts.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_shape::StillRunning;
+///
+/// let error = StillRunning { waited: Duration::from_secs(5) };
+/// assert_eq!(
+///     error.to_string(),
+///     "an action still runs after 5s: it goes on, and no other one starts"
+/// );
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StillRunning {
+    /// How long it was waited for.
+    pub waited: Duration,
+}
+
+impl fmt::Display for StillRunning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let waited = self.waited;
+        write!(
+            f,
+            "an action still runs after {waited:?}: it goes on, and no other one starts"
+        )
+    }
+}
+
+impl std::error::Error for StillRunning {}
+
+impl<S: Store, C: Clock> Work<S, C> {
+    /// Whether it was stopped and no action runs but those that this thread is inside of. If not, the waker is
+    /// called when that is so.
+    fn drained(&self, waker: &Waker) -> Poll<()> {
+        let mut state = self.lock();
+        if state.action.is_none() && state.running <= Inside::depth(self.id()) {
+            return Poll::Ready(());
+        }
+        if !state.draining.iter().any(|known| known.will_wake(waker)) {
+            state.draining.push(waker.clone());
+        }
+        Poll::Pending
+    }
+
+    /// Blocks the thread until no action runs, or for so long.
+    pub(crate) fn drain_blocking(&self, most: Duration) -> Result<(), StillRunning> {
+        let deadline = self.clock.now() + most;
+        let waker = waker_of_this_thread();
+        loop {
+            if self.drained(&waker).is_ready() {
+                return Ok(());
+            }
+            if self.clock.now() >= deadline && deadline != Timestamp::MAX {
+                return Err(StillRunning { waited: most });
+            }
+            self.clock.nap_until(deadline);
+        }
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+impl<S: Store, C: Clock + Clone> Work<S, C> {
+    /// Waits until no action runs, or for so long from now on.
+    pub(crate) fn drain(
+        self: Arc<Self>,
+        most: Duration,
+    ) -> impl Future<Output = Result<(), StillRunning>> + Send {
+        let clock = self.clock.clone();
+        let deadline = clock.now() + most;
+        async move {
+            let mut sleep = pin!(sleep_until(clock, deadline));
+            let drained = poll_fn(|context| {
+                if self.drained(context.waker()).is_ready() {
+                    return Poll::Ready(Ok(()));
+                }
+                let is_late = sleep.as_mut().poll(context);
+                is_late.map(|()| Err(StillRunning { waited: most }))
+            });
+            drained.await
+        }
     }
 }
