@@ -346,7 +346,7 @@ pub(crate) fn beside(path: &Path, ending: &str) -> io::Result<PathBuf> {
 /// A new file that only its owner can read, in the place of one that was left behind, which may have another mode.
 pub(crate) fn create_private(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => private_options().create_new(true).open(path),
     }
 }
