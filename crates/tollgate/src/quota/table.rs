@@ -14,7 +14,7 @@ use tollgate_core::{Decision, Outcome, Timestamp};
 
 use super::entry::{self, Account, Entry, Judged, reach};
 use super::keeper::Unsaved;
-use super::period::Part;
+use super::period::{Part, Period};
 use super::{Quota, QuotaRefused, Receipt};
 use crate::AtCap;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, Padded, PoisonError};
@@ -191,21 +191,13 @@ impl Table {
         let mut new;
         let entry = match entry {
             Some(entry) => entry,
-            None => {
-                self.drop_idle(keys, judged.at, DROPPED_BY_EACH);
-                if !take(&self.keys, self.capacity) {
-                    return match self.at_cap {
-                        AtCap::AdmitNew => Ok(Done::uncounted(decision)),
-                        _ => Err(QuotaRefused::NoRoom {
-                            capacity: self.capacity,
-                            decision: denied(&decision, ask.cost, Duration::ZERO),
-                        }),
-                    };
+            None => match self.new_entry(keys, ask, period, &judged)? {
+                Some(entry) => {
+                    new = entry;
+                    &mut new
                 }
-                let account = Account::new(Arc::clone(period));
-                new = Entry::new(Arc::from(ask.key), self.new_id(), account);
-                &mut new
-            }
+                None => return Ok(Done::uncounted(decision)),
+            },
         };
         let indexed = entry.place();
         let charged = match unsaved.map(|unsaved| (unsaved, unsaved.block())) {
@@ -225,29 +217,41 @@ impl Table {
             _ => true,
         };
         let cost = if charged { ask.cost } else { 0 };
-        let (used, peak) = entry.charge(&judged, quota, cost);
-        let receipt = Receipt {
-            decision,
-            id: entry.id,
-            at: judged.at,
-            cost,
-        };
+        let done = Done::counted(entry, &judged, quota, cost);
         changed(entry, indexed, &mut keys.idle, &mut keys.dirty);
         if is_new {
             let entry = entry.clone();
             keys.entries.insert(Arc::clone(&entry.key), entry);
         }
         if charged {
-            return Ok(Done {
-                receipt,
-                used,
-                peak,
-            });
+            return Ok(done);
         }
         // More of the key has to be saved ahead; then it may pass.
         let wait = unsaved.map_or(Duration::ZERO, Unsaved::retry_after);
         let decision = denied(&decision, ask.cost, wait);
         Err(QuotaRefused::NotSaved { decision })
+    }
+
+    /// The entry of a new key, not yet stored; none if it passes without being counted.
+    fn new_entry(
+        &self,
+        keys: &mut Keys,
+        ask: &QuotaRequest<'_>,
+        period: &Arc<Period>,
+        judged: &Judged,
+    ) -> Result<Option<Entry>, QuotaRefused> {
+        self.drop_idle(keys, judged.at, DROPPED_BY_EACH);
+        if take(&self.keys, self.capacity) {
+            let account = Account::new(Arc::clone(period));
+            return Ok(Some(Entry::new(Arc::from(ask.key), self.new_id(), account)));
+        }
+        match self.at_cap {
+            AtCap::AdmitNew => Ok(None),
+            _ => Err(QuotaRefused::NoRoom {
+                capacity: self.capacity,
+                decision: denied(&judged.decision, ask.cost, Duration::ZERO),
+            }),
+        }
     }
 
     /// Changes a key that is there, and marks it to be saved.
@@ -410,6 +414,22 @@ fn changed(
 }
 
 impl Done {
+    /// Charges an entry.
+    fn counted(entry: &mut Entry, judged: &Judged, quota: &Quota, cost: u64) -> Self {
+        let (used, peak) = entry.charge(judged, quota, cost);
+        let receipt = Receipt {
+            decision: judged.decision,
+            id: entry.id,
+            at: judged.at,
+            cost,
+        };
+        Self {
+            receipt,
+            used,
+            peak,
+        }
+    }
+
     fn uncounted(decision: Decision) -> Self {
         let receipt = Receipt {
             decision,
