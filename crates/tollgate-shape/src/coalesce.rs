@@ -12,10 +12,8 @@ use tollgate::clock::Monotonic;
 mod add;
 mod store;
 
-#[cfg(not(any(loom, shuttle)))]
-use crate::setup::Driver;
-use crate::setup::Setup;
-use crate::work::{Action, AtEnd, Handle, Stats, StillRunning, Then};
+use crate::setup::{Builder, Handle};
+use crate::work::{Action, StillRunning, Store as _, Then};
 #[cfg(not(any(loom, shuttle)))]
 pub use add::Adding;
 use store::{Batches, Limits};
@@ -50,11 +48,7 @@ const PENDING: usize = 65_536;
 ///     "the item 7 weighs 2097152, above the 1048576 that a batch may weigh: split it, or raise max_weight"
 /// );
 /// ```
-#[must_use = "a builder does nothing until it is built"]
-pub struct Coalesce<K, V, C = Monotonic> {
-    limits: Limits<K, V>,
-    setup: Setup<C>,
-}
+pub type Coalesce<K, V, C = Monotonic> = Builder<Limits<K, V>, C>;
 
 impl<K, V> Coalesce<K, V> {
     /// A batch is flushed this long after its first item.
@@ -68,32 +62,29 @@ impl<K, V> Coalesce<K, V> {
     }
 
     fn new(window: Option<Duration>, quiet: Option<Duration>) -> Self {
-        Self {
-            limits: Limits {
-                max_wait: window,
-                quiet,
-                max_items: usize::MAX,
-                max_weight: u64::MAX,
-                weigh: None,
-                merge: None,
-                max_pending: PENDING,
-            },
-            setup: Setup::new(),
-        }
+        Self::of(Limits {
+            max_wait: window,
+            quiet,
+            max_items: usize::MAX,
+            max_weight: u64::MAX,
+            weigh: None,
+            merge: None,
+            max_pending: PENDING,
+        })
     }
 }
 
 impl<K, V, C> Coalesce<K, V, C> {
     /// A batch is flushed this long after its first item at the latest.
     pub fn max_wait(mut self, most: Duration) -> Self {
-        let limits = &mut self.limits;
+        let limits = &mut self.settings;
         limits.max_wait = Some(limits.max_wait.map_or(most, |window| window.min(most)));
         self
     }
 
     /// A batch is flushed when it has this many items; at least one.
     pub fn max_items(mut self, most: usize) -> Self {
-        self.limits.max_items = most.max(1);
+        self.settings.max_items = most.max(1);
         self
     }
 
@@ -104,8 +95,8 @@ impl<K, V, C> Coalesce<K, V, C> {
         most: u64,
         weigh: impl Fn(&K, &V) -> u64 + Send + Sync + 'static,
     ) -> Self {
-        self.limits.max_weight = most;
-        self.limits.weigh = Some(Box::new(weigh));
+        self.settings.max_weight = most;
+        self.settings.weigh = Some(Box::new(weigh));
         self
     }
 
@@ -114,36 +105,15 @@ impl<K, V, C> Coalesce<K, V, C> {
     ///
     /// Where the weights of both together don't fit into the batch they aren't merged: the later one begins the next batch.
     pub fn merge(mut self, merge: impl Fn(&K, &mut V, V) + Send + Sync + 'static) -> Self {
-        self.limits.merge = Some(Box::new(merge));
+        self.settings.merge = Some(Box::new(merge));
         self
     }
 
     /// At most this many items are held, those of a flush that runs with them; 65,536 if nothing is chosen. When there are
     /// that many, what is collected is flushed at once, as nothing more fits.
     pub fn max_pending(mut self, most: usize) -> Self {
-        self.limits.max_pending = most.max(1);
+        self.settings.max_pending = most.max(1);
         self
-    }
-
-    /// When the last handle is dropped, what is held is flushed. Without this it is discarded.
-    pub fn flush_on_drop(mut self) -> Self {
-        self.setup.at_end = AtEnd::Flush;
-        self
-    }
-
-    /// Runs on this executor instead of tokio's runtime or threads of this crate.
-    #[cfg(not(any(loom, shuttle)))]
-    pub fn spawn_with(mut self, spawn: impl FnOnce(Driver) + Send + 'static) -> Self {
-        self.setup.spawner = Some(Box::new(spawn));
-        self
-    }
-
-    /// Reads this clock instead of the default one.
-    pub fn clock<D: Clock>(self, clock: D) -> Coalesce<K, V, D> {
-        Coalesce {
-            limits: self.limits,
-            setup: self.setup.clock(clock),
-        }
     }
 }
 
@@ -158,7 +128,8 @@ where
     where
         F: Fn(&Batch<K, V>) -> Flushed + Send + Sync + 'static,
     {
-        self.start(Action::Sync(Box::new(move |batch| flush(&batch))))
+        let action = Action::Sync(Box::new(move |batch| flush(&batch)));
+        self.start(Batches::new, action)
     }
 
     /// A coalescer that flushes by an async function.
@@ -167,23 +138,8 @@ where
         F: Fn(Batch<K, V>) -> R + Send + Sync + 'static,
         R: Future<Output = Flushed> + Send + 'static,
     {
-        self.start(Action::Async(Box::new(move |batch| Box::pin(flush(batch)))))
-    }
-
-    fn start(self, action: Action<Batches<K, V>>) -> Coalescer<K, V, C> {
-        let store = Batches::new(self.limits);
-        Coalescer {
-            handle: Arc::new(self.setup.start(store, action, "coalescer")),
-        }
-    }
-}
-
-impl<K, V, C: fmt::Debug> fmt::Debug for Coalesce<K, V, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Coalesce")
-            .field("limits", &self.limits)
-            .field("setup", &self.setup)
-            .finish()
+        let action = Action::Async(Box::new(move |batch| Box::pin(flush(batch))));
+        self.start(Batches::new, action)
     }
 }
 
@@ -222,14 +178,7 @@ impl<K, V, C: fmt::Debug> fmt::Debug for Coalesce<K, V, C> {
 /// assert_eq!(invalidations.pending(), 0);
 /// # Ok::<(), tollgate_shape::AddError<String, u32>>(())
 /// ```
-pub struct Coalescer<K, V, C = Monotonic>
-where
-    K: Hash + Eq + Send + Sync + 'static,
-    V: Send + Sync + 'static,
-    C: Clock,
-{
-    handle: Arc<Handle<Batches<K, V>, C>>,
-}
+pub type Coalescer<K, V, C = Monotonic> = Handle<Batches<K, V>, C>;
 
 impl<K, V, C> Coalescer<K, V, C>
 where
@@ -244,9 +193,7 @@ where
     #[inline]
     pub fn try_add(&self, key: K, value: V) -> Result<(), AddError<K, V>> {
         let mut item = Some((key, value));
-        let added = self
-            .handle
-            .change(|store, now| store.add(&mut item, None, now));
+        let added = self.0.change(|store, now| store.add(&mut item, None, now));
         match added {
             Some(Ok(())) => Ok(()),
             Some(Err(why)) => Err(AddError::new(why, item)),
@@ -258,28 +205,18 @@ where
     ///
     /// The first batch of a sync flush has been flushed when this returns, unless another one was running.
     pub fn flush(&self) -> usize {
-        self.handle.change(Batches::flush_now).unwrap_or(0)
+        self.0.change(Batches::flush_now).unwrap_or(0)
     }
 
     /// How many items are held: those that wait, and those of a flush that runs.
     pub fn pending(&self) -> usize {
-        self.handle.read(Batches::pending)
-    }
-
-    /// Stops it for good: no flush starts any more. What was not flushed is kept for [`take_leftover`](Self::take_leftover).
-    pub fn stop(&self) {
-        self.handle.stop();
-    }
-
-    /// Whether it was stopped.
-    pub fn is_stopped(&self) -> bool {
-        self.handle.is_stopped()
+        self.0.read(Batches::pending)
     }
 
     /// What was not flushed before it was stopped, in order, and once. A flush that runs while it is stopped and
     /// fails then adds its batch.
     pub fn take_leftover(&self) -> Vec<Batch<K, V>> {
-        self.handle.with(Batches::take_leftover)
+        self.0.with(Batches::take_leftover)
     }
 
     /// Takes no more items, flushes what there is, and blocks until that has ended, or for at most so long. Then it is stopped.
@@ -288,25 +225,13 @@ where
     /// # Errors
     /// [`StillRunning`] if that took longer. What was not flushed is in [`take_leftover`](Self::take_leftover).
     pub fn close_blocking(&self, most: Duration) -> Result<(), StillRunning> {
-        self.handle.close();
-        if self.handle.is_inside() {
+        self.0.close();
+        if self.0.is_inside() {
             return Ok(());
         }
-        let drained = self.handle.drain_blocking(most);
+        let drained = self.0.drain_blocking(most);
         self.stop();
         drained
-    }
-
-    /// How often it flushed.
-    pub fn stats(&self) -> Stats {
-        self.handle.stats()
-    }
-
-    /// What a driver does when it wakes up, for models of races. Whether anything was due.
-    #[cfg(any(loom, shuttle))]
-    #[doc(hidden)]
-    pub fn tick(&self) -> bool {
-        self.handle.tick()
     }
 }
 
@@ -322,7 +247,11 @@ where
     /// # Errors
     /// [`AddError`] with the item if it is too large for a batch, or it was stopped.
     pub fn add(&self, key: K, value: V) -> Adding<K, V, C> {
-        Adding::new(self.clone(), key, value)
+        Adding {
+            coalescer: self.clone(),
+            item: Some((key, value)),
+            waiter: None,
+        }
     }
 
     /// Takes no more items, flushes what there is, and waits until that has ended, or for at most so long. Then it is stopped.
@@ -331,40 +260,13 @@ where
     /// # Errors
     /// [`StillRunning`] if that took longer. What was not flushed is in [`take_leftover`](Self::take_leftover).
     pub async fn close(&self, most: Duration) -> Result<(), StillRunning> {
-        self.handle.close();
-        if self.handle.is_inside() {
+        self.0.close();
+        if self.0.is_inside() {
             return Ok(());
         }
-        let drained = Arc::clone(self.handle.work()).drain(most).await;
+        let drained = Arc::clone(self.0.work()).drain(most).await;
         self.stop();
         drained
-    }
-}
-
-impl<K, V, C> Clone for Coalescer<K, V, C>
-where
-    K: Hash + Eq + Send + Sync + 'static,
-    V: Send + Sync + 'static,
-    C: Clock,
-{
-    fn clone(&self) -> Self {
-        Self {
-            handle: Arc::clone(&self.handle),
-        }
-    }
-}
-
-impl<K, V, C> fmt::Debug for Coalescer<K, V, C>
-where
-    K: Hash + Eq + Send + Sync + 'static,
-    V: Send + Sync + 'static,
-    C: Clock,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Coalescer")
-            .field("pending", &self.pending())
-            .field("stats", &self.stats())
-            .finish_non_exhaustive()
     }
 }
 

@@ -7,15 +7,9 @@ use std::time::Duration;
 use tollgate::clock::Monotonic;
 use tollgate::{Clock, Timestamp};
 
-mod store;
-
-#[cfg(not(any(loom, shuttle)))]
-use crate::setup::Driver;
-use crate::setup::Setup;
-use crate::timeline::{Edge, Times};
-use crate::work::{Action, AtEnd, Handle, Stats, StillRunning, Then};
-use store::Single;
-pub(crate) use store::Spacing;
+use crate::setup::{Builder, Handle};
+use crate::timeline::{Called, Edge, Rang, Timeline, Times};
+use crate::work::{Action, Owner, Store, Then};
 
 /// How a debounce behaves; [`build`](Self::build) makes a [`Debouncer`] of it, and [`keyed`](Self::keyed) one debounce for each key.
 ///
@@ -38,13 +32,7 @@ pub(crate) use store::Spacing;
 /// clock.advance(Duration::from_millis(100));
 /// assert_eq!(debouncer.stats().fired, 2);
 /// ```
-#[derive(Debug)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct Debounce<C = Monotonic> {
-    pub(crate) times: Times,
-    pub(crate) spacing: Duration,
-    pub(crate) setup: Setup<C>,
-}
+pub type Debounce<C = Monotonic> = Builder<Times, C>;
 
 /// A debounce that fires at once, and then at most once an interval while calls go on.
 ///
@@ -72,8 +60,8 @@ impl Throttle {
     /// leading edge is on and whose max wait is its wait.
     pub fn every(interval: Duration) -> Debounce {
         let mut throttle = Debounce::new(interval);
-        throttle.times.leading = Edge::On;
-        throttle.times.max_wait = Some(interval);
+        throttle.settings.leading = Edge::On;
+        throttle.settings.max_wait = Some(interval);
         throttle
     }
 }
@@ -81,66 +69,41 @@ impl Throttle {
 impl Debounce {
     /// Fires once it was quiet for `wait`. A wait of nothing merges only what comes at the same instant.
     pub fn new(wait: Duration) -> Self {
-        Self {
-            times: Times {
-                wait,
-                max_wait: None,
-                leading: Edge::Off,
-                trailing: Edge::On,
-            },
+        Self::of(Times {
+            wait,
+            max_wait: None,
+            leading: Edge::Off,
+            trailing: Edge::On,
             spacing: Duration::ZERO,
-            setup: Setup::new(),
-        }
+        })
     }
 }
 
 impl<C> Debounce<C> {
     /// Whether the first call after a quiet time fires at once. Off unless this says otherwise.
     pub fn leading(mut self, edge: Edge) -> Self {
-        self.times.leading = edge;
+        self.settings.leading = edge;
         self
     }
 
     /// Whether it fires when it has become quiet, if there was a call that hasn't fired. On unless this says otherwise.
     pub fn trailing(mut self, edge: Edge) -> Self {
-        self.times.trailing = edge;
+        self.settings.trailing = edge;
         self
     }
 
     /// Fires at the latest this long after the last firing, or after the first call if there was none, however many calls come. One
     /// below the wait is the wait.
     pub fn max_wait(mut self, most: Duration) -> Self {
-        self.times.max_wait = Some(most);
+        self.settings.max_wait = Some(most);
         self
     }
 
     /// Firings start at least this far apart: debounce, then throttle. What fires sooner waits, and the latest value wins. Keyed, it
     /// is the distance of all firings, whatever their keys.
     pub fn then_throttle(mut self, interval: Duration) -> Self {
-        self.spacing = interval;
+        self.settings.spacing = interval;
         self
-    }
-
-    /// When the last handle is dropped, what is pending fires. Without this it is discarded.
-    pub fn flush_on_drop(mut self) -> Self {
-        self.setup.at_end = AtEnd::Flush;
-        self
-    }
-
-    /// Runs on this executor instead of tokio's runtime or threads of this crate.
-    #[cfg(not(any(loom, shuttle)))]
-    pub fn spawn_with(mut self, spawn: impl FnOnce(Driver) + Send + 'static) -> Self {
-        self.setup.spawner = Some(Box::new(spawn));
-        self
-    }
-
-    /// Reads this clock instead of the default one.
-    pub fn clock<D: Clock>(self, clock: D) -> Debounce<D> {
-        Debounce {
-            times: self.times,
-            spacing: self.spacing,
-            setup: self.setup.clock(clock),
-        }
     }
 }
 
@@ -175,9 +138,8 @@ impl<C: Clock + Clone + 'static> Debounce<C> {
         T: Send + 'static,
         F: Fn(T, Timestamp) + Send + Sync + 'static,
     {
-        self.start(Action::Sync(Box::new(move |fired: Fired<T>| {
-            action(fired.value, fired.called);
-        })))
+        let action = move |fired: Fired<T>| action(fired.value, fired.called);
+        self.start(Single::new, Action::Sync(Box::new(action)))
     }
 
     /// A debouncer with an async action, which runs where the driver does.
@@ -211,16 +173,8 @@ impl<C: Clock + Clone + 'static> Debounce<C> {
         F: Fn(T, Timestamp) -> R + Send + Sync + 'static,
         R: Future<Output = ()> + Send + 'static,
     {
-        self.start(Action::Async(Box::new(move |fired: Fired<T>| {
-            Box::pin(action(fired.value, fired.called))
-        })))
-    }
-
-    fn start<T: Send + 'static>(self, action: Action<Single<T>>) -> Debouncer<T, C> {
-        let store = Single::new(self.times.normal(), Spacing::new(self.spacing));
-        Debouncer {
-            handle: Arc::new(self.setup.start(store, action, "debouncer")),
-        }
+        let action = move |fired: Fired<T>| Box::pin(action(fired.value, fired.called)) as _;
+        self.start(Single::new, Action::Async(Box::new(action)))
     }
 }
 
@@ -258,9 +212,7 @@ impl<C: Clock + Clone + 'static> Debounce<C> {
 /// // After 200 ms at the latest, and once it is quiet.
 /// assert_eq!(saves.try_iter().collect::<Vec<_>>(), ["tol", "toll"]);
 /// ```
-pub struct Debouncer<T: Send + 'static, C: Clock = Monotonic> {
-    handle: Arc<Handle<Single<T>, C>>,
-}
+pub type Debouncer<T, C = Monotonic> = Handle<Single<T>, C>;
 
 /// A handle that doesn't keep its [`Debouncer`] alive, for the action itself.
 ///
@@ -286,7 +238,7 @@ pub struct Debouncer<T: Send + 'static, C: Clock = Monotonic> {
 /// assert_eq!(countdown.stats().fired, 3);
 /// ```
 pub struct WeakDebouncer<T: Send + 'static, C: Clock = Monotonic> {
-    handle: Weak<Handle<Single<T>, C>>,
+    handle: Weak<Owner<Single<T>, C>>,
 }
 
 impl<T: Send + 'static, C: Clock> Debouncer<T, C> {
@@ -294,7 +246,7 @@ impl<T: Send + 'static, C: Clock> Debouncer<T, C> {
     #[inline]
     pub fn call(&self, value: T) {
         // The value that was pending is dropped under no lock.
-        let replaced = self.handle.change(|store, now| store.call(value, now));
+        let replaced = self.0.change(|store, now| store.call(value, now));
         drop(replaced);
     }
 
@@ -302,116 +254,34 @@ impl<T: Send + 'static, C: Clock> Debouncer<T, C> {
     ///
     /// A sync action has ended when this returns, unless another one was running. An async one has been started at most.
     pub fn flush(&self) -> bool {
-        let flushed = self.handle.change(Single::flush_now);
+        let flushed = self.0.change(Single::flush_now);
         flushed.is_some_and(|(was_pending, _dropped)| was_pending)
     }
 
     /// Forgets what is pending, and when it was called: the next call begins anew. Whether a wait was under way.
     pub fn cancel(&self) -> bool {
-        let cancelled = self
-            .handle
-            .change(|store, _| (store.cancel(), Then::Nothing));
+        let cancelled = self.0.change(|store, _| (store.cancel(), Then::Nothing));
         cancelled.is_some_and(|(was_pending, _dropped)| was_pending)
     }
 
     /// Whether a wait is under way: the next call is merged with those before it. What was called last fires at the end of the
     /// wait, if the trailing edge is on and it hasn't fired already.
     pub fn pending(&self) -> bool {
-        self.handle.read(Single::is_pending)
-    }
-
-    /// Stops it for good. What is pending is discarded, and the action is dropped with all that it has captured (when
-    /// it has ended, if it runs). After this has returned no action starts. Stopping twice is as good as once.
-    pub fn stop(&self) {
-        drop(self.handle.stop());
-    }
-
-    /// Whether it was stopped.
-    pub fn is_stopped(&self) -> bool {
-        self.handle.is_stopped()
-    }
-
-    /// Stops it, and blocks until the action that runs has ended, or for at most so long. From inside of the
-    /// action it returns at once.
-    ///
-    /// # Errors
-    /// [`StillRunning`] if that took longer: it goes on, but no other one starts.
-    pub fn stop_and_wait_blocking(&self, most: Duration) -> Result<(), StillRunning> {
-        self.stop();
-        self.handle.drain_blocking(most)
-    }
-
-    /// How often it fired.
-    pub fn stats(&self) -> Stats {
-        self.handle.stats()
+        self.0.read(Single::is_pending)
     }
 
     /// A handle that doesn't keep it alive.
     pub fn downgrade(&self) -> WeakDebouncer<T, C> {
         WeakDebouncer {
-            handle: Arc::downgrade(&self.handle),
+            handle: Arc::downgrade(&self.0),
         }
-    }
-
-    /// What a driver does when it wakes up, for models of races. Whether anything was due.
-    #[cfg(any(loom, shuttle))]
-    #[doc(hidden)]
-    pub fn tick(&self) -> bool {
-        self.handle.tick()
-    }
-}
-
-#[cfg(not(any(loom, shuttle)))]
-impl<T: Send + 'static, C: Clock + Clone + 'static> Debouncer<T, C> {
-    /// Stops it at once, and then waits until the action that runs has ended, or for at most so long. Awaited
-    /// inside of the action it is ready at once.
-    ///
-    /// # Errors
-    /// [`StillRunning`] if that took longer: it goes on, but no other one starts.
-    ///
-    /// ```
-    /// use std::pin::pin;
-    /// use std::task::{Context, Poll, Waker};
-    /// use std::time::Duration;
-    /// use tollgate_shape::Debounce;
-    ///
-    /// let index = Debounce::new(Duration::from_secs(1)).build(|path: &str| println!("indexed {path}"));
-    /// index.call("src");
-    /// let mut closed = pin!(index.stop_and_wait(Duration::from_secs(5)));
-    /// let mut context = Context::from_waker(Waker::noop());
-    /// assert_eq!(closed.as_mut().poll(&mut context), Poll::Ready(Ok(())), "nothing runs");
-    /// ```
-    pub fn stop_and_wait(
-        &self,
-        most: Duration,
-    ) -> impl Future<Output = Result<(), StillRunning>> + Send + use<T, C> {
-        self.stop();
-        Arc::clone(self.handle.work()).drain(most)
-    }
-}
-
-impl<T: Send + 'static, C: Clock> Clone for Debouncer<T, C> {
-    fn clone(&self) -> Self {
-        Self {
-            handle: Arc::clone(&self.handle),
-        }
-    }
-}
-
-impl<T: Send + 'static, C: Clock> fmt::Debug for Debouncer<T, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Debouncer")
-            .field("pending", &self.pending())
-            .field("stats", &self.stats())
-            .finish_non_exhaustive()
     }
 }
 
 impl<T: Send + 'static, C: Clock> WeakDebouncer<T, C> {
     /// The debouncer, unless all handles of it are gone.
     pub fn upgrade(&self) -> Option<Debouncer<T, C>> {
-        let handle = self.handle.upgrade()?;
-        Some(Debouncer { handle })
+        self.handle.upgrade().map(Handle)
     }
 }
 
@@ -431,7 +301,204 @@ impl<T: Send + 'static, C: Clock> fmt::Debug for WeakDebouncer<T, C> {
 
 /// A value that fires, and when it was called last.
 #[derive(Debug)]
-pub(crate) struct Fired<T> {
+pub struct Fired<T> {
     pub(crate) value: T,
     pub(crate) called: Timestamp,
+}
+
+/// Firings that are kept apart: what is due sooner waits, and the latest value wins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spacing {
+    interval: Duration,
+    not_before: Timestamp,
+    /// What that was before the latest firing.
+    before: Timestamp,
+}
+
+impl Spacing {
+    /// Firings at least this far apart.
+    pub(crate) const fn new(interval: Duration) -> Self {
+        Self {
+            interval,
+            not_before: Timestamp::ZERO,
+            before: Timestamp::ZERO,
+        }
+    }
+
+    /// The earliest time of the next firing.
+    pub(crate) const fn not_before(&self) -> Timestamp {
+        self.not_before
+    }
+
+    pub(crate) fn fired(&mut self, now: Timestamp) {
+        self.before = self.not_before;
+        self.not_before = now + self.interval;
+    }
+
+    /// The latest firing was put off, and doesn't count yet.
+    pub(crate) fn put_off(&mut self) {
+        self.not_before = self.before;
+    }
+
+    /// The clock was set back: what was `from` is `to` now.
+    pub(crate) fn set_back(&mut self, from: Timestamp, to: Timestamp) {
+        self.not_before = self.not_before.shifted(from, to);
+        self.before = self.before.shifted(from, to);
+    }
+
+    /// The next firing is as good as the first.
+    pub(crate) const fn reset(self) -> Self {
+        Self::new(self.interval)
+    }
+}
+
+/// What one debouncer keeps.
+#[derive(Debug)]
+pub struct Single<T> {
+    times: Times,
+    line: Timeline,
+    value: Option<T>,
+    spacing: Spacing,
+    /// It has fired, and waits for another action to end or for its distance to the last one.
+    ready: Option<Fired<T>>,
+}
+
+impl<T> Single<T> {
+    fn new(times: Times) -> Self {
+        Self {
+            times: times.normal(),
+            line: Timeline::new(),
+            value: None,
+            spacing: Spacing::new(times.spacing),
+            ready: None,
+        }
+    }
+
+    fn is_pending(&self) -> bool {
+        self.line.timer().is_some() || self.ready.is_some()
+    }
+
+    /// Returns the value that was replaced, to be dropped under no lock.
+    #[inline]
+    fn call(&mut self, value: T, now: Timestamp) -> (Option<T>, Then<Fired<T>>) {
+        match self.line.call(&self.times, now) {
+            Called::Waits => (self.value.replace(value), Then::Nothing),
+            Called::Arms => (self.value.replace(value), Then::Look),
+            Called::Fires => {
+                let replaced = self.value.take();
+                let then = self.fire(Fired { value, called: now }, now);
+                (replaced, then)
+            }
+        }
+    }
+
+    fn flush_now(&mut self, now: Timestamp) -> ((bool, Option<T>), Then<Fired<T>>) {
+        if let Some(ready) = self.ready.take() {
+            // It fired already, and only waits for its distance, which a flush overrules; what was called since
+            // is later.
+            let fired = self.over(now).unwrap_or(ready);
+            self.line.flush();
+            self.spacing = self.spacing.reset();
+            self.spacing.fired(now);
+            return ((true, None), Then::Fire(fired));
+        }
+        let was_pending = self.line.flush();
+        let fired = if was_pending { self.over(now) } else { None };
+        let dropped = self.value.take();
+        let then = fired.map_or(Then::Nothing, |fired| {
+            self.spacing = self.spacing.reset();
+            self.spacing.fired(now);
+            Then::Fire(fired)
+        });
+        ((was_pending, dropped), then)
+    }
+
+    fn cancel(&mut self) -> (bool, (Option<T>, Option<Fired<T>>)) {
+        let was_pending = self.is_pending();
+        self.line = Timeline::new();
+        (was_pending, (self.value.take(), self.ready.take()))
+    }
+
+    /// The wait is over at `now`: what is pending fires, if the trailing edge does.
+    fn over(&mut self, now: Timestamp) -> Option<Fired<T>> {
+        let value = match self.times.trailing {
+            Edge::On => self.value.take()?,
+            Edge::Off => return None,
+        };
+        let called = self.line.called().unwrap_or(now);
+        self.line.fire(now);
+        Some(Fired { value, called })
+    }
+
+    /// Fires now, or as soon as firings are far enough apart.
+    fn fire(&mut self, fired: Fired<T>, now: Timestamp) -> Then<Fired<T>> {
+        if now < self.spacing.not_before() || self.ready.is_some() {
+            self.ready = Some(fired);
+            return Then::Look;
+        }
+        self.spacing.fired(now);
+        Then::Fire(fired)
+    }
+}
+
+impl<T: Send + 'static> Store for Single<T> {
+    const NAME: &'static str = "debouncer";
+
+    type Job = Fired<T>;
+    type Outcome = ();
+    type Rest = (Option<T>, Option<Fired<T>>);
+
+    fn pending(&self) -> usize {
+        usize::from(self.is_pending())
+    }
+
+    fn due(&self) -> Option<Timestamp> {
+        let ready = self.ready.as_ref().map(|_| self.spacing.not_before());
+        match (ready, self.line.timer()) {
+            (Some(ready), Some(timer)) => Some(ready.min(timer)),
+            (ready, timer) => ready.or(timer),
+        }
+    }
+
+    fn take(&mut self, now: Timestamp) -> Option<Fired<T>> {
+        if self.line.timer().is_some_and(|timer| timer <= now)
+            && self.line.ring(&self.times, now) == Rang::Over
+        {
+            let over = self.over(now);
+            // A value that isn't fired at this end is gone.
+            self.value = None;
+            self.ready = over.or_else(|| self.ready.take());
+        }
+        if now < self.spacing.not_before() {
+            return None;
+        }
+        let fired = self.ready.take()?;
+        self.spacing.fired(now);
+        Some(fired)
+    }
+
+    fn defer(&mut self, job: Fired<T>) {
+        self.spacing.put_off();
+        self.ready = Some(job);
+    }
+
+    fn ended(&mut self, _now: Timestamp, _outcome: Option<()>) {}
+
+    fn set_back(&mut self, from: Timestamp, to: Timestamp) {
+        self.line.set_back(from, to);
+        self.spacing.set_back(from, to);
+    }
+
+    fn flush(&mut self, now: Timestamp) {
+        if self.line.flush()
+            && let Some(fired) = self.over(now)
+        {
+            self.ready = Some(fired);
+        }
+        self.spacing = self.spacing.reset();
+    }
+
+    fn clear(&mut self) -> Self::Rest {
+        self.cancel().1
+    }
 }

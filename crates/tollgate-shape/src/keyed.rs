@@ -2,16 +2,16 @@
 
 use std::fmt;
 use std::hash::Hash;
-use std::sync::Arc;
-use std::time::Duration;
 
 use tollgate::clock::Monotonic;
 use tollgate::{Clock, Timestamp};
 
 mod table;
 
-use crate::debounce::{Debounce, Spacing};
-use crate::work::{Action, Handle, Stats, StillRunning};
+use crate::debounce::Debounce;
+use crate::setup::Handle;
+use crate::timeline::Times;
+use crate::work::Action;
 use table::{KeyFired, Table};
 
 /// What happens to a new key when as many keys as the capacity says are pending.
@@ -104,14 +104,7 @@ pub struct KeyedDebounce<C = Monotonic> {
 /// assert_eq!(built.try_iter().collect::<Vec<_>>(), [("web", 3), ("api", 2)]);
 /// # Ok::<(), tollgate_shape::NoRoom<&str, u32>>(())
 /// ```
-pub struct KeyedDebouncer<K, T, C = Monotonic>
-where
-    K: Hash + Eq + Clone + Send + 'static,
-    T: Send + 'static,
-    C: Clock,
-{
-    handle: Arc<Handle<Table<K, T>, C>>,
-}
+pub type KeyedDebouncer<K, T, C = Monotonic> = Handle<Table<K, T>, C>;
 
 impl<C: Clock + Clone + 'static> Debounce<C> {
     /// One debounce for each key, of which at most `capacity` are kept.
@@ -148,11 +141,8 @@ impl<C: Clock + Clone + 'static> KeyedDebounce<C> {
         T: Send + 'static,
         F: Fn(K, T, Timestamp) + Send + Sync + 'static,
     {
-        self.start(Action::Sync(Box::new(
-            move |(key, fired): KeyFired<K, T>| {
-                action(key, fired.value, fired.called);
-            },
-        )))
+        let action = move |(key, fired): KeyFired<K, T>| action(key, fired.value, fired.called);
+        self.start(Action::Sync(Box::new(action)))
     }
 
     /// A debouncer with an async action.
@@ -163,9 +153,8 @@ impl<C: Clock + Clone + 'static> KeyedDebounce<C> {
         F: Fn(K, T) -> R + Send + Sync + 'static,
         R: Future<Output = ()> + Send + 'static,
     {
-        self.start(Action::Async(Box::new(
-            move |(key, fired): KeyFired<K, T>| Box::pin(action(key, fired.value)),
-        )))
+        let action = move |(key, fired): KeyFired<K, T>| Box::pin(action(key, fired.value)) as _;
+        self.start(Action::Async(Box::new(action)))
     }
 
     fn start<K, T>(self, action: Action<Table<K, T>>) -> KeyedDebouncer<K, T, C>
@@ -173,16 +162,9 @@ impl<C: Clock + Clone + 'static> KeyedDebounce<C> {
         K: Hash + Eq + Clone + Send + 'static,
         T: Send + 'static,
     {
-        let Debounce {
-            times,
-            spacing,
-            setup,
-        } = self.debounce;
-        let spacing = Spacing::new(spacing);
-        let table = Table::new(times.normal(), spacing, self.capacity, self.when_full);
-        KeyedDebouncer {
-            handle: Arc::new(setup.start(table, action, "keyed debouncer")),
-        }
+        let (capacity, when_full) = (self.capacity, self.when_full);
+        let table = |times: Times| Table::new(times.normal(), capacity, when_full);
+        self.debounce.start(table, action)
     }
 }
 
@@ -199,7 +181,7 @@ where
     /// [`NoRoom`] if the key is new and as many as may be are pending, unless [`WhenFull`] says otherwise.
     #[inline]
     pub fn call(&self, key: K, value: T) -> Result<(), NoRoom<K, T>> {
-        let called = self.handle.change(|table, now| table.call(key, value, now));
+        let called = self.0.change(|table, now| table.call(key, value, now));
         match called {
             // What was replaced is dropped under no lock.
             None | Some(Ok(_)) => Ok(()),
@@ -209,104 +191,33 @@ where
 
     /// Fires what is pending for a key now instead of later. Whether a wait was under way.
     pub fn flush(&self, key: &K) -> bool {
-        let flushed = self.handle.change(|table, now| table.flush_key(key, now));
+        let flushed = self.0.change(|table, now| table.flush_key(key, now));
         flushed.is_some_and(|(was_pending, _dropped)| was_pending)
     }
 
     /// Fires everything that is pending. How many keys were: what fires runs where the driver does.
     pub fn flush_all(&self) -> usize {
-        self.handle.change(Table::flush_all).unwrap_or(0)
+        self.0.change(Table::flush_all).unwrap_or(0)
     }
 
     /// Forgets what is pending for a key. Whether a wait was under way.
     pub fn cancel(&self, key: &K) -> bool {
-        let cancelled = self.handle.change(|table, _| table.cancel(key));
+        let cancelled = self.0.change(|table, _| table.cancel(key));
         cancelled.is_some_and(|(was_pending, _dropped)| was_pending)
     }
 
     /// Whether a wait is under way for this key.
     pub fn pending(&self, key: &K) -> bool {
-        self.handle.read(|table| table.is_pending(key))
+        self.0.read(|table| table.is_pending(key))
     }
 
     /// How many keys are kept: those that are pending, and a few whose last firing still counts.
     pub fn len(&self) -> usize {
-        self.handle.read(Table::len)
+        self.0.read(Table::len)
     }
 
     /// Whether no key is kept.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// Stops it for good, as [`Debouncer::stop`](crate::Debouncer::stop) does.
-    pub fn stop(&self) {
-        drop(self.handle.stop());
-    }
-
-    /// Whether it was stopped.
-    pub fn is_stopped(&self) -> bool {
-        self.handle.is_stopped()
-    }
-
-    /// Stops it, and blocks until the action that runs has ended, or for at most so long.
-    ///
-    /// # Errors
-    /// [`StillRunning`] if that took longer.
-    pub fn stop_and_wait_blocking(&self, most: Duration) -> Result<(), StillRunning> {
-        self.stop();
-        self.handle.drain_blocking(most)
-    }
-
-    /// How often it fired.
-    pub fn stats(&self) -> Stats {
-        self.handle.stats()
-    }
-}
-
-#[cfg(not(any(loom, shuttle)))]
-impl<K, T, C> KeyedDebouncer<K, T, C>
-where
-    K: Hash + Eq + Clone + Send + 'static,
-    T: Send + 'static,
-    C: Clock + Clone + 'static,
-{
-    /// Stops it at once, and then waits until the action that runs has ended, or for at most so long.
-    ///
-    /// # Errors
-    /// [`StillRunning`] if that took longer.
-    pub fn stop_and_wait(
-        &self,
-        most: Duration,
-    ) -> impl Future<Output = Result<(), StillRunning>> + Send + use<K, T, C> {
-        self.stop();
-        Arc::clone(self.handle.work()).drain(most)
-    }
-}
-
-impl<K, T, C> Clone for KeyedDebouncer<K, T, C>
-where
-    K: Hash + Eq + Clone + Send + 'static,
-    T: Send + 'static,
-    C: Clock,
-{
-    fn clone(&self) -> Self {
-        Self {
-            handle: Arc::clone(&self.handle),
-        }
-    }
-}
-
-impl<K, T, C> fmt::Debug for KeyedDebouncer<K, T, C>
-where
-    K: Hash + Eq + Clone + Send + 'static,
-    T: Send + 'static,
-    C: Clock,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyedDebouncer")
-            .field("len", &self.len())
-            .field("stats", &self.stats())
-            .finish_non_exhaustive()
     }
 }

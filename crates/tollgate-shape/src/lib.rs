@@ -63,6 +63,7 @@ pub use log::{LogThrottle, LogThrottleBuilder};
 pub use pacer::{Gone, Pace, PaceRefused, Paced, Pacer, PacerBuilder, Pacing, Submitted};
 #[cfg(not(any(loom, shuttle)))]
 pub use setup::Driver;
+pub use setup::{Builder, Handle};
 pub use timeline::Edge;
 pub use work::{Stats, StillRunning};
 

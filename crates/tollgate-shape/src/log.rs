@@ -59,7 +59,10 @@ struct Shared<C: Clock> {
     clock: C,
     table: Table<C>,
     fields: Fields,
-    summaries: Summaries,
+    /// How much time a summary tells of.
+    every: Duration,
+    /// Whether a summary is on its way.
+    is_due: AtomicBool,
     /// Where summaries go: a layer is told which subscriber it is part of. A filter isn't, and tells the default one.
     dispatch: OnceLock<WeakDispatch>,
 }
@@ -138,8 +141,12 @@ impl<C: Clock + Clone + 'static> LogThrottleBuilder<C> {
         Ok(LogThrottle {
             shared: Arc::new(Shared {
                 table: Table::new(self.places, make)?,
-                fields: Fields::new(self.fields),
-                summaries: Summaries::new(self.every),
+                fields: Fields {
+                    names: self.fields,
+                    hasher: RandomState::default(),
+                },
+                every: self.every,
+                is_due: AtomicBool::new(false),
                 dispatch: OnceLock::new(),
                 clock: self.clock,
             }),
@@ -225,13 +232,6 @@ struct Fields {
 }
 
 impl Fields {
-    fn new(names: Vec<&'static str>) -> Self {
-        Self {
-            names,
-            hasher: RandomState::default(),
-        }
-    }
-
     /// A number for the place of an event and its fields; never zero.
     #[inline]
     fn key(&self, event: &Event<'_>) -> u64 {
@@ -305,23 +305,6 @@ impl<H: Hasher> fmt::Write for Hashing<'_, H> {
 /// What summaries are logged under, so that they can be told apart and aren't suppressed.
 const TARGET: &str = "tollgate::suppressed";
 
-/// When summaries are written.
-#[derive(Debug)]
-struct Summaries {
-    every: Duration,
-    /// Whether one is on its way.
-    is_due: AtomicBool,
-}
-
-impl Summaries {
-    const fn new(every: Duration) -> Self {
-        Self {
-            every,
-            is_due: AtomicBool::new(false),
-        }
-    }
-}
-
 #[inline]
 fn is_summary(metadata: &Metadata<'_>) -> bool {
     let target = metadata.target();
@@ -333,10 +316,10 @@ impl<C: Clock + Clone + 'static> Shared<C> {
     /// Something is suppressed: a summary is written in a while, if none is on its way.
     #[cold]
     fn begin_summary(shared: &Arc<Self>) {
-        if shared.summaries.is_due.swap(true, Ordering::AcqRel) {
+        if shared.is_due.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (clock, every) = (shared.clock.clone(), shared.summaries.every);
+        let (clock, every) = (shared.clock.clone(), shared.every);
         let began = clock.now();
         let due = Due {
             shared: Arc::downgrade(shared),
@@ -362,14 +345,14 @@ impl<C: Clock + Clone + 'static> Drop for Due<C> {
     fn drop(&mut self) {
         if let Some(shared) = self.shared.upgrade() {
             let lasted = shared.clock.now() - self.began;
-            tell(&shared, lasted.min(shared.summaries.every));
+            tell(&shared, lasted.min(shared.every));
         }
     }
 }
 
 fn tell<C: Clock + Clone + 'static>(shared: &Shared<C>, every: Duration) {
     // Before the counts are taken: whoever suppresses from now on begins the next one.
-    shared.summaries.is_due.store(false, Ordering::Release);
+    shared.is_due.store(false, Ordering::Release);
     match shared.dispatch.get().map(WeakDispatch::upgrade) {
         Some(Some(dispatch)) => {
             tracing::dispatcher::with_default(&dispatch, || tell_all(shared, every))

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use tollgate::clock::Monotonic;
-use tollgate::wait::Acquiring;
+use tollgate::wait::{Acquire, Acquiring};
 use tollgate::{Algorithm, Clock, LimitError, Limiter, Rate, Refused, Timestamp};
 
 mod submit;
@@ -248,7 +248,10 @@ fn intervals(rate: Rate, many: usize) -> Duration {
 impl<C: Clock> Pacer<C> {
     /// Waits for its turn: await it, or call [`wait_blocking`](Pace::wait_blocking).
     pub fn pace(&self) -> Pace<C> {
-        Pace::new(Arc::clone(&self.shared))
+        Pace {
+            shared: Arc::clone(&self.shared),
+            deadline: None,
+        }
     }
 
     /// How many wait for their turn.
@@ -278,6 +281,17 @@ impl<C: Clock> Pacer<C> {
 }
 
 impl<C: Clock> Shared<C> {
+    /// A place in the queue, from when the wait begins, and whose patience bounds that, given the caller's deadline.
+    fn acquire(&self, own: Option<Timestamp>) -> (Acquire<Arc<Limiter<C>>>, Patience) {
+        let queue = self.clock.now() + self.most;
+        let (until, patience) = match own {
+            Some(own) if own < queue => (own, Patience::Own),
+            _ => (queue, Patience::Queue),
+        };
+        let acquire = self.limiter.acquire_owned_n(self.cost);
+        (acquire.deadline(until), patience)
+    }
+
     /// What a refusal of the limit means for one whose own deadline is this.
     fn refused(&self, refused: &Refused, own: Patience) -> PaceRefused {
         let turn_in = refused.decision().wait();
@@ -320,15 +334,6 @@ impl<C: Clock> fmt::Debug for Pacer<C> {
     }
 }
 
-/// When a wait that begins at `now` has to be over, and who says so.
-fn deadline(now: Timestamp, most: Duration, own: Option<Timestamp>) -> (Timestamp, Patience) {
-    let queue = now + most;
-    match own {
-        Some(own) if own < queue => (own, Patience::Own),
-        _ => (queue, Patience::Queue),
-    }
-}
-
 /// A request to wait for its turn: await it, or call [`wait_blocking`](Self::wait_blocking). The result is how long it
 /// took.
 ///
@@ -340,13 +345,6 @@ pub struct Pace<C: Clock> {
 }
 
 impl<C: Clock> Pace<C> {
-    const fn new(shared: Arc<Shared<C>>) -> Self {
-        Self {
-            shared,
-            deadline: None,
-        }
-    }
-
     /// Fails at once if its turn would come after this time on the pacer's clock.
     pub const fn deadline(mut self, deadline: Timestamp) -> Self {
         self.deadline = Some(deadline);
@@ -364,19 +362,9 @@ impl<C: Clock> Pace<C> {
     /// # Errors
     /// [`PaceRefused`] at once, if the queue is full or its turn would come too late.
     pub fn wait_blocking(self) -> Result<Duration, PaceRefused> {
-        let (until, patience) = self.until();
-        let acquire = self
-            .shared
-            .limiter
-            .acquire_n(self.shared.cost)
-            .deadline(until);
+        let (acquire, patience) = self.shared.acquire(self.deadline);
         let waited = acquire.wait_blocking();
         waited.map_err(|refused| self.shared.refused(&refused, patience))
-    }
-
-    fn until(&self) -> (Timestamp, Patience) {
-        let now = self.shared.clock.now();
-        deadline(now, self.shared.most, self.deadline)
     }
 }
 
@@ -413,10 +401,8 @@ impl<C: Clock> Future for Pacing<C> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         if let Some(own) = this.start.take() {
-            let (until, patience) = deadline(this.shared.clock.now(), this.shared.most, own);
+            let (acquire, patience) = this.shared.acquire(own);
             *this.patience = patience;
-            let limiter = &this.shared.limiter;
-            let acquire = limiter.acquire_owned_n(this.shared.cost).deadline(until);
             this.turn.set(Some(acquire.into_future()));
         }
         let Some(turn) = this.turn.as_pin_mut() else {

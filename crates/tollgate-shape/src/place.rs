@@ -5,9 +5,9 @@
 //! nothing was to be done for a while.
 
 use std::collections::VecDeque;
-use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Wake, Waker};
 use std::thread;
@@ -60,19 +60,10 @@ enum On {
 
 struct Task {
     on: On,
-    stage: Mutex<Stage>,
-}
-
-enum Stage {
-    /// It isn't polled, and nobody has woken it.
-    Asleep(Boxed),
-    /// It is to be polled by one of the threads.
-    Waiting(Boxed),
-    /// A thread has the future.
-    Polled,
-    /// A thread has the future, and it was woken meanwhile.
-    PolledAndWoken,
-    Done,
+    /// None once it has ended.
+    future: Mutex<Option<Boxed>>,
+    /// How often it was woken since it slept; whoever wakes it first polls it, or hands it to a thread.
+    wakes: AtomicUsize,
 }
 
 impl Task {
@@ -80,70 +71,43 @@ impl Task {
     fn start(future: Boxed, on: On) {
         let task = Arc::new(Self {
             on,
-            stage: Mutex::new(Stage::Asleep(future)),
+            future: Mutex::new(Some(future)),
+            wakes: AtomicUsize::new(0),
         });
         task.wake();
     }
 
-    /// Polls the future until it sleeps or is done. Under no lock: what it does may wake it.
+    /// Polls the future until it sleeps or is done. Nobody else polls it meanwhile, and what it does may wake it.
     fn poll(self: Arc<Self>) {
         let waker = Waker::from(Arc::clone(&self));
         let mut context = Context::from_waker(&waker);
-        let Some(mut future) = self.begin() else {
-            return;
-        };
+        let mut future = self.future.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let is_done = future.as_mut().poll(&mut context).is_ready();
-            let mut stage = self.lock();
-            match *stage {
-                _ if is_done => *stage = Stage::Done,
-                Stage::PolledAndWoken => {
-                    *stage = Stage::Polled;
-                    continue;
-                }
-                _ => *stage = Stage::Asleep(future),
+            let seen = self.wakes.load(Ordering::Acquire);
+            if let Some(running) = &mut *future
+                && running.as_mut().poll(&mut context).is_ready()
+            {
+                *future = None;
             }
-            return;
+            // Not if it was woken while it was polled.
+            let slept = self
+                .wakes
+                .compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Acquire);
+            if slept.is_ok() {
+                return;
+            }
         }
-    }
-
-    /// Takes the future out to be polled, unless somebody has.
-    fn begin(&self) -> Option<Boxed> {
-        let mut stage = self.lock();
-        match mem::replace(&mut *stage, Stage::Polled) {
-            Stage::Asleep(future) | Stage::Waiting(future) => return Some(future),
-            Stage::Polled | Stage::PolledAndWoken => *stage = Stage::PolledAndWoken,
-            Stage::Done => *stage = Stage::Done,
-        }
-        None
-    }
-
-    /// Whether a thread has to be told.
-    fn queue(&self) -> bool {
-        let mut stage = self.lock();
-        let (next, is_new) = match mem::replace(&mut *stage, Stage::Done) {
-            Stage::Asleep(future) => (Stage::Waiting(future), true),
-            Stage::Polled => (Stage::PolledAndWoken, false),
-            other => (other, false),
-        };
-        *stage = next;
-        is_new
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Stage> {
-        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Wake for Task {
     fn wake(self: Arc<Self>) {
+        if self.wakes.fetch_add(1, Ordering::AcqRel) > 0 {
+            return;
+        }
         match self.on {
             On::Waker => self.poll(),
-            On::Threads => {
-                if self.queue() {
-                    push(self);
-                }
-            }
+            On::Threads => push(self),
         }
     }
 }

@@ -7,11 +7,13 @@ use tollgate::Timestamp;
 
 /// What was chosen of a debounce: how long to wait, and at which ends to fire.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Times {
+pub struct Times {
     pub(crate) wait: Duration,
     pub(crate) max_wait: Option<Duration>,
     pub(crate) leading: Edge,
     pub(crate) trailing: Edge,
+    /// How far apart firings are at least.
+    pub(crate) spacing: Duration,
 }
 
 /// Whether something fires at an end of a wait.
@@ -214,6 +216,7 @@ mod tests {
             max_wait: max_wait.map(Duration::from_millis),
             leading,
             trailing,
+            spacing: Duration::ZERO,
         }
     }
 

@@ -9,31 +9,40 @@
 //! one while nothing waits.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
-use std::task::Waker;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+#[cfg(not(any(loom, shuttle)))]
+use std::{future::poll_fn, pin::pin};
 
+#[cfg(not(any(loom, shuttle)))]
+use tollgate::clock::sleep_until;
 use tollgate::{Clock, Timestamp};
 
-mod drain;
 #[cfg(not(any(loom, shuttle)))]
 mod driver;
 
-use crate::sync::{Mutex, MutexGuard};
-pub use drain::StillRunning;
+use crate::sync::{Mutex, MutexGuard, waker_of_this_thread};
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use driver::Driver;
 
 /// What waits, and when it is due.
-pub(crate) trait Store: Send + 'static {
+pub trait Store: Send + 'static {
+    /// What it is the store of.
+    const NAME: &'static str;
     /// What an action takes.
     type Job: Send + 'static;
     /// What an action says when it has ended.
     type Outcome: Send + 'static;
     /// What is left of all that waited.
     type Rest;
+
+    /// How much is pending.
+    fn pending(&self) -> usize;
 
     /// When something has to be looked at, if anything waits.
     fn due(&self) -> Option<Timestamp>;
@@ -110,7 +119,6 @@ pub struct Stats {
 pub(crate) struct Work<S: Store, C> {
     state: Mutex<State<S>>,
     clock: C,
-    name: &'static str,
 }
 
 struct State<S: Store> {
@@ -147,7 +155,7 @@ pub(crate) enum Next<S: Store> {
 }
 
 impl<S: Store, C: Clock> Work<S, C> {
-    pub(crate) fn new(store: S, action: Action<S>, clock: C, name: &'static str) -> Self {
+    pub(crate) fn new(store: S, action: Action<S>, clock: C) -> Self {
         Self {
             state: Mutex::new(State {
                 store,
@@ -160,7 +168,6 @@ impl<S: Store, C: Clock> Work<S, C> {
                 draining: Vec::new(),
             }),
             clock,
-            name,
         }
     }
 
@@ -186,9 +193,7 @@ impl<S: Store, C: Clock> Work<S, C> {
     pub(crate) fn with<T>(&self, change: impl FnOnce(&mut S) -> T) -> T {
         let mut state = self.lock();
         let result = change(&mut state.store);
-        let woken = state.store.woken();
-        drop(state);
-        woken.into_iter().for_each(Waker::wake);
+        Self::wake(None, state);
         result
     }
 
@@ -202,13 +207,11 @@ impl<S: Store, C: Clock> Work<S, C> {
         state.action.as_ref()?;
         let now = self.now(&mut state);
         let (result, then) = change(&mut state.store, now);
-        let woken = state.store.woken();
         match then {
-            Then::Nothing => drop(state),
-            Then::Look => Self::wake_driver(state),
+            Then::Nothing => Self::wake(None, state),
+            Then::Look => Self::wake(state.driver.clone(), state),
             Then::Fire(job) => self.fire(state, job),
         }
-        woken.into_iter().for_each(Waker::wake);
         Some(result)
     }
 
@@ -226,7 +229,7 @@ impl<S: Store, C: Clock> Work<S, C> {
             }
             _ => {
                 state.store.defer(job);
-                Self::wake_driver(state);
+                Self::wake(state.driver.clone(), state);
             }
         }
     }
@@ -254,28 +257,24 @@ impl<S: Store, C: Clock> Work<S, C> {
             Ended::With(outcome) => Some(outcome),
             Ended::Panicked | Ended::CutOff => None,
         };
+        if has_panicked {
+            let name = S::NAME;
+            tracing::error!("an action of a {name} panicked; it goes on, and the panic is counted");
+        }
         let mut state = self.lock();
         state.running -= 1;
         state.stats.panicked += u64::from(has_panicked);
         let now = self.now(&mut state);
         state.store.ended(now, outcome);
         let is_free = state.running == 0;
-        let draining = if is_free && state.action.is_none() {
-            std::mem::take(&mut state.draining)
-        } else {
-            Vec::new()
-        };
-        let wakes = is_free && (state.store.due().is_some() || state.is_closing);
-        let driver = state.driver.clone().filter(|_| wakes);
-        let woken = state.store.woken();
-        drop(state);
-        woken.into_iter().for_each(Waker::wake);
-        if has_panicked {
-            let name = self.name;
-            tracing::error!("an action of a {name} panicked; it goes on, and the panic is counted");
+        let mut wakers = Vec::new();
+        if is_free && state.action.is_none() {
+            wakers.append(&mut state.draining);
         }
-        draining.into_iter().for_each(Waker::wake);
-        driver.into_iter().for_each(Waker::wake);
+        if is_free && (state.store.due().is_some() || state.is_closing) {
+            wakers.extend(state.driver.clone());
+        }
+        Self::wake(wakers, state);
     }
 
     /// What the driver does next. It is woken by this waker if something becomes due earlier.
@@ -321,17 +320,14 @@ impl<S: Store, C: Clock> Work<S, C> {
         // Dropping an action drops what it has captured, which may be a handle: not under the lock.
         let action = state.action.take();
         let rest = action.is_some().then(|| state.store.clear());
-        let driver = state.driver.take();
-        let woken = state.store.woken();
-        let draining = match state.running {
-            0 => std::mem::take(&mut state.draining),
-            _ => Vec::new(),
-        };
+        let mut wakers = state.store.woken();
+        wakers.extend(state.driver.take());
+        if state.running == 0 {
+            wakers.append(&mut state.draining);
+        }
         drop(state);
         drop(action);
-        woken.into_iter().for_each(Waker::wake);
-        driver.into_iter().for_each(Waker::wake);
-        draining.into_iter().for_each(Waker::wake);
+        wakers.into_iter().for_each(Waker::wake);
         rest
     }
 
@@ -341,9 +337,7 @@ impl<S: Store, C: Clock> Work<S, C> {
         let now = self.now(&mut state);
         state.is_closing = true;
         state.store.flush(now);
-        let woken = state.store.woken();
-        Self::wake_driver(state);
-        woken.into_iter().for_each(Waker::wake);
+        Self::wake(state.driver.clone(), state);
     }
 
     /// What the clock shows. It is read under the lock, so that what waits sees times in order, unless it was set back.
@@ -358,10 +352,11 @@ impl<S: Store, C: Clock> Work<S, C> {
         now
     }
 
-    fn wake_driver(state: MutexGuard<'_, State<S>>) {
-        let driver = state.driver.clone();
+    /// Wakes these, and whom a change of the store lets go on, under no lock.
+    fn wake(wakers: impl IntoIterator<Item = Waker>, mut state: MutexGuard<'_, State<S>>) {
+        let woken = state.store.woken();
         drop(state);
-        driver.into_iter().for_each(Waker::wake);
+        woken.into_iter().chain(wakers).for_each(Waker::wake);
     }
 
     /// Whether this thread runs an action of it right now.
@@ -403,12 +398,12 @@ pub(crate) enum AtEnd {
 }
 
 /// The callers' side. The driver has the work alone, so that this is dropped with the last caller.
-pub(crate) struct Handle<S: Store, C: Clock> {
+pub(crate) struct Owner<S: Store, C: Clock> {
     work: Arc<Work<S, C>>,
     at_end: AtEnd,
 }
 
-impl<S: Store, C: Clock> Handle<S, C> {
+impl<S: Store, C: Clock> Owner<S, C> {
     pub(crate) const fn new(work: Arc<Work<S, C>>, at_end: AtEnd) -> Self {
         Self { work, at_end }
     }
@@ -419,7 +414,7 @@ impl<S: Store, C: Clock> Handle<S, C> {
     }
 }
 
-impl<S: Store, C: Clock> Deref for Handle<S, C> {
+impl<S: Store, C: Clock> Deref for Owner<S, C> {
     type Target = Work<S, C>;
 
     fn deref(&self) -> &Work<S, C> {
@@ -427,7 +422,7 @@ impl<S: Store, C: Clock> Deref for Handle<S, C> {
     }
 }
 
-impl<S: Store, C: Clock> Drop for Handle<S, C> {
+impl<S: Store, C: Clock> Drop for Owner<S, C> {
     fn drop(&mut self) {
         match self.at_end {
             AtEnd::Discard => drop(self.work.stop()),
@@ -466,5 +461,88 @@ impl Inside {
 impl Drop for Inside {
     fn drop(&mut self) {
         INSIDE.with(|inside| inside.borrow_mut().pop());
+    }
+}
+
+/// The deadline passed while an action ran. It goes on, but no other one starts.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_shape::StillRunning;
+///
+/// let error = StillRunning { waited: Duration::from_secs(5) };
+/// assert_eq!(
+///     error.to_string(),
+///     "an action still runs after 5s: it goes on, and no other one starts"
+/// );
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StillRunning {
+    /// How long it was waited for.
+    pub waited: Duration,
+}
+
+impl fmt::Display for StillRunning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let waited = self.waited;
+        write!(
+            f,
+            "an action still runs after {waited:?}: it goes on, and no other one starts"
+        )
+    }
+}
+
+impl std::error::Error for StillRunning {}
+
+impl<S: Store, C: Clock> Work<S, C> {
+    /// Whether it was stopped and no action runs but those that this thread is inside of. If not, the waker is
+    /// called when that is so.
+    fn drained(&self, waker: &Waker) -> Poll<()> {
+        let mut state = self.lock();
+        if state.action.is_none() && state.running <= Inside::depth(self.id()) {
+            return Poll::Ready(());
+        }
+        if !state.draining.iter().any(|known| known.will_wake(waker)) {
+            state.draining.push(waker.clone());
+        }
+        Poll::Pending
+    }
+
+    /// Blocks the thread until no action runs, or for so long.
+    pub(crate) fn drain_blocking(&self, most: Duration) -> Result<(), StillRunning> {
+        let deadline = self.clock.now() + most;
+        let waker = waker_of_this_thread();
+        loop {
+            if self.drained(&waker).is_ready() {
+                return Ok(());
+            }
+            if self.clock.now() >= deadline && deadline != Timestamp::MAX {
+                return Err(StillRunning { waited: most });
+            }
+            self.clock.nap_until(deadline);
+        }
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+impl<S: Store, C: Clock + Clone> Work<S, C> {
+    /// Waits until no action runs, or for so long from now on.
+    pub(crate) fn drain(
+        self: Arc<Self>,
+        most: Duration,
+    ) -> impl Future<Output = Result<(), StillRunning>> + Send {
+        let clock = self.clock.clone();
+        let deadline = clock.now() + most;
+        async move {
+            let mut sleep = pin!(sleep_until(clock, deadline));
+            let drained = poll_fn(|context| {
+                if self.drained(context.waker()).is_ready() {
+                    return Poll::Ready(Ok(()));
+                }
+                let is_late = sleep.as_mut().poll(context);
+                is_late.map(|()| Err(StillRunning { waited: most }))
+            });
+            drained.await
+        }
     }
 }

@@ -35,7 +35,6 @@ pub(crate) use key::{Held, StoredPointer};
 
 use key::Asks;
 pub(crate) use shard::KeyQuery;
-use shard::Lookup;
 use tables::{Tables, each};
 
 /// A limit for each key, by any [`Algorithm`], in a table that stores the keys.
@@ -74,6 +73,7 @@ use tables::{Tables, each};
 /// ```
 pub struct ExactKeyedLimiter<K, C: Clock = Monotonic> {
     tables: Tables<K>,
+    algorithm: Algorithm,
     hasher: KeyHasher,
     counters: Counters,
     capacity: usize,
@@ -171,18 +171,8 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
             decisions.extend(requests.iter().map(each));
             return;
         }
-        let asks = requests.iter().map(|&(key, cost)| {
-            let hash = self.hasher.fingerprint(key);
-            (
-                Lookup {
-                    key,
-                    hash,
-                    now,
-                    clock: now,
-                },
-                cost,
-            )
-        });
+        let asks = requests.iter();
+        let asks = asks.map(|&(key, cost)| (self.key(key).0.ask(now), cost));
         let count = |decision: Decision, cost| {
             if cost > 0 {
                 self.counters.count(decision.is_allowed());
@@ -194,7 +184,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
 
     /// How it counts.
     pub fn algorithm(&self) -> Algorithm {
-        self.tables.algorithm()
+        self.algorithm
     }
 
     /// The rate in force.

@@ -51,6 +51,7 @@ pub(crate) mod sealed {
 
     use tollgate_core::{Decision, Timestamp};
 
+    use crate::cell::Ticket;
     use crate::home::sealed::Home;
     use crate::table::NoSlot;
 
@@ -72,6 +73,32 @@ pub(crate) mod sealed {
 
     /// What a table does to a key, beyond waiting for it.
     pub trait KeyVerbs: Home {
+        /// Counts a decision.
+        fn count(&self, allowed: bool);
+
+        /// Whether somebody may wait for the key.
+        fn is_marked(&self) -> bool;
+
+        /// The answer where others wait, which is counted; none if nobody does.
+        #[inline(always)]
+        fn told_to_wait(&self, now: Timestamp, cost: u64) -> Option<Decision> {
+            if !self.is_marked() {
+                return None;
+            }
+            let told = self.behind(now, cost)?;
+            if cost > 0 {
+                self.count(told.is_allowed());
+            }
+            Some(told)
+        }
+
+        /// Takes a cost now, or says why not.
+        fn take(&self, now: Timestamp, cost: u64) -> Result<Ticket, Decision> {
+            let booked = self.book_in_turn(now, cost, Duration::ZERO);
+            self.count(booked.is_ok());
+            booked.map_err(|refused| *refused.decision())
+        }
+
         /// Decides and counts a request of this cost.
         fn check_at(&self, now: Timestamp, cost: u64) -> Decision;
 

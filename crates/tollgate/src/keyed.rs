@@ -7,6 +7,7 @@ use tollgate_core::{Decision, LimitError, Outcome, Pace, Rate, Timestamp, units}
 
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::Home;
+use crate::key::sealed::KeyVerbs as _;
 use crate::line::of_keys::KeyLines;
 use crate::line::waiting::Waiting;
 use crate::stripes::Counters;

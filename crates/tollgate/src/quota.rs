@@ -64,7 +64,7 @@ use tollgate_core::{Decision, Timestamp};
 
 use self::keeper::{Keeper, Saver};
 use self::store::End;
-use self::table::{Charged, Done, QuotaRequest, Refusal, Table};
+use self::table::{Done, QuotaRequest, Table};
 use crate::clock::{Clock, Wall};
 use crate::stripes::Counters;
 use crate::sync::Ordering;
@@ -99,8 +99,7 @@ const CLAIMS: usize = 8;
 /// ```
 pub struct QuotaLimiter<C = Wall> {
     table: Arc<Table>,
-    saver: Option<Arc<Saver>>,
-    /// Stops with the limiter.
+    /// What saves it, if it is kept in a file; it stops with the limiter.
     keeper: Option<Keeper>,
     observer: Option<Observer>,
     counters: Counters,
@@ -205,11 +204,8 @@ impl<C: Clock> QuotaLimiter<C> {
         cost: u64,
     ) -> Decision {
         let key = key.as_ref();
-        if self.is_forked() {
-            return *QuotaRefused::FORKED.decision();
-        }
-        if key.len() > QuotaRefused::MOST_KEY_BYTES {
-            return *QuotaRefused::key_too_long(key.len()).decision();
+        if let Err(refused) = self.expect(key) {
+            return *refused.decision();
         }
         let ask = QuotaRequest {
             key,
@@ -254,59 +250,32 @@ impl<C: Clock> QuotaLimiter<C> {
         cost: u64,
     ) -> Result<Receipt, QuotaRefused> {
         let key = key.as_ref();
-        if self.is_forked() {
-            return Err(QuotaRefused::FORKED);
-        }
-        if key.len() > QuotaRefused::MOST_KEY_BYTES {
-            if cost > 0 {
+        self.expect(key).inspect_err(|refused| {
+            if cost > 0 && matches!(refused, QuotaRefused::KeyTooLong { .. }) {
                 self.counters.count(false);
             }
-            return Err(QuotaRefused::key_too_long(key.len()));
-        }
+        })?;
         let ask = QuotaRequest {
             key,
             quota,
             now,
             cost,
         };
-        let unsaved = self.saver.as_ref().map(|saver| &saver.unsaved);
+        let unsaved = self.saver().map(|saver| &saver.unsaved);
         let mut charged = self.table.charge(&ask, unsaved);
         // Other requests may use up what was saved ahead before this one gets to it.
         for _ in 0..CLAIMS {
-            if !matches!(charged, Charged::Refused(Refusal::Unclaimed, ..)) || self.flush().is_err()
-            {
+            if !matches!(charged, Err(QuotaRefused::NotSaved { .. })) || self.flush().is_err() {
                 break;
             }
             charged = self.table.charge(&ask, unsaved);
         }
         if cost > 0 {
-            self.counters.count(matches!(charged, Charged::Done(_)));
+            self.counters.count(charged.is_ok());
         }
-        match charged {
-            Charged::Done(done) => {
-                self.tell(key, &done);
-                Ok(Receipt {
-                    decision: done.decision,
-                    id: done.id,
-                    at: done.at,
-                    cost: done.cost,
-                })
-            }
-            Charged::Refused(Refusal::Unclaimed, decision, _) => {
-                Err(QuotaRefused::NotSaved { decision })
-            }
-            Charged::Refused(Refusal::Quota, decision, quota) => {
-                Err(QuotaRefused::used_up(quota, decision))
-            }
-            Charged::Refused(Refusal::NoRoom, decision, _) => Err(QuotaRefused::NoRoom {
-                capacity: self.table.capacity(),
-                decision,
-            }),
-            Charged::Refused(Refusal::Unsaved, decision, _) => Err(QuotaRefused::Unsaved {
-                max_unsaved: unsaved.map_or(0, |unsaved| unsaved.max_unsaved()),
-                decision,
-            }),
-        }
+        let done = charged?;
+        self.tell(key, &done);
+        Ok(done.receipt)
     }
 
     /// Gives a charge back to the period, or the part of a rolling one, that it was counted in, of each
@@ -386,7 +355,7 @@ impl<C: Clock> QuotaLimiter<C> {
     /// # Errors
     /// If the file can't be written; the next flush tries again.
     pub fn flush(&self) -> Result<(), FileError> {
-        match &self.saver {
+        match self.saver() {
             Some(saver) => saver.save(&self.table, End::Open),
             None => Ok(()),
         }
@@ -409,7 +378,7 @@ impl<C: Clock> QuotaLimiter<C> {
             keys: self.table.keys(),
             ..Stats::default()
         };
-        if let Some(saver) = &self.saver {
+        if let Some(saver) = self.saver() {
             stats.unsaved = saver.unsaved.units();
             stats.flushes = saver.flushes.load(Ordering::Relaxed);
             stats.failed_flushes = saver.failures.load(Ordering::Relaxed);
@@ -425,21 +394,36 @@ impl<C: Clock> QuotaLimiter<C> {
         &self.clock
     }
 
+    fn saver(&self) -> Option<&Saver> {
+        self.keeper.as_ref().map(Keeper::saver)
+    }
+
+    /// That this process may ask for this key.
+    #[inline]
+    fn expect(&self, key: &[u8]) -> Result<(), QuotaRefused> {
+        if self.is_forked() {
+            return Err(QuotaRefused::FORKED);
+        }
+        match key.len() {
+            0..=QuotaRefused::MOST_KEY_BYTES => Ok(()),
+            bytes => Err(QuotaRefused::key_too_long(bytes)),
+        }
+    }
+
     /// Whether the store is that of the process that this one was forked from.
     #[inline]
     fn is_forked(&self) -> bool {
-        self.saver.as_ref().is_some_and(|saver| saver.is_forked())
+        self.saver().is_some_and(Saver::is_forked)
     }
 
     /// Tells of the thresholds that a charge has reached.
     fn tell(&self, key: &[u8], done: &Done) {
-        let Some(observer) = &self.observer else {
+        let Receipt { decision, cost, .. } = &done.receipt;
+        let observer = self.observer.as_ref().filter(|_| *cost > 0);
+        let Some(observer) = observer else {
             return;
         };
-        if done.cost == 0 {
-            return;
-        }
-        let limit = done.decision.limit;
+        let limit = decision.limit;
         for &percent in &observer.percentages {
             let threshold = (u128::from(limit) * u128::from(percent)).div_ceil(100);
             let reached = threshold <= u128::from(done.used);
@@ -449,7 +433,7 @@ impl<C: Clock> QuotaLimiter<C> {
                     percent,
                     used: done.used,
                     limit,
-                    reset_after: done.decision.reset_after,
+                    reset_after: decision.reset_after,
                 });
             }
         }
@@ -468,7 +452,7 @@ impl<C> fmt::Debug for QuotaLimiter<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("QuotaLimiter")
             .field("keys", &self.table.keys())
-            .field("kept", &self.saver.is_some())
+            .field("kept", &self.keeper.is_some())
             .finish_non_exhaustive()
     }
 }

@@ -11,21 +11,15 @@
 //! Reading looks at all of it twice, the first time for the checksum, so that nothing of a damaged file is used; neither
 //! that nor writing takes memory for more than one shard of a table.
 
-use std::fs::File;
-use std::io;
-use std::path::Path;
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::iter;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tollgate_core::{Rate, Timestamp};
-
-mod error;
-mod reader;
-mod writer;
-
-pub use error::SnapshotError;
-pub use reader::SnapshotReader;
-pub use writer::SnapshotWriter;
-pub(crate) use writer::push_bytes;
+use tollgate_core::{LimitError, Rate, Timestamp};
 
 const WORD: usize = size_of::<u64>();
 /// Where the number of all words is.
@@ -108,18 +102,6 @@ impl Loaded {
             left_out: self.left_out + other.left_out,
         }
     }
-
-    /// An error if any key found no slot.
-    pub(crate) fn all(self, path: &Path, capacity: usize) -> Result<(), SnapshotError> {
-        if self.left_out == 0 {
-            return Ok(());
-        }
-        Err(SnapshotError::TooManyKeys {
-            path: path.to_owned(),
-            keys: self.keys + self.left_out,
-            capacity,
-        })
-    }
 }
 
 /// A rate: 0 for none, 1 for zero, 2 for a finite one; count, seconds, nanoseconds, burst.
@@ -185,4 +167,580 @@ pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
         File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
     }
     Ok(())
+}
+
+/// Writes a snapshot beside its place, and puts it there when it is [finished](Self::finish): whole, or not at all.
+/// It is readable by its owner alone.
+///
+/// ```
+/// use tollgate::snapshot::{SnapshotReader, SnapshotWriter, Times};
+/// use tollgate::{Clock, KeyedLimiter, Rate, clock::Wall};
+///
+/// # let path = std::env::temp_dir().join(format!("tollgate-snapshot-doc-{}", std::process::id()));
+/// let (reads, writes) = (KeyedLimiter::new(Rate::per_hour(10), 1_000), KeyedLimiter::new(Rate::per_hour(5), 1_000));
+/// reads.check_n("user:42", 8);
+/// let mut file = SnapshotWriter::create(&path, b"examples", 1)?;
+/// for limiter in [&reads, &writes] {
+///     limiter.save(&mut file, Times { now: limiter.clock().now(), wall: Wall.now() })?;
+/// }
+/// file.finish()?;
+///
+/// let mut file = SnapshotReader::open(&path, b"examples", 1)?;
+/// let clock = tollgate::clock::Monotonic::new();
+/// let times = Times { now: clock.now(), wall: Wall.now() };
+/// let builder = KeyedLimiter::builder(Rate::per_hour(10), 1_000).clock(clock);
+/// let (reads, loaded) = builder.load(&mut file, times)?;
+/// assert_eq!((loaded.keys, reads.key("user:42").peek().remaining), (1, 2));
+/// # std::fs::remove_file(&path).unwrap();
+/// # Ok::<(), tollgate::snapshot::SnapshotError>(())
+/// ```
+#[derive(Debug)]
+pub struct SnapshotWriter {
+    out: BufWriter<File>,
+    path: PathBuf,
+    temporary: PathBuf,
+    sum: u64,
+    words: u64,
+}
+
+impl SnapshotWriter {
+    /// Writes a file that is one section.
+    pub(crate) fn write<T>(
+        path: impl AsRef<Path>,
+        kind: &[u8; 8],
+        version: u64,
+        section: impl FnOnce(&mut Self) -> Result<T, SnapshotError>,
+    ) -> Result<T, SnapshotError> {
+        let mut file = Self::create(path, kind, version)?;
+        let written = section(&mut file)?;
+        file.finish()?;
+        Ok(written)
+    }
+
+    /// Begins a file of this kind and version.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Io`] if no file can be made there.
+    pub fn create(
+        path: impl AsRef<Path>,
+        kind: &[u8; 8],
+        version: u64,
+    ) -> Result<Self, SnapshotError> {
+        let path = path.as_ref();
+        let begun = private(path).map_err(|source| io_error(path, source));
+        let (file, temporary) = begun?;
+        let mut writer = Self {
+            out: BufWriter::with_capacity(CHUNK, file),
+            path: path.to_owned(),
+            temporary,
+            sum: FNV_START,
+            words: 0,
+        };
+        writer.words(&[u64::from_le_bytes(*kind), version])?;
+        // Not known yet, and no part of the sum.
+        let sum = writer.sum;
+        writer.word(0)?;
+        writer.sum = sum;
+        Ok(writer)
+    }
+
+    /// Writes one word.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Io`] if it can't be written.
+    pub fn word(&mut self, word: u64) -> Result<(), SnapshotError> {
+        let bytes = word.to_le_bytes();
+        self.sum = checksum(self.sum, &bytes);
+        self.words += 1;
+        let written = self.out.write_all(&bytes);
+        written.map_err(|source| io_error(&self.path, source))
+    }
+
+    /// Writes words.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Io`] if they can't be written.
+    pub fn words(&mut self, words: &[u64]) -> Result<(), SnapshotError> {
+        words.iter().try_for_each(|word| self.word(*word))
+    }
+
+    /// Writes bytes: how many, and then themselves, filled up with zeros.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Io`] if they can't be written.
+    pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), SnapshotError> {
+        let mut words = Vec::with_capacity(1 + bytes.len().div_ceil(WORD));
+        push_bytes(&mut words, bytes);
+        self.words(&words)
+    }
+
+    /// Writes a rate.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Io`] if it can't be written.
+    pub fn rate(&mut self, rate: Rate) -> Result<(), SnapshotError> {
+        self.words(&words_of(rate))
+    }
+
+    /// Ends the file, waits until it is on the disk, and puts it in its place.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Io`] if any of it can't be done; what was there before stays.
+    pub fn finish(mut self) -> Result<(), SnapshotError> {
+        let ended = self.end();
+        ended.map_err(|source| io_error(&self.path, source))
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        self.out.write_all(&self.sum.to_le_bytes())?;
+        let words = self.words + 1;
+        self.out.seek(SeekFrom::Start((LENGTH * WORD) as u64))?;
+        self.out.write_all(&words.to_le_bytes())?;
+        self.out.flush()?;
+        self.out.get_ref().sync_all()?;
+        fs::rename(&self.temporary, &self.path)?;
+        sync_folder(&self.path)
+    }
+}
+
+impl Drop for SnapshotWriter {
+    fn drop(&mut self) {
+        // There is none if it was put in its place.
+        let _ = fs::remove_file(&self.temporary);
+    }
+}
+
+/// Appends bytes as [`SnapshotWriter::bytes`] writes them.
+pub(crate) fn push_bytes(words: &mut Vec<u64>, bytes: &[u8]) {
+    words.push(bytes.len() as u64);
+    let (chunks, rest) = bytes.as_chunks::<WORD>();
+    words.extend(chunks.iter().map(|word| u64::from_le_bytes(*word)));
+    if !rest.is_empty() {
+        let mut last = [0; WORD];
+        last[..rest.len()].copy_from_slice(rest);
+        words.push(u64::from_le_bytes(last));
+    }
+}
+
+/// How many files were written by this process.
+static TURNS: AtomicU64 = AtomicU64::new(0);
+
+/// Makes a file beside `path` that only its owner can read.
+fn private(path: &Path) -> io::Result<(File, PathBuf)> {
+    // A name of its own, so that of two who write at once each puts a whole file in place.
+    let turn = TURNS.fetch_add(1, Ordering::Relaxed);
+    let temporary = beside(path, &format!("{}-{turn}.tmp", std::process::id()))?;
+    Ok((create_private(&temporary)?, temporary))
+}
+
+/// The name of a file beside another one.
+pub(crate) fn beside(path: &Path, ending: &str) -> io::Result<PathBuf> {
+    let what = "not the name of a file";
+    let name = path.file_name();
+    let name = name.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, what))?;
+    let mut name = name.to_owned();
+    name.push(format!(".{ending}"));
+    Ok(path.with_file_name(name))
+}
+
+/// A new file that only its owner can read, in the place of one that was left behind, which may have another mode.
+pub(crate) fn create_private(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => private_options().create_new(true).open(path),
+    }
+}
+
+/// How to open a file that only its owner reads: keys name tenants.
+pub(crate) fn private_options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+/// Reads a snapshot that was found to be intact.
+///
+/// ```
+/// use tollgate::snapshot::{SnapshotReader, SnapshotWriter};
+///
+/// # let path = std::env::temp_dir().join(format!("tollgate-reader-doc-{}", std::process::id()));
+/// let mut file = SnapshotWriter::create(&path, b"examples", 1)?;
+/// file.word(7)?;
+/// file.bytes(b"ada")?;
+/// file.finish()?;
+///
+/// let mut file = SnapshotReader::open(&path, b"examples", 1)?;
+/// assert_eq!((file.word()?, file.bytes()?), (7, b"ada".to_vec()));
+/// file.end()?;
+/// let error = SnapshotReader::open(&path, b"examples", 2).unwrap_err().to_string();
+/// assert!(error.contains("has version 1, but this build reads version 2"));
+/// # std::fs::remove_file(&path).unwrap();
+/// # Ok::<(), tollgate::snapshot::SnapshotError>(())
+/// ```
+#[derive(Debug)]
+pub struct SnapshotReader {
+    input: BufReader<File>,
+    path: PathBuf,
+    /// Words that are left, without the checksum.
+    left: u64,
+}
+
+impl SnapshotReader {
+    /// Reads a file that is one section, of which all keys that are active still have to find a slot.
+    pub(crate) fn read<T>(
+        path: impl AsRef<Path>,
+        kind: &[u8; 8],
+        version: u64,
+        capacity: usize,
+        section: impl FnOnce(&mut Self) -> Result<(T, Loaded), SnapshotError>,
+    ) -> Result<T, SnapshotError> {
+        let mut file = Self::open(path, kind, version)?;
+        let (limiter, Loaded { keys, left_out }) = section(&mut file)?;
+        let path = file.path.clone();
+        file.end()?;
+        match left_out {
+            0 => Ok(limiter),
+            _ => Err(SnapshotError::TooManyKeys {
+                path,
+                keys: keys + left_out,
+                capacity,
+            }),
+        }
+    }
+
+    /// Opens a file of this kind and version, and looks at all of it.
+    ///
+    /// # Errors
+    /// If it can't be read, or isn't an intact file of this kind and version.
+    pub fn open(
+        path: impl AsRef<Path>,
+        kind: &[u8; 8],
+        version: u64,
+    ) -> Result<Self, SnapshotError> {
+        let path = path.as_ref();
+        let owned = || path.to_owned();
+        let io = |source| io_error(path, source);
+        let mut file = File::open(path).map_err(io)?;
+        let length = file.metadata().map_err(io)?.len();
+        let mut head = Vec::with_capacity(HEADER * WORD);
+        let mut header = (&mut file).take((HEADER * WORD) as u64);
+        header.read_to_end(&mut head).map_err(io)?;
+        let word = |place: usize| {
+            let bytes = head.get(place * WORD..)?.first_chunk::<WORD>()?;
+            Some(u64::from_le_bytes(*bytes))
+        };
+        if word(0) != Some(u64::from_le_bytes(*kind)) || word(1) == Some(0) {
+            return Err(SnapshotError::Foreign { path: owned() });
+        }
+        if let Some(found) = word(1).filter(|found| *found != version) {
+            return Err(SnapshotError::OtherVersion {
+                path: owned(),
+                version: found,
+                reads: version,
+            });
+        }
+        let least = ((HEADER + 1) * WORD) as u64;
+        let expected = word(LENGTH).map_or(least, |words| words.saturating_mul(WORD as u64));
+        if length != expected || length < least {
+            return Err(SnapshotError::Length {
+                path: owned(),
+                bytes: length,
+                expected: expected.max(least),
+            });
+        }
+        let mut input = BufReader::with_capacity(CHUNK, file);
+        let sum = checksum(FNV_START, &head[..LENGTH * WORD]);
+        if !is_intact(&mut input, sum, length - (HEADER * WORD) as u64).map_err(io)? {
+            return Err(SnapshotError::Corrupt { path: owned() });
+        }
+        input
+            .seek(SeekFrom::Start((HEADER * WORD) as u64))
+            .map_err(io)?;
+        Ok(Self {
+            input,
+            path: owned(),
+            left: (length - least) / WORD as u64,
+        })
+    }
+
+    /// The file.
+    ///
+    /// ```
+    /// use std::path::Path;
+    /// use tollgate::snapshot::SnapshotReader;
+    ///
+    /// fn name(file: &SnapshotReader) -> &Path {
+    ///     file.path()
+    /// }
+    /// ```
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The next word.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Corrupt`] if there is none.
+    pub fn word(&mut self) -> Result<u64, SnapshotError> {
+        let Some(left) = self.left.checked_sub(1) else {
+            return Err(self.corrupt());
+        };
+        let mut bytes = [0; WORD];
+        let read = self.input.read_exact(&mut bytes);
+        read.map_err(|source| io_error(&self.path, source))?;
+        self.left = left;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// The next words.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Corrupt`] if there are fewer.
+    pub fn words<const N: usize>(&mut self) -> Result<[u64; N], SnapshotError> {
+        let mut words = [0; N];
+        for word in &mut words {
+            *word = self.word()?;
+        }
+        Ok(words)
+    }
+
+    /// The next bytes, as [`SnapshotWriter::bytes`](super::SnapshotWriter::bytes) wrote them.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Corrupt`] if there are fewer.
+    pub fn bytes(&mut self) -> Result<Vec<u8>, SnapshotError> {
+        let length = self.word()?;
+        let mut bytes = Vec::new();
+        // Its word isn't trusted with memory: this ends where the file does.
+        while (bytes.len() as u64) < length {
+            bytes.extend(self.word()?.to_le_bytes());
+        }
+        bytes.truncate(usize::try_from(length).unwrap_or(usize::MAX));
+        Ok(bytes)
+    }
+
+    /// The next words as a rate.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Corrupt`] if they are none.
+    pub fn rate(&mut self) -> Result<Rate, SnapshotError> {
+        rate_of(self.words()?).ok_or_else(|| self.corrupt())
+    }
+
+    /// That nothing is left.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Corrupt`] if there is.
+    pub fn end(self) -> Result<(), SnapshotError> {
+        match self.left {
+            0 => Ok(()),
+            _ => Err(self.corrupt()),
+        }
+    }
+
+    /// That its contents make no sense, though its checksum fits.
+    ///
+    /// ```
+    /// use tollgate::snapshot::{SnapshotError, SnapshotReader};
+    ///
+    /// fn yes_or_no(file: &mut SnapshotReader) -> Result<bool, SnapshotError> {
+    ///     match file.word()? {
+    ///         0 => Ok(false),
+    ///         1 => Ok(true),
+    ///         _ => Err(file.corrupt()),
+    ///     }
+    /// }
+    /// ```
+    pub fn corrupt(&self) -> SnapshotError {
+        SnapshotError::Corrupt {
+            path: self.path.clone(),
+        }
+    }
+
+    /// That it was written by a build that hashes in another way.
+    ///
+    /// ```
+    /// use tollgate::snapshot::{SnapshotError, SnapshotReader};
+    ///
+    /// fn probe(file: &mut SnapshotReader, own: u64) -> Result<(), SnapshotError> {
+    ///     if file.word()? == own { Ok(()) } else { Err(file.other_build()) }
+    /// }
+    /// ```
+    pub fn other_build(&self) -> SnapshotError {
+        SnapshotError::OtherBuild {
+            path: self.path.clone(),
+        }
+    }
+
+    /// That the next word is the version of a section.
+    pub(crate) fn expect_version(&mut self, reads: u64) -> Result<(), SnapshotError> {
+        match self.word()? {
+            version if version == reads => Ok(()),
+            version => Err(SnapshotError::OtherVersion {
+                path: self.path.clone(),
+                version,
+                reads,
+            }),
+        }
+    }
+
+    /// The words that are left, until one can't be read.
+    pub(crate) fn rest(&mut self) -> impl Iterator<Item = u64> {
+        iter::from_fn(|| self.word().ok())
+    }
+}
+
+/// Whether so many bytes that follow end with the checksum of the others.
+fn is_intact(input: &mut impl Read, mut sum: u64, bytes: u64) -> io::Result<bool> {
+    let mut chunk = vec![0; CHUNK];
+    let mut left = bytes - WORD as u64;
+    while left > 0 {
+        let part = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
+        input.read_exact(&mut chunk[..part])?;
+        sum = checksum(sum, &chunk[..part]);
+        left -= part as u64;
+    }
+    let mut own = [0; WORD];
+    input.read_exact(&mut own)?;
+    Ok(sum == u64::from_le_bytes(own))
+}
+
+/// Why a snapshot was not written, or nothing was restored from it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// The file can't be written or read.
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is not a snapshot.
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is of another version of the format.
+    OtherVersion {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        version: u64,
+        /// The version that this build reads.
+        reads: u64,
+    },
+    /// The file was cut short, or went on.
+    Length {
+        /// The file.
+        path: PathBuf,
+        /// The bytes that it has.
+        bytes: u64,
+        /// The bytes that it should have.
+        expected: u64,
+    },
+    /// The checksum does not fit the contents.
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The build that wrote the file hashes keys in another way.
+    OtherBuild {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The limiter that wrote the file counted by another algorithm.
+    OtherAlgorithm {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A key in the file was not decoded, or is there twice.
+    Key {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file holds more active keys than find a slot.
+    TooManyKeys {
+        /// The file.
+        path: PathBuf,
+        /// The keys in it that are still active.
+        keys: u64,
+        /// The capacity of the limiter that was to be built.
+        capacity: usize,
+    },
+    /// The rate of the limiter that was to be built can't be represented.
+    Limit(LimitError),
+}
+
+impl fmt::Display for SnapshotError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io { path, source } => write!(f, "snapshot {}: {source}", path.display()),
+            Self::Foreign { path } => {
+                write!(f, "{} is not a snapshot of a limiter", path.display())
+            }
+            Self::OtherVersion {
+                path,
+                version,
+                reads,
+            } => write!(
+                f,
+                "snapshot {} has version {version}, but this build reads version {reads}; start \
+                 without it, or restore it with the build that wrote it",
+                path.display()
+            ),
+            Self::Length {
+                path,
+                bytes,
+                expected,
+            } => write!(
+                f,
+                "snapshot {} has {bytes} bytes instead of {expected}: it was cut short or changed",
+                path.display()
+            ),
+            Self::Corrupt { path } => write!(
+                f,
+                "snapshot {} is corrupt: its checksum doesn't fit",
+                path.display()
+            ),
+            Self::OtherBuild { path } => write!(
+                f,
+                "snapshot {} was written by a build that hashes keys in another way",
+                path.display()
+            ),
+            Self::OtherAlgorithm { path } => write!(
+                f,
+                "snapshot {} was written by a limiter of another algorithm; build this one with the \
+                 same",
+                path.display()
+            ),
+            Self::Key { path } => write!(
+                f,
+                "snapshot {} holds a key that can't be decoded; decode keys as they were encoded",
+                path.display()
+            ),
+            Self::TooManyKeys {
+                path,
+                keys,
+                capacity,
+            } => write!(
+                f,
+                "snapshot {} holds {keys} active keys, too many for a capacity of {capacity}",
+                path.display()
+            ),
+            Self::Limit(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for SnapshotError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io { source, .. } => Some(source),
+            Self::Limit(error) => error.source(),
+            _ => None,
+        }
+    }
 }

@@ -1,5 +1,7 @@
 //! Tiers: limits that keys are put under, by a handle or by a function of the key.
 
+use std::any::Any;
+use std::mem::discriminant;
 use std::sync::Arc;
 
 use tollgate_core::{
@@ -94,12 +96,34 @@ impl Tier {
         }
     }
 
+    /// Its limit, in an `Arc`.
+    pub(crate) fn limit(&self) -> &dyn Any {
+        match &self.0 {
+            Compiled::Gcra(limit) => limit,
+            Compiled::TokenBucket(limit) => limit,
+            Compiled::LeakyBucket(limit) => limit,
+            Compiled::FixedWindow(limit) => limit,
+            Compiled::SlidingLog(limit) => limit,
+            Compiled::SlidingCounter(limit) => limit,
+        }
+    }
+
     /// Its limit, if it is one of GCRA.
     #[inline(always)]
     pub(crate) fn gcra(&self) -> Option<&Gcra> {
         match &self.0 {
             Compiled::Gcra(limit) => Some(limit),
             _ => None,
+        }
+    }
+
+    /// That it is for a limiter of this algorithm, wherever windows begin.
+    #[inline]
+    pub(crate) fn expect(&self, limiter: Algorithm) -> Result<(), LimitError> {
+        if discriminant(&self.algorithm()) == discriminant(&limiter) {
+            Ok(())
+        } else {
+            Err(self.not_for(limiter))
         }
     }
 
@@ -162,10 +186,6 @@ pub(crate) fn all_for<K: ?Sized>(
     choice: &dyn Chooses<K>,
     limiter: Algorithm,
 ) -> Result<(), LimitError> {
-    let kind = std::mem::discriminant(&limiter);
-    let is_other = |tier: &&Tier| std::mem::discriminant(&tier.algorithm()) != kind;
-    match choice.tiers().iter().find(is_other) {
-        Some(tier) => Err(tier.not_for(limiter)),
-        None => Ok(()),
-    }
+    let mut tiers = choice.tiers().iter();
+    tiers.try_for_each(|tier| tier.expect(limiter))
 }

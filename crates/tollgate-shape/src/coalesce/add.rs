@@ -19,25 +19,10 @@ where
     V: Send + Sync + 'static,
     C: Clock,
 {
-    coalescer: Coalescer<K, V, C>,
-    item: Option<(K, V)>,
+    pub(super) coalescer: Coalescer<K, V, C>,
+    pub(super) item: Option<(K, V)>,
     /// Its place among those who wait.
-    waiter: Option<u64>,
-}
-
-impl<K, V, C> Adding<K, V, C>
-where
-    K: Hash + Eq + Send + Sync + 'static,
-    V: Send + Sync + 'static,
-    C: Clock,
-{
-    pub(super) const fn new(coalescer: Coalescer<K, V, C>, key: K, value: V) -> Self {
-        Self {
-            coalescer,
-            item: Some((key, value)),
-            waiter: None,
-        }
-    }
+    pub(super) waiter: Option<u64>,
 }
 
 impl<K, V, C> Future for Adding<K, V, C>
@@ -51,7 +36,7 @@ where
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         let (item, waiter) = (&mut this.item, &mut this.waiter);
-        let handle = &this.coalescer.handle;
+        let handle = &this.coalescer.0;
         let added = handle.change(|store, now| {
             let (added, then) = store.add(item, *waiter, now);
             let waits = matches!(added, Err(NotAdded::Full { .. }));
@@ -81,7 +66,7 @@ where
     fn drop(&mut self) {
         if let Some(waiter) = self.waiter.take() {
             // The next one may have its place.
-            let left = self.coalescer.handle.with(|store| store.leave(waiter));
+            let left = self.coalescer.0.with(|store| store.leave(waiter));
             drop(left);
         }
     }

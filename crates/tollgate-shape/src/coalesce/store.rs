@@ -26,7 +26,7 @@ type Weigh<K, V> = Box<dyn Fn(&K, &V) -> u64 + Send + Sync>;
 type Merge<K, V> = Box<dyn Fn(&K, &mut V, V) + Send + Sync>;
 
 /// What was chosen.
-pub(super) struct Limits<K, V> {
+pub struct Limits<K, V> {
     /// From the first item of a batch.
     pub(super) max_wait: Option<Duration>,
     /// From its latest item.
@@ -38,7 +38,7 @@ pub(super) struct Limits<K, V> {
     pub(super) max_pending: usize,
 }
 
-pub(crate) struct Batches<K, V> {
+pub struct Batches<K, V> {
     limits: Limits<K, V>,
     open: Open<K, V>,
     /// Full batches, in order.
@@ -84,10 +84,6 @@ impl<K: Hash + Eq, V> Batches<K, V> {
         }
     }
 
-    pub(super) const fn pending(&self) -> usize {
-        self.pending
-    }
-
     pub(super) fn take_leftover(&mut self) -> Vec<Batch<K, V>> {
         std::mem::take(&mut self.leftover)
     }
@@ -100,81 +96,62 @@ impl<K: Hash + Eq, V> Batches<K, V> {
         waiter: Option<u64>,
         now: Timestamp,
     ) -> (Result<(), NotAdded>, Next<K, V>) {
-        let Some((key, value)) = item.take() else {
+        let Some((key, value)) = item else {
             return (Ok(()), Then::Nothing);
         };
         if self.state != Taking::All {
-            *item = Some((key, value));
             return (Err(NotAdded::Stopped), Then::Nothing);
         }
-        let weight = match &self.limits.weigh {
-            Some(weigh) => weigh(&key, &value),
-            None => 0,
-        };
-        if weight > self.limits.max_weight {
-            *item = Some((key, value));
-            let most = self.limits.max_weight;
+        let most = self.limits.max_weight;
+        let weigh = self.limits.weigh.as_ref();
+        let weight = weigh.map_or(0, |weigh| weigh(key, value));
+        if weight > most {
             return (Err(NotAdded::TooLarge { weight, most }), Then::Nothing);
         }
-        let fits = self.open.weight.saturating_add(weight) <= self.limits.max_weight;
-        let merged = if fits {
-            self.merged(key, value, weight, now)
-        } else {
-            Err((key, value))
-        };
-        let (key, value) = match merged {
-            Ok(then) => return (Ok(()), then),
-            Err(unmerged) => unmerged,
-        };
+        let fits = self.open.weight.saturating_add(weight) <= most;
+        if fits && let Some(then) = self.merge(item, weight, now) {
+            return (Ok(()), then);
+        }
         if !self.has_room(waiter) {
-            *item = Some((key, value));
             let most = self.limits.max_pending;
             return (Err(NotAdded::Full { most }), Then::Nothing);
         }
-        let mut is_closed = false;
         if !fits {
             self.close_open();
-            is_closed = true;
         }
         let is_first = self.open.is_empty();
-        match self.limits.merge {
-            Some(_) => self.open.push_found(key, value, now),
-            None => self.open.push(key, value, now),
+        if let Some((key, value)) = item.take() {
+            match self.limits.merge {
+                Some(_) => self.open.push_found(key, value, now),
+                None => self.open.push(key, value, now),
+            }
         }
         self.pending += 1;
         self.open.weight += weight;
         self.open.last = now;
-        is_closed |= self.close_if_full();
-        let looks = is_first || is_closed;
+        let looks = self.close_if_full() || is_first || !fits;
         (Ok(()), if looks { Then::Look } else { Then::Nothing })
     }
 
-    /// Merges an item into the one of the same key, or hands it back.
-    fn merged(
+    /// Merges an item into the one of the same key, if there is one.
+    fn merge(
         &mut self,
-        key: K,
-        value: V,
+        item: &mut Option<(K, V)>,
         weight: u64,
         now: Timestamp,
-    ) -> Result<Next<K, V>, (K, V)> {
-        let Some(merge) = self.limits.merge.as_ref() else {
-            return Err((key, value));
-        };
-        let Some((_, there)) = self.open.find(&key) else {
-            return Err((key, value));
-        };
+    ) -> Option<Next<K, V>> {
+        let merge = self.limits.merge.as_ref()?;
+        let (_, there) = self.open.find(&item.as_ref()?.0)?;
+        let (key, value) = item.take()?;
         let weigh = self.limits.weigh.as_ref();
         let before = weigh.map_or(0, |weigh| weigh(&key, there));
         merge(&key, there, value);
         let after = weigh.map_or(weight, |weigh| weigh(&key, there));
-        self.open.weight = self
-            .open
-            .weight
-            .saturating_sub(before)
-            .saturating_add(after);
+        let others = self.open.weight.saturating_sub(before);
+        self.open.weight = others.saturating_add(after);
         self.open.last = now;
         let is_closed = self.close_if_full();
-        Ok(if is_closed { Then::Look } else { Then::Nothing })
+        Some(if is_closed { Then::Look } else { Then::Nothing })
     }
 
     /// Nothing more fits, or may come.
@@ -288,9 +265,15 @@ where
     K: Hash + Eq + Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
+    const NAME: &'static str = "coalescer";
+
     type Job = Batch<K, V>;
     type Outcome = Flushed;
     type Rest = ();
+
+    fn pending(&self) -> usize {
+        self.pending
+    }
 
     fn due(&self) -> Option<Timestamp> {
         if self.running.is_some() {
@@ -375,6 +358,12 @@ where
 
     fn woken(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.woken)
+    }
+}
+
+impl<K, V> fmt::Debug for Batches<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batches").finish_non_exhaustive()
     }
 }
 

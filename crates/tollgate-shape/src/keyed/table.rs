@@ -44,7 +44,7 @@ struct EndedWait<K, T> {
 
 /// All keys of one debouncer.
 #[derive(Debug)]
-pub(crate) struct Table<K, T> {
+pub struct Table<K, T> {
     times: Times,
     spacing: Spacing,
     capacity: usize,
@@ -76,15 +76,10 @@ pub(super) struct Entry<K, T> {
 }
 
 impl<K: Hash + Eq + Clone, T> Table<K, T> {
-    pub(super) fn new(
-        times: Times,
-        spacing: Spacing,
-        capacity: usize,
-        when_full: WhenFull,
-    ) -> Self {
+    pub(super) fn new(times: Times, capacity: usize, when_full: WhenFull) -> Self {
         Self {
             times,
-            spacing,
+            spacing: Spacing::new(times.spacing),
             // Slots are numbered by 32 bits.
             capacity: capacity.clamp(1, u32::MAX as usize),
             when_full,
@@ -383,9 +378,15 @@ where
     K: Hash + Eq + Clone + Send + 'static,
     T: Send + 'static,
 {
+    const NAME: &'static str = "keyed debouncer";
+
     type Job = KeyFired<K, T>;
     type Outcome = ();
     type Rest = Box<Self>;
+
+    fn pending(&self) -> usize {
+        self.len()
+    }
 
     fn due(&self) -> Option<Timestamp> {
         let not_before = self.spacing.not_before();
@@ -468,7 +469,7 @@ where
     }
 
     fn clear(&mut self) -> Box<Self> {
-        let fresh = Self::new(self.times, self.spacing, self.capacity, self.when_full);
+        let fresh = Self::new(self.times, self.capacity, self.when_full);
         Box::new(std::mem::replace(self, fresh))
     }
 }

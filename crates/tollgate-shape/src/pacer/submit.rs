@@ -124,19 +124,13 @@ impl<C: Clock + Clone + Send + Sync + 'static> Pacer<C> {
                 return;
             }
             // A panic leaves the end to say so, and isn't that of whoever wakes the task.
-            let begun = catch_unwind(AssertUnwindSafe(work));
-            if let Ok(running) = begun {
-                let mut running = pin!(running);
-                let result = poll_fn(|context| {
-                    let poll = || running.as_mut().poll(context);
-                    match catch_unwind(AssertUnwindSafe(poll)) {
-                        Ok(poll) => poll.map(Some),
-                        Err(_) => Poll::Ready(None),
-                    }
-                });
-                if let Some(result) = result.await {
-                    end.0.finish(Stage::Done(result));
-                }
+            let mut running = pin!(async move { work().await });
+            let result = poll_fn(|context| {
+                let poll = catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(context)));
+                poll.map_or(Poll::Ready(None), |poll| poll.map(Some))
+            });
+            if let Some(result) = result.await {
+                end.0.finish(Stage::Done(result));
             }
         });
         Ok(Submitted { shared })

@@ -5,9 +5,67 @@ use std::time::Duration;
 
 use tollgate_core::{Arithmetic, Booked, Decision, Ledger, Outcome, Timestamp, Unbooked};
 
+/// What a question is answered with.
+pub(super) trait Reply {
+    /// The answer where no state is asked: the key is blocked, or new and refused at the cap.
+    fn refused(decision: Decision) -> Self;
+
+    fn outcome(&self) -> Outcome;
+
+    /// The decision in it, if a decision is part of it.
+    fn decision(&mut self) -> Option<&mut Decision> {
+        None
+    }
+}
+
+impl Reply for Decision {
+    fn refused(decision: Decision) -> Self {
+        decision
+    }
+
+    fn outcome(&self) -> Outcome {
+        self.outcome
+    }
+
+    fn decision(&mut self) -> Option<&mut Decision> {
+        Some(self)
+    }
+}
+
+impl Reply for bool {
+    fn refused(_decision: Decision) -> Self {
+        false
+    }
+
+    fn outcome(&self) -> Outcome {
+        if *self {
+            Outcome::Allowed
+        } else {
+            Outcome::Denied
+        }
+    }
+}
+
+impl Reply for Result<Booked, Unbooked> {
+    fn refused(decision: Decision) -> Self {
+        Err(Unbooked::Refused(decision))
+    }
+
+    fn outcome(&self) -> Outcome {
+        self.map_or_else(|unbooked| unbooked.decision().outcome, |_| Outcome::Allowed)
+    }
+
+    fn decision(&mut self) -> Option<&mut Decision> {
+        match self {
+            Err(Unbooked::Refused(decision)) => Some(decision),
+            Ok(_) | Err(Unbooked::TooFarAhead(_)) => None,
+        }
+    }
+}
+
 /// One question to a state. It may be put twice: to a fresh state and to the shared one.
 pub(super) trait Act<A: Arithmetic> {
-    type Answer;
+    type Answer: Reply;
 
     fn on(&self, ledger: &mut Ledger<A>, limit: &A, now: Timestamp) -> Self::Answer;
 
@@ -30,20 +88,13 @@ pub(super) trait Act<A: Arithmetic> {
         self.cost() == 0
     }
 
-    fn outcome(answer: &Self::Answer) -> Outcome;
-
     /// What the answer means for a state that was kept under another limit.
     fn came_to(&self, answer: &Self::Answer) -> Came {
-        match Self::outcome(answer) {
+        match answer.outcome() {
             Outcome::Allowed if self.cost() > 0 => Came::Charged,
             Outcome::Denied if self.cost() > 0 => Came::Refused,
             _ => Came::Looked,
         }
-    }
-
-    /// The decision in an answer, if a decision is part of it.
-    fn decision(_answer: &mut Self::Answer) -> Option<&mut Decision> {
-        None
     }
 
     /// The same answer; if it is a refusal, with the decision that `tell` makes of the cost and the old one.
@@ -52,16 +103,13 @@ pub(super) trait Act<A: Arithmetic> {
         mut answer: Self::Answer,
         tell: impl FnOnce(u64, Decision) -> Decision,
     ) -> Self::Answer {
-        if let Some(decision) = Self::decision(&mut answer)
+        if let Some(decision) = answer.decision()
             && decision.outcome == Outcome::Denied
         {
             *decision = tell(self.cost(), *decision);
         }
         answer
     }
-
-    /// The answer where no state is asked: the key is blocked, or new and refused at the cap.
-    fn refused(&self, decision: Decision) -> Self::Answer;
 }
 
 /// The result of an act.
@@ -89,18 +137,6 @@ impl<A: Arithmetic> Act<A> for Check {
 
     fn cost(&self) -> u64 {
         self.0
-    }
-
-    fn outcome(answer: &Decision) -> Outcome {
-        answer.outcome
-    }
-
-    fn decision(answer: &mut Decision) -> Option<&mut Decision> {
-        Some(answer)
-    }
-
-    fn refused(&self, decision: Decision) -> Decision {
-        decision
     }
 }
 
@@ -132,23 +168,11 @@ impl<A: Arithmetic> Act<A> for Look {
         true
     }
 
-    fn outcome(answer: &Decision) -> Outcome {
-        answer.outcome
-    }
-
     fn came_to(&self, answer: &Decision) -> Came {
         match answer.outcome {
             Outcome::Denied if self.0 > 0 && self.1 == Purpose::Ask => Came::Refused,
             _ => Came::Looked,
         }
-    }
-
-    fn decision(answer: &mut Decision) -> Option<&mut Decision> {
-        Some(answer)
-    }
-
-    fn refused(&self, decision: Decision) -> Decision {
-        decision
     }
 }
 
@@ -166,18 +190,6 @@ impl<A: Arithmetic> Act<A> for Allow {
 
     fn cost(&self) -> u64 {
         self.0
-    }
-
-    fn outcome(answer: &bool) -> Outcome {
-        if *answer {
-            Outcome::Allowed
-        } else {
-            Outcome::Denied
-        }
-    }
-
-    fn refused(&self, _decision: Decision) -> bool {
-        false
     }
 }
 
@@ -202,24 +214,6 @@ impl<A: Arithmetic> Act<A> for Reserve {
     fn cost(&self) -> u64 {
         self.cost
     }
-
-    fn outcome(answer: &Self::Answer) -> Outcome {
-        match answer {
-            Ok(_) => Outcome::Allowed,
-            Err(unbooked) => unbooked.decision().outcome,
-        }
-    }
-
-    fn decision(answer: &mut Self::Answer) -> Option<&mut Decision> {
-        match answer {
-            Err(Unbooked::Refused(decision)) => Some(decision),
-            Ok(_) | Err(Unbooked::TooFarAhead(_)) => None,
-        }
-    }
-
-    fn refused(&self, decision: Decision) -> Self::Answer {
-        Err(Unbooked::Refused(decision))
-    }
 }
 
 /// Takes tokens that no request asked for, at most until none is left.
@@ -227,19 +221,14 @@ impl<A: Arithmetic> Act<A> for Reserve {
 pub(super) struct Penalize(pub(super) u64);
 
 impl<A: Arithmetic> Act<A> for Penalize {
-    type Answer = ();
+    type Answer = bool;
 
-    fn on(&self, ledger: &mut Ledger<A>, limit: &A, now: Timestamp) {
+    fn on(&self, ledger: &mut Ledger<A>, limit: &A, now: Timestamp) -> bool {
         ledger.penalize(limit, now, self.0);
+        true
     }
 
     fn cost(&self) -> u64 {
         self.0
     }
-
-    fn outcome((): &()) -> Outcome {
-        Outcome::Allowed
-    }
-
-    fn refused(&self, _decision: Decision) {}
 }

@@ -4,7 +4,7 @@ use tollgate_core::{LimitError, Rate};
 
 use super::ExactKeyedLimiter;
 use super::kept::RateOf;
-use super::table::Plan;
+use super::table::{Plan, Timeline};
 use super::tables::Tables;
 use crate::clock::{Clock, Clocked, DefaultClock, Monotonic};
 use crate::line::of_keys::KeyLines;
@@ -97,18 +97,15 @@ impl<K, C: Clock> Builder<K, C> {
     /// # Errors
     /// If the algorithm can't represent the rate, or a tier isn't one of the algorithm.
     pub fn build(self) -> Result<ExactKeyedLimiter<K, C>, LimitError> {
-        let now = self.clock.now();
-        self.build_with(|algorithm, rate, plan| Tables::new(algorithm, rate, plan, now))
+        let timeline = Timeline::of(self.settings.table.algorithm, self.clock.now());
+        self.build_on(timeline)
     }
 
-    /// Builds it around the table that is made of the algorithm, the rate and the rest.
-    pub(super) fn build_with<E>(
+    /// Builds it with a table whose states count time like this.
+    pub(super) fn build_on(
         self,
-        tables: impl FnOnce(Algorithm, Rate, Plan<K>) -> Result<Tables<K>, E>,
-    ) -> Result<ExactKeyedLimiter<K, C>, E>
-    where
-        E: From<LimitError>,
-    {
+        timeline: Option<Timeline>,
+    ) -> Result<ExactKeyedLimiter<K, C>, LimitError> {
         let Self { settings, clock } = self;
         if let Some(choice) = &settings.table.rate_of.0 {
             all_for(&**choice, settings.table.algorithm)?;
@@ -119,7 +116,8 @@ impl<K, C: Clock> Builder<K, C> {
             rate_of: settings.table.rate_of,
         };
         Ok(ExactKeyedLimiter {
-            tables: tables(settings.table.algorithm, settings.rate, plan)?,
+            tables: Tables::new(settings.table.algorithm, settings.rate, plan, timeline)?,
+            algorithm: settings.table.algorithm,
             hasher: KeyHasher::random(),
             counters: Counters::new(),
             capacity: settings.capacity,

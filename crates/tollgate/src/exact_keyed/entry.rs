@@ -57,20 +57,20 @@ impl HeapPlace {
 
     /// The same, with its limit from this origin.
     pub(super) const fn with_origin(self, origin: Origin) -> Self {
-        match origin {
-            Origin::Own => Self(self.0 & !Self::GIVEN),
-            Origin::Given => Self(self.0 | Self::GIVEN),
-        }
+        self.with(Self::GIVEN, matches!(origin, Origin::Given))
     }
 
-    /// The same in the heap of blocked keys.
-    pub(super) const fn guarded(self) -> Self {
-        Self(self.0 | Self::GUARDED)
+    /// The same in the heap of blocked keys, or of the others.
+    pub(super) const fn with_guard(self, is_guarded: bool) -> Self {
+        self.with(Self::GUARDED, is_guarded)
     }
 
-    /// The same in the heap of the others.
-    pub(super) const fn open(self) -> Self {
-        Self(self.0 & !Self::GUARDED)
+    const fn with(self, flag: u32, is_set: bool) -> Self {
+        Self(if is_set {
+            self.0 | flag
+        } else {
+            self.0 & !flag
+        })
     }
 
     /// The same at this place of its heap.
@@ -101,9 +101,9 @@ mod tests {
 
     #[test]
     fn flags_and_number_stay_apart() {
-        let place = HeapPlace::new(Origin::Given).at(77).guarded();
+        let place = HeapPlace::new(Origin::Given).at(77).with_guard(true);
         assert_eq!((place.number(), place.origin()), (77, Origin::Given));
-        assert!(place.at(3).is_guarded() && !place.open().is_guarded());
-        assert_eq!(place.open().with_origin(Origin::Own).0, 77);
+        assert!(place.at(3).is_guarded() && !place.with_guard(false).is_guarded());
+        assert_eq!(place.with_guard(false).with_origin(Origin::Own).0, 77);
     }
 }

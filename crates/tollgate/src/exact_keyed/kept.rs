@@ -8,15 +8,17 @@ use tollgate_core::{
     Rate, SlidingCounter, SlidingLog, Tat, Timestamp, TokenBucket, Window,
 };
 
-use crate::tier::{Chooses, Compiled, Tier};
+use crate::tier::{Chooses, Tier};
 
 /// An algorithm whose states a table keeps.
-pub(super) trait Kept: Arithmetic + PartialEq {
+pub(super) trait Kept: Arithmetic + PartialEq + 'static {
     /// Its number in a snapshot.
     const NUMBER: u64;
 
     /// The limit of a tier of this algorithm.
-    fn of(tier: &Tier) -> Option<&Arc<Self>>;
+    fn of(tier: &Tier) -> Option<&Arc<Self>> {
+        tier.limit().downcast_ref()
+    }
 
     /// This limit at another rate.
     fn at_rate(&self, rate: Rate) -> Result<Self, LimitError> {
@@ -52,13 +54,6 @@ fn time(words: &mut impl Iterator<Item = u64>) -> Option<Timestamp> {
 impl Kept for Gcra {
     const NUMBER: u64 = 1;
 
-    fn of(tier: &Tier) -> Option<&Arc<Self>> {
-        match &tier.0 {
-            Compiled::Gcra(limit) => Some(limit),
-            _ => None,
-        }
-    }
-
     fn write(tat: &Tat, words: &mut Vec<u64>) {
         words.push(tat.to_word());
     }
@@ -84,13 +79,6 @@ fn read_level(words: &mut impl Iterator<Item = u64>) -> Option<Level> {
 impl Kept for TokenBucket {
     const NUMBER: u64 = 2;
 
-    fn of(tier: &Tier) -> Option<&Arc<Self>> {
-        match &tier.0 {
-            Compiled::TokenBucket(limit) => Some(limit),
-            _ => None,
-        }
-    }
-
     fn write(bucket: &Bucket, words: &mut Vec<u64>) {
         let (level, last_act) = bucket.parts();
         write_level(&level, words);
@@ -105,13 +93,6 @@ impl Kept for TokenBucket {
 impl Kept for LeakyBucket {
     const NUMBER: u64 = 3;
 
-    fn of(tier: &Tier) -> Option<&Arc<Self>> {
-        match &tier.0 {
-            Compiled::LeakyBucket(limit) => Some(limit),
-            _ => None,
-        }
-    }
-
     fn write(level: &Level, words: &mut Vec<u64>) {
         write_level(level, words);
     }
@@ -123,13 +104,6 @@ impl Kept for LeakyBucket {
 
 impl Kept for FixedWindow {
     const NUMBER: u64 = 4;
-
-    fn of(tier: &Tier) -> Option<&Arc<Self>> {
-        match &tier.0 {
-            Compiled::FixedWindow(limit) => Some(limit),
-            _ => None,
-        }
-    }
 
     fn boundaries(&self) -> Align {
         self.alignment()
@@ -151,13 +125,6 @@ impl Kept for FixedWindow {
 
 impl Kept for SlidingLog {
     const NUMBER: u64 = 5;
-
-    fn of(tier: &Tier) -> Option<&Arc<Self>> {
-        match &tier.0 {
-            Compiled::SlidingLog(limit) => Some(limit),
-            _ => None,
-        }
-    }
 
     /// A hit has two words. A log holds its count of them, twice that with a window booked ahead, and
     /// its room doubles as it grows.
@@ -191,13 +158,6 @@ impl Kept for SlidingLog {
 
 impl Kept for SlidingCounter {
     const NUMBER: u64 = 6;
-
-    fn of(tier: &Tier) -> Option<&Arc<Self>> {
-        match &tier.0 {
-            Compiled::SlidingCounter(limit) => Some(limit),
-            _ => None,
-        }
-    }
 
     fn write(counts: &Counts, words: &mut Vec<u64>) {
         let (previous, current) = (counts.previous(), counts.current());

@@ -143,7 +143,7 @@ impl<'a, K, Q: ?Sized, C: Clock> Key<'a, K, Q, C> {
     /// ```
     #[inline]
     pub fn at(&self, tier: &'a Tier) -> Result<Self, LimitError> {
-        self.0.limiter.tables.expect(tier)?;
+        tier.expect(self.0.limiter.algorithm)?;
         let tier = Some(tier);
         Ok(Self(StoredKey { tier, ..self.0 }))
     }
@@ -155,7 +155,7 @@ impl<K: Eq + Clone, C: Clock> OwnedKey<K, C> {
     /// # Errors
     /// [`LimitError::OtherAlgorithm`] if the tier was made for another algorithm than this limiter's.
     pub fn at(&self, tier: &Tier) -> Result<Self, LimitError> {
-        self.0.limiter.tables.expect(tier)?;
+        tier.expect(self.0.limiter.algorithm)?;
         Ok(Self(OwnedStoredKey {
             tier: Some(tier.clone()),
             ..self.0.clone()
@@ -220,23 +220,31 @@ impl<P: StoredPointer> KeyPointer for P {
 
 impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> KeyVerbs for StoredKey<'_, K, Q, C> {
     #[inline]
+    fn count(&self, allowed: bool) {
+        self.limiter.counters.count(allowed);
+    }
+
+    #[inline]
+    fn is_marked(&self) -> bool {
+        self.limiter.lines.is_marked(self.hash)
+    }
+
+    #[inline]
     fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
         if let Some(told) = self.told_to_wait(now, cost) {
             return told;
         }
         let decision = each!(&self.limiter.tables, table => table.act(&self.ask(now), self.tier, &Check(cost)));
         if cost > 0 {
-            self.limiter.counters.count(decision.is_allowed());
+            self.count(decision.is_allowed());
         }
         decision
     }
 
     fn refund(&self, tokens: u64) {
         let now = self.shows();
-        self.refund_in_turn(
-            now,
-            || each!(&self.limiter.tables, table => table.gift(&self.ask(now), tokens)),
-        );
+        let gift = || each!(&self.limiter.tables, table => table.gift(&self.ask(now), tokens));
+        self.refund_in_turn(now, gift);
     }
 
     fn penalize(&self, tokens: u64) -> Result<(), NoSlot> {
@@ -247,10 +255,8 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> KeyVerbs for StoredKey<'_, K, Q, C> {
 
     fn reset(&self) {
         let now = self.shows();
-        self.reset_in_turn(
-            now,
-            || each!(&self.limiter.tables, table => table.reset(&self.ask(now))),
-        );
+        let reset = || each!(&self.limiter.tables, table => table.reset(&self.ask(now)));
+        self.reset_in_turn(now, reset);
     }
 
     fn block_for(&self, duration: Duration) -> Result<(), NoSlot> {
@@ -273,39 +279,14 @@ impl<'a, K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'a, K, Q, C> {
         let (ask, act) = (self.ask(now), Allow(cost));
         let allowed = each!(&self.limiter.tables, table => table.act(&ask, self.tier, &act));
         if cost > 0 {
-            self.limiter.counters.count(allowed);
+            self.count(allowed);
         }
         allowed
     }
 
-    /// What a request is told that comes now, if others wait for the key already.
-    #[inline(always)]
-    fn told_to_wait(&self, now: Timestamp, cost: u64) -> Option<Decision> {
-        if self.limiter.lines.is_marked(self.hash) {
-            self.told_behind(now, cost)
-        } else {
-            None
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn told_behind(&self, now: Timestamp, cost: u64) -> Option<Decision> {
-        let told = self.behind(now, cost)?;
-        if cost > 0 {
-            self.limiter.counters.count(told.is_allowed());
-        }
-        Some(told)
-    }
-
     /// What the table is asked for, to find the key.
-    fn ask(&self, now: Timestamp) -> Lookup<'a, Q> {
-        Lookup {
-            key: self.key,
-            hash: self.hash,
-            now,
-            clock: now,
-        }
+    pub(super) fn ask(&self, now: Timestamp) -> Lookup<'a, Q> {
+        Lookup::new(self.key, self.hash, now)
     }
 
     /// The same at the time of a turn in the queue, which may have come long before the time that the clock shows.
@@ -328,13 +309,6 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'_, K, Q, C> {
         &self.limiter.clock
     }
 
-    /// Charges the cost now, or says why not.
-    pub(crate) fn take(&self, now: Timestamp, cost: u64) -> Result<Ticket, Decision> {
-        let booked = self.book_in_turn(now, cost, Duration::ZERO);
-        self.limiter.counters.count(booked.is_ok());
-        booked.map_err(|refused| *refused.decision())
-    }
-
     /// Charges an estimate, which is out until it is settled or its time is over.
     pub(crate) fn hold(
         &self,
@@ -353,7 +327,7 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'_, K, Q, C> {
         };
         let ask = self.ask(now);
         let held = each!(&self.limiter.tables, table => table.hold(&ask, self.tier, &act, until));
-        self.limiter.counters.count(held.is_ok());
+        self.count(held.is_ok());
         held.map_err(Unbooked::decision)
     }
 
@@ -484,13 +458,12 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> Meter for StoredKey<'_, K, Q, C> {
     }
 
     fn takes(&self, asks: &Asks, tokens: u128) -> Duration {
-        let tables = &self.limiter.tables;
-        match &asks.tier {
-            Some(tier) => takes(tables.algorithm(), tier.rate(), tokens),
-            None => tables.own_rate().map_or(Duration::ZERO, |rate| {
-                takes(tables.algorithm(), rate, tokens)
-            }),
-        }
+        let rate = match &asks.tier {
+            Some(tier) => Some(tier.rate()),
+            None => self.limiter.tables.own_rate(),
+        };
+        let takes = |rate| takes(self.limiter.algorithm, rate, tokens);
+        rate.map_or(Duration::ZERO, takes)
     }
 }
 

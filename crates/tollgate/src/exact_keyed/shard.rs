@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use tollgate_core::{Decision, Ledger, Outcome, Timestamp};
 
-use super::act::Act;
+use super::act::{Act, Reply as _};
 use super::entry::{Entry, HeapPlace, Origin};
 use super::kept::{Kept, RateOf};
 use crate::holds::Holds;
@@ -25,7 +25,6 @@ mod carry_over;
 mod expiry;
 mod held;
 mod operator;
-mod set_back;
 
 use carry_over::{Change, changed};
 
@@ -75,6 +74,20 @@ pub(super) struct Lookup<'a, Q: ?Sized> {
     pub(super) clock: Timestamp,
 }
 
+impl<'a, Q: ?Sized> Lookup<'a, Q> {
+    /// A key that is asked for at the time that the clock shows.
+    #[inline]
+    pub(super) const fn new(key: &'a Q, hash: u64, now: Timestamp) -> Self {
+        let clock = now;
+        Self {
+            key,
+            hash,
+            now,
+            clock,
+        }
+    }
+}
+
 /// What keys of this type are looked up by: themselves, or what they borrow as.
 pub trait KeyQuery<K> {
     fn is_key(&self, key: &K) -> bool;
@@ -113,8 +126,18 @@ pub(super) enum Answer<T> {
     Full(T, Timestamp),
 }
 
+impl<T> Answer<T> {
+    /// The answer, and the birth of the key's entry; a key without a slot has none.
+    pub(super) fn into_parts(self) -> (T, u64) {
+        match self {
+            Self::Given(answer, birth) => (answer, birth),
+            Self::Full(answer, _) => (answer, NOBODY),
+        }
+    }
+}
+
 /// Which slots a new key may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Need {
     /// That of an active key: the one that is idle next.
     pub(super) evict: bool,
@@ -227,7 +250,7 @@ impl<K, A: Kept> Shard<K, A> {
         need: Need,
     ) -> Answer<T::Answer> {
         if let Some((blocked, birth)) = self.blocked(slot, ask.now, under, act.looks()) {
-            let told = act.retold(act.refused(blocked), |cost, blocked| {
+            let told = act.retold(T::Answer::refused(blocked), |cost, blocked| {
                 self.told_behind_a_block(slot, ask.now, cost, blocked)
             });
             return Answer::Given(told, birth);
@@ -251,7 +274,7 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// What keys without a tier are judged by.
-    fn in_force(&self) -> &A {
+    pub(super) fn in_force(&self) -> &A {
         self.uncounted.as_ref().unwrap_or(&self.limit)
     }
 
@@ -326,11 +349,9 @@ impl<K, A: Kept> Shard<K, A> {
     /// Stores a key for which room was made; its birth.
     fn insert(&mut self, new: New<K, A>) -> u64 {
         let birth = next_birth(&mut self.births);
-        let limit = new.tier.as_deref().unwrap_or(&self.limit);
-        if new.tier.is_some() {
-            self.latest.keep(limit);
+        if let Some(tier) = &new.tier {
+            self.latest.keep(tier.as_ref());
         }
-        let idle = limit.idle_at(new.ledger.state());
         let slot = self.entries.insert(Entry {
             key: new.key,
             ledger: new.ledger,
@@ -344,7 +365,7 @@ impl<K, A: Kept> Shard<K, A> {
         if new.blocked_until > Timestamp::ZERO {
             self.enter_guarded(slot, new.blocked_until);
         } else {
-            self.enter_open(slot, idle);
+            self.enter_open(slot);
         }
         u64::from(birth.get())
     }

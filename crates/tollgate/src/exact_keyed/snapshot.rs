@@ -99,10 +99,9 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
         path: impl AsRef<Path>,
         encode: impl FnMut(&K, &mut Vec<u8>),
     ) -> Result<u64, SnapshotError> {
-        let mut file = SnapshotWriter::create(path, KIND, VERSION)?;
-        let keys = self.save(&mut file, Times::of(self.clock.now()), encode)?;
-        file.finish()?;
-        Ok(keys)
+        SnapshotWriter::write(path, KIND, VERSION, |file| {
+            self.save(file, Times::of(self.clock.now()), encode)
+        })
     }
 
     /// Writes the keys that are active at these times as a section of a file, and returns how many they are: as
@@ -155,14 +154,12 @@ impl<K: Hash + Eq + Clone, C: Clock> Builder<K, C> {
         path: impl AsRef<Path>,
         mut decode: impl FnMut(&[u8]) -> Option<K>,
     ) -> Result<ExactKeyedLimiter<K, C>, SnapshotError> {
-        let path = path.as_ref();
-        let mut file = SnapshotReader::open(path, KIND, VERSION)?;
-        let (times, capacity) = (Times::of(self.clock.now()), self.settings.capacity);
         let decode = |bytes: &[u8]| decode(bytes).map_or(Decoded::Unknown, Decoded::Key);
-        let (limiter, loaded) = self.load(&mut file, times, decode)?;
-        file.end()?;
-        loaded.all(path, capacity)?;
-        Ok(limiter)
+        let capacity = self.settings.capacity;
+        SnapshotReader::read(path, KIND, VERSION, capacity, |file| {
+            let times = Times::of(self.clock.now());
+            self.load(file, times, decode)
+        })
     }
 
     /// Builds it with the keys of a section that [`ExactKeyedLimiter::save`] wrote, as they are at these times: as
@@ -185,27 +182,25 @@ impl<K: Hash + Eq + Clone, C: Clock> Builder<K, C> {
         let elapsed = times.since(wall);
         let start = Timestamp::from_nanos(time).plus_nanos(elapsed);
         let own = self.settings.table.algorithm;
-        let aligned = matches!(own, Algorithm::FixedWindow(Align::Boundary(_)));
-        let free = matches!(
+        let is_free = matches!(
             own,
-            Algorithm::FixedWindow(_) | Algorithm::SlidingLog | Algorithm::SlidingCounter
+            Algorithm::FixedWindow(Align::FirstHit)
+                | Algorithm::SlidingLog
+                | Algorithm::SlidingCounter
         );
         let is_wall = times.is_wall() && time == wall;
-        let limiter = self.build_with(|algorithm, rate, plan| {
-            if free && !aligned && !is_wall {
-                // Hits lie in the past, perhaps before the new clock's origin, and nothing ties them or
-                // the windows that count them to it: states go on as of the file.
-                let timeline = Timeline {
-                    anchor: times.now,
-                    start,
-                    last: Timestamp::MAX,
-                };
-                Tables::on(algorithm, rate, plan, Some(timeline))
-            } else {
-                Tables::new(algorithm, rate, plan, times.now)
-            }
-        });
-        let limiter = limiter.map_err(SnapshotError::Limit)?;
+        let timeline = if is_free && !is_wall {
+            // Hits lie in the past, perhaps before the new clock's origin, and nothing ties them or
+            // the windows that count them to it: states go on as of the file.
+            Some(Timeline {
+                anchor: times.now,
+                start,
+                last: Timestamp::MAX,
+            })
+        } else {
+            Timeline::of(own, times.now)
+        };
+        let limiter = self.build_on(timeline).map_err(SnapshotError::Limit)?;
         let (tables, hasher) = (&limiter.tables, &limiter.hasher);
         let section = Section {
             algorithm,

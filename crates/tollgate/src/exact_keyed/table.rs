@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Decision, Outcome, Timestamp, Unbooked};
+use tollgate_core::{Decision, Outcome, Timestamp, Unbooked, units};
 
-use super::act::{Act, Check, Penalize, Reserve};
+use super::act::{Act, Check, Penalize, Reply as _, Reserve};
 use super::entry::Entry;
 use super::kept::{Kept, RateOf};
 use super::shard::{Answer, KeyQuery, Lookup, NOBODY, Need, New, NotRestored, Shard, Under};
@@ -12,13 +12,7 @@ use crate::cell::Ticket;
 use crate::shards::Shards;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, PoisonError};
 use crate::table::Stats;
-use crate::{AtCap, Tier};
-
-mod shared;
-mod timeline;
-
-use shared::Shared;
-pub(super) use timeline::Timeline;
+use crate::{Algorithm, AtCap, Tier};
 
 /// Fewest keys worth a shard of their own.
 const SHARD_KEYS: usize = 1_024;
@@ -27,8 +21,8 @@ const ENOUGH_SHARDS: usize = 256;
 /// Most keys of a shard, so that none of its arrays takes long to grow.
 const MOST_SHARD_KEYS: usize = 2_048;
 const MOST_SHARDS: usize = 4_096;
-/// The birth of what was booked in the bucket that keys without a slot share.
-const SHARED: u64 = u64::MAX;
+/// Set in the birth of what was booked in the bucket that keys without a slot share.
+const SHARED: u64 = 1 << 63;
 
 /// A shard with its lock, on cache lines of its own.
 type Locked<K, A> = Padded<Mutex<Shard<K, A>>>;
@@ -44,9 +38,45 @@ pub(super) struct Table<K, A: Kept> {
     anchor: AtomicU64,
     at_cap: AtCap,
     rate_of: RateOf<K>,
-    /// The bucket that keys without a slot share. Its lock is also held while the rate changes.
-    shared: Padded<Mutex<Shared<A>>>,
+    /// The bucket that keys without a slot share: the only key of its shard. Its lock is also held while the rate
+    /// changes.
+    shared: Locked<(), A>,
     overflowed: AtomicU64,
+}
+
+/// The last time that GCRA's word can tell from the next, nine years after the anchor. A state
+/// charged then is never idle, so it is never dropped.
+const LAST_OF_GCRA: Timestamp = Timestamp::from_nanos(units::LAST_NANO);
+
+/// How states count time, where that isn't as the clock does.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timeline {
+    /// When the clock shows this …
+    pub(super) anchor: Timestamp,
+    /// … states are at this time.
+    pub(super) start: Timestamp,
+    /// The last time that states can count. Once they are half-way there, or before the first, all are moved to
+    /// another anchor.
+    pub(super) last: Timestamp,
+}
+
+impl Timeline {
+    /// How states of this algorithm count it on a clock that shows `now`. Only GCRA's word is too short for a clock
+    /// that counts from long ago, and only for the others does it matter where the clock's origin is.
+    pub(super) fn of(algorithm: Algorithm, now: Timestamp) -> Option<Self> {
+        (algorithm == Algorithm::Gcra).then_some(Self {
+            anchor: now,
+            // Room for a clock that is set back, too.
+            start: Timestamp::from_nanos(LAST_OF_GCRA.as_nanos() / 4),
+            last: LAST_OF_GCRA,
+        })
+    }
+
+    /// Whether states are so late, or so early, that they should count from another anchor.
+    fn is_far(&self, local: Timestamp) -> bool {
+        let is_late = local.as_nanos() > self.last.as_nanos() / 2;
+        self.last != Timestamp::MAX && (is_late || local == Timestamp::ZERO)
+    }
 }
 
 /// What a table is made of besides its limit.
@@ -72,7 +102,7 @@ impl<K, A: Kept> Table<K, A> {
             anchor: AtomicU64::new(timeline.map_or(0, |timeline| timeline.anchor.as_nanos())),
             at_cap: plan.at_cap,
             rate_of: plan.rate_of,
-            shared: Padded(Mutex::new(Shared::new(limit))),
+            shared: Padded(Mutex::new(Shard::new(limit, 1))),
             overflowed: AtomicU64::new(0),
         }
     }
@@ -165,32 +195,34 @@ impl<K, A: Kept> Table<K, A> {
         until: Timestamp,
     ) -> Result<Ticket, Unbooked> {
         let under = self.under(tier);
-        let (mut shard, local) = self.enter(ask);
-        let (booked, birth) = match shard.act(&local, &under, act, self.need()) {
-            Answer::Given(booked, birth) => {
-                let booked = booked?;
-                let until = self.local_time(until);
-                // Under the same lock, so that nothing drains between. What isn't counted isn't out.
-                if birth != NOBODY
-                    && let Some(id) = shard.keep_track(&local, booked, act.cost, until)
-                {
-                    return Ok(Ticket::HeldEntry(id));
-                }
-                (booked, birth)
-            }
+        let (answer, id) = {
+            let (mut shard, local) = self.enter(ask);
+            shard.hold(&local, &under, act, self.need(), self.local_time(until))
+        };
+        if let Some(id) = id {
+            return Ok(Ticket::HeldEntry(id));
+        }
+        let (booked, birth) = match answer {
+            Answer::Given(booked, birth) => (booked, birth),
             Answer::Full(..) if self.at_cap == AtCap::ShareOne => {
-                drop(shard);
-                return self.hold_shared(ask, act, until);
+                self.overflowed.fetch_add(1, Ordering::Relaxed);
+                let (mut shared, local) = self.enter_shared(ask);
+                let (own, until) = (Under::Own(&RateOf(None)), self.local_time(until));
+                let (answer, id) = shared.hold(&local, &own, act, self.need(), until);
+                if let Some(id) = id {
+                    return Ok(Ticket::HeldShared(id));
+                }
+                let (booked, birth) = answer.into_parts();
+                (booked, SHARED | birth)
             }
             Answer::Full(fresh, now) => {
-                drop(shard);
                 let (booked, birth, _) = self.at_the_cap(act, fresh, now, ask);
-                (booked?, birth)
+                (booked, birth)
             }
         };
         Ok(Ticket::Entry {
             at: ask.now,
-            booked,
+            booked: booked?,
             birth,
         })
     }
@@ -202,19 +234,12 @@ impl<K, A: Kept> Table<K, A> {
         ticket: &Ticket,
         spent: u64,
     ) {
-        match *ticket {
-            Ticket::HeldEntry(id) => {
-                let mut shard = self.shard(ask.hash);
-                shard.settle_hold(&self.local(ask), id, spent);
-            }
-            Ticket::HeldShared(id) => {
-                let shared = &mut *lock(&self.shared.0);
-                let local = self.local(ask);
-                shared.keep_pace(local.clock);
-                let (ledger, limit) = (&mut shared.ledger, &shared.counted_by);
-                shared.holds.settle(ledger, limit, local.now, id, spent);
-            }
-            _ => {}
+        if let Ticket::HeldEntry(id) = *ticket {
+            let mut shard = self.shard(ask.hash);
+            shard.settle_hold(&self.local(ask), id, spent);
+        } else if let Ticket::HeldShared(id) = *ticket {
+            let (mut shared, local) = self.enter_shared(ask);
+            shared.settle_hold(&local, id, spent);
         }
     }
 
@@ -225,25 +250,12 @@ impl<K, A: Kept> Table<K, A> {
         ticket: &mut Ticket,
         until: Timestamp,
     ) {
-        match ticket {
-            Ticket::HeldEntry(id) => {
-                let until = self.local_time(until);
-                let mut shard = self.shard(ask.hash);
-                shard.prolong_hold(&self.local(ask), id, until);
-            }
-            Ticket::HeldShared(id) => {
-                let shared = &mut *lock(&self.shared.0);
-                let local = self.local(ask);
-                shared.keep_pace(local.clock);
-                let ledger = &mut shared.ledger;
-                shared
-                    .holds
-                    .pass_time(ledger, &shared.counted_by, local.now);
-                if let Some(new) = shared.holds.prolong(*id, self.local_time(until)) {
-                    *id = new;
-                }
-            }
-            _ => {}
+        if let Ticket::HeldEntry(id) = ticket {
+            let mut shard = self.shard(ask.hash);
+            shard.prolong_hold(&self.local(ask), id, self.local_time(until));
+        } else if let Ticket::HeldShared(id) = ticket {
+            let (mut shared, local) = self.enter_shared(ask);
+            shared.prolong_hold(&local, id, self.local_time(until));
         }
     }
 
@@ -251,18 +263,12 @@ impl<K, A: Kept> Table<K, A> {
         let Ticket::Entry { booked, birth, .. } = ticket else {
             return;
         };
-        match *birth {
-            NOBODY => {}
-            SHARED => {
-                let shared = &mut *lock(&self.shared.0);
-                let Shared {
-                    counted_by, ledger, ..
-                } = shared;
-                ledger.give_back(counted_by, self.local_time(ask.now), booked);
-            }
-            birth => self
-                .shard(ask.hash)
-                .give_back(&self.local(ask), booked, birth),
+        if birth & SHARED != 0 {
+            let (mut shared, local) = self.enter_shared(ask);
+            shared.give_back(&local, booked, birth & !SHARED);
+        } else if *birth != NOBODY {
+            let mut shard = self.shard(ask.hash);
+            shard.give_back(&self.local(ask), booked, *birth);
         }
     }
 
@@ -272,16 +278,14 @@ impl<K, A: Kept> Table<K, A> {
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         ticket: &Ticket,
     ) -> bool {
-        let (booked, birth) = match ticket {
-            Ticket::Entry { booked, birth, .. } => (booked, *birth),
-            Ticket::Free(_) => return true,
-            _ => return false,
-        };
-        match birth {
-            NOBODY => true,
-            // Other keys share this bucket, and what they book isn't in this key's line.
-            SHARED => false,
-            birth => self.shard(ask.hash).unbook(&self.local(ask), booked, birth),
+        match ticket {
+            Ticket::Free(_) | Ticket::Entry { birth: NOBODY, .. } => true,
+            // Other keys share the bucket at the cap, and what they book isn't in this key's line.
+            Ticket::Entry { booked, birth, .. } if birth & SHARED == 0 => {
+                let mut shard = self.shard(ask.hash);
+                shard.unbook(&self.local(ask), booked, *birth)
+            }
+            _ => false,
         }
     }
 
@@ -301,16 +305,12 @@ impl<K, A: Kept> Table<K, A> {
         tier: Option<&Tier>,
         tokens: u64,
     ) -> bool {
-        let need = Need {
-            evict: false,
-            block: false,
-        };
         let under = match tier.and_then(A::of) {
             None => Under::Present(&self.rate_of),
             Some(limit) => Under::Given(limit),
         };
         let (mut shard, local) = self.enter(ask);
-        let answer = shard.act(&local, &under, &Penalize(tokens), need);
+        let answer = shard.act(&local, &under, &Penalize(tokens), Need::default());
         matches!(answer, Answer::Given(..))
     }
 
@@ -329,7 +329,7 @@ impl<K, A: Kept> Table<K, A> {
     }
 
     pub(super) fn limit(&self) -> A {
-        lock(&self.shared.0).limit
+        *lock(&self.shared.0).in_force()
     }
 
     pub(super) fn change(&self, now: Timestamp, limit: A) {
@@ -342,29 +342,16 @@ impl<K, A: Kept> Table<K, A> {
         }
     }
 
-    /// Visits every key that is active at `now`, a shard at a time: its entry, its limit, when it is
-    /// idle and until when it is blocked, in the time of states.
-    pub(super) fn for_each(
-        &self,
-        now: Timestamp,
-        mut each: impl FnMut(&Entry<K, A>, &A, Timestamp, Timestamp),
-    ) {
-        for number in 0..self.shards.len() {
-            self.for_each_of(number, now, &mut each);
-        }
-    }
-
-    /// The same for the keys of one shard, which is locked meanwhile.
+    /// Visits every key of a shard that is active at `now`: its entry, its limit, when it is idle and until when it is
+    /// blocked, in the time of states. The shard is locked meanwhile.
     pub(super) fn for_each_of(
         &self,
         number: usize,
         now: Timestamp,
         each: impl FnMut(&Entry<K, A>, &A, Timestamp, Timestamp),
     ) {
-        if let Some(shard) = self.shards.get(number) {
-            let mut shard = lock(&shard.0);
-            shard.for_each(self.local_time(now), each);
-        }
+        let mut shard = lock(&self.shards[number].0);
+        shard.for_each(self.local_time(now), each);
     }
 
     pub(super) fn shards(&self) -> usize {
@@ -439,12 +426,15 @@ impl<K, A: Kept> Table<K, A> {
         match self.at_cap {
             AtCap::AdmitNew => (fresh, NOBODY, at),
             AtCap::ShareOne => {
-                let shared = &mut *lock(&self.shared.0);
-                let Lookup { now, clock, .. } = self.local(ask);
-                (shared.act(act, now, clock), SHARED, now)
+                let (mut shared, local) = self.enter_shared(ask);
+                let answer = shared.act(&local, &Under::Own(&RateOf(None)), act, self.need());
+                let (answer, birth) = answer.into_parts();
+                (answer, SHARED | birth, local.now)
             }
             // Even an evicting table is full if all of its keys are blocked.
-            AtCap::DenyNew | AtCap::EvictNearestIdle => (act.refused(self.denied()), NOBODY, at),
+            AtCap::DenyNew | AtCap::EvictNearestIdle => {
+                (T::Answer::refused(self.denied()), NOBODY, at)
+            }
         }
     }
 
@@ -482,13 +472,62 @@ impl<K, A: Kept> Table<K, A> {
         (self.shard(ask.hash), self.local(ask))
     }
 
+    /// The bucket that keys without a slot share, and what it is asked in their place.
+    fn enter_shared<Q: ?Sized>(
+        &self,
+        ask: &Lookup<'_, Q>,
+    ) -> (MutexGuard<'_, Shard<(), A>>, Lookup<'static, ()>) {
+        let shared = lock(&self.shared.0);
+        let Lookup { now, clock, .. } = self.local(ask);
+        let local = Lookup {
+            clock,
+            ..Lookup::new(&(), 0, now)
+        };
+        (shared, local)
+    }
+
+    /// A time as the states count it.
+    pub(super) fn local_time(&self, now: Timestamp) -> Timestamp {
+        match self.timeline {
+            None => now,
+            Some(Timeline { start, last, .. }) => {
+                let anchor = Timestamp::from_nanos(self.anchor.load(Ordering::Relaxed));
+                now.shifted(anchor, start).min(last)
+            }
+        }
+    }
+
+    /// Lets states count from this time of the clock, once they are half-way to the last that they can tell,
+    /// or before the first: each keeps what it has left, or what a clock that was set back leaves it.
+    #[cold]
+    fn move_anchor(&self, now: Timestamp) {
+        let mut shared = lock(&self.shared.0);
+        let mut shards: Vec<_> = self.shards.iter().map(|shard| lock(&shard.0)).collect();
+        let (from, Some(timeline)) = (self.local_time(now), self.timeline) else {
+            return;
+        };
+        // Another thread may have done it already.
+        if !timeline.is_far(from) {
+            return;
+        }
+        shared.move_to(from, timeline.start);
+        for shard in &mut shards {
+            shard.move_to(from, timeline.start);
+        }
+        self.anchor.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Whether states should count from another anchor.
+    #[inline]
+    fn is_far(&self, local: Timestamp) -> bool {
+        self.timeline.is_some_and(|timeline| timeline.is_far(local))
+    }
+
     #[inline]
     fn local<'a, Q: ?Sized>(&self, ask: &Lookup<'a, Q>) -> Lookup<'a, Q> {
         Lookup {
-            key: ask.key,
-            hash: ask.hash,
-            now: self.local_time(ask.now),
             clock: self.local_time(ask.clock),
+            ..Lookup::new(ask.key, ask.hash, self.local_time(ask.now))
         }
     }
 }

@@ -4,16 +4,13 @@ use std::time::Duration;
 
 use tollgate_core::{
     Arithmetic as _, FixedWindow, Gcra, LeakyBucket, LimitError, Rate, SlidingCounter, SlidingLog,
-    Timestamp, TokenBucket, units,
+    Timestamp, TokenBucket,
 };
 
 use super::kept::Kept;
 use super::table::{Plan, Table, Timeline};
-use crate::{Algorithm, Tier};
-
-/// The last time that GCRA's word can tell from the next, nine years after the anchor. A state
-/// charged then is never idle, so it is never dropped.
-const LAST_OF_GCRA: Timestamp = Timestamp::from_nanos(units::LAST_NANO);
+use crate::Algorithm;
+use crate::tier::{Compiled, Tier};
 
 /// A table of any algorithm.
 #[derive(Debug)]
@@ -43,78 +40,23 @@ macro_rules! each {
 pub(super) use each;
 
 impl<K> Tables<K> {
-    /// A table for this algorithm on a clock that shows `now`.
-    pub(super) fn new(
-        algorithm: Algorithm,
-        rate: Rate,
-        plan: Plan<K>,
-        now: Timestamp,
-    ) -> Result<Self, LimitError> {
-        // Only GCRA's word is too short for a clock that counts from long ago, and only for the
-        // others does it matter where the clock's origin is.
-        let anchored = Timeline {
-            anchor: now,
-            // Room for a clock that is set back, too.
-            start: Timestamp::from_nanos(LAST_OF_GCRA.as_nanos() / 4),
-            last: LAST_OF_GCRA,
-        };
-        Ok(match algorithm {
-            Algorithm::Gcra => Self::Gcra(Table::new(Gcra::new(rate)?, plan, Some(anchored))),
-            _ => Self::on(algorithm, rate, plan, None)?,
-        })
-    }
-
     /// A table whose states count time like this.
-    pub(super) fn on(
+    pub(super) fn new(
         algorithm: Algorithm,
         rate: Rate,
         plan: Plan<K>,
         timeline: Option<Timeline>,
     ) -> Result<Self, LimitError> {
-        Ok(match algorithm {
-            Algorithm::Gcra => Self::Gcra(Table::new(Gcra::new(rate)?, plan, timeline)),
-            Algorithm::TokenBucket => {
-                Self::TokenBucket(Table::new(TokenBucket::new(rate)?, plan, timeline))
-            }
-            Algorithm::LeakyBucket => {
-                Self::LeakyBucket(Table::new(LeakyBucket::new(rate)?, plan, timeline))
-            }
-            Algorithm::FixedWindow(align) => {
-                let limit = FixedWindow::new(rate)?.align(align);
-                Self::FixedWindow(Table::new(limit, plan, timeline))
-            }
-            Algorithm::SlidingLog => {
-                Self::SlidingLog(Table::new(SlidingLog::new(rate)?, plan, timeline))
-            }
-            Algorithm::SlidingCounter => {
-                Self::SlidingCounter(Table::new(SlidingCounter::new(rate)?, plan, timeline))
+        Ok(match Tier::new(algorithm, rate)?.0 {
+            Compiled::Gcra(limit) => Self::Gcra(Table::new(*limit, plan, timeline)),
+            Compiled::TokenBucket(limit) => Self::TokenBucket(Table::new(*limit, plan, timeline)),
+            Compiled::LeakyBucket(limit) => Self::LeakyBucket(Table::new(*limit, plan, timeline)),
+            Compiled::FixedWindow(limit) => Self::FixedWindow(Table::new(*limit, plan, timeline)),
+            Compiled::SlidingLog(limit) => Self::SlidingLog(Table::new(*limit, plan, timeline)),
+            Compiled::SlidingCounter(limit) => {
+                Self::SlidingCounter(Table::new(*limit, plan, timeline))
             }
         })
-    }
-
-    /// Which algorithm it is of.
-    pub(super) fn algorithm(&self) -> Algorithm {
-        match self {
-            Self::Gcra(_) => Algorithm::Gcra,
-            Self::TokenBucket(_) => Algorithm::TokenBucket,
-            Self::LeakyBucket(_) => Algorithm::LeakyBucket,
-            Self::FixedWindow(table) => Algorithm::FixedWindow(table.limit().alignment()),
-            Self::SlidingLog(_) => Algorithm::SlidingLog,
-            Self::SlidingCounter(_) => Algorithm::SlidingCounter,
-        }
-    }
-
-    /// That a tier is of this algorithm.
-    #[inline]
-    pub(super) fn expect(&self, tier: &Tier) -> Result<(), LimitError> {
-        fn is_of<K, A: Kept>(_: &Table<K, A>, tier: &Tier) -> bool {
-            A::of(tier).is_some()
-        }
-        if each!(self, table => is_of(table, tier)) {
-            Ok(())
-        } else {
-            Err(tier.not_for(self.algorithm()))
-        }
     }
 
     /// The rate of all keys that are asked without one, if there is one.
@@ -153,7 +95,9 @@ impl<K> Tables<K> {
     /// How many keys are active at `now`.
     pub(super) fn count(&self, now: Timestamp) -> usize {
         let mut count = 0;
-        each!(self, table => table.for_each(now, |_, _, _, _| count += 1));
+        each!(self, table => for number in 0..table.shards() {
+            table.for_each_of(number, now, |_, _, _, _| count += 1);
+        });
         count
     }
 }

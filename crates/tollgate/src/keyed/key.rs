@@ -68,13 +68,10 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     where
         T: TierOf<K>,
     {
-        let FingerprintKey {
-            fingerprint, tier, ..
-        } = self.key(key).0;
         KeyHandle(FingerprintKey {
             limiter: Arc::clone(self),
-            fingerprint,
-            tier,
+            fingerprint: self.hasher.fingerprint(key),
+            tier: self.tier(key),
         })
     }
 }
@@ -206,12 +203,7 @@ impl<L: LimiterPointer> KeyHandle<FingerprintKey<L>> {
     /// ```
     #[inline]
     pub fn prefetch(&self) {
-        self.0
-            .limiter
-            .limiter()
-            .table
-            .place(self.0.fingerprint)
-            .prefetch();
+        self.0.key().prefetch();
     }
 }
 

@@ -7,7 +7,7 @@ use tollgate_core::{Decision, Outcome, Pace, Tat, Timestamp, units};
 
 use super::anchor::{Moment, SLACK};
 use super::rates::InForce;
-use super::shard::{Answer, Need, Shard};
+use super::shard::{Need, Shard};
 use super::slot::{ChargeRequest, Foreign, Judged, KeyWord};
 use super::table::Candidates;
 use super::{KeyedLimiter, NoSlot, OneRate};
@@ -55,24 +55,11 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     #[inline(always)]
     pub(super) fn check_at_a_glance(self, now: Timestamp, cost: u64) -> Option<Glance<'a, C, T>> {
         let moment = self.limiter.table.since_anchor(now);
-        if self.limiter.lines.is_marked(self.key.fingerprint) {
+        if self.is_marked() {
             return None;
         }
         let place = self.limiter.table.place(self.key.fingerprint);
         self.decide(place, moment, cost)
-    }
-
-    /// What is said to one who comes now, if somebody waits for the key.
-    #[inline(always)]
-    pub(super) fn told_to_wait(&self, now: Timestamp, cost: u64) -> Option<Decision> {
-        if !self.limiter.lines.is_marked(self.key.fingerprint) {
-            return None;
-        }
-        let told = self.behind(now, cost)?;
-        if cost > 0 {
-            self.limiter.counters.count(told.is_allowed());
-        }
-        Some(told)
     }
 
     /// Decides a request of a key that may be here.
@@ -95,7 +82,7 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
         let ask = self.ask(moment, cost, 0);
         let (allowed, word) = place.shard.try_pass(place.guess(ask.fingerprint), &ask)?;
         if allowed || cost > 0 {
-            self.limiter.counters.count(allowed);
+            self.count(allowed);
         }
         Some(Glance {
             rated: *self,
@@ -109,19 +96,14 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     #[cold]
     #[inline(never)]
     fn check_slowly(&self, now: Moment, cost: u64) -> Decision {
-        self.decided(&self.charge(now, cost), cost)
+        let judged = self.charge(now, cost);
+        if cost > 0 {
+            self.count(judged.outcome == Outcome::Allowed);
+        }
+        self.report(&judged, cost)
     }
 
     /// Counts a decision and says all about it.
-    #[inline]
-    fn decided(&self, judged: &Judged, cost: u64) -> Decision {
-        if cost > 0 {
-            let allowed = judged.outcome == Outcome::Allowed;
-            self.limiter.counters.count(allowed);
-        }
-        self.report(judged, cost)
-    }
-
     /// What its slot holds while its word counts by this rate's interval.
     #[inline(always)]
     pub(super) fn tagged(&self) -> u64 {
@@ -170,27 +152,22 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     pub(super) fn charge(&self, now: Moment, cost: u64) -> Judged {
         let shard = self.shard();
         let ask = self.ask(self.limiter.table.kept_pace(shard, now), cost, 0);
-        self.or_at_the_cap(shard.charge(&ask, self.need()), &ask)
+        let judged = shard.charge(&ask, self.need());
+        judged.unwrap_or_else(|| self.limiter.at_the_cap(&ask))
     }
 
     /// The same, exactly once, for somebody who may give the charge back.
     pub(super) fn charge_once(&self, now: Moment, cost: u64, patience: u64) -> Judged {
         let shard = self.shard();
         let ask = self.ask(self.limiter.table.kept_pace(shard, now), cost, patience);
-        self.or_at_the_cap(shard.charge_once(&ask, self.need()), &ask)
+        let judged = shard.charge_once(&ask, self.need());
+        judged.unwrap_or_else(|| self.limiter.at_the_cap(&ask))
     }
 
     fn need(&self) -> Need {
         match self.limiter.at_cap {
             AtCap::EvictNearestIdle => Need::Evict,
             _ => Need::Idle,
-        }
-    }
-
-    fn or_at_the_cap(&self, answer: Answer, ask: &ChargeRequest<'_>) -> Judged {
-        match answer {
-            Answer::Judged(judged) => judged,
-            Answer::Full => self.limiter.at_the_cap(ask),
         }
     }
 
@@ -276,6 +253,16 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
 }
 
 impl<C: Clock, T> KeyVerbs for Rated<'_, C, T> {
+    #[inline(always)]
+    fn count(&self, allowed: bool) {
+        self.limiter.counters.count(allowed);
+    }
+
+    #[inline(always)]
+    fn is_marked(&self) -> bool {
+        self.limiter.lines.is_marked(self.key.fingerprint)
+    }
+
     #[inline]
     fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
         if let Some(told) = self.told_to_wait(now, cost) {
@@ -507,20 +494,13 @@ impl<C: Clock, T> Rated<'_, C, T> {
     /// Whether the cost would pass, for a real request.
     #[inline]
     pub(crate) fn fits(&self, now: Timestamp, cost: u64) -> bool {
-        if self.limiter.lines.is_marked(self.key.fingerprint)
+        if self.is_marked()
             && let Some(behind) = self.behind(now, cost)
         {
             return behind.is_allowed();
         }
         let local = self.limiter.table.since_anchor(now);
         self.ask_for(local, cost).outcome == Outcome::Allowed
-    }
-
-    /// Charges the cost, or says why not.
-    pub(crate) fn take(&self, now: Timestamp, cost: u64) -> Result<Ticket, Decision> {
-        let booked = self.book_in_turn(now, cost, Duration::ZERO);
-        self.limiter.counters.count(booked.is_ok());
-        booked.map_err(|refused| *refused.decision())
     }
 
     /// Charges the cost if nobody waits for the key and the fast path suffices: what that left in the key's word, and the
@@ -532,7 +512,7 @@ impl<C: Clock, T> Rated<'_, C, T> {
         cost: u64,
     ) -> Option<(Tat, Pace)> {
         let limiter = self.limiter;
-        if limiter.lines.is_marked(self.key.fingerprint) {
+        if self.is_marked() {
             return None;
         }
         let ask = self.ask(limiter.table.since_anchor(now()), cost, 0);

@@ -10,13 +10,13 @@
 
 use std::fmt;
 use std::sync::atomic::AtomicU64 as RateWord;
-use std::time::Duration;
 
 use tollgate_core::{Arithmetic, Gcra, LimitError, Pace, Rate};
 
 use super::anchor::{SLACK, move_word};
 use super::slot::KeyWord;
 use crate::Tier;
+use crate::snapshot::{rate_of, words_of};
 use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, PoisonError, fence};
 use crate::table::hasher::{KEY_BITS, TAG_SHIFT};
 use crate::tier::Chooses;
@@ -32,22 +32,10 @@ pub(crate) struct PaceCell {
     /// Of the interval, among those of the limiter.
     tag: AtomicU64,
     sequence: AtomicU64,
-    rate: RateWords,
+    /// The rate as it was asked for, which answers tell and nothing is decided by: so these aren't a model checker's.
+    rate: [RateWord; 5],
     limit: Mutex<Gcra>,
 }
-
-/// A rate as it was asked for, which answers tell and nothing is decided by. So these aren't a model checker's.
-#[derive(Debug)]
-struct RateWords {
-    count: RateWord,
-    /// Of the period, or [`NO_PERIOD`].
-    secs: RateWord,
-    nanos: RateWord,
-    burst: RateWord,
-}
-
-/// Of rates of all or nothing.
-const NO_PERIOD: u64 = u64::MAX;
 
 /// A rate as a check needs it.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +65,7 @@ impl PaceCell {
             burst: AtomicU64::new(burst),
             tag: AtomicU64::new(tag.to_bits()),
             sequence: AtomicU64::new(0),
-            rate: RateWords::new(limit.rate()),
+            rate: words_of(limit.rate()).map(RateWord::new),
             limit: Mutex::new(limit),
         }
     }
@@ -141,7 +129,12 @@ impl PaceCell {
     /// The rate, without a lock: many answers tell it.
     #[inline]
     pub(crate) fn rate(&self) -> Rate {
-        let rate = self.read_by(|cell| cell.rate.read());
+        let words = self.read_by(|cell| {
+            cell.rate
+                .each_ref()
+                .map(|word| word.load(Ordering::Relaxed))
+        });
+        let rate = rate_of(words).filter(|rate| rate.period().is_some());
         rate.unwrap_or_else(|| self.lock().rate())
     }
 
@@ -157,49 +150,15 @@ impl PaceCell {
         self.capacity.store(pace.capacity, Ordering::Relaxed);
         self.burst.store(burst, Ordering::Relaxed);
         self.tag.store(tag.to_bits(), Ordering::Relaxed);
-        self.rate.write(rate);
+        for (word, value) in self.rate.iter().zip(words_of(rate)) {
+            word.store(value, Ordering::Relaxed);
+        }
         self.sequence.store(before + 2, Ordering::Release);
         Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, Gcra> {
         self.limit.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl RateWords {
-    fn new(rate: Rate) -> Self {
-        let words = Self {
-            count: RateWord::new(0),
-            secs: RateWord::new(NO_PERIOD),
-            nanos: RateWord::new(0),
-            burst: RateWord::new(0),
-        };
-        words.write(rate);
-        words
-    }
-
-    fn write(&self, rate: Rate) {
-        let period = rate.period();
-        let secs = period.map_or(NO_PERIOD, |period| period.as_secs());
-        let nanos = period.map_or(0, |period| period.subsec_nanos());
-        self.count.store(rate.count(), Ordering::Relaxed);
-        self.secs.store(secs, Ordering::Relaxed);
-        self.nanos.store(nanos.into(), Ordering::Relaxed);
-        self.burst.store(rate.burst_size(), Ordering::Relaxed);
-    }
-
-    /// None if it has no period, or if it changes at this moment.
-    #[inline]
-    fn read(&self) -> Option<Rate> {
-        let secs = self.secs.load(Ordering::Relaxed);
-        let nanos = u32::try_from(self.nanos.load(Ordering::Relaxed)).ok()?;
-        if secs == NO_PERIOD {
-            return None;
-        }
-        let period = Duration::new(secs, nanos);
-        let rate = Rate::new(self.count.load(Ordering::Relaxed), period);
-        Some(rate.burst(self.burst.load(Ordering::Relaxed)))
     }
 }
 

@@ -82,15 +82,6 @@ pub(crate) struct Structure {
     stats: Stats,
 }
 
-/// The result of a request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Answer {
-    /// The key has a slot, or needs none.
-    Judged(Judged),
-    /// The key is new and every slot that it may have holds an active key.
-    Full,
-}
-
 /// Which slots a key may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
@@ -130,8 +121,8 @@ impl Shard {
         self.stash.lines().len()
     }
 
-    /// Charges a key, whether it is there or new.
-    pub(crate) fn charge(&self, ask: &ChargeRequest<'_>, need: Need) -> Answer {
+    /// Charges a key, whether it is there or new. None if it is new and every slot that it may have holds an active key.
+    pub(crate) fn charge(&self, ask: &ChargeRequest<'_>, need: Need) -> Option<Judged> {
         if let Some(slot) = self.find(ask.fingerprint) {
             match attempt(slot, ask) {
                 Ok(judged) => return self.settle(ask, judged),
@@ -140,24 +131,24 @@ impl Shard {
             }
         }
         if let Some(refused) = self.refused_elsewhere(ask) {
-            return Answer::Judged(refused);
+            return Some(refused);
         }
         self.charge_slowly(ask, need)
     }
 
     /// Charges a key exactly once, for a caller that may give the charge back: under the lock, so that no move
     /// interferes. A refusal needs no lock.
-    pub(crate) fn charge_once(&self, ask: &ChargeRequest<'_>, need: Need) -> Answer {
+    pub(crate) fn charge_once(&self, ask: &ChargeRequest<'_>, need: Need) -> Option<Judged> {
         let slot = self.find(ask.fingerprint);
         let found = slot.and_then(|slot| Some((slot, word_in(slot, ask.fingerprint)?)));
         if let Some((slot, word)) = found {
             let judged = word.judge(ask.pace, ask.now(), ask.cost);
             if !passes(&judged, ask) && is_still(slot, word) && ask.is_timely() {
-                return Answer::Judged(judged);
+                return Some(judged);
             }
         }
         if let Some(refused) = self.refused_elsewhere(ask) {
-            return Answer::Judged(refused);
+            return Some(refused);
         }
         self.charge_slowly(ask, need)
     }
@@ -323,7 +314,7 @@ impl Shard {
     /// Charges a key that other threads charge too.
     #[cold]
     #[inline(never)]
-    fn charge_again(&self, ask: &ChargeRequest<'_>, need: Need) -> Answer {
+    fn charge_again(&self, ask: &ChargeRequest<'_>, need: Need) -> Option<Judged> {
         let mut backoff = Backoff::default();
         while let Some(slot) = self.find(ask.fingerprint) {
             match attempt(slot, ask) {
@@ -337,7 +328,7 @@ impl Shard {
 
     #[cold]
     #[inline(never)]
-    fn charge_slowly(&self, ask: &ChargeRequest<'_>, need: Need) -> Answer {
+    fn charge_slowly(&self, ask: &ChargeRequest<'_>, need: Need) -> Option<Judged> {
         let mut backoff = Backoff::default();
         loop {
             let mut structure = self.lock();
@@ -369,28 +360,24 @@ impl Shard {
                 ..judged
             };
             if !judged.taken || is_free(ask) {
-                return Answer::Judged(judged);
+                return Some(judged);
             }
             self.intervals.keep(ask.pace);
             let now = units::of(self.raise_high_water(now));
-            return match self.claim(&mut structure, ask.fingerprint, now, need) {
-                None => Answer::Full,
-                Some(slot) => {
-                    publish(slot, ask.fingerprint, judged.after);
-                    self.grow(&mut structure);
-                    Answer::Judged(judged)
-                }
-            };
+            let slot = self.claim(&mut structure, ask.fingerprint, now, need)?;
+            publish(slot, ask.fingerprint, judged.after);
+            self.grow(&mut structure);
+            return Some(judged);
         }
     }
 
     /// Keeps track of time after a charge that was made.
     #[inline(always)]
-    fn settle(&self, ask: &ChargeRequest<'_>, judged: Judged) -> Answer {
+    fn settle(&self, ask: &ChargeRequest<'_>, judged: Judged) -> Option<Judged> {
         if judged.taken {
             self.keep_time(ask);
         }
-        Answer::Judged(judged)
+        Some(judged)
     }
 
     /// Keeps the high-water time close behind those that charges are made at.

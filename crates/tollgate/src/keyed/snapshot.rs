@@ -60,10 +60,9 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     /// # Ok::<(), tollgate::keyed::SnapshotError>(())
     /// ```
     pub fn snapshot(&self, path: impl AsRef<Path>) -> Result<u64, SnapshotError> {
-        let mut file = SnapshotWriter::create(path, KIND, VERSION)?;
-        let keys = self.save(&mut file, Times::of(self.clock.now()))?;
-        file.finish()?;
-        Ok(keys)
+        SnapshotWriter::write(path, KIND, VERSION, |file| {
+            self.save(file, Times::of(self.clock.now()))
+        })
     }
 
     /// Writes the keys that are active at these times as a section of a file, and returns how many they are: as
@@ -130,13 +129,11 @@ impl<C: Clock, T> Builder<C, T> {
     /// If the file can't be read, is no intact snapshot of this format and build, or holds more
     /// active keys than find a slot; or if GCRA can't represent the rate.
     pub fn restore(self, path: impl AsRef<Path>) -> Result<KeyedLimiter<C, T>, SnapshotError> {
-        let path = path.as_ref();
-        let mut file = SnapshotReader::open(path, KIND, VERSION)?;
-        let (times, capacity) = (Times::of(self.clock.now()), self.settings.capacity);
-        let (limiter, loaded) = self.load(&mut file, times)?;
-        file.end()?;
-        loaded.all(path, capacity)?;
-        Ok(limiter)
+        let capacity = self.settings.capacity;
+        SnapshotReader::read(path, KIND, VERSION, capacity, |file| {
+            let times = Times::of(self.clock.now());
+            self.load(file, times)
+        })
     }
 
     /// Builds it with the keys of a section that [`KeyedLimiter::save`] wrote, as they are at these times: as

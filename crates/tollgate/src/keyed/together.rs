@@ -5,7 +5,6 @@ use std::time::Duration;
 use tollgate_core::{Decision, Outcome, Tat, Timestamp};
 
 use super::anchor::Moment;
-use super::rated::Rated;
 use super::shard::Shard;
 use super::slot::{KeyWord, Slot};
 use super::table::Candidates;
@@ -56,6 +55,23 @@ pub struct Together {
     pub decision: Decision,
     /// Whether all had room when they were looked at, and another request came between.
     pub lost_race: bool,
+}
+
+impl Together {
+    const fn decided(decider: Option<usize>, decision: Decision) -> Self {
+        Self {
+            decider,
+            decision,
+            lost_race: false,
+        }
+    }
+
+    const fn lost(decider: usize, decision: Decision) -> Self {
+        Self {
+            lost_race: true,
+            ..Self::decided(Some(decider), decision)
+        }
+    }
 }
 
 impl<C: Clock, T> KeyedLimiter<C, T> {
@@ -122,11 +138,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         });
         let (number, decision) = behind.max_by_key(|(_, told)| told.wait())?;
         self.counters.count(false);
-        Some(Together {
-            decider: Some(number),
-            decision,
-            lost_race: false,
-        })
+        Some(Together::decided(Some(number), decision))
     }
 
     /// The refusal with the longest wait.
@@ -149,17 +161,10 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
             let limit = keys
                 .first()
                 .map_or(0, |(key, _)| key.0.key().key.in_force.burst);
-            return Together {
-                decider: Some(0),
-                decision: Decision::new(Outcome::Denied, limit, 0, wait, wait),
-                lost_race: true,
-            };
+            let decision = Decision::new(Outcome::Denied, limit, 0, wait, wait);
+            return Together::lost(0, decision);
         };
-        Together {
-            decider: Some(number),
-            decision,
-            lost_race: false,
-        }
+        Together::decided(Some(number), decision)
     }
 
     #[inline]
@@ -197,7 +202,8 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
             };
             charged += u64::from(*cost > 0);
             after.put(number, word);
-            let remaining = key.remaining(word, asked);
+            let pace = key.key.in_force.pace;
+            let remaining = pace.remaining(Tat::from_word(word.0), asked);
             // Most cost one, and a division takes longer than all that is around it.
             let requests = if *cost > 1 {
                 remaining / cost
@@ -210,14 +216,13 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         }
         // Only now: a key that was given back hasn't passed.
         self.counters.count_allowed(charged);
-        let decided = tightest.map(|(_, number, (word, asked))| {
-            let left = keys[number].0.0.key().left_of(word, asked);
-            (number, left)
-        });
-        Together {
-            decider: decided.map(|(number, _)| number),
-            decision: decided.map_or(Decision::UNLIMITED, |(_, decision)| decision),
-            lost_race: false,
+        match tightest {
+            None => Together::decided(None, Decision::UNLIMITED),
+            Some((_, number, (word, asked))) => {
+                let key = keys[number].0.0.key();
+                let left = key.left(Outcome::Allowed, Duration::ZERO, word, asked);
+                Together::decided(Some(number), left)
+            }
         }
     }
 
@@ -241,25 +246,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
                 key.give_back_in_turn(now, &Ticket::Charged(charge));
             }
         }
-        Together {
-            decider: Some(charged.len()),
-            decision,
-            lost_race: true,
-        }
-    }
-}
-
-impl<C: Clock, T> Rated<'_, C, T> {
-    #[inline]
-    fn remaining(&self, word: KeyWord, local: Timestamp) -> u64 {
-        self.key
-            .in_force
-            .pace
-            .remaining(Tat::from_word(word.0), local)
-    }
-
-    fn left_of(&self, word: KeyWord, local: Timestamp) -> Decision {
-        self.left(Outcome::Allowed, Duration::ZERO, word, local)
+        Together::lost(charged.len(), decision)
     }
 }
 

@@ -231,20 +231,15 @@ impl<C: Clock> Builder<C> {
                 capacity: self.settings.capacity,
             });
         }
-        let saver = Arc::new(Saver::new(store, self.settings.limits, contents.torn));
+        let saver = Saver::new(store, self.settings.limits, contents.torn);
         saver.save(&table, End::Open)?;
-        let keeper = Keeper::start(&table, &saver).map_err(|source| FileError::Io {
-            path: path.to_owned(),
-            source,
-        })?;
-        Ok(self.with(table, Some((saver, keeper))))
+        let keeper = Keeper::start(Arc::clone(&table), saver).map_err(FileError::io(path))?;
+        Ok(self.with(table, Some(keeper)))
     }
 
-    fn with(self, table: Arc<Table>, kept: Option<(Arc<Saver>, Keeper)>) -> QuotaLimiter<C> {
-        let (saver, keeper) = kept.unzip();
+    fn with(self, table: Arc<Table>, keeper: Option<Keeper>) -> QuotaLimiter<C> {
         QuotaLimiter {
             table,
-            saver,
             keeper,
             observer: self.settings.observer,
             counters: Counters::new(),

@@ -75,10 +75,9 @@ impl Calendar {
             Unit::Hour | Unit::Day => Some(date),
             Unit::Month(_) => Some(date.first_of_month()),
             Unit::Week(first) => {
-                let first = Weekday::ALL.iter().position(|(day, _)| *day == first)?;
                 let day = date.weekday().to_monday_zero_offset();
-                let since = (i64::from(day) - i64::try_from(first).ok()?).rem_euclid(7);
-                date.checked_sub(Span::new().try_days(since).ok()?).ok()
+                let since = (day - first as i8).rem_euclid(7);
+                date.checked_sub(Span::new().days(since)).ok()
             }
         }
     }

@@ -174,26 +174,26 @@ impl Entry {
 
     /// Gives back what was charged at a time, wherever it still counts; returns how much.
     pub(super) fn give_back(&mut self, charged_at: u64, cost: u64, now: u64) -> u64 {
-        let at = now.max(self.latest);
-        let given = self.accounts_mut().map(|account| {
-            account.settle(at);
-            account.give_back(charged_at, cost)
-        });
-        given.max().unwrap_or(0)
+        self.give(now, |account| account.give_back(charged_at, cost))
     }
 
     /// Gives back to the latest lots, whatever they were charged for; returns how much.
     pub(super) fn refund(&mut self, units: u64, now: u64) -> u64 {
+        self.give(now, |account| account.refund(units))
+    }
+
+    fn give(&mut self, now: u64, give: impl Fn(&mut Account) -> u64) -> u64 {
         let at = now.max(self.latest);
         let given = self.accounts_mut().map(|account| {
             account.settle(at);
-            account.refund(units)
+            give(account)
         });
         given.max().unwrap_or(0)
     }
 }
 
 /// What a quota finds of a key.
+#[derive(Default)]
 struct Seen {
     used: u64,
     /// When nothing of it will be left.
@@ -203,12 +203,6 @@ struct Seen {
 }
 
 impl Seen {
-    const NOTHING: Self = Self {
-        used: 0,
-        reset_at: 0,
-        fits_at: 0,
-    };
-
     fn of(entry: &Entry, quota: &Quota, at: u64, cost: u64) -> Self {
         let left = quota.count().saturating_sub(cost);
         if let Some(account) = entry.account(quota) {
@@ -220,7 +214,7 @@ impl Seen {
         }
         // Until the key is charged by this period, what counts runs out by whichever ends first.
         let Some(carried) = entry.carried(quota, at) else {
-            return Self::NOTHING;
+            return Self::default();
         };
         let latest = |time: &dyn Fn(&Account) -> u64| {
             let times = entry.accounts().map(time);
@@ -244,7 +238,8 @@ pub(super) fn judge(
     part_at: impl FnOnce(u64) -> Part,
 ) -> Judged {
     let at = now.max(entry.map_or(floor, |entry| entry.latest));
-    let seen = entry.map_or(Seen::NOTHING, |entry| Seen::of(entry, quota, at, cost));
+    let seen = entry.map(|entry| Seen::of(entry, quota, at, cost));
+    let seen = seen.unwrap_or_default();
     let wait = |until: u64| Timestamp::from_nanos(until) - Timestamp::from_nanos(now);
     let count = quota.count();
     let left = count.saturating_sub(seen.used);
@@ -278,17 +273,10 @@ pub(super) fn judge(
 pub(super) const MOST_LOTS: usize = 64;
 
 /// What was used in one part of a period, and when that counts no more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lot {
     pub(super) until: u64,
     pub(super) amount: u64,
-}
-
-impl Lot {
-    pub(super) const NONE: Self = Self {
-        until: 0,
-        amount: 0,
-    };
 }
 
 /// All that a key was charged, under whichever quota, counted by one sort of period. Its lots are in the
@@ -310,10 +298,10 @@ impl Account {
         Self {
             period,
             peak: 0,
-            part: Part::EMPTY,
+            part: Part::default(),
             // A calendar quota needs no second.
             lots: Vec::with_capacity(1),
-            claim: Lot::NONE,
+            claim: Lot::default(),
         }
     }
 
@@ -454,7 +442,7 @@ impl Account {
     /// What the next save counts of the latest lot, with this much more than was used: never less than
     /// one before did.
     pub(super) fn next_claim(&self, wanted: u64) -> Lot {
-        let latest = self.lots.last().copied().unwrap_or(Lot::NONE);
+        let latest = self.lots.last().copied().unwrap_or_default();
         let amount = latest.amount.saturating_add(wanted);
         let before = if self.claim.until == latest.until {
             self.claim.amount
@@ -509,8 +497,8 @@ impl Account {
         let reach = reach(&self.period);
         self.lots
             .retain(|lot| lot.until <= from && lot.until.saturating_sub(to) <= reach);
-        self.enter(Some(Part::EMPTY));
-        self.claim = Lot::NONE;
+        self.enter(Some(Part::default()));
+        self.claim = Lot::default();
         if counted > 0 {
             let amount = self.used(to).saturating_add(counted);
             self.raise_to(amount, to, to);

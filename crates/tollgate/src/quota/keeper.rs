@@ -189,8 +189,7 @@ impl Saver {
                 Ok(())
             }
             Err(source) => {
-                let path = store.path().to_owned();
-                let error = FileError::Io { path, source };
+                let error = FileError::io(store.path())(source);
                 self.failures.fetch_add(1, Ordering::Relaxed);
                 *last = Some(error.to_string());
                 Err(error)
@@ -321,8 +320,9 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub(super) fn start(table: &Arc<Table>, saver: &Arc<Saver>) -> io::Result<Self> {
-        let (kept, by) = (Arc::clone(table), Arc::clone(saver));
+    pub(super) fn start(table: Arc<Table>, saver: Saver) -> io::Result<Self> {
+        let saver = Arc::new(saver);
+        let (kept, by) = (Arc::clone(&table), Arc::clone(&saver));
         let thread = thread::Builder::new()
             .name("tollgate-quota".into())
             .spawn(move || {
@@ -331,11 +331,16 @@ impl Keeper {
                     let _ = by.save(&kept, End::Open);
                 }
             })?;
+        let thread = Some(thread);
         Ok(Self {
-            table: Arc::clone(table),
-            saver: Arc::clone(saver),
-            thread: Some(thread),
+            table,
+            saver,
+            thread,
         })
+    }
+
+    pub(super) fn saver(&self) -> &Saver {
+        &self.saver
     }
 
     /// Stops the thread and leaves the file closed.
@@ -346,11 +351,11 @@ impl Keeper {
         if self.saver.is_forked() {
             // There is no such thread here.
             std::mem::forget(thread);
-            return self.saver.save(&self.table, End::Closed);
+        } else {
+            self.saver.unsaved.call(|call| call.stop = true);
+            // The thread doesn't panic; if it did, the file still has to be closed.
+            let _ = thread.join();
         }
-        self.saver.unsaved.call(|call| call.stop = true);
-        // The thread doesn't panic; if it did, the file still has to be closed.
-        let _ = thread.join();
         self.saver.save(&self.table, End::Closed)
     }
 }

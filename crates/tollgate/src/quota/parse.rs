@@ -14,20 +14,17 @@ pub(super) fn parse(text: &str) -> Result<Quota, QuotaError> {
     }
     let count = scan.number("a count, as in 10000/month")?;
     if scan.word("in") {
-        if !scan.word("any") {
-            return Err(scan.error("\"any\" and a length, as in 10000 in any 30d"));
-        }
+        let any = |scan: &mut Scanner<'_>| scan.word("any").then_some(());
+        scan.read("\"any\" and a length, as in 10000 in any 30d", any)?;
         let quota = Quota::rolling(count, scan.length()?)?;
         scan.end("nothing after the length")?;
         return Ok(quota);
     }
-    if !(scan.symbol('/') || scan.word("per")) {
-        return Err(scan.error("\"/\" and a period, or \"in any\" and a length"));
-    }
+    let per = |scan: &mut Scanner<'_>| (scan.slash() || scan.word("per")).then_some(());
+    scan.read("\"/\" and a period, or \"in any\" and a length", per)?;
     let mut quota = scan.period(count)?;
     loop {
-        scan.skip_space();
-        let before = scan.at;
+        let start = scan.start();
         quota = if scan.word("from") {
             let first = scan.weekday()?;
             quota.starting(first)
@@ -38,15 +35,17 @@ pub(super) fn parse(text: &str) -> Result<Quota, QuotaError> {
             let start = scan.time()?;
             quota.since(start)
         } else if scan.word("in") {
-            let zone = scan.token();
+            let zone = scan.take(|c| !c.is_whitespace());
             quota.in_zone(zone)
         } else {
             scan.end("the end, or \"from\", \"on\", \"since\" or \"in\" with what they say")?;
             return Ok(quota);
         }
         .map_err(|error| match error {
-            QuotaError::NotApplicable { .. } => Scanner { text, at: before }
-                .error("nothing that such a period can't have (from: weeks; on, since: months)"),
+            QuotaError::NotApplicable { .. } => {
+                let what = "nothing that such a period can't have (from: weeks; on, since: months)";
+                scan.error(start, what)
+            }
             other => other,
         })?;
     }
@@ -62,125 +61,107 @@ impl<'a> Scanner<'a> {
         &self.text[self.at..]
     }
 
-    fn skip_space(&mut self) {
+    /// Where the next word begins, behind spaces.
+    fn start(&mut self) -> usize {
         self.at = self.text.len() - self.rest().trim_start().len();
+        self.at
     }
 
-    /// The letters, digits and marks up to the next space.
-    fn token(&mut self) -> &'a str {
-        self.skip_space();
-        let token = self.rest().split_whitespace().next().unwrap_or("");
-        self.at += token.len();
-        token
+    /// The next characters that are like this.
+    fn take(&mut self, is: impl Fn(char) -> bool) -> &'a str {
+        self.start();
+        let end = self.rest().find(|c| !is(c));
+        let taken = &self.rest()[..end.unwrap_or(self.rest().len())];
+        self.at += taken.len();
+        taken
     }
 
     fn letters(&mut self) -> &'a str {
-        self.skip_space();
-        let end = self.rest().find(|c: char| !c.is_ascii_alphabetic());
-        let letters = &self.rest()[..end.unwrap_or(self.rest().len())];
-        self.at += letters.len();
-        letters
+        self.take(|c| c.is_ascii_alphabetic())
     }
 
     fn word(&mut self, word: &str) -> bool {
-        self.skip_space();
-        let before = self.at;
+        let start = self.start();
         let found = self.letters() == word;
         if !found {
-            self.at = before;
+            self.at = start;
         }
         found
     }
 
-    fn symbol(&mut self, symbol: char) -> bool {
-        self.skip_space();
-        let found = self.rest().starts_with(symbol);
-        if found {
-            self.at += symbol.len_utf8();
-        }
+    fn slash(&mut self) -> bool {
+        self.start();
+        let found = self.rest().starts_with('/');
+        self.at += usize::from(found);
         found
+    }
+
+    /// What is read next; if it isn't there, the error says what was expected.
+    fn read<T>(
+        &mut self,
+        expected: &'static str,
+        read: impl FnOnce(&mut Self) -> Option<T>,
+    ) -> Result<T, QuotaError> {
+        let start = self.start();
+        read(self).ok_or_else(|| self.error(start, expected))
     }
 
     fn number(&mut self, expected: &'static str) -> Result<u64, QuotaError> {
-        self.skip_space();
-        let end = self.rest().find(|c: char| !c.is_ascii_digit());
-        let digits = &self.rest()[..end.unwrap_or(self.rest().len())];
-        if digits.is_empty() {
-            return Err(self.error(expected));
-        }
-        let number = digits.parse();
-        let number = number.map_err(|_| self.error("a number of at most 18446744073709551615"))?;
-        self.at += digits.len();
-        Ok(number)
+        let start = self.start();
+        let digits = self.take(|c| c.is_ascii_digit());
+        digits.parse().map_err(|_| match digits {
+            "" => self.error(start, expected),
+            _ => self.error(start, "a number of at most 18446744073709551615"),
+        })
     }
 
     fn period(&mut self, count: u64) -> Result<Quota, QuotaError> {
-        self.skip_space();
-        let before = self.at;
-        match self.letters() {
-            "hour" | "h" => Ok(Quota::per_hour(count)),
-            "day" | "d" => Ok(Quota::per_day(count)),
-            "week" | "w" => Ok(Quota::per_week(count)),
-            "month" => Ok(Quota::per_month(count)),
-            _ => {
-                self.at = before;
-                Err(self.error("hour, day, week or month"))
-            }
-        }
+        self.read("hour, day, week or month", |scan| match scan.letters() {
+            "hour" | "h" => Some(Quota::per_hour(count)),
+            "day" | "d" => Some(Quota::per_day(count)),
+            "week" | "w" => Some(Quota::per_week(count)),
+            "month" => Some(Quota::per_month(count)),
+            _ => None,
+        })
     }
 
     fn length(&mut self) -> Result<Duration, QuotaError> {
         const EXPECTED: &str = "a length above zero, as in 30d, 12h, 90m or 45s";
-        let before = self.at;
+        let start = self.start();
         let number = self.number(EXPECTED)?;
         let unit = self.letters();
         let length = TIME_UNITS.iter().find(|(name, _)| *name == unit);
         let nanos = length.and_then(|(_, nanos)| nanos.checked_mul(number));
-        match nanos {
-            Some(nanos) if nanos > 0 => Ok(Duration::from_nanos(nanos)),
-            _ => {
-                self.at = before;
-                self.skip_space();
-                Err(self.error(EXPECTED))
-            }
-        }
+        let nanos = nanos.filter(|nanos| *nanos > 0);
+        let length = nanos.map(Duration::from_nanos);
+        length.ok_or_else(|| self.error(start, EXPECTED))
     }
 
     fn weekday(&mut self) -> Result<Weekday, QuotaError> {
-        self.skip_space();
-        let before = self.at;
-        let name = self.letters();
-        let found = Weekday::ALL.iter().find(|(_, day)| *day == name);
-        found.map(|(day, _)| *day).ok_or_else(|| {
-            self.at = before;
-            self.error("a day from monday to sunday")
+        self.read("a day from monday to sunday", |scan| {
+            let name = scan.letters();
+            let found = Weekday::ALL.iter().find(|(_, day)| *day == name);
+            found.map(|(day, _)| *day)
         })
     }
 
     fn time(&mut self) -> Result<Timestamp, QuotaError> {
-        self.skip_space();
-        let before = self.at;
-        let time = self.token().parse::<jiff::Timestamp>().ok();
-        let nanos = time.and_then(|time| u64::try_from(time.as_nanosecond()).ok());
-        nanos.map(Timestamp::from_nanos).ok_or_else(|| {
-            self.at = before;
-            self.error("a time since 1970, as in 2024-01-31T09:30:00Z")
+        self.read("a time since 1970, as in 2024-01-31T09:30:00Z", |scan| {
+            let time = scan.take(|c| !c.is_whitespace());
+            let time: jiff::Timestamp = time.parse().ok()?;
+            let nanos = u64::try_from(time.as_nanosecond()).ok()?;
+            Some(Timestamp::from_nanos(nanos))
         })
     }
 
     fn end(&mut self, expected: &'static str) -> Result<(), QuotaError> {
-        self.skip_space();
-        if self.rest().is_empty() {
-            Ok(())
-        } else {
-            Err(self.error(expected))
-        }
+        self.read(expected, |scan| scan.rest().is_empty().then_some(()))
     }
 
-    fn error(&self, expected: &'static str) -> QuotaError {
+    fn error(&self, at: usize, expected: &'static str) -> QuotaError {
         QuotaError::Parse {
             text: self.text.to_owned(),
-            column: self.text[..self.at].chars().count() + 1,
+            column: self.text[..at].chars().count() + 1,
             expected,
         }
     }

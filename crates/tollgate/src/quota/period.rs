@@ -1,6 +1,7 @@
 //! `Quota`: so many per hour, day, week or month of a calendar, or in any span of a length.
 
 use std::fmt;
+use std::mem::discriminant;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,10 +42,7 @@ impl Weekday {
     ];
 
     pub(super) fn name(self) -> &'static str {
-        Self::ALL
-            .iter()
-            .find(|(day, _)| *day == self)
-            .map_or("", |(_, name)| name)
+        Self::ALL[self as usize].1
     }
 }
 
@@ -233,13 +231,7 @@ impl Quota {
     /// # Errors
     /// If it isn't a weekly quota.
     pub fn starting(self, first: Weekday) -> Result<Self, QuotaError> {
-        self.change("a first day of the week", |calendar| match calendar.unit {
-            Unit::Week(_) => Some(Calendar {
-                unit: Unit::Week(first),
-                ..calendar
-            }),
-            _ => None,
-        })
+        self.with_unit("a first day of the week", Unit::Week(first))
     }
 
     /// The same with months that begin on this day, 1 to 31, or on the last day of a month that has
@@ -249,7 +241,7 @@ impl Quota {
     /// If there is no such day, or it isn't a monthly quota.
     pub fn on_day(self, day: u8) -> Result<Self, QuotaError> {
         match i8::try_from(day) {
-            Ok(day @ 1..=31) => self.monthly("a day of the month", Anchor::Day(day)),
+            Ok(day @ 1..=31) => self.with_unit("a day of the month", Unit::Month(Anchor::Day(day))),
             _ => Err(QuotaError::NoSuchDay(day)),
         }
     }
@@ -272,7 +264,8 @@ impl Quota {
     /// # Errors
     /// If it isn't a monthly quota.
     pub fn since(self, start: Timestamp) -> Result<Self, QuotaError> {
-        self.monthly("an anniversary", Anchor::Start(start.as_nanos()))
+        let anchor = Anchor::Start(start.as_nanos());
+        self.with_unit("an anniversary", Unit::Month(anchor))
     }
 
     /// The same period with another count.
@@ -360,13 +353,11 @@ impl Quota {
         }
     }
 
-    fn monthly(self, what: &'static str, anchor: Anchor) -> Result<Self, QuotaError> {
-        self.change(what, |calendar| match calendar.unit {
-            Unit::Month(_) => Some(Calendar {
-                unit: Unit::Month(anchor),
-                ..calendar
-            }),
-            _ => None,
+    /// The same with this unit instead of one of its kind.
+    fn with_unit(self, what: &'static str, unit: Unit) -> Result<Self, QuotaError> {
+        self.change(what, |calendar| {
+            let is_of_kind = discriminant(&calendar.unit) == discriminant(&unit);
+            is_of_kind.then_some(Calendar { unit, ..calendar })
         })
     }
 
@@ -387,7 +378,7 @@ impl Quota {
 }
 
 /// A span within which charges are counted as one.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Part {
     pub(super) start: u64,
     pub(super) end: u64,
@@ -397,12 +388,6 @@ pub(super) struct Part {
 
 impl Part {
     /// One that no time lies in.
-    pub(super) const EMPTY: Self = Self {
-        start: 0,
-        end: 0,
-        until: 0,
-    };
-
     pub(super) fn holds(&self, at: u64) -> bool {
         self.start <= at && at < self.end
     }

@@ -24,21 +24,21 @@
 //! when nobody holds the lock.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fmt;
+use std::fs::{self, File, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tollgate_core::LimitError;
+
 use super::crc::crc32c;
 use super::entry::Entry;
 use super::record::{self, Batch, Periods};
-use crate::snapshot::sync_folder;
+use crate::snapshot::{beside, create_private, private_options, sync_folder};
 
-mod error;
 mod place;
-
-pub use error::FileError;
 
 const MAGIC: [u8; 8] = *b"tollquot";
 /// The first knew one period a key, the second no secret.
@@ -136,13 +136,10 @@ pub(super) enum End {
 impl Store {
     /// Locks and reads. A file that isn't there holds nothing; it is made by the first base.
     pub(super) fn open(path: &Path) -> Result<(Self, Contents), FileError> {
-        let io = |source| FileError::Io {
-            path: path.to_owned(),
-            source,
-        };
-        let real = place::real(path).map_err(io)?;
-        let lock = private().open(beside(&real, "lock").map_err(io)?);
-        let lock = lock.map_err(io)?;
+        let io = FileError::io(path);
+        let real = place::real(path).map_err(&io)?;
+        let lock = beside(&real, "lock").and_then(|path| open_lock(&path));
+        let lock = lock.map_err(&io)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -200,7 +197,7 @@ impl Store {
         if place::is_same(&self.lock, &path) {
             return Ok(());
         }
-        let lock = private().open(path)?;
+        let lock = open_lock(&path)?;
         match lock.try_lock() {
             Ok(()) => self.lock = lock,
             Err(TryLockError::WouldBlock) => {
@@ -281,11 +278,9 @@ impl Drop for Store {
 
 fn read(path: &Path, bytes: &[u8]) -> Result<Contents, FileError> {
     let (header, secret, rest) = read_header(path, bytes)?;
-    let length = u32_at(header, 16).zip(u32_at(header, 20));
-    let length = length.map_or(u64::MAX, |(low, high)| {
-        u64::from(high) << 32 | u64::from(low)
-    });
-    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    let length = header[16..].first_chunk().copied().map(u64::from_le_bytes);
+    let length = length.and_then(|length| usize::try_from(length).ok());
+    let length = length.unwrap_or(usize::MAX);
     let Some((base, tail)) = rest.split_at_checked(length) else {
         return Err(corrupt(path, bytes.len(), "the base is cut short"));
     };
@@ -391,32 +386,14 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*word))
 }
 
-/// The name of a file beside the store's own.
-fn beside(path: &Path, ending: &str) -> io::Result<PathBuf> {
-    let name = path.file_name();
-    let name =
-        name.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not the name of a file"))?;
-    let mut name = name.to_owned();
-    name.push(format!(".{ending}"));
-    Ok(path.with_file_name(name))
-}
-
-/// Files that only their owner reads: keys name tenants.
-fn private() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(false);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options
+/// Opens a lock's file, which stays.
+fn open_lock(path: &Path) -> io::Result<File> {
+    let mut options = private_options();
+    options.create(true).truncate(false).open(path)
 }
 
 fn write_new(path: &Path, bytes: &[u8]) -> io::Result<File> {
-    // One that was left behind may have another mode.
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = private().create_new(true).open(path)?;
+    let mut file = create_private(path)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     Ok(file)
@@ -445,6 +422,136 @@ use crate::clock::fork::forks;
 #[cfg(not(unix))]
 const fn forks() -> usize {
     0
+}
+
+/// Why quotas can't be kept in a file.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FileError {
+    /// The file can't be written or read.
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another limiter, in this process or another one, has the file open.
+    Locked {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is something else.
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is of another version of the format.
+    OtherVersion {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        version: u32,
+    },
+    /// The file was damaged or cut short.
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// Where, in bytes from its start.
+        at: u64,
+        /// What is wrong there.
+        what: &'static str,
+    },
+    /// The file has several names, hard links: under each it would be granted.
+    ManyNames {
+        /// The file.
+        path: PathBuf,
+        /// How many names it has.
+        names: u64,
+    },
+    /// This process was forked from the one that opened the file.
+    Forked {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file holds more keys than the limiter may count.
+    TooManyKeys {
+        /// The file.
+        path: PathBuf,
+        /// The keys in it that have used something.
+        keys: usize,
+        /// How many may be counted.
+        capacity: usize,
+    },
+    /// The limiter can't be built as it was told.
+    Limit(LimitError),
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io { path, source } => write!(f, "quota store {}: {source}", path.display()),
+            Self::Locked { path } => write!(
+                f,
+                "quota store {} is in use by another limiter; give each process a file of its own",
+                path.display()
+            ),
+            Self::Foreign { path } => write!(f, "{} is not a quota store", path.display()),
+            Self::OtherVersion { path, version } => write!(
+                f,
+                "quota store {} has version {version}, but this build reads version {VERSION}; open it \
+                 with the build that wrote it, or move it away to start from nothing",
+                path.display()
+            ),
+            Self::Corrupt { path, at, what } => write!(
+                f,
+                "quota store {} is corrupt: {what} at byte {at}; \
+                 put a copy in its place, or move it away to start from nothing",
+                path.display()
+            ),
+            Self::ManyNames { path, names } => write!(
+                f,
+                "quota store {} has {names} names (hard links), and would be granted under each; \
+                 keep one, and copy the file for anything else",
+                path.display()
+            ),
+            Self::Forked { path } => write!(
+                f,
+                "quota store {} was opened before this process was forked, and only the process that \
+                 opened it writes it; open one after the fork",
+                path.display()
+            ),
+            Self::TooManyKeys {
+                path,
+                keys,
+                capacity,
+            } => write!(
+                f,
+                "quota store {} holds {keys} keys, more than the {capacity} that may be counted",
+                path.display()
+            ),
+            Self::Limit(error) => error.fmt(f),
+        }
+    }
+}
+
+impl FileError {
+    /// What the system said of this file.
+    pub(super) fn io(path: &Path) -> impl Fn(io::Error) -> Self {
+        |source| Self::Io {
+            path: path.to_owned(),
+            source,
+        }
+    }
+}
+
+impl std::error::Error for FileError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io { source, .. } => Some(source),
+            Self::Limit(error) => Some(error),
+            _ => None,
+        }
+    }
 }
 
 #[cfg(test)]

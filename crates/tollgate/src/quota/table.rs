@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Timestamp};
 
-use super::Quota;
 use super::entry::{self, Account, Entry, Judged, reach};
 use super::keeper::Unsaved;
-use super::period::Part;
+use super::period::{Part, Period};
+use super::{Quota, QuotaRefused, Receipt};
 use crate::AtCap;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, Padded, PoisonError};
 use crate::table::hasher::KeyHasher;
@@ -67,27 +67,9 @@ pub(super) struct QuotaRequest<'a> {
     pub(super) cost: u64,
 }
 
-/// What a charge came to.
-pub(super) enum Charged {
-    Done(Done),
-    Refused(Refusal, Decision, Quota),
-}
-
-pub(super) enum Refusal {
-    Quota,
-    NoRoom,
-    Unsaved,
-    /// More of the key has to be saved ahead; then it may pass.
-    Unclaimed,
-}
-
-/// What was charged where, and what thresholds lie between.
+/// What was charged, and what thresholds lie between.
 pub(super) struct Done {
-    pub(super) decision: Decision,
-    pub(super) id: u64,
-    pub(super) at: u64,
-    /// Zero if nothing was counted.
-    pub(super) cost: u64,
+    pub(super) receipt: Receipt,
     pub(super) used: u64,
     pub(super) peak: u64,
 }
@@ -160,9 +142,13 @@ impl Table {
     }
 
     /// Judges, and charges what fits.
-    pub(super) fn charge(&self, ask: &QuotaRequest<'_>, unsaved: Option<&Unsaved>) -> Charged {
+    pub(super) fn charge(
+        &self,
+        ask: &QuotaRequest<'_>,
+        unsaved: Option<&Unsaved>,
+    ) -> Result<Done, QuotaRefused> {
         let first = self.try_charge(ask, unsaved);
-        if !matches!(first, Charged::Refused(Refusal::NoRoom, ..)) {
+        if !matches!(first, Err(QuotaRefused::NoRoom { .. })) {
             return first;
         }
         let mut next = u64::MAX;
@@ -172,46 +158,45 @@ impl Table {
             let first = shard.keys.idle.keys().next();
             next = next.min(first.map_or(u64::MAX, |(idle_at, _)| *idle_at));
         }
-        match self.try_charge(ask, unsaved) {
-            Charged::Refused(Refusal::NoRoom, mut decision, quota) => {
-                decision.set_wait(Timestamp::from_nanos(next) - ask.now);
-                Charged::Refused(Refusal::NoRoom, decision, quota)
-            }
-            charged => charged,
+        let mut charged = self.try_charge(ask, unsaved);
+        if let Err(QuotaRefused::NoRoom { decision, .. }) = &mut charged {
+            decision.set_wait(Timestamp::from_nanos(next) - ask.now);
         }
+        charged
     }
 
-    fn try_charge(&self, ask: &QuotaRequest<'_>, unsaved: Option<&Unsaved>) -> Charged {
+    fn try_charge(
+        &self,
+        ask: &QuotaRequest<'_>,
+        unsaved: Option<&Unsaved>,
+    ) -> Result<Done, QuotaRefused> {
         let mut guard = self.shard(ask.key);
         let (keys, quota, cached) = guard.split(ask);
-        if quota.is_unlimited() {
-            return Charged::Done(Done::uncounted(Decision::UNLIMITED));
-        }
+        // Without a period it limits nothing.
+        let Some(period) = quota.period() else {
+            return Ok(Done::uncounted(Decision::UNLIMITED));
+        };
         keys.keep_pace(ask.key, ask.now.as_nanos());
-        keys.reach = keys
-            .reach
-            .max(quota.period().map_or(0, |period| reach(period)));
+        keys.reach = keys.reach.max(reach(period));
         let entry = keys.entries.get_mut(ask.key);
         let judged = judge(ask, quota, entry.as_deref(), keys.floor, cached);
         let decision = judged.decision;
         if !decision.is_allowed() {
-            return Charged::Refused(Refusal::Quota, decision, quota.clone());
+            return Err(QuotaRefused::used_up(quota.clone(), decision));
         }
         if ask.cost == 0 {
-            return Charged::Done(Done::uncounted(decision));
+            return Ok(Done::uncounted(decision));
         }
-        let refused =
-            |why, wait| Charged::Refused(why, denied(&decision, ask.cost, wait), quota.clone());
         let is_new = entry.is_none();
         let mut new;
         let entry = match entry {
             Some(entry) => entry,
-            None => match self.new_entry(keys, ask, quota, &judged) {
-                Ok(entry) => {
+            None => match self.new_entry(keys, ask, period, &judged)? {
+                Some(entry) => {
                     new = entry;
                     &mut new
                 }
-                Err(charged) => return charged,
+                None => return Ok(Done::uncounted(decision)),
             },
         };
         let indexed = entry.place();
@@ -224,7 +209,10 @@ impl Table {
                 if is_new {
                     self.keys.fetch_sub(1, Ordering::Relaxed);
                 }
-                return refused(Refusal::Unsaved, unsaved.retry_after());
+                return Err(QuotaRefused::Unsaved {
+                    max_unsaved: unsaved.max_unsaved(),
+                    decision: denied(&decision, ask.cost, unsaved.retry_after()),
+                });
             }
             _ => true,
         };
@@ -236,48 +224,39 @@ impl Table {
             keys.entries.insert(Arc::clone(&entry.key), entry);
         }
         if charged {
-            return Charged::Done(done);
+            return Ok(done);
         }
+        // More of the key has to be saved ahead; then it may pass.
         let wait = unsaved.map_or(Duration::ZERO, Unsaved::retry_after);
-        refused(Refusal::Unclaimed, wait)
+        let decision = denied(&decision, ask.cost, wait);
+        Err(QuotaRefused::NotSaved { decision })
     }
 
-    /// The entry of a new key, not yet stored, if there is a slot for it; else what the charge comes to.
+    /// The entry of a new key, not yet stored; none if it passes without being counted.
     fn new_entry(
         &self,
         keys: &mut Keys,
         ask: &QuotaRequest<'_>,
-        quota: &Quota,
+        period: &Arc<Period>,
         judged: &Judged,
-    ) -> Result<Entry, Charged> {
-        let decision = judged.decision;
+    ) -> Result<Option<Entry>, QuotaRefused> {
         self.drop_idle(keys, judged.at, DROPPED_BY_EACH);
-        if !self.take_slot() {
-            if self.at_cap == AtCap::AdmitNew {
-                return Err(Charged::Done(Done::uncounted(decision)));
-            }
-            let denied = denied(&decision, ask.cost, Duration::ZERO);
-            let quota = quota.clone();
-            return Err(Charged::Refused(Refusal::NoRoom, denied, quota));
+        if take(&self.keys, self.capacity) {
+            let account = Account::new(Arc::clone(period));
+            return Ok(Some(Entry::new(Arc::from(ask.key), self.new_id(), account)));
         }
-        let Some(period) = quota.period() else {
-            return Err(Charged::Done(Done::uncounted(decision)));
-        };
-        let account = Account::new(Arc::clone(period));
-        Ok(Entry::new(Arc::from(ask.key), self.new_id(), account))
+        match self.at_cap {
+            AtCap::AdmitNew => Ok(None),
+            _ => Err(QuotaRefused::NoRoom {
+                capacity: self.capacity,
+                decision: denied(&judged.decision, ask.cost, Duration::ZERO),
+            }),
+        }
     }
 
     /// Changes a key that is there, and marks it to be saved.
     pub(super) fn update(&self, key: &[u8], change: impl FnOnce(&mut Entry) -> u64) -> u64 {
-        let mut guard = self.shard(key);
-        let keys = &mut guard.keys;
-        let Some(entry) = keys.entries.get_mut(key) else {
-            return 0;
-        };
-        let indexed = entry.place();
-        let result = change(entry);
-        changed(entry, indexed, &mut keys.idle, &mut keys.dirty);
-        result
+        self.shard(key).keys.update(key, change)
     }
 
     pub(super) fn remove(&self, key: &[u8]) {
@@ -300,7 +279,7 @@ impl Table {
             keys.floor = keys.floor.max(entry.idle_at());
             return true;
         }
-        if !self.take_slot() {
+        if !take(&self.keys, self.capacity) {
             return false;
         }
         entry.id = self.new_id();
@@ -343,10 +322,6 @@ impl Table {
         if self.shard(key).overrides.remove(key).is_some() {
             self.overrides.fetch_sub(1, Ordering::Relaxed);
         }
-    }
-
-    fn take_slot(&self) -> bool {
-        take(&self.keys, self.capacity)
     }
 
     fn new_id(&self) -> u64 {
@@ -422,7 +397,7 @@ fn claim(
 }
 
 /// Brings the order of idle keys and the list of what is to be saved in line with a changed entry.
-pub(super) fn changed(
+fn changed(
     entry: &mut Entry,
     indexed: (u64, u64),
     idle: &mut BTreeMap<(u64, u64), Arc<[u8]>>,
@@ -442,22 +417,28 @@ impl Done {
     /// Charges an entry.
     fn counted(entry: &mut Entry, judged: &Judged, quota: &Quota, cost: u64) -> Self {
         let (used, peak) = entry.charge(judged, quota, cost);
-        Self {
+        let receipt = Receipt {
             decision: judged.decision,
             id: entry.id,
             at: judged.at,
             cost,
+        };
+        Self {
+            receipt,
             used,
             peak,
         }
     }
 
     fn uncounted(decision: Decision) -> Self {
-        Self {
+        let receipt = Receipt {
             decision,
             id: 0,
             at: 0,
             cost: 0,
+        };
+        Self {
+            receipt,
             used: 0,
             peak: 0,
         }
@@ -502,30 +483,36 @@ impl Keys {
         }
     }
 
-    /// Lets a key follow a clock that was set back, and new keys too.
-    pub(super) fn keep_pace(&mut self, key: &[u8], now: u64) {
+    /// Changes a key that is there, and marks it to be saved.
+    fn update<T: Default>(&mut self, key: &[u8], change: impl FnOnce(&mut Entry) -> T) -> T {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return T::default();
+        };
+        let indexed = entry.place();
+        let result = change(entry);
+        changed(entry, indexed, &mut self.idle, &mut self.dirty);
+        result
+    }
+
+    /// Lets a key follow a clock that was set back, and new keys too; whether the clock was.
+    pub(super) fn keep_pace(&mut self, key: &[u8], now: u64) -> bool {
         self.floor = self.floor_at(now);
-        if let Some(entry) = self.entries.get_mut(key)
-            && entry.is_ahead_of(now)
-        {
-            let indexed = entry.place();
-            entry.set_back(now);
-            changed(entry, indexed, &mut self.idle, &mut self.dirty);
+        let ahead = |entry: &Entry| entry.is_ahead_of(now);
+        let is_ahead = self.entries.get(key).is_some_and(ahead);
+        if is_ahead {
+            self.update(key, |entry| entry.set_back(now));
         }
+        is_ahead
     }
 
     /// Lets those keys follow that would be idle last, so that they make room within a period.
     pub(super) fn keep_pace_of_last(&mut self, now: u64) {
         for _ in 0..FOLLOWED_WHEN_FULL {
             let last = self.idle.last_key_value();
-            let Some(key) = last.map(|(_, key)| key.clone()) else {
-                return;
-            };
-            let ahead = |entry: &Entry| entry.is_ahead_of(now);
-            if !self.entries.get(&key).is_some_and(ahead) {
+            let key = last.map(|(_, key)| Arc::clone(key));
+            if !key.is_some_and(|key| self.keep_pace(&key, now)) {
                 return;
             }
-            self.keep_pace(&key, now);
         }
     }
 }

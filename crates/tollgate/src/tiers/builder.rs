@@ -67,21 +67,14 @@ impl<C, W: Clock> Builder<C, W> {
     /// Counts quotas here: in a file that survives restarts, say, or with thresholds. Its own quota
     /// doesn't matter. By default they are counted in memory.
     pub fn quotas<V: Clock>(self, quotas: QuotaLimiter<V>) -> Builder<C, V> {
-        let Settings {
-            default,
-            tiers,
-            capacity,
-            ..
-        } = self.settings;
-        Clocked {
-            settings: Settings {
-                default,
-                tiers,
-                capacity,
-                quotas,
-            },
-            clock: self.clock,
-        }
+        let Self { settings, clock } = self;
+        let settings = Settings {
+            default: settings.default,
+            tiers: settings.tiers,
+            capacity: settings.capacity,
+            quotas,
+        };
+        Clocked { settings, clock }
     }
 }
 

@@ -178,6 +178,69 @@ impl<K, A: Kept> Shard<K, A> {
     }
 }
 
+/// What happened to the clock that states count by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shift {
+    /// It was set back: what was charged while it was ahead keeps what it had left.
+    SetBack,
+    /// States count from another anchor.
+    Anchor,
+}
+
+/// Carrying all keys of a shard over to another time at once, which is seldom.
+impl<K, A: Kept> Shard<K, A> {
+    /// If the clock was set back to this time, moves all keys back with it, so that none is refused until the
+    /// clock has caught up. The time by which dropped keys were idle no longer matters then.
+    #[inline]
+    pub(super) fn keep_pace(&mut self, now: Timestamp) {
+        if let Some(from) = self.latest.set_back(now) {
+            self.shift(from, now, Shift::SetBack);
+            self.high_water = self.high_water.min(now);
+        }
+    }
+
+    /// Counts from another anchor: every key keeps what it has left.
+    pub(in super::super) fn move_to(&mut self, from: Timestamp, to: Timestamp) {
+        self.keep_pace(from);
+        self.shift(from, to, Shift::Anchor);
+        self.high_water = self.high_water.shifted(from, to);
+        self.latest.shift(from, to);
+    }
+
+    #[cold]
+    fn shift(&mut self, from: Timestamp, to: Timestamp, shift: Shift) {
+        // Changes count from times of the clock as it was.
+        self.follow_all();
+        for slot in 0..self.entries.slots() {
+            self.change_holds(slot, |holds, ledger, limit| {
+                holds.shift(ledger, limit, from, to)
+            });
+            let Some(entry) = self.entries.get_mut(slot) else {
+                continue;
+            };
+            let limit = entry.tier.as_deref().unwrap_or(&self.limit);
+            match shift {
+                Shift::SetBack => entry.ledger.set_back(limit, from, to),
+                Shift::Anchor => entry.ledger.shift(limit, from, to),
+            }
+            if !entry.place.is_guarded() {
+                self.settle(slot);
+                continue;
+            }
+            let until = self.guarded.due(entry.place.number());
+            if shift == Shift::SetBack && until - to <= self.latest.reach() {
+                // The block may be from before the clock ran ahead.
+            } else if until > from {
+                // It lasts as long as it had left.
+                self.leave_heap(slot);
+                self.enter_guarded(slot, until.shifted(from, to));
+            } else {
+                self.unguard(slot);
+            }
+        }
+    }
+}
+
 /// The limit that a key changes to by a call: its tier, or none for the limiter's own rate, and where that comes from.
 pub(super) struct Change<A> {
     pub(super) tier: Option<Arc<A>>,

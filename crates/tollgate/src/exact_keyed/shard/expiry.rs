@@ -6,8 +6,8 @@ use tollgate_core::Timestamp;
 use super::super::entry::{Entry, HeapPlace};
 use super::super::kept::Kept;
 use super::{Need, Shard};
+use crate::holds::Holds;
 use crate::table::heap::Heap;
-use crate::table::slab::Slab;
 
 /// How many idle keys a new key drops at most: more than one, so that a table shrinks again.
 const DROPS_A_NEW_KEY: usize = 4;
@@ -106,96 +106,89 @@ impl<K, A: Kept> Shard<K, A> {
         }
     }
 
+    /// When the key in this slot is idle: not before the last of what is out of it is over.
+    fn idle_at(&self, slot: u32) -> Option<Timestamp> {
+        let entry = self.entries.get(slot)?;
+        let limit = entry.tier.as_deref().unwrap_or(&self.limit);
+        let idle = limit.idle_at(entry.ledger.state());
+        let held = self.held.get(&slot).map(Holds::last);
+        Some(held.map_or(idle, |last| last.max(idle)))
+    }
+
     /// Puts an entry that may be idle earlier than it was where it belongs.
     pub(super) fn settle(&mut self, slot: u32) {
-        let Some(entry) = self.entries.get(slot) else {
-            return;
-        };
-        if entry.place.is_guarded() {
-            return;
-        }
-        let limit = entry.tier.as_deref().unwrap_or(&self.limit);
-        let (idle, place) = (limit.idle_at(entry.ledger.state()), entry.place.number());
-        let idle = self.idle_with_holds(slot, idle);
-        if self.open.due(place) != idle {
-            let entries = &mut self.entries;
-            self.open
-                .set(place, idle, |slot, place| note(entries, slot, place));
+        if let Some(place) = self.place(slot)
+            && !place.is_guarded()
+            && let Some(idle) = self.idle_at(slot)
+            && self.open.due(place.number()) != idle
+        {
+            let (heap, moved) = self.heap(false);
+            heap.set(place.number(), idle, moved);
         }
     }
 
     /// Blocks an entry until then, or longer if it was.
     pub(super) fn guard(&mut self, slot: u32, until: Timestamp) {
-        let Some(place) = self.entries.get(slot).map(|entry| entry.place) else {
+        let Some(place) = self.place(slot) else {
             return;
         };
         if !place.is_guarded() {
             self.leave_heap(slot);
             self.enter_guarded(slot, until);
         } else if self.guarded.due(place.number()) < until {
-            let (heap, entries) = (&mut self.guarded, &mut self.entries);
-            heap.set(place.number(), until, |slot, place| {
-                note(entries, slot, place);
-            });
+            let (heap, moved) = self.heap(true);
+            heap.set(place.number(), until, moved);
         }
     }
 
     /// Puts an entry whose block is over among the others.
     pub(super) fn unguard(&mut self, slot: u32) {
         self.leave_heap(slot);
-        if let Some(entry) = self.entries.get(slot) {
-            let limit = entry.tier.as_deref().unwrap_or(&self.limit);
-            let idle = limit.idle_at(entry.ledger.state());
-            let idle = self.idle_with_holds(slot, idle);
-            self.enter_open(slot, idle);
+        self.enter_open(slot);
+    }
+
+    pub(super) fn enter_open(&mut self, slot: u32) {
+        if let Some(idle) = self.idle_at(slot) {
+            self.enter(slot, idle, false);
         }
     }
 
-    pub(super) fn enter_open(&mut self, slot: u32, idle: Timestamp) {
-        enter(
-            &mut self.open,
-            &mut self.entries,
-            slot,
-            idle,
-            HeapPlace::open,
-        );
+    pub(super) fn enter_guarded(&mut self, slot: u32, until: Timestamp) {
+        self.enter(slot, until, true);
     }
 
-    pub(super) fn enter_guarded(&mut self, slot: u32, until: Timestamp) {
-        let (heap, entries) = (&mut self.guarded, &mut self.entries);
-        enter(heap, entries, slot, until, HeapPlace::guarded);
+    fn enter(&mut self, slot: u32, due: Timestamp, is_guarded: bool) {
+        if let Some(entry) = self.entries.get_mut(slot) {
+            entry.place = entry.place.with_guard(is_guarded);
+            let (heap, moved) = self.heap(is_guarded);
+            heap.push(due, slot, moved);
+        }
     }
 
     pub(super) fn leave_heap(&mut self, slot: u32) {
-        let Some(place) = self.entries.get(slot).map(|entry| entry.place) else {
-            return;
-        };
-        let heap = if place.is_guarded() {
+        if let Some(place) = self.place(slot) {
+            let (heap, moved) = self.heap(place.is_guarded());
+            heap.remove(place.number(), moved);
+        }
+    }
+
+    fn place(&self, slot: u32) -> Option<HeapPlace> {
+        self.entries.get(slot).map(|entry| entry.place)
+    }
+
+    /// The heap of the blocked entries or of the others, and what notes where it puts them.
+    fn heap(&mut self, is_guarded: bool) -> (&mut Heap, impl FnMut(u32, u32)) {
+        let heap = if is_guarded {
             &mut self.guarded
         } else {
             &mut self.open
         };
         let entries = &mut self.entries;
-        heap.remove(place.number(), |slot, place| note(entries, slot, place));
-    }
-}
-
-fn enter<K, A: Kept>(
-    heap: &mut Heap,
-    entries: &mut Slab<Entry<K, A>>,
-    slot: u32,
-    due: Timestamp,
-    kind: fn(HeapPlace) -> HeapPlace,
-) {
-    if let Some(entry) = entries.get_mut(slot) {
-        entry.place = kind(entry.place);
-        heap.push(due, slot, |slot, place| note(entries, slot, place));
-    }
-}
-
-/// Notes where a heap has put an entry.
-fn note<K, A: Kept>(entries: &mut Slab<Entry<K, A>>, slot: u32, place: u32) {
-    if let Some(entry) = entries.get_mut(slot) {
-        entry.place = entry.place.at(place);
+        let moved = move |slot, place| {
+            if let Some(entry) = entries.get_mut(slot) {
+                entry.place = entry.place.at(place);
+            }
+        };
+        (heap, moved)
     }
 }

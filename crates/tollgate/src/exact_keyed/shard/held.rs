@@ -1,9 +1,10 @@
 //! What is held of a key until it is settled: kept beside its entry, because few keys have any.
 
-use tollgate_core::{Booked, Timestamp};
+use tollgate_core::{Booked, Ledger, Timestamp, Unbooked};
 
+use super::super::act::Reserve;
 use super::super::kept::Kept;
-use super::{KeyQuery, Lookup, Shard};
+use super::{Answer, KeyQuery, Lookup, NOBODY, Need, Shard, Under};
 use crate::holds::{HoldId, Holds};
 
 impl<K, A: Kept> Shard<K, A> {
@@ -24,12 +25,6 @@ impl<K, A: Kept> Shard<K, A> {
         self.held.get(&slot).map_or(0, Holds::out)
     }
 
-    /// When the key in this slot is idle, given when its state is: not before the last of what is out is over.
-    pub(super) fn idle_with_holds(&self, slot: u32, idle: Timestamp) -> Timestamp {
-        let held = self.held.get(&slot).map(Holds::last);
-        held.map_or(idle, |last| last.max(idle))
-    }
-
     /// Looks at a key of which something is out, and restores it afterwards: the look may be at a later time.
     #[cold]
     pub(super) fn look_ahead<T>(&mut self, slot: u32, look: impl FnOnce(&mut Self) -> T) -> T {
@@ -47,30 +42,52 @@ impl<K, A: Kept> Shard<K, A> {
 
     #[cold]
     fn pass_time(&mut self, slot: u32, now: Timestamp) {
+        self.change_holds(slot, |holds, ledger, limit| {
+            holds.pass_time(ledger, limit, now)
+        });
+    }
+
+    /// Changes what is out of the key in this slot, if anything is, with its state and limit.
+    pub(super) fn change_holds(
+        &mut self,
+        slot: u32,
+        change: impl FnOnce(&mut Holds, &mut Ledger<A>, &A),
+    ) {
         if let Some(holds) = self.held.get_mut(&slot)
             && let Some(entry) = self.entries.get_mut(slot)
         {
             let limit = entry.tier.as_deref().unwrap_or(&self.limit);
-            holds.pass_time(&mut entry.ledger, limit, now);
+            change(holds, &mut entry.ledger, limit);
             if holds.is_empty() {
                 self.held.remove(&slot);
             }
         }
     }
 
-    /// Keeps track of a booking of this cost until then; nothing if the key has no entry, because it
-    /// isn't limited.
-    pub(in super::super) fn keep_track(
+    /// Takes an estimate, and keeps track of it until then: not if it was refused, or if the key has no entry,
+    /// because it isn't limited.
+    pub(in super::super) fn hold(
         &mut self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
-        booked: Booked,
-        cost: u64,
+        under: &Under<'_, K, A>,
+        act: &Reserve,
+        need: Need,
         until: Timestamp,
-    ) -> Option<HoldId> {
-        let slot = self.find(ask).filter(|_| cost > 0)?;
-        let id = self.held.entry(slot).or_default().open(booked, cost, until);
-        self.settle(slot);
-        Some(id)
+    ) -> (Answer<Result<Booked, Unbooked>>, Option<HoldId>) {
+        let answer = self.act(ask, under, act, need);
+        // Under the same lock, so that nothing drains between. What isn't counted isn't out.
+        let id = match &answer {
+            Answer::Given(Ok(booked), birth) if *birth != NOBODY && act.cost > 0 => {
+                self.find(ask).map(|slot| {
+                    let holds = self.held.entry(slot).or_default();
+                    let id = holds.open(*booked, act.cost, until);
+                    self.settle(slot);
+                    id
+                })
+            }
+            _ => None,
+        };
+        (answer, id)
     }
 
     /// Prolongs a hold; nothing if it is over, or the key was dropped.
@@ -101,16 +118,10 @@ impl<K, A: Kept> Shard<K, A> {
         let Some(slot) = self.find(ask) else {
             return;
         };
-        if let Some(holds) = self.held.get_mut(&slot)
-            && let Some(entry) = self.entries.get_mut(slot)
-        {
-            let limit = entry.tier.as_deref().unwrap_or(&self.limit);
-            holds.settle(&mut entry.ledger, limit, ask.now, id, spent);
-            if holds.is_empty() {
-                self.held.remove(&slot);
-            }
-            self.settle(slot);
-        }
+        self.change_holds(slot, |holds, ledger, limit| {
+            holds.settle(ledger, limit, ask.now, id, spent);
+        });
+        self.settle(slot);
     }
 }
 
@@ -120,9 +131,8 @@ mod tests {
 
     use tollgate_core::{Arithmetic, Rate, TokenBucket};
 
-    use super::super::super::act::{Check, Reserve};
+    use super::super::super::act::Check;
     use super::super::super::kept::RateOf;
-    use super::super::{Answer, Need, Under};
     use super::*;
 
     const NEED: Need = Need {
@@ -134,12 +144,7 @@ mod tests {
         let hash = key
             .bytes()
             .fold(7, |hash, byte| hash * 31 + u64::from(byte));
-        Lookup {
-            key,
-            hash,
-            now,
-            clock: now,
-        }
+        Lookup::new(key, hash, now)
     }
 
     fn hold(shard: &mut Shard<String, TokenBucket>, key: &str, now: Timestamp) -> HoldId {
@@ -148,12 +153,9 @@ mod tests {
             patience: Duration::ZERO,
         };
         let ask = ask(key, now);
-        let answer = shard.act(&ask, &Under::Own(&RateOf(None)), &act, NEED);
-        let Answer::Given(Ok(booked), _) = answer else {
-            panic!("a full bucket");
-        };
         let until = now + Duration::from_secs(1);
-        shard.keep_track(&ask, booked, 1, until).expect("an entry")
+        let (_, id) = shard.hold(&ask, &Under::Own(&RateOf(None)), &act, NEED, until);
+        id.expect("a full bucket")
     }
 
     #[test]

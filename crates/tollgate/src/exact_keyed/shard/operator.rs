@@ -105,13 +105,7 @@ impl<K, A: Kept> Shard<K, A> {
             evict: false,
             block: new.blocked_until > now,
         };
-        let ask = Lookup {
-            key: &new.key,
-            hash: new.hash,
-            now,
-            clock: now,
-        };
-        if self.find(&ask).is_some() {
+        if self.find(&Lookup::new(&new.key, new.hash, now)).is_some() {
             return Err(NotRestored::Twice);
         }
         if !self.make_room(now, need) {

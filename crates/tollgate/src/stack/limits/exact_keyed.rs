@@ -6,6 +6,7 @@ use crate::clock::Clock;
 use crate::exact_keyed::{Key, KeyQuery, OwnedKey, StoredPointer};
 use crate::home::sealed::Home;
 use crate::key::KeyHandle;
+use crate::key::sealed::KeyVerbs as _;
 use crate::line::meter::Meter;
 use crate::stack::Kind;
 use crate::stack::level::{AnyLimit, Exactly};

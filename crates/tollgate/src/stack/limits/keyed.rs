@@ -4,6 +4,7 @@ use tollgate_core::{Decision, Timestamp};
 
 use crate::clock::Clock;
 use crate::home::sealed::{Home, Lends as _};
+use crate::key::sealed::KeyVerbs as _;
 use crate::keyed::{Key, KeyedLimiter, OwnedKey, RatedKey};
 use crate::line::meter::Meter;
 use crate::stack::level::{AnyLimit, Inner};
