@@ -30,8 +30,6 @@
 #![forbid(unsafe_code)]
 
 mod address;
-#[cfg(test)]
-mod conformance;
 mod direct;
 mod error;
 mod failure;
@@ -55,9 +53,9 @@ pub mod simulation;
 mod stats;
 mod store;
 mod stored;
-mod verdict;
 #[cfg(test)]
-mod windows;
+mod tests;
+mod verdict;
 
 pub use address::{Address, AddressError};
 pub use direct::Direct;

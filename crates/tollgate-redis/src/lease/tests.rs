@@ -21,7 +21,7 @@ use super::book::{Book, Granted, Spent};
 use super::said::{Lent, Lessee};
 use crate::question::{Numbers, Op, Question, StoreForm};
 use crate::store::Store;
-use crate::windows;
+use crate::tests::windows;
 
 const LIFE: u64 = 2_000_000;
 
