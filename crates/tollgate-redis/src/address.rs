@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use derive_more::Display;
+
 /// Where the store is and how to log in there.
 ///
 /// | URL | |
@@ -79,16 +81,11 @@ pub(crate) struct Certificates {
 /// let error = "redis://ada:secret@host/x".parse::<Address>().unwrap_err();
 /// assert_eq!(error.to_string(), "\"redis://…@host/x\": \"x\" is no number of a database");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Display, PartialEq, Eq)]
+#[display("{url:?}: {what}")]
 pub struct AddressError {
     url: String,
     what: String,
-}
-
-impl fmt::Display for AddressError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {}", self.url, self.what)
-    }
 }
 
 impl std::error::Error for AddressError {}
@@ -313,20 +310,14 @@ fn node(text: &str, default_port: u16) -> Result<Node, String> {
 
 /// The text with `%40` and the like decoded.
 fn decoded(text: &str) -> Result<String, String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        rest = after;
-        if first != b'%' {
-            bytes.push(first);
-            continue;
-        }
-        let hex = after.get(..2).and_then(|two| std::str::from_utf8(two).ok());
-        let byte = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        bytes.push(
-            byte.ok_or_else(|| format!("after a % in {text:?} two hex digits are expected"))?,
-        );
-        rest = &after[2..];
+    let mut parts = text.split('%');
+    let mut bytes = Vec::from(parts.next().unwrap_or_default());
+    for part in parts {
+        let byte = (part.get(..2)).and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        let byte =
+            byte.ok_or_else(|| format!("after a % in {text:?} two hex digits are expected"))?;
+        bytes.push(byte);
+        bytes.extend_from_slice(&part.as_bytes()[2..]);
     }
     String::from_utf8(bytes).map_err(|_| format!("{text:?} is no text in UTF-8"))
 }

@@ -1,4 +1,4 @@
-//! The store as a backend: checks in, answers or errors out, in three steps: plan, carry out, put right.
+//! The store as a backend: checks in, answers or errors out, in two steps: plan, and carry out all or none.
 
 mod ask;
 mod carry_out;
@@ -6,36 +6,42 @@ mod estimate;
 mod plan;
 #[cfg(test)]
 mod tests;
-mod undo;
 
-use std::fmt;
 use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
 
+use derive_more::Debug;
 use foldhash::SharedSeed;
 use foldhash::quality::SeedableRandomState;
-use futures_util::future::{BoxFuture, Either};
-use tollgate::{Clock, Decision, Timestamp};
+use futures_util::future::{BoxFuture, Either, join3};
+use tokio::time::{Instant, sleep, timeout};
+use tollgate::{Algorithm, Clock, Decision, Rate, Timestamp};
 use tollgate_engine::backend::{
     Answer, Backend, Check, CheckResult, Clocks, Gift, Limit, LimitKind, Prepared, Refund, Source,
 };
 use tollgate_engine::policy::Counting;
 
 use crate::error::{StoreError, StoreLimitError};
-use crate::fallback::{Extent, RemoteBackend, RemoteFailure};
 use crate::holders::Holders;
 use crate::host::{Host, HostClock, HostWall, Time};
-use crate::lease::{Forgiven, Leases};
+use crate::lease::{EVERYTHING, Leases};
 use crate::local::Local;
-use crate::options::Options;
-use crate::question::{Op, Question};
+use crate::nodes::Nodes;
+use crate::options::RedisBuilder;
+use crate::question::{Op, Question, Raw, StoreForm, possible};
 use crate::refusals::{Refusals, end_recheck};
 use crate::store::{Patience, Store};
 use crate::stored::{LeaseCheck, LeaseKey, Naming, StoredLimit};
 
 use estimate::is_held;
 use plan::{Need, Plan};
+
+/// Between two looks at a store that is waited for.
+const EVERY: Duration = Duration::from_millis(10);
+/// How long closing may take.
+const CLOSING: Duration = Duration::from_secs(5);
 
 /// The store without a failure policy: what can't be asked is an error.
 ///
@@ -58,13 +64,16 @@ use plan::{Need, Plan};
 /// # Ok(())
 /// # }
 /// ```
+#[derive(Debug)]
+#[debug("Direct({store:?}, {leases:?})")]
 pub struct Direct {
     pub(crate) store: Arc<Store>,
     pub(crate) leases: Leases,
     pub(crate) holders: Holders,
+    pub(crate) nodes: Arc<Nodes>,
     /// This process's part of the limits, which is told what the store admits.
     local: Arc<Local<HostClock, HostWall>>,
-    pub(crate) naming: Naming,
+    naming: Naming,
     /// Limits as the store reads them.
     stored: Prepared<StoredLimit>,
     pub(crate) refusals: Refusals,
@@ -76,12 +85,12 @@ pub struct Direct {
     wall: HostWall,
     /// Instead of the store's clock.
     time: Option<Time>,
-    pub(crate) host: Host,
+    host: Host,
 }
 
 impl Direct {
     pub(crate) fn new(
-        options: &Options,
+        options: &RedisBuilder,
         local: Arc<Local<HostClock, HostWall>>,
         host: Host,
     ) -> Result<Self, StoreError> {
@@ -91,10 +100,13 @@ impl Direct {
         let time = options.time.clone();
         let own = Arc::clone(&store);
         let holders = Holders::new(own, time.clone(), host.clone(), options.slot_life);
+        let part = Arc::clone(&local);
+        let nodes = Nodes::new(&store, part, &options.prefix, options.nodes, &host);
         Ok(Self {
             store,
             leases,
             holders,
+            nodes,
             local,
             naming: Naming {
                 prefix: options.prefix.as_str().into(),
@@ -165,31 +177,99 @@ impl Clock for CallersClock {
 }
 
 impl Direct {
+    /// Waits until the store answers, and for so long at most.
+    pub(crate) async fn ready(&self, within: Duration) -> Result<(), StoreError> {
+        // What a look at a limit needs, without one: it writes nothing.
+        let (rate, algorithm) = (Rate::per_second(1), Algorithm::Gcra);
+        let form = StoreForm::new(&LimitKind::Rate { rate, algorithm }, Duration::ZERO)?;
+        let StoreForm::Asked(numbers) = form else {
+            return Ok(());
+        };
+        let look = Question {
+            key: format!("{}:ready", self.naming.prefix).into(),
+            op: Op::Decide,
+            numbers,
+            cost: 0,
+            holder: None,
+        };
+        let deadline = Instant::now() + within;
+        loop {
+            let asked = self.store.ask(vec![look.clone()], self.at()).await;
+            let is_over = Instant::now() + EVERY >= deadline;
+            match asked {
+                Ok(_) => return Ok(()),
+                Err(StoreError::TimedOut { .. }) if is_over => {
+                    return Err(StoreError::TimedOut { after: within });
+                }
+                Err(error) if is_over || error.kind().is_lasting() => return Err(error),
+                Err(_) => sleep(EVERY).await,
+            }
+        }
+    }
+
+    /// Gives back all that this node has.
+    pub(crate) async fn close(&self) -> Gift {
+        if Host::system().is_err() {
+            return Gift::Lost;
+        }
+        let closing = join3(
+            self.leases.close(),
+            self.holders.close(),
+            self.nodes.leave(),
+        );
+        let closed = timeout(CLOSING, closing).await;
+        closed.map_or(Gift::Lost, |(leases, ..)| leases)
+    }
+
+    /// Asks one question about the key of a check, as of this time if one is given. Nothing came of it but the decision if
+    /// that is known here, or if the limit is leased.
+    pub(crate) async fn act_alone(
+        &self,
+        check: &Check<'_>,
+        op: Op,
+        at: Option<u64>,
+        patience: &mut Patience,
+    ) -> Result<(Decision, Option<Raw>), StoreError> {
+        let stored = self.stored(check.limit)?;
+        // What is remembered of denials isn't read: another process may have reset the key.
+        if let Some(known) = stored.form.known(check.cost) {
+            return Ok((known, None));
+        }
+        let at = at.or_else(|| self.at());
+        let question = self.question(check, op, at.unwrap_or_else(|| self.store_time()))?;
+        let numbers = question.numbers;
+        possible(op, &numbers, check.limit)?;
+        match (LeaseCheck::of(check, stored), op) {
+            (Some(lent), Op::Look) => return Ok((self.leases.peek(lent, patience).await?, None)),
+            (Some(lent), Op::Reset | Op::Gift) => {
+                let tokens = match op {
+                    Op::Reset => EVERYTHING,
+                    _ => check.cost.min(EVERYTHING - 1),
+                };
+                self.leases.forgive(lent, tokens, patience).await?;
+                return Ok((Decision::UNLIMITED, None));
+            }
+            _ => {}
+        }
+        let (checks, asked) = ([*check], vec![question]);
+        let sent = self.send(&checks, &[0], asked, at, patience);
+        let raw = sent.await?.each[0];
+        Ok((raw.decision(&numbers), Some(raw)))
+    }
+
     /// Does something to the keys of checks, but to no slots. One key that holds what no limiter wrote keeps nothing
     /// from the others.
     async fn act(&self, checks: &[Check<'_>], op: Op) -> Result<(), StoreError> {
-        let now = self.store_time();
-        let mut asked = Vec::new();
-        for (number, check) in checks.iter().enumerate() {
-            let stored = self.stored(check.limit)?;
-            let is_slots = matches!(check.limit.kind(), LimitKind::Concurrency(_));
-            if stored.form.known(check.cost).is_none() && !is_slots {
-                asked.push((number, stored, self.question(check, op, now)?));
-            }
+        for check in checks {
+            self.stored(check.limit)?;
         }
+        let is_slots = |check: &&Check<'_>| matches!(check.limit.kind(), LimitKind::Concurrency(_));
         let mut strange = Ok(());
-        for (number, stored, question) in asked {
+        for check in checks.iter().filter(|check| !is_slots(check)) {
             // Each is a request by itself.
             let mut patience = self.store.patience();
-            let done = match LeaseCheck::of(&checks[number], stored) {
-                Some(check) => self.forgive(check, op, &mut patience).await,
-                None => {
-                    let (numbers, asked, at) = ([number], vec![question], self.at());
-                    let sent = self.send(checks, &numbers, asked, at, &mut patience);
-                    sent.await.map(drop)
-                }
-            };
-            match done {
+            let done = self.act_alone(check, op, None, &mut patience).await;
+            match done.map(drop) {
                 Err(error) if !matches!(error, StoreError::Foreign { .. }) => return Err(error),
                 done => strange = strange.and(done),
             }
@@ -224,47 +304,6 @@ impl Direct {
         });
     }
 
-    /// Gives back what a check of a leased limit says, or all that its key has spent.
-    pub(crate) async fn forgive(
-        &self,
-        check: LeaseCheck<'_>,
-        op: Op,
-        patience: &mut Patience,
-    ) -> Result<(), StoreError> {
-        let forgiven = match op {
-            Op::Reset => Forgiven::All,
-            _ => Forgiven::Tokens(check.check.cost),
-        };
-        let done = self.leases.forgive(check, forgiven, patience).await;
-        // Even if that failed: it may have been done.
-        self.leases.was_reset();
-        done
-    }
-
-    /// What one of these checks would say by itself.
-    async fn peek_one(
-        &self,
-        checks: &[Check<'_>],
-        number: usize,
-        patience: &mut Patience,
-    ) -> Result<Decision, StoreError> {
-        let check = &checks[number];
-        let stored = self.stored(check.limit)?;
-        // What is remembered of denials isn't read: another process may have reset the key.
-        if let Some(known) = stored.form.known(check.cost) {
-            return Ok(known);
-        }
-        if let Some(check) = LeaseCheck::of(check, stored) {
-            return self.leases.peek(check, patience).await;
-        }
-        let mut question = self.decide(check, stored, self.store_time())?;
-        question.op = Op::Look;
-        let numbers = question.numbers;
-        let (asked, at) = (vec![question], self.at());
-        let answers = self.send(checks, &[number], asked, at, patience).await?;
-        Ok(answers.each[0].decision(&numbers))
-    }
-
     /// The answer to the only check of a request, at once, if its limit is leased and what is held here says it all.
     #[inline]
     pub(crate) fn spend_at_once(&self, check: &Check<'_>) -> Option<Answer> {
@@ -276,6 +315,13 @@ impl Direct {
         let mut answer = Answer::new(Some(0), decision);
         answer.source = self.source_ahead();
         Some(answer)
+    }
+
+    /// How many tokens of a check's key were spent that weren't noted, and are left, which count as spent from now on.
+    pub(crate) fn spent_ahead(&self, check: &Check<'_>) -> u64 {
+        let stored = self.stored(check.limit).ok();
+        let lent = stored.and_then(|stored| LeaseCheck::of(check, stored));
+        lent.map_or(0, |lent| self.leases.spent_ahead(lent.lease_key()))
     }
 
     /// Nothing was asked just now. That the store works is true as long as the latest call did.
@@ -314,8 +360,8 @@ impl Backend for Direct {
                 {
                     Box::pin(self.ask_one(checks, *question))
                 }
-                (Ok([need]), each) => Box::pin(self.answer(checks, vec![need], each)),
-                (Err(needs), each) => Box::pin(self.answer(checks, needs, each)),
+                (Ok([need]), each) => Box::pin(self.carry_out(checks, vec![need], each)),
+                (Err(needs), each) => Box::pin(self.carry_out(checks, needs, each)),
             };
         Either::Right(match recheck {
             None => asked,
@@ -331,8 +377,9 @@ impl Backend for Direct {
         // However many are asked, one after the other.
         let mut patience = self.store.patience();
         let mut each = Vec::with_capacity(checks.len());
-        for number in 0..checks.len() {
-            each.push(Ok(self.peek_one(checks, number, &mut patience).await?));
+        for check in checks {
+            let (said, _) = self.act_alone(check, Op::Look, None, &mut patience).await?;
+            each.push(Ok(said));
         }
         Ok(each)
     }
@@ -380,38 +427,5 @@ impl Backend for Direct {
     fn supports(&self, limit: &Limit) -> Result<(), String> {
         let stored = self.stored(limit);
         stored.map(drop).map_err(|error| error.to_string())
-    }
-}
-
-impl RemoteBackend for Direct {
-    fn failure(&self, error: &StoreError) -> RemoteFailure {
-        let extent = match error {
-            StoreError::Foreign { .. } => Extent::Key,
-            _ if self.store.answers_in_part() => Extent::Part,
-            _ => Extent::Whole,
-        };
-        let kind = error.kind();
-        RemoteFailure { kind, extent }
-    }
-
-    fn spent_ahead(&self, check: &Check<'_>) -> u64 {
-        let stored = self.stored(check.limit).ok();
-        let leased = stored.and_then(|stored| stored.leased.as_ref());
-        leased.map_or(0, |leased| {
-            self.leases.spent_ahead(LeaseKey::of(leased, check))
-        })
-    }
-
-    fn known_denial(&self, checks: &[Check<'_>]) -> Option<(usize, Decision)> {
-        self.denial_of(checks)
-    }
-}
-
-impl fmt::Debug for Direct {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Direct")
-            .field("store", &self.store)
-            .field("leases", &self.leases)
-            .finish_non_exhaustive()
     }
 }

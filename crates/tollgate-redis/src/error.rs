@@ -1,11 +1,14 @@
 //! What can go wrong between here and the store, and why a limit can't be kept there.
 
-use std::fmt;
 use std::time::Duration;
 
+use derive_more::{Display, From};
 use tollgate::{LimitError, Rate};
+use tollgate_engine::backend::LimitKind;
 
 pub use tollgate_engine::backend::FailureKind;
+
+use crate::address::AddressError;
 
 /// The store couldn't be asked, or gave no answer that could be used. It says nothing about the limit:
 /// [`OnStoreFailure`](tollgate_engine::policy::OnStoreFailure) decides what a request gets then.
@@ -17,15 +20,17 @@ pub use tollgate_engine::backend::FailureKind;
 /// let error = StoreError::TimedOut { after: Duration::from_millis(5) };
 /// assert_eq!(error.to_string(), "the store gave no answer within 5ms");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Display, From, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
     /// No answer came in time.
+    #[display("the store gave no answer within {after:?}")]
     TimedOut {
         /// How long it was waited for.
         after: Duration,
     },
     /// There is no connection.
+    #[display("the store can't be reached: {why}")]
     Unreachable {
         /// What sort of failure that is.
         kind: FailureKind,
@@ -33,6 +38,7 @@ pub enum StoreError {
         why: String,
     },
     /// The store answered with an error: a wrong password, out of memory, read-only, busy, no permission.
+    #[display("the store answered with an error: {error}")]
     Answered {
         /// What sort of failure that is.
         kind: FailureKind,
@@ -40,25 +46,37 @@ pub enum StoreError {
         error: String,
     },
     /// The store answered something that isn't an answer.
+    #[display("the store's answer makes no sense: {what}")]
     Garbled {
         /// What was expected, and what came.
         what: String,
     },
     /// A key holds what no limiter wrote. It is left as it is, and nothing is charged.
+    #[display(
+        "the key {key:?} holds what no limiter wrote, and is left as it is: delete it, or keep limits \
+         under another prefix"
+    )]
     Foreign {
         /// Which one.
         key: String,
     },
     /// So many questions wait that no more are taken.
+    #[display("{waiting} questions wait for the store, and no more are taken")]
     Full {
         /// How many wait.
         waiting: usize,
     },
     /// What was asked for can't be kept in the store.
+    #[from]
     Limit(StoreLimitError),
     /// The runtime that the client was built on has stopped.
+    #[display("the runtime that asks the store has stopped")]
     Stopped,
     /// It was awaited outside of a Tokio runtime, where nothing can tell that time is up.
+    #[display(
+        "a store is asked from within a Tokio runtime with time enabled, and this is none: await it in one \
+         that was built with Builder::enable_all"
+    )]
     NoRuntime,
 }
 
@@ -78,39 +96,7 @@ impl StoreError {
     }
 }
 
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TimedOut { after } => write!(f, "the store gave no answer within {after:?}"),
-            Self::Unreachable { why, .. } => write!(f, "the store can't be reached: {why}"),
-            Self::Answered { error, .. } => write!(f, "the store answered with an error: {error}"),
-            Self::Garbled { what } => write!(f, "the store's answer makes no sense: {what}"),
-            Self::Foreign { key } => write!(
-                f,
-                "the key {key:?} holds what no limiter wrote, and is left as it is: delete it, or keep \
-                 limits under another prefix"
-            ),
-            Self::Full { waiting } => write!(
-                f,
-                "{waiting} questions wait for the store, and no more are taken"
-            ),
-            Self::Limit(error) => error.fmt(f),
-            Self::Stopped => f.write_str("the runtime that asks the store has stopped"),
-            Self::NoRuntime => f.write_str(
-                "a store is asked from within a Tokio runtime with time enabled, and this is none: await it \
-                 in one that was built with Builder::enable_all",
-            ),
-        }
-    }
-}
-
 impl std::error::Error for StoreError {}
-
-impl From<StoreLimitError> for StoreError {
-    fn from(error: StoreLimitError) -> Self {
-        Self::Limit(error)
-    }
-}
 
 /// A limit that the store's numbers can't carry exactly: they are doubles, whole below 2^53.
 ///
@@ -128,12 +114,17 @@ impl From<StoreLimitError> for StoreError {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Display, From, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreLimitError {
     /// The algorithm itself doesn't take the rate.
+    #[from]
     Rate(LimitError),
     /// A product that has to stay below 2^53 doesn't.
+    #[display(
+        "\"{limit}\" can't be kept exactly in a store whose numbers are whole below 2^53: {what} reaches it; \
+         {instead}"
+    )]
     TooLarge {
         /// The limit that was asked for.
         limit: String,
@@ -143,16 +134,22 @@ pub enum StoreLimitError {
         instead: &'static str,
     },
     /// A window that isn't a whole number of microseconds, which is as fine as the store's clock is.
+    #[display(
+        "rate \"{rate}\": the store's clock shows microseconds, so a window must be a whole number of them; \
+         use GCRA or a token bucket"
+    )]
     TooFine {
         /// The rate that was asked for.
         rate: Rate,
     },
     /// Something that only a limit that is counted exactly can do.
+    #[display("{what} needs a limit that is counted exactly; this one is leased")]
     Leased {
         /// What was asked for.
         what: &'static str,
     },
     /// A reservation of an algorithm that takes none, or a lease of one.
+    #[display("{what} needs GCRA, a token bucket or a leaky bucket; \"{limit}\" is none of them")]
     NotALevel {
         /// What was asked for.
         what: &'static str,
@@ -161,43 +158,43 @@ pub enum StoreLimitError {
     },
 }
 
-impl fmt::Display for StoreLimitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Rate(error) => error.fmt(f),
-            Self::TooLarge {
-                limit,
-                what,
-                instead,
-            } => write!(
-                f,
-                "\"{limit}\" can't be kept exactly in a store whose numbers are whole below 2^53: \
-                 {what} reaches it; {instead}"
-            ),
-            Self::TooFine { rate } => write!(
-                f,
-                "rate \"{rate}\": the store's clock shows microseconds, so a window must be a whole \
-                 number of them; use GCRA or a token bucket"
-            ),
-            Self::Leased { what } => write!(
-                f,
-                "{what} needs a limit that is counted exactly; this one is leased"
-            ),
-            Self::NotALevel { what, limit } => write!(
-                f,
-                "{what} needs GCRA, a token bucket or a leaky bucket; \"{limit}\" is none of them"
-            ),
-        }
-    }
-}
-
 impl std::error::Error for StoreLimitError {}
 
-impl From<LimitError> for StoreLimitError {
-    fn from(error: LimitError) -> Self {
-        Self::Rate(error)
+impl StoreLimitError {
+    /// A limit of this kind can't be asked that.
+    pub(crate) fn not_a_level(what: &'static str, kind: &LimitKind) -> Self {
+        let limit = format!("{kind:?}");
+        Self::NotALevel { what, limit }
     }
 }
+
+/// Why there is no [`Redis`](crate::Redis).
+///
+/// ```
+/// use tollgate_redis::{ConnectError, Redis};
+///
+/// // Outside a runtime there is nothing to connect on.
+/// let error = Redis::connect("redis://127.0.0.1").unwrap_err();
+/// assert_eq!(error, ConnectError::NoRuntime);
+/// ```
+#[derive(Clone, Debug, Display, From, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The URL doesn't say where the store is.
+    #[from]
+    Address(AddressError),
+    /// It was called outside a Tokio runtime.
+    #[display(
+        "there is no Tokio runtime here to connect on: call this from async code, or within \
+         `Runtime::enter`"
+    )]
+    NoRuntime,
+    /// The store can't be reached in the way that the URL says: a certificate can't be read, for example.
+    Store(StoreError),
+}
+
+impl std::error::Error for ConnectError {}
+
 #[cfg(test)]
 mod tests {
     use super::*;

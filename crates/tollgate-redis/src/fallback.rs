@@ -1,12 +1,12 @@
 //! What is answered when a store can't be asked, as each limit has chosen.
 
 use std::convert::Infallible;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::future::Either;
+use derive_more::Debug;
+use futures_util::future::{Either, lazy};
 use tollgate::clock::{Monotonic, Wall};
 use tollgate::{Clock, Decision, Timestamp};
 use tollgate_adaptive::breaker::{Admission, BreakerEvent, Circuit, Entry, Trip};
@@ -29,7 +29,7 @@ pub use event::{FallbackStats, StoreEvent};
 pub use remote::{Extent, RemoteBackend, RemoteFailure};
 pub use tollgate_adaptive::breaker::State as BreakerState;
 
-use breaker::{Gate, Probe};
+use breaker::Probe;
 use event::{Counts, Telling};
 use local_first::Part;
 
@@ -91,6 +91,8 @@ pub(crate) type OnEvent = dyn Fn(&StoreEvent<'_>) + Send + Sync;
 /// assert!(store.is_active());
 /// assert_eq!(store.stats().local, 20);
 /// ```
+#[derive(Debug)]
+#[debug("Fallback({store:?}, {local:?}, {is_active:?})")]
 pub struct Fallback<B, C: Clock = Monotonic, W: Clock = Wall> {
     store: B,
     local: Arc<Local<C, W>>,
@@ -195,18 +197,20 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         self.local.memory().clock().now()
     }
 
-    /// Whether the store is asked about these.
+    /// By which right the store is asked about these; none if it isn't.
     #[inline]
-    fn gate(&self, checks: &[Check<'_>]) -> Gate {
-        if self.circuit.is_closed() || !checks.iter().all(breaks) {
-            Gate::Open
+    fn gate(&self, checks: &[Check<'_>]) -> Option<Probe<'_>> {
+        let circuit = &self.circuit;
+        let entry = if circuit.is_closed() || !checks.iter().all(breaks) {
+            None
         } else {
-            match self.circuit.enter(self.now()) {
-                Admission::Pass(_) => Gate::Open,
-                Admission::Probe(entry) => Gate::Probe(entry),
-                Admission::Refused { .. } => Gate::Shut,
+            match circuit.enter(self.now()) {
+                Admission::Pass(_) => None,
+                Admission::Probe(entry) => Some(entry),
+                Admission::Refused { .. } => return None,
             }
-        }
+        };
+        Some(Probe { circuit, entry })
     }
 
     /// The store answered, or did when it was last asked.
@@ -247,21 +251,21 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         })
     }
 
-    /// The store failed a request that was let through so.
+    /// The store failed a request, which may have been a probe.
     #[cold]
     fn fails(
         &self,
         checks: &[Check<'_>],
-        gate: Gate,
+        probe: Option<Entry>,
         failure: RemoteFailure,
         error: &B::Error,
     ) -> FailureKind {
         let now = self.now();
         self.counts.errors.fetch_add(1, Ordering::Relaxed);
-        let is_probe = matches!(gate, Gate::Probe(_));
         // Where no rule breaks circuits there is none to break, nor while others are answered.
         let breaks = checks.iter().any(breaks) && failure.extent == Extent::Whole;
-        let happened = breaks.then(|| self.circuit.fails(gate.entry(), now));
+        let entry = probe.unwrap_or_else(Entry::beside);
+        let happened = breaks.then(|| self.circuit.fails(entry, now));
         if failure.extent != Extent::Key && !self.is_active.swap(true, Ordering::Relaxed) {
             self.active_since.store(now.as_nanos(), Ordering::Relaxed);
             self.tell(&StoreEvent::FallbackBegan);
@@ -272,7 +276,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
                 self.tell(&StoreEvent::CircuitOpened { stays });
             }
             // The store has answered, or a part of it.
-            _ if failure.extent != Extent::Whole && is_probe && self.circuit.closes() => {
+            _ if failure.extent != Extent::Whole && probe.is_some() && self.circuit.closes() => {
                 self.tell(&StoreEvent::CircuitClosed);
             }
             _ => {}
@@ -346,22 +350,24 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         checks: &'a [Check<'a>],
         mut each: Option<&'a mut Vec<CheckResult>>,
     ) -> impl Future<Output = Result<Answer, Infallible>> + Send + 'a {
-        let mut probe = Probe::new(&self.circuit, self.gate(checks));
+        let gate = self.gate(checks);
         async move {
-            let kind = if probe.is_shut() {
-                self.failures.latest()
-            } else {
+            let kind = if let Some(mut probe) = gate {
                 let asked = self.store.ask(checks, each.as_deref_mut()).await;
                 match self.note_answer(asked) {
                     Ok(answer) => {
                         if answer.source != Source::Known {
-                            probe.is_over();
+                            probe.entry = None;
                             self.works(checks, answer.source);
                         }
                         return Ok(answer);
                     }
-                    Err((failure, error)) => self.fails(checks, probe.is_over(), failure, &error),
+                    Err((failure, error)) => {
+                        self.fails(checks, probe.entry.take(), failure, &error)
+                    }
                 }
+            } else {
+                self.failures.latest()
             };
             let answer = self.answer_without(checks, kind);
             if let Some(each) = each {
@@ -414,11 +420,14 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Backend for Fallb
         checks: &'a [Check<'a>],
         each: Option<&'a mut Vec<CheckResult>>,
     ) -> impl Future<Output = Result<Answer, Infallible>> + Send + 'a {
-        if checks.iter().any(is_local) {
-            // On the heap, so that the future of other requests stays small.
-            Either::Left(Box::pin(self.ask_local_first(checks, each)))
-        } else {
+        if !checks.iter().any(is_local) {
             Either::Right(self.ask_store(checks, each))
+        } else if each.is_none() && checks.iter().all(is_local) {
+            let here = lazy(move |_| Ok(self.local.memory().answer(checks)));
+            Either::Left(Either::Left(here))
+        } else {
+            // On the heap, so that the future of other requests stays small.
+            Either::Left(Either::Right(Box::pin(self.ask_local_first(checks, each))))
         }
     }
 
@@ -459,7 +468,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Backend for Fallb
         let there = Part::of(checks, is_remote).checks;
         let given = self.note_failure(self.store.refund(&there, refund).await);
         Ok(given.unwrap_or_else(|(failure, error)| {
-            self.fails(&there, Gate::Open, failure, &error);
+            self.fails(&there, None, failure, &error);
             Gift::Lost
         }))
     }
@@ -486,15 +495,5 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Backend for Fallb
     fn deny_epoch(&self) -> Option<u64> {
         let here = self.local.memory().deny_epoch()?;
         Some(self.store.deny_epoch()?.wrapping_add(here))
-    }
-}
-
-impl<B: fmt::Debug, C: Clock, W: Clock> fmt::Debug for Fallback<B, C, W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fallback")
-            .field("store", &self.store)
-            .field("local", &self.local)
-            .field("is_active", &self.is_active)
-            .finish_non_exhaustive()
     }
 }

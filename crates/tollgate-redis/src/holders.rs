@@ -1,11 +1,11 @@
 //! Slots that requests of this node hold, renewed while they do: those of a dead node run out.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use derive_more::Debug;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::error::StoreError;
 use crate::host::{Host, Identity, Time};
-use crate::question::{Answers, Numbers, Op, Question};
+use crate::question::{Answers, Op, Question};
 use crate::store::Store;
 
 /// So many are renewed or given back at once: more would wait for each other for too long, and let
@@ -32,9 +32,12 @@ pub(crate) struct Holders {
     inner: Arc<Inner>,
 }
 
+#[derive(Debug)]
+#[debug("Inner({life:?})")]
 struct Inner {
     store: Arc<Store>,
-    held: Mutex<BTreeMap<Box<str>, Held>>,
+    /// The question that took each, by the name of its holder.
+    held: Mutex<BTreeMap<Box<str>, Question>>,
     ended: Mutex<Ended>,
     life: Duration,
     /// Instead of the store's clock.
@@ -56,18 +59,12 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Ended {
     /// In the order in which they ended, and since when that is due.
-    slots: VecDeque<(Box<str>, Held, Instant)>,
+    slots: VecDeque<(Question, Instant)>,
     /// Those that couldn't be given back so far. Their node may be away while others are there, so they come
     /// after those that weren't tried.
-    unsaid: VecDeque<(Box<str>, Held, Instant)>,
+    unsaid: VecDeque<(Question, Instant)>,
     /// Whether someone does.
     is_said: bool,
-}
-
-#[derive(Clone, Debug)]
-struct Held {
-    key: Box<str>,
-    numbers: Numbers,
 }
 
 impl Holders {
@@ -86,7 +83,8 @@ impl Holders {
             host,
         });
         // A renewal may fail twice before a slot is lost.
-        inner.host.spawn(renew(Arc::downgrade(&inner), life / 3));
+        let renew = async |inner: Arc<Inner>| inner.renew_all().await;
+        inner.host.spawn_every(life / 3, &inner, renew);
         Self { inner }
     }
 
@@ -103,13 +101,12 @@ impl Holders {
         question: &Question,
     ) -> Option<impl FnOnce() + Send + Sync + 'static + use<>> {
         let name = question.holder.clone()?;
-        let held = Held {
-            key: question.key.clone(),
-            numbers: question.numbers,
-        };
-        self.inner.lock().insert(name.clone(), held);
+        (self.inner.lock()).insert(name.clone(), question.clone());
         let inner = Arc::clone(&self.inner);
-        Some(move || inner.release(name))
+        Some(move || {
+            let held = inner.lock().remove(&name);
+            held.into_iter().for_each(|held| inner.end(held));
+        })
     }
 
     /// Gives back a slot that may or may not have been taken.
@@ -126,9 +123,7 @@ impl Holders {
         let renewing = inner.renewing.lock().await;
         let held = std::mem::take(&mut *inner.lock());
         drop(renewing);
-        for (name, held) in held {
-            inner.end(name, held);
-        }
+        held.into_values().for_each(|held| inner.end(held));
         loop {
             let said = inner.said.notified();
             if !inner.ended().is_said {
@@ -148,7 +143,7 @@ impl Holders {
 }
 
 impl Inner {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Box<str>, Held>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Box<str>, Question>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -156,23 +151,21 @@ impl Inner {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn ask(&self, question: Question) -> Result<Answers, StoreError> {
+    async fn ask(&self, held: &Question, op: Op) -> Result<Answers, StoreError> {
         let at = self.time.as_ref().map(|time| time().as_nanos() / 1000);
+        let question = Question {
+            op,
+            cost: 1,
+            ..held.clone()
+        };
         self.store.ask(vec![question], at).await
     }
 
-    fn release(self: Arc<Self>, name: Box<str>) {
-        let Some(held) = self.lock().remove(&name) else {
-            return;
-        };
-        self.end(name, held);
-    }
-
     /// Has a slot given back.
-    fn end(self: &Arc<Self>, name: Box<str>, held: Held) {
+    fn end(self: &Arc<Self>, held: Question) {
         let mut ended = self.ended();
         if ended.slots.len() + ended.unsaid.len() < MOST_ENDED {
-            ended.slots.push_back((name, held, Instant::now()));
+            ended.slots.push_back((held, Instant::now()));
         }
         let is_said = std::mem::replace(&mut ended.is_said, true);
         drop(ended);
@@ -181,35 +174,44 @@ impl Inner {
         }
     }
 
+    /// Holds on to all slots.
+    async fn renew_all(self: &Arc<Self>) -> bool {
+        let _renewing = self.renewing.lock().await;
+        let held = self.lock().clone();
+        let renewals = held.into_iter().map(|(name, held)| self.renew(name, held));
+        let renewals = stream::iter(renewals).buffer_unordered(AT_ONCE);
+        renewals.collect::<()>().await;
+        true
+    }
+
     /// Holds on to a slot. One that was gone is taken again by that if there is room.
-    async fn renew(self: &Arc<Self>, name: Box<str>, held: Held) {
+    async fn renew(self: &Arc<Self>, name: Box<str>, held: Question) {
         // It may have been given back since.
         if !self.lock().contains_key(&name) {
             return;
         }
-        let question = held.clone().question(name.clone(), Op::Renew);
         // What fails is tried again.
-        if let Ok(answers) = self.ask(question).await {
-            self.renewed(name, held, &answers);
+        if let Ok(answers) = self.ask(&held, Op::Renew).await {
+            self.renewed(&name, held, &answers);
         }
     }
 
-    fn renewed(self: &Arc<Self>, name: Box<str>, held: Held, answers: &Answers) {
+    fn renewed(self: &Arc<Self>, name: &str, held: Question, answers: &Answers) {
         let is_had = answers.each.iter().all(|raw| raw.outcome == 1);
         let mut all = self.lock();
         if !is_had {
             // Others have it now: it can't be renewed, nor given back.
-            let lost = all.remove(&name).is_some();
+            let lost = all.remove(name).is_some();
             self.lost.fetch_add(u64::from(lost), Ordering::Relaxed);
-        } else if !all.contains_key(&name) {
+        } else if !all.contains_key(name) {
             // It has ended while this was asked, and may have been taken again after it was given back.
             drop(all);
-            self.end(name, held);
+            self.end(held);
         }
     }
 
     /// What has ended and is to be said next; nothing once all is said.
-    fn next_ended(&self) -> Option<Vec<(Box<str>, Held, Instant)>> {
+    fn next_ended(&self) -> Option<Vec<(Question, Instant)>> {
         let mut guard = self.ended();
         let ended = &mut *guard;
         if ended.slots.is_empty() && ended.unsaid.is_empty() {
@@ -224,7 +226,7 @@ impl Inner {
     }
 
     /// These couldn't be given back. Whether all others were tried too.
-    fn not_said(&self, slots: Vec<(Box<str>, Held, Instant)>) -> bool {
+    fn not_said(&self, slots: Vec<(Question, Instant)>) -> bool {
         let mut ended = self.ended();
         ended.unsaid.extend(slots);
         ended.slots.is_empty()
@@ -235,13 +237,12 @@ impl Inner {
 async fn say_ended(inner: Arc<Inner>) {
     let mut pause = FIRST_PAUSE;
     while let Some(some) = inner.next_ended() {
-        let said = some.into_iter().map(async |(name, held, since)| {
-            let question = held.clone().question(name.clone(), Op::Release);
-            let said = inner.ask(question).await;
-            said.is_err().then_some((name, held, since))
+        let said = some.into_iter().map(async |(held, since)| {
+            let said = inner.ask(&held, Op::Release).await;
+            said.is_err().then_some((held, since))
         });
         let unsaid = join_all(said).await.into_iter().flatten();
-        let is_due = |(_, _, since): &(_, _, Instant)| since.elapsed() < inner.life;
+        let is_due = |(_, since): &(_, Instant)| since.elapsed() < inner.life;
         let due: Vec<_> = unsaid.filter(is_due).collect();
         if due.is_empty() {
             pause = FIRST_PAUSE;
@@ -251,44 +252,6 @@ async fn say_ended(inner: Arc<Inner>) {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
-    }
-}
-
-impl fmt::Debug for Inner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inner")
-            .field("life", &self.life)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Held {
-    fn question(self, name: Box<str>, op: Op) -> Question {
-        Question {
-            key: self.key,
-            op,
-            numbers: self.numbers,
-            cost: 1,
-            holder: Some(name),
-        }
-    }
-}
-
-async fn renew(holders: Weak<Inner>, every: Duration) {
-    let mut ticks = tokio::time::interval(every.max(Duration::from_millis(1)));
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    // The first tick comes at once.
-    ticks.tick().await;
-    loop {
-        ticks.tick().await;
-        let Some(inner) = holders.upgrade() else {
-            return;
-        };
-        let _renewing = inner.renewing.lock().await;
-        let held = inner.lock().clone();
-        let renewals = held.into_iter().map(|(name, held)| inner.renew(name, held));
-        let mut renewals = stream::iter(renewals).buffer_unordered(AT_ONCE);
-        while let Some(()) = renewals.next().await {}
     }
 }
 
@@ -322,10 +285,9 @@ mod tests {
         drop(pass);
         free(1).await;
         // A renewal that was under way comes after it.
-        let late = held.clone().question(name.clone(), Op::Renew);
-        let answers = inner.ask(late).await.unwrap();
+        let answers = inner.ask(&held, Op::Renew).await.unwrap();
         free(0).await;
-        inner.renewed(name, held, &answers);
+        inner.renewed(&name, held, &answers);
         free(1).await;
         assert_eq!((redis.stats().slots, redis.stats().lost_slots), (0, 0));
     }

@@ -1,14 +1,16 @@
 //! Where a client runs: its clocks, its random numbers and its tasks. They are the system's, or those of a
 //! simulated world, and nothing else in the client knows which.
 
-use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
+use std::time::Duration;
 
+use derive_more::Debug;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
-use tollgate::clock::{Monotonic, Wakeup, Wall};
+use tokio::time::{MissedTickBehavior, interval};
+use tollgate::clock::{Manual, Monotonic, Wakeup, Wall};
 use tollgate::{Clock, Timestamp};
 
 #[cfg(feature = "simulation")]
@@ -18,7 +20,8 @@ use crate::simulation::{Paced, World};
 pub(crate) type Time = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// What a client has of its surroundings.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
+#[debug("Host")]
 pub(crate) struct Host {
     runtime: Handle,
     #[cfg(feature = "simulation")]
@@ -93,6 +96,32 @@ impl Host {
         }
         self.runtime.spawn(task)
     }
+
+    /// Runs a task time and again beside the requests, for as long as its subject lives and it says so.
+    pub(crate) fn spawn_every<T, F>(
+        &self,
+        pause: Duration,
+        subject: &Arc<T>,
+        task: impl Fn(Arc<T>) -> F + Send + 'static,
+    ) where
+        T: Send + Sync + 'static,
+        F: Future<Output = bool> + Send,
+    {
+        let subject = Arc::downgrade(subject);
+        self.spawn(async move {
+            let mut ticks = interval(pause.max(Duration::from_millis(1)));
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                ticks.tick().await;
+                let Some(subject) = subject.upgrade() else {
+                    return;
+                };
+                if !task(subject).await {
+                    return;
+                }
+            }
+        });
+    }
 }
 
 /// A number that tells a client from all others, also from those that were forked from its process.
@@ -133,10 +162,11 @@ pub(crate) type HostClock = ClockOf<Monotonic>;
 /// A clock that shows the date.
 pub(crate) type HostWall = ClockOf<Wall>;
 
-/// A clock of the system, or the same one of a world.
+/// A clock of the system, one that a test sets by hand, or the same one of a world.
 #[derive(Clone)]
 pub(crate) enum ClockOf<C> {
     System(C),
+    Manual(Manual),
     #[cfg(feature = "simulation")]
     Simulated(Arc<dyn World>, Shows),
 }
@@ -154,6 +184,7 @@ impl<C: Clock> Clock for ClockOf<C> {
     fn now(&self) -> Timestamp {
         match self {
             Self::System(clock) => clock.now(),
+            Self::Manual(clock) => clock.now(),
             #[cfg(feature = "simulation")]
             Self::Simulated(world, Shows::Now) => world.now(),
             #[cfg(feature = "simulation")]
@@ -164,6 +195,7 @@ impl<C: Clock> Clock for ClockOf<C> {
     fn identity(&self) -> Option<usize> {
         match self {
             Self::System(clock) => clock.identity(),
+            Self::Manual(clock) => clock.identity(),
             #[cfg(feature = "simulation")]
             Self::Simulated(..) => None,
         }
@@ -172,23 +204,12 @@ impl<C: Clock> Clock for ClockOf<C> {
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
         match self {
             Self::System(clock) => clock.wake_at(at, waker),
+            Self::Manual(clock) => clock.wake_at(at, waker),
             #[cfg(feature = "simulation")]
             Self::Simulated(world, Shows::Now) => Some(Wakeup::new(world.wake_at(at, waker))),
             #[cfg(feature = "simulation")]
             Self::Simulated(_, Shows::Date) => None,
         }
-    }
-}
-
-impl<C> fmt::Debug for ClockOf<C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ClockOf")
-    }
-}
-
-impl fmt::Debug for Host {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Host")
     }
 }
 

@@ -50,13 +50,9 @@ pub(crate) fn head(
         CarryOver::Time => format!("arrival {sharing:?}"),
         _ => what_is_kept(kind, sharing),
     };
-    let hash = Sha1::from(kept).digest().bytes();
+    let hash = Sha1::from(kept).digest().to_string();
     // A String takes whatever is written.
-    let _ = write!(head, ":{VERSION}:");
-    for byte in &hash[..4] {
-        let _ = write!(head, "{byte:02x}");
-    }
-    head.push(':');
+    let _ = write!(head, ":{VERSION}:{}:", &hash[..8]);
     head
 }
 
@@ -89,10 +85,8 @@ fn what_is_kept(kind: &LimitKind, sharing: Sharing) -> String {
         }
         // Its text is the count and the period.
         LimitKind::Quota(quota) => format!("quota {}", quota.with_count(0)),
-        other => match other {
-            LimitKind::Concurrency(_) => "slots".to_owned(),
-            other => format!("{other:?}"),
-        },
+        LimitKind::Concurrency(_) => "slots".to_owned(),
+        other => format!("{other:?}"),
     };
     format!("{what} {sharing:?}")
 }
@@ -120,22 +114,8 @@ pub(crate) fn escape(text: &str, to: &mut String) {
 
 /// Whether a byte stands for itself.
 const fn is_plain(byte: u8) -> bool {
-    PLAIN[byte as usize]
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'/' | b'@' | b'*')
 }
-
-const PLAIN: [bool; 256] = {
-    let mut plain = [false; 256];
-    let mut byte = 0;
-    while byte < plain.len() {
-        // Below 256: nothing is cut off.
-        #[expect(clippy::cast_possible_truncation, reason = "an index of 256")]
-        let it = byte as u8;
-        let is_sign = matches!(it, b'-' | b'_' | b'.' | b'/' | b'@' | b'*');
-        plain[byte] = it.is_ascii_alphanumeric() || is_sign;
-        byte += 1;
-    }
-    plain
-};
 
 /// The slot of a key in a cluster: of its hash tag, if it has one.
 pub(crate) fn slot(key: &str) -> u16 {

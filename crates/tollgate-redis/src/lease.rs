@@ -4,24 +4,21 @@
 //! what they hold. A node counts a lease's life on its own clock from *before* it asked, so no two
 //! clocks are compared, and it stops spending before the store takes the tokens for lost.
 
-mod asks;
 mod book;
-mod estimate;
 mod forgive;
-mod keep;
+mod hold;
 mod refill;
-mod said;
-mod taken;
+mod request;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use derive_more::Debug;
 use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 use futures_util::stream::{self, StreamExt};
@@ -36,14 +33,13 @@ use crate::question::Numbers;
 use crate::store::{Patience, Store};
 use crate::stored::{LeaseCheck, LeaseKey};
 
-use asks::Wants;
 pub(crate) use book::Stamp;
 use book::{Book, Spent};
-pub(crate) use estimate::Estimate;
-pub(crate) use forgive::Forgiven;
-use keep::keep;
+use hold::Claim;
+pub(crate) use hold::{Charged, LeaseHold};
 use refill::Came;
-pub(crate) use taken::{Had, Here, Taken};
+pub(crate) use request::EVERYTHING;
+use request::Wants;
 
 const SHARDS: usize = 64;
 /// Leases that are returned at once when all are.
@@ -61,10 +57,13 @@ pub(crate) struct Terms {
 }
 
 /// All leases of this node.
+#[derive(Debug)]
 pub(crate) struct Leases {
     inner: Arc<Inner>,
 }
 
+#[derive(Debug)]
+#[debug("{terms:?}")]
 struct Inner {
     store: Arc<Store>,
     terms: Terms,
@@ -99,6 +98,37 @@ pub(crate) struct Lease {
     asking: Arc<tokio::sync::Mutex<()>>,
 }
 
+/// What is known here of a cost, which isn't spent by looking.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Here {
+    /// It is denied, and that still holds.
+    Denied(Decision),
+    /// It is here.
+    Enough,
+    /// The store has to be asked.
+    Unknown,
+}
+
+/// When what a request takes of a lease is spent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LeaseCharge {
+    /// Immediately: no other limit can deny the request.
+    Now,
+    /// Once all limits of the request have passed.
+    WithOthers,
+    /// Once it is known what the request cost, or after so long.
+    Estimate(Duration),
+}
+
+/// What came of a cost.
+pub(crate) struct Had {
+    pub(crate) decision: Decision,
+    /// Whether what is held here said it all.
+    pub(crate) is_known: bool,
+    /// What isn't spent yet of tokens that were had.
+    pub(crate) hold: Option<LeaseHold>,
+}
+
 impl Leases {
     pub(crate) fn new(
         store: Arc<Store>,
@@ -119,8 +149,8 @@ impl Leases {
             clock: host.clock(),
             host,
         });
-        let keeper = Arc::downgrade(&inner);
-        inner.host.spawn(keep(keeper, terms.life / 4));
+        let keep = async |inner: Arc<Inner>| inner.keep().await;
+        inner.host.spawn_every(terms.life / 4, &inner, keep);
         Self { inner }
     }
 
@@ -132,38 +162,93 @@ impl Leases {
         self.inner.try_spend(lease, cost)
     }
 
-    /// Spends what the only check of a request costs, after asking the store for more if need be.
-    pub(crate) async fn spend(
-        &self,
-        check: LeaseCheck<'_>,
-        patience: &mut Patience,
-    ) -> Result<Had, StoreError> {
-        let cost = check.check.cost;
-        if let Some(decision) = self.try_spend(check.lease_key(), cost) {
-            return Ok(Had::known(decision, None));
-        }
-        let (lease, is_kept) = self.inner.find_or_make(check);
-        let wants = if is_kept {
-            Wants::More(cost)
-        } else {
-            Wants::Just(cost)
+    /// What is known here of a cost, without spending it.
+    pub(crate) fn look_here(&self, place: LeaseKey, cost: u64) -> Here {
+        let (inner, shard) = (&self.inner, self.inner.shard(place).load());
+        let Some(lease) = shard.get(&place) else {
+            return Here::Unknown;
         };
-        let (decision, _) = self.have(lease, cost, wants, None, patience).await?;
-        Ok(Had::asked(decision, None))
+        if let Some(never) = inner.never(lease, cost) {
+            return Here::Denied(never);
+        }
+        let now = inner.clock.now();
+        match lease.book.look(now, cost) {
+            Spent::Passed { .. } => Here::Enough,
+            denied @ Spent::Refused { .. } => {
+                let said = inner.said(lease, now, denied);
+                said.map_or(Here::Unknown, Here::Denied)
+            }
+            Spent::Unknown => Here::Unknown,
+        }
     }
 
-    /// Holds a cost until it is settled, and for so long at most: one record of this node and key in the store, however many
-    /// requests hold some. The decision, and what holds it if it passed.
-    pub(crate) async fn hold(
+    /// Spends a cost that is here, to be [put back](Self::put_back) if another limit denies it at the same moment.
+    pub(crate) fn try_spend_for_now(
+        &self,
+        place: LeaseKey,
+        cost: u64,
+    ) -> Option<(Decision, Stamp)> {
+        let shard = self.inner.shard(place).load();
+        let lease = shard.get(&place)?;
+        let stamp = lease.book.stamp(self.inner.clock.now());
+        let said = self.inner.try_spend(lease, cost)?;
+        said.is_allowed().then_some((said, stamp))
+    }
+
+    /// Puts back what was spent of a lease.
+    pub(crate) fn put_back(&self, place: LeaseKey, cost: u64, stamp: Stamp) {
+        if let Some(lease) = self.inner.shard(place).load().get(&place) {
+            self.inner.put_back(lease, cost, stamp);
+        }
+    }
+
+    /// Puts back what a request has spent that was given up after all of its limits had passed.
+    pub(crate) fn put_back_late(&self, place: LeaseKey, cost: u64) {
+        if let Some(lease) = self.inner.shard(place).load().get(&place) {
+            lease.book.put_back_late(cost, self.inner.clock.now());
+        }
+    }
+
+    /// Takes what a check costs, after asking the store for more if need be. Of one node and key there is one record in the
+    /// store, however many requests hold some.
+    pub(crate) async fn take(
         &self,
         check: LeaseCheck<'_>,
-        within: Duration,
+        charge: LeaseCharge,
         patience: &mut Patience,
-    ) -> Result<(Decision, Option<Estimate>), StoreError> {
-        let (lease, _) = self.inner.find_or_make(check);
-        let (cost, until) = (check.check.cost, self.inner.clock.now() + within);
-        self.have(lease, cost, Wants::More(cost), Some(until), patience)
-            .await
+    ) -> Result<Had, StoreError> {
+        let (inner, place, cost) = (&self.inner, check.lease_key(), check.check.cost);
+        let until = match charge {
+            LeaseCharge::Now => None,
+            LeaseCharge::WithOthers => Some(Timestamp::MAX),
+            LeaseCharge::Estimate(within) => Some(inner.clock.now() + within),
+        };
+        // The shard isn't kept while the store is asked.
+        let had = {
+            let here = inner.shard(place).load();
+            (here.get(&place)).and_then(|lease| inner.try_have(lease, cost, until))
+        };
+        if let Some((decision, hold)) = had {
+            return Ok(Had {
+                decision,
+                is_known: true,
+                hold,
+            });
+        }
+        let (lease, is_kept) = inner.find_or_make(check);
+        let (wants, until) = match charge {
+            LeaseCharge::Now | LeaseCharge::WithOthers if !is_kept => (Wants::Just(cost), None),
+            _ => (Wants::More(cost), until),
+        };
+        let (decision, mut hold) = self.have(lease, cost, wants, until, patience).await?;
+        if matches!(charge, LeaseCharge::Now) {
+            hold.take().into_iter().for_each(LeaseHold::spend);
+        }
+        Ok(Had {
+            decision,
+            is_known: false,
+            hold,
+        })
     }
 
     /// Has a cost, of what is here or by asking the store.
@@ -174,7 +259,7 @@ impl Leases {
         wants: Wants,
         hold: Option<Timestamp>,
         patience: &mut Patience,
-    ) -> Result<(Decision, Option<Estimate>), StoreError> {
+    ) -> Result<(Decision, Option<LeaseHold>), StoreError> {
         let inner = &self.inner;
         let asking = async {
             loop {
@@ -194,7 +279,10 @@ impl Leases {
                     asked
                 });
                 match asked.await.map_err(|_| StoreError::Stopped)?? {
-                    Came::Enough(spent) => return Ok(spent.heard()),
+                    Came::Enough(left, had) => {
+                        let decision = lease.decision(Outcome::Allowed, left, Duration::ZERO);
+                        return Ok((decision, Some(had)));
+                    }
                     Came::TooLittle(retry_after) => {
                         let left = lease.book.held(inner.clock.now());
                         if left.saturating_add(lease.book.spared()) >= cost {
@@ -209,11 +297,6 @@ impl Leases {
             }
         };
         inner.wait(asking, patience).await
-    }
-
-    /// A limit was reset: what was refused is asked about again.
-    pub(crate) fn was_reset(&self) {
-        self.inner.resets.fetch_add(1, Ordering::Release);
     }
 
     /// What was spent of a lease and not noted, and what is left of it, which counts as spent from now on.
@@ -326,7 +409,7 @@ impl Inner {
         lease: &Arc<Lease>,
         cost: u64,
         hold: Option<Timestamp>,
-    ) -> Option<(Decision, Option<Estimate>)> {
+    ) -> Option<(Decision, Option<LeaseHold>)> {
         let Some(until) = hold else {
             return Some((self.try_spend(lease, cost)?, None));
         };
@@ -335,8 +418,17 @@ impl Inner {
         }
         let now = self.clock.now();
         let (spent, number) = lease.book.hold(now, cost, until);
-        let estimate = number.map(|number| Estimate::new(self, lease, number));
-        Some((self.said(lease, now, spent)?, estimate))
+        let hold = number.map(|number| self.hold(lease, cost, Claim::Held(number)));
+        Some((self.said(lease, now, spent)?, hold))
+    }
+
+    fn hold(self: &Arc<Self>, lease: &Arc<Lease>, cost: u64, claim: Claim) -> LeaseHold {
+        LeaseHold {
+            leases: Arc::clone(self),
+            lease: Arc::clone(lease),
+            cost,
+            claim: Some(claim),
+        }
     }
 
     /// The refusal of a cost that no bucket has room for.
@@ -385,13 +477,5 @@ impl Lease {
         };
         let (left, zero) = (left.saturating_add(there).min(limit), Duration::ZERO);
         Decision::new(outcome, limit, left, retry_after, zero)
-    }
-}
-
-impl fmt::Debug for Leases {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leases")
-            .field("terms", &self.inner.terms)
-            .finish_non_exhaustive()
     }
 }

@@ -24,14 +24,13 @@
 //! ```
 //!
 //! In reading order: `question` says what a limit is in the store's numbers, `scripts/*.lua` is the arithmetic
-//! there, `store` brings questions to it, `lease` spends ahead, `direct` makes one answer of it all, `redis`
-//! puts a failure policy in front.
+//! there, `store` brings questions to it, `lease` spends ahead, `direct` makes one answer of it all, `backend` is that
+//! or the store of a test, `redis` puts a failure policy in front.
 
 #![forbid(unsafe_code)]
 
 mod address;
-#[cfg(test)]
-mod conformance;
+mod backend;
 mod direct;
 mod error;
 mod failure;
@@ -45,23 +44,21 @@ mod local;
 mod nodes;
 mod options;
 mod question;
-mod ready;
 mod redis;
 mod refusals;
 mod rehearsal;
 mod script;
 #[cfg(feature = "simulation")]
 pub mod simulation;
-mod stats;
 mod store;
 mod stored;
-mod verdict;
 #[cfg(test)]
-mod windows;
+mod tests;
+mod verdict;
 
 pub use address::{Address, AddressError};
 pub use direct::Direct;
-pub use error::{FailureKind, StoreError, StoreLimitError};
+pub use error::{ConnectError, FailureKind, StoreError, StoreLimitError};
 pub use failure::FailureStats;
 pub use fallback::{
     Breaker, BreakerState, Extent, Fallback, FallbackStats, RemoteBackend, RemoteFailure,
@@ -69,9 +66,9 @@ pub use fallback::{
 };
 pub use limiter::{RedisLimiter, RedisLimiterBuilder};
 pub use local::{Local, Owed};
-pub use redis::{ConnectError, Redis, RedisBuilder};
+pub use options::RedisBuilder;
+pub use redis::{Redis, RedisStats};
 pub use rehearsal::{Fault, Rehearsal};
-pub use stats::RedisStats;
 pub use verdict::{LimitFindings, LimitPassed, LimitVerdict};
 
 /// What the documents show is compiled.

@@ -7,9 +7,8 @@ use tollgate_engine::backend::{Answer, Backend, CarryOver, LimitKind, SoleLimit}
 use tollgate_engine::policy::{Counting, OnStoreFailure};
 
 use crate::error::{StoreError, StoreLimitError};
-use crate::question::{Op, Raw, micros, possible, wait};
-use crate::redis::{Home, Redis};
-use crate::stored::LeaseCheck;
+use crate::question::{Op, Raw, micros, wait};
+use crate::redis::Redis;
 use crate::verdict::LimitVerdict;
 
 /// One limit, by key, that a whole fleet shares.
@@ -73,24 +72,14 @@ impl Redis {
     /// A limiter of its own, apart from any policy, kept under this name. Make it once and keep it: what it
     /// leases and remembers is its own.
     pub fn limiter(&self, name: &str, rate: Rate) -> RedisLimiterBuilder {
-        RedisLimiterBuilder::new(self.clone(), name, rate)
+        let algorithm = Algorithm::Gcra;
+        self.limiter_of(name, LimitKind::Rate { rate, algorithm })
     }
 
     /// A limiter of another kind: a quota, or slots.
     pub fn limiter_of(&self, name: &str, kind: LimitKind) -> RedisLimiterBuilder {
-        RedisLimiterBuilder::of(self.clone(), name, kind)
-    }
-}
-
-impl RedisLimiterBuilder {
-    pub(crate) fn new(redis: Redis, name: &str, rate: Rate) -> Self {
-        let algorithm = Algorithm::Gcra;
-        Self::of(redis, name, LimitKind::Rate { rate, algorithm })
-    }
-
-    pub(crate) fn of(redis: Redis, name: &str, kind: LimitKind) -> Self {
-        Self {
-            redis,
+        RedisLimiterBuilder {
+            redis: self.clone(),
             name: name.to_owned(),
             kind,
             counting: Counting::Exact,
@@ -98,7 +87,9 @@ impl RedisLimiterBuilder {
             failure: None,
         }
     }
+}
 
+impl RedisLimiterBuilder {
     /// How a rate is counted: by GCRA unless said otherwise.
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
         if let LimitKind::Rate { algorithm: own, .. } = &mut self.kind {
@@ -158,10 +149,7 @@ impl RedisLimiterBuilder {
 impl RedisLimiter {
     /// A limit that the store can keep.
     fn of(redis: Redis, limit: SoleLimit) -> Result<Self, StoreLimitError> {
-        match &redis.home {
-            Home::Store(fallback) => drop(fallback.store().stored(limit.limit())?),
-            Home::Memory(fallback) => drop(fallback.store().form(limit.limit())?),
-        }
+        redis.fallback.store().known(limit.limit(), 0)?;
         Ok(Self { redis, limit })
     }
 
@@ -252,14 +240,8 @@ impl RedisLimiter {
     pub async fn try_check(&self, key: &str, cost: u64) -> Result<LimitVerdict, StoreError> {
         let facts = SoleLimit::facts(key);
         let checks = [self.limit.check(&facts, cost)];
-        let answer = match &self.redis.home {
-            Home::Store(fallback) => {
-                fallback.note_answer(fallback.store().ask(&checks, None).await)
-            }
-            Home::Memory(fallback) => {
-                fallback.note_answer(fallback.store().ask(&checks, None).await)
-            }
-        };
+        let fallback = &self.redis.fallback;
+        let answer = fallback.note_answer(fallback.store().ask(&checks, None).await);
         let answer = answer.map_err(|(_, error)| error);
         answer.map(LimitVerdict::from)
     }
@@ -419,37 +401,14 @@ impl RedisLimiter {
     ) -> Result<(Decision, Option<Raw>), StoreError> {
         let facts = SoleLimit::facts(key);
         let check = self.limit.check(&facts, cost);
-        let fallback = match &self.redis.home {
-            Home::Store(fallback) => fallback,
-            Home::Memory(fallback) => {
-                let done = fallback.store().act(&self.limit, key, &check, op, at);
-                if !matches!(done, Err(StoreError::Limit(_))) {
-                    fallback.failures.hear(&done);
-                }
-                return done;
-            }
-        };
-        let direct = fallback.store();
-        let at = at.map(|at| at.as_nanos() / 1000).or_else(|| direct.at());
-        let stored = direct.stored(check.limit)?;
-        if let Some(known) = stored.form.known(cost) {
+        let (fallback, store) = (&self.redis.fallback, self.redis.fallback.store());
+        if let Some(known) = store.known(check.limit, cost)? {
             return Ok((known, None));
         }
-        let now = at.unwrap_or_else(|| direct.store_time());
-        let question = direct.question(&check, op, now)?;
-        possible(op, &question.numbers, check.limit)?;
-        let numbers = question.numbers;
-        let mut patience = direct.store.patience();
-        if let (Some(check), Op::Reset | Op::Gift) = (LeaseCheck::of(&check, stored), op) {
-            let forgiven = direct.forgive(check, op, &mut patience).await;
-            fallback.failures.hear(&forgiven);
-            return forgiven.map(|()| (Decision::UNLIMITED, None));
+        let done = store.act(&self.limit, key, &check, op, at).await;
+        if !matches!(done, Err(StoreError::Limit(_))) {
+            fallback.failures.hear(&done);
         }
-        let (checks, asked) = ([check], vec![question]);
-        let sent = direct.send(&checks, &[0], asked, at, &mut patience);
-        let answers = sent.await;
-        fallback.failures.hear(&answers);
-        let raw = answers?.each[0];
-        Ok((raw.decision(&numbers), Some(raw)))
+        done
     }
 }

@@ -5,12 +5,12 @@
 //! than that the part is used up: a node that has all of the fleet's demand owes no more than its part.
 
 use std::convert::Infallible;
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use derive_more::Debug;
 use tollgate::clock::{Monotonic, Wall};
 use tollgate::{Algorithm, Clock, Decision, Rate, Timestamp};
 
@@ -53,6 +53,8 @@ const STRIPES: usize = 64;
 /// assert_eq!(local.owed(&check).expect("decided here").used, 10);
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
+#[derive(Debug)]
+#[debug("Local({nodes:?}, {untold:?})")]
 pub struct Local<C: Clock = Monotonic, W: Clock = Wall> {
     memory: Memory<C, W>,
     /// What limits keep for it.
@@ -72,6 +74,16 @@ struct Share {
     part: Limit,
 }
 
+impl Share {
+    /// A check of the limit as one of the part.
+    fn part_of<'a>(&'a self, check: &Check<'a>) -> Check<'a> {
+        Check {
+            limit: &self.part,
+            ..*check
+        }
+    }
+}
+
 /// How what a store says of a limit is noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Noted {
@@ -85,12 +97,8 @@ enum Noted {
 
 impl Noted {
     fn of(limit: &Limit) -> Self {
-        let is_local = matches!(
-            limit.on_store_failure(),
-            OnStoreFailure::Local | OnStoreFailure::CircuitBreak
-        );
         match limit.kind() {
-            _ if !is_local => Self::No,
+            _ if !is_judged_here(limit) => Self::No,
             LimitKind::Rate {
                 algorithm: Algorithm::SlidingLog,
                 ..
@@ -136,10 +144,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
     pub fn decide(&self, checks: &[Check<'_>]) -> Answer {
         let shares: Vec<_> = checks.iter().map(|check| self.share(check.limit)).collect();
         let own: Vec<_> = (checks.iter().zip(&shares))
-            .map(|(check, share)| Check {
-                limit: &share.part,
-                ..*check
-            })
+            .map(|(check, share)| share.part_of(check))
             .collect();
         let now = self.memory.clock().now();
         let is_told = |check: &Check<'_>| {
@@ -163,11 +168,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
     /// What a check would be told by this node's part of its limit.
     pub(crate) fn peek(&self, check: &Check<'_>) -> Decision {
         let share = self.share(check.limit);
-        let own = Check {
-            limit: &share.part,
-            ..*check
-        };
-        let said = self.memory.peek_each(&[own]);
+        let said = self.memory.peek_each(&[share.part_of(check)]);
         said.first().copied().unwrap_or(Decision::UNLIMITED)
     }
 
@@ -179,10 +180,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
             return;
         }
         let share = self.share(check.limit);
-        let own = Check {
-            limit: &share.part,
-            ..*check
-        };
+        let own = share.part_of(check);
         match noted {
             Noted::Cost => self.fill(&own),
             _ => self.set(&own, said.limit.saturating_sub(said.remaining)),
@@ -207,11 +205,8 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
     /// The store gave this request a permit: it counts here too, for as long as this is kept, whatever the
     /// part. None if the limit isn't judged here, or isn't of concurrency.
     pub fn hold_permit(&self, check: &Check<'_>) -> Option<tollgate::stack::Pass> {
-        let is_local = matches!(
-            check.limit.on_store_failure(),
-            OnStoreFailure::Local | OnStoreFailure::CircuitBreak
-        );
-        is_local.then(|| self.memory.hold_permit(check)).flatten()
+        let is_here = is_judged_here(check.limit);
+        is_here.then(|| self.memory.hold_permit(check)).flatten()
     }
 
     /// What this key owes of decisions that the store wasn't told of; none if it was told of all.
@@ -229,9 +224,8 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
         let (since, admitted) = self.untold.find(check)?;
         let share = self.share(check.limit);
         let own = Check {
-            limit: &share.part,
             cost: 0,
-            ..*check
+            ..share.part_of(check)
         };
         let left = self.memory.answer(&[own]).decision;
         let used = left.limit.saturating_sub(left.remaining);
@@ -272,10 +266,8 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let left = self.memory.answer(&[Check { cost: 0, ..*own }]).decision;
-        let (used, mut is_used) = (
-            used.min(left.limit),
-            left.limit.saturating_sub(left.remaining),
-        );
+        let used = used.min(left.limit);
+        let mut is_used = left.limit.saturating_sub(left.remaining);
         if is_used > used && self.untold.find(own).is_none() {
             self.memory.start_afresh(own);
             is_used = 0;
@@ -314,6 +306,12 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
     }
 }
 
+/// Whether a limit is judged here while the store can't be asked.
+fn is_judged_here(limit: &Limit) -> bool {
+    use OnStoreFailure::{CircuitBreak, Local};
+    matches!(limit.on_store_failure(), Local | CircuitBreak)
+}
+
 /// After so long nothing counts any more that was noted in a part of a limit.
 fn outlives(kind: &LimitKind) -> Duration {
     match kind {
@@ -342,14 +340,5 @@ fn lasts(kind: &LimitKind) -> Duration {
             _ => Duration::MAX,
         },
         _ => Duration::MAX,
-    }
-}
-
-impl<C: Clock, W: Clock> fmt::Debug for Local<C, W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Local")
-            .field("nodes", &self.nodes)
-            .field("untold", &self.untold)
-            .finish_non_exhaustive()
     }
 }

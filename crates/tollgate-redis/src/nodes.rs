@@ -65,7 +65,7 @@ impl Nodes {
         });
         match said {
             Some(count) => nodes.local.set_nodes(count),
-            None => drop(host.spawn(live(Arc::downgrade(&nodes)))),
+            None => host.spawn_every(EVERY, &nodes, async |nodes| nodes.sign().await),
         }
         nodes
     }
@@ -122,17 +122,5 @@ impl Nodes {
         self.is_learned
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-async fn live(nodes: Weak<Nodes>) {
-    let mut ticks = tokio::time::interval(EVERY);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        match nodes.upgrade() {
-            Some(nodes) if nodes.sign().await => {}
-            _ => return,
-        }
     }
 }

@@ -1,23 +1,43 @@
-//! What was chosen of a client: all that its parts are made by.
+//! What is chosen of a client: all that its parts are made by.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use derive_more::Debug;
 use tollgate::Clock;
 
 use crate::address::Address;
-use crate::fallback::{Breaker, Fallback, OnEvent, RemoteBackend, StoreEvent};
+use crate::fallback::{Breaker, OnEvent, StoreEvent};
 use crate::host::Time;
 use crate::lease::Terms;
-use crate::local::Local;
 
 /// Long enough for a healthy store in the same data centre whose machine is busy: with twice as many threads
 /// as cores it may wait for its turn for some 10 milliseconds, and a call may wait for two others. Short enough
 /// that a request whose store is away is hardly late.
 const TIMEOUT: Duration = Duration::from_millis(25);
 
-/// What was chosen.
-pub(crate) struct Options {
+/// Builds a [`Redis`](crate::Redis); made by [`Redis::builder`](crate::Redis::builder).
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_redis::{Breaker, Redis};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+///
+/// let redis = Redis::builder("redis+cluster://10.0.0.1,10.0.0.2")?
+///     .timeout(Duration::from_millis(200)) // another region
+///     .nodes(12)
+///     .breaker(Breaker { of_calls: 50, ..Breaker::default() })
+///     .on_event(|event| eprintln!("{event:?}"))
+///     .build()?; // It connects in the background.
+/// assert!(!redis.fallback_active());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[debug("RedisBuilder({address:?}, {timeout:?})")]
+#[must_use = "a builder does nothing until it is built"]
+pub struct RedisBuilder {
     pub(crate) address: Address,
     pub(crate) timeout: Duration,
     /// What all keys begin with.
@@ -32,9 +52,11 @@ pub(crate) struct Options {
     pub(crate) nodes: Option<u64>,
     pub(crate) breaker: Breaker,
     pub(crate) on_event: Option<Box<OnEvent>>,
+    #[cfg(feature = "simulation")]
+    pub(crate) world: Option<Arc<dyn crate::simulation::World>>,
 }
 
-impl Options {
+impl RedisBuilder {
     /// What is usual.
     pub(crate) fn new(address: Address) -> Self {
         Self {
@@ -52,51 +74,91 @@ impl Options {
             nodes: None,
             breaker: Breaker::default(),
             on_event: None,
+            #[cfg(feature = "simulation")]
+            world: None,
         }
     }
 
-    /// Puts what was chosen for failures in front of a store.
-    pub(crate) fn put_fallback_before<B, C, W>(
-        &mut self,
-        store: B,
-        local: Arc<Local<C, W>>,
-    ) -> Fallback<B, C, W>
-    where
-        B: RemoteBackend,
-        C: Clock + 'static,
-        W: Clock + 'static,
-    {
-        let on_event = self.on_event.take();
-        Fallback::with_local(store, local)
-            .breaker(self.breaker)
-            .on_event(move |event| {
-                log(event);
-                if let Some(on_event) = &on_event {
-                    on_event(event);
-                }
-            })
+    /// How long a decision waits for the store: 25 ms unless said otherwise. Time in which this process
+    /// couldn't run isn't counted.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
     }
-}
 
-fn log(event: &StoreEvent<'_>) {
-    match event {
-        StoreEvent::Failed { error, untold } => {
-            tracing::warn!(target: "tollgate", untold, "rate-limit store failed: {error}");
-        }
-        StoreEvent::KeyFailed { error, untold } => {
-            tracing::warn!(target: "tollgate", untold, "rate-limit store: {error}");
-        }
-        StoreEvent::FallbackBegan => {
-            tracing::warn!(target: "tollgate", "deciding without the rate-limit store");
-        }
-        StoreEvent::FallbackEnded { after } => {
-            tracing::info!(target: "tollgate", ?after, "the rate-limit store answers again");
-        }
-        StoreEvent::CircuitOpened { stays } => {
-            tracing::warn!(target: "tollgate", ?stays, "not asking the rate-limit store");
-        }
-        StoreEvent::CircuitClosed => {
-            tracing::info!(target: "tollgate", "asking the rate-limit store again");
-        }
+    /// What all keys begin with: `tollgate` unless said otherwise.
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        self.prefix = prefix.to_owned();
+        self
+    }
+
+    /// How many denials are remembered and repeated without asking: 10,000 unless said otherwise, and 0 for none. Each is
+    /// repeated for a second at most before one request asks the store again, so a reset or a refund by another node is seen
+    /// within a second. While the store can't be asked, a denial that is known to hold decides.
+    pub fn near_cache(mut self, refusals: usize) -> Self {
+        self.near = refusals;
+        self
+    }
+
+    /// For how long a node takes tokens of leased limits: a second unless said otherwise. What a node holds
+    /// when its process dies is free again after that.
+    pub fn lease_life(mut self, life: Duration) -> Self {
+        self.terms.life = life.max(Duration::from_millis(10));
+        self
+    }
+
+    /// The most that a node holds of a leased limit is this part of its burst: one of 10 unless said
+    /// otherwise.
+    pub fn lease_part(mut self, one_of: u64) -> Self {
+        self.terms.part = one_of.max(1);
+        self
+    }
+
+    /// How many keys may have a lease here: 100,000 unless said otherwise. Others ask each time.
+    pub fn leased_keys(mut self, most: usize) -> Self {
+        self.terms.most_keys = most;
+        self
+    }
+
+    /// For how long a slot is held without a sign of life: a minute unless said otherwise. It is renewed
+    /// three times in that; a dead holder's slot is free after it.
+    pub fn slot_life(mut self, life: Duration) -> Self {
+        self.slot_life = life.max(Duration::from_millis(30));
+        self
+    }
+
+    /// How many nodes the fleet has, this one included. While the store can't be asked, a limit that is
+    /// judged locally is divided by it, times two.
+    ///
+    /// Unless it is given, it is learned: each node leaves a sign of life in the store every five seconds, and is
+    /// told how many there are. [`Redis::set_nodes`](crate::Redis::set_nodes) changes it later.
+    pub fn nodes(mut self, nodes: u64) -> Self {
+        self.nodes = Some(nodes);
+        self
+    }
+
+    /// When limits that circuit-break stop asking, and for how long.
+    pub fn breaker(mut self, breaker: Breaker) -> Self {
+        self.breaker = breaker;
+        self
+    }
+
+    /// Tells this what happens to the store. It is logged in any case.
+    pub fn on_event(mut self, tell: impl Fn(&StoreEvent<'_>) + Send + Sync + 'static) -> Self {
+        self.on_event = Some(Box::new(tell));
+        self
+    }
+
+    /// Decides by this clock instead of the store's: for tests and replays. Times are since 1970.
+    pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
+        self.time = Some(Arc::new(move || clock.now()));
+        self
+    }
+
+    /// Lives in a world that a test owns, whatever the URL says.
+    #[cfg(feature = "simulation")]
+    pub fn simulated(mut self, world: Arc<dyn crate::simulation::World>) -> Self {
+        self.world = Some(world);
+        self
     }
 }

@@ -11,7 +11,7 @@ use tollgate_engine::policy::Counting;
 use crate::error::StoreLimitError;
 
 pub(crate) use form::{Numbers, StoreForm};
-pub(crate) use wire::{Answers, Raw, put, read, wait};
+pub(crate) use wire::{Answers, Header, Raw, put, wait};
 
 /// How a limit is kept, by the number that the scripts know it by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,14 +104,7 @@ pub(crate) fn possible(op: Op, numbers: &Numbers, limit: &Limit) -> Result<(), S
         Op::AtMost => "taking as much as there is",
         Op::Reserve(_) => "a reservation",
         Op::Gift if numbers.kind == Kind::Slots => "a refund",
-        Op::Gift
-        | Op::Reset
-        | Op::GiveBack(_)
-        | Op::GiveBackHeld { .. }
-        | Op::Renew
-        | Op::Release
-        | Op::Raise(_)
-        | Op::Look => return Ok(()),
+        _ => return Ok(()),
     };
     if limit.counting() == Counting::Leased {
         return Err(StoreLimitError::Leased { what });

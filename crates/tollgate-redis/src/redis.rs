@@ -1,30 +1,27 @@
 //! `Redis`: the store that limits of a fleet are kept in, with an answer for when it can't be asked.
 
-mod backend;
-mod builder;
-mod error;
-mod in_memory;
-
-use std::fmt;
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::future::join3;
+use tollgate::Timestamp;
 use tollgate::clock::Manual;
-use tollgate_engine::backend::Gift;
+use tollgate_engine::backend::{
+    Answer, Backend, Check, CheckResult, Clocks, Gift, Limit, Memory, Refund, TableStats,
+};
 
-use crate::address::AddressError;
+use crate::address::{Address, AddressError};
+use crate::backend::StoreBackend;
 use crate::direct::Direct;
-use crate::fallback::Fallback;
+use crate::error::{ConnectError, StoreError};
+use crate::failure::FailureStats;
+use crate::fallback::{BreakerState, Fallback, FallbackStats, StoreEvent};
+use crate::holders::Holders;
 use crate::host::{Host, HostClock, HostWall};
-use crate::nodes::Nodes;
-use crate::rehearsal::Rehearsal;
-
-pub use builder::RedisBuilder;
-pub use error::ConnectError;
-
-/// How long closing may take.
-const CLOSING: Duration = Duration::from_secs(5);
+use crate::local::Local;
+use crate::options::RedisBuilder;
+use crate::rehearsal::{Rehearsal, memory};
 
 /// Limits of a fleet, kept in Redis or Valkey: a [`Backend`](tollgate_engine::backend::Backend) for the engine, and the source of
 /// [limiters](Self::limiter) for those who have no policy. It is cheap to clone.
@@ -44,19 +41,60 @@ const CLOSING: Duration = Duration::from_secs(5);
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Redis {
-    pub(crate) home: Home,
-    /// None without a store.
-    pub(crate) nodes: Option<Arc<Nodes>>,
+    pub(crate) fallback: Arc<Fallback<StoreBackend, HostClock, HostWall>>,
 }
 
-/// Where the limits are.
-#[derive(Clone)]
-pub(crate) enum Home {
-    Store(Arc<Fallback<Direct, HostClock, HostWall>>),
-    /// In a test: the limits of this process.
-    Memory(Arc<Fallback<Rehearsal, Manual, Manual>>),
+/// What a [`Redis`] has counted.
+///
+/// ```
+/// use tollgate_redis::RedisStats;
+///
+/// /// How many questions each round trip answered.
+/// fn merged(stats: &RedisStats) -> u64 {
+///     stats.questions / stats.round_trips.max(1)
+/// }
+/// assert_eq!(merged(&RedisStats::default()), 0);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RedisStats {
+    /// Scripts that were run: round trips.
+    pub round_trips: u64,
+    /// Questions that they answered.
+    pub questions: u64,
+    /// Round trips that failed.
+    pub failed_round_trips: u64,
+    /// Questions that got no answer in time.
+    pub timeouts: u64,
+    /// Connections that were made.
+    pub connects: u64,
+    /// How often a key was asked about that holds what no limiter wrote: [`StoreError::Foreign`](crate::StoreError).
+    pub strange_keys: u64,
+    /// Refusals that were repeated without asking.
+    pub near_hits: u64,
+    /// Tokens that this node holds of leased limits.
+    pub leased: u64,
+    /// Slots that this node holds.
+    pub slots: usize,
+    /// Slots that ran out while they were held, and that others have taken: the node was asleep or the store
+    /// away for too long, or the store's clock stepped forward. What was free was taken again, and isn't lost.
+    pub lost_slots: u64,
+    /// Nodes of the fleet, as given or learned.
+    pub nodes: u64,
+    /// How many microseconds the store's clock is ahead of this machine's; of a cluster, that of the node which is
+    /// farthest off. None as long as it isn't known.
+    pub clock_offset_micros: Option<i64>,
+    /// Whether rules that circuit-break ask the store.
+    pub breaker: BreakerState,
+    /// What was decided without the store.
+    pub fallback: FallbackStats,
+    /// Every question that failed, by what sort of failure it was: those that [`fallback`](Self::fallback)
+    /// counts as errors, and those that were asked without a failure policy, as by
+    /// [`try_check`](crate::RedisLimiter::try_check). What nobody waited for, such as the renewal of a lease,
+    /// is only in [`failed_round_trips`](Self::failed_round_trips).
+    pub failures: Vec<FailureStats>,
 }
 
 impl Redis {
@@ -80,23 +118,72 @@ impl Redis {
         Ok(RedisBuilder::new(url.parse()?))
     }
 
+    /// A client without a store, in the memory of this process and by a clock that is set by hand: for tests of what
+    /// uses it. It needs no runtime, and fails only when its [`Rehearsal`] is told to. It decides as a store would, but
+    /// for [`pace`](crate::RedisLimiter::pace), which books apart from what `check` has charged.
+    ///
+    /// ```
+    /// use tollgate::{Rate, clock::Manual};
+    /// use tollgate_redis::Redis;
+    /// # use std::{pin::pin, task::{Context, Poll, Waker}};
+    /// # fn now<T>(future: impl Future<Output = T>) -> T {
+    /// #     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) { Poll::Ready(done) => done, _ => panic!() }
+    /// # }
+    ///
+    /// let clock = Manual::new();
+    /// let redis = Redis::in_memory(clock.clone());
+    /// let logins = redis.limiter("logins", Rate::per_minute(1)).build()?;
+    /// # now(async {
+    /// assert!(logins.check("ada").await.passed().is_some());
+    /// assert!(logins.check("ada").await.refused().is_some());
+    /// clock.advance(std::time::Duration::from_secs(60));
+    /// assert!(logins.check("ada").await.passed().is_some());
+    /// # });
+    /// # Ok::<(), tollgate_redis::StoreLimitError>(())
+    /// ```
+    pub fn in_memory(clock: Manual) -> Self {
+        RedisBuilder::new(Address::nowhere()).in_memory(clock)
+    }
+
     /// Whether requests are decided without the store: true if the latest request that needed it was.
     pub fn fallback_active(&self) -> bool {
-        match &self.home {
-            Home::Store(fallback) => fallback.is_active(),
-            Home::Memory(fallback) => fallback.is_active(),
-        }
+        self.fallback.is_active()
     }
 
     /// From now on the fleet has so many nodes, this one included, whatever was said or learned before. This node's
     /// part of limits that are judged without the store shrinks at once; it grows when what was noted in the smaller
     /// one has run out.
     pub fn set_nodes(&self, nodes: u64) {
-        match (&self.nodes, &self.home) {
-            (Some(own), _) => own.set(nodes),
-            (None, Home::Store(fallback)) => fallback.local().set_nodes(nodes),
-            (None, Home::Memory(fallback)) => fallback.local().set_nodes(nodes),
+        match self.direct() {
+            Some(direct) => direct.nodes.set(nodes),
+            None => self.fallback.local().set_nodes(nodes),
         }
+    }
+
+    /// Waits until the store answers, and for so long at most. A failure that waiting doesn't mend is told
+    /// at once: a wrong password, TLS where none is spoken, a user without the rights.
+    ///
+    /// It isn't needed: connections are made and mended in the background. It tells at the start of a
+    /// process what else would be seen with the first requests.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use tollgate_redis::Redis;
+    ///
+    /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+    /// let redis = Redis::connect("rediss://limits:secret@10.0.0.1")?;
+    /// if let Err(error) = redis.ready(Duration::from_secs(2)).await {
+    ///     // "the store answered with an error: wrong user or password; correct them in its URL, …"
+    ///     eprintln!("starting without a store ({}): {error}", error.kind());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Why it can't be asked.
+    pub async fn ready(&self, within: Duration) -> Result<(), StoreError> {
+        self.fallback.store().ready(within).await
     }
 
     /// Gives back all that this node has, so that others can have it at once: tokens of leased limits, slots (also those
@@ -116,41 +203,186 @@ impl Redis {
     /// # }
     /// ```
     pub async fn close(&self) -> Gift {
-        let direct = match &self.home {
-            Home::Store(fallback) => fallback.store(),
-            Home::Memory(fallback) => return fallback.store().close(),
-        };
-        if Host::system().is_err() {
-            return Gift::Lost;
-        }
-        let leaving = async {
-            if let Some(nodes) = &self.nodes {
-                nodes.leave().await;
-            }
-        };
-        let closing = join3(direct.leases.close(), direct.holders.close(), leaving);
-        match tokio::time::timeout(CLOSING, closing).await {
-            Ok((leases, ..)) => leases,
-            Err(_) => Gift::Lost,
-        }
+        self.fallback.store().close().await
     }
 
     /// The store without a failure policy; none if there is no store.
     pub fn direct(&self) -> Option<&Direct> {
-        match &self.home {
-            Home::Store(fallback) => Some(fallback.store()),
-            Home::Memory(_) => None,
+        match self.fallback.store() {
+            StoreBackend::Remote(direct) => Some(direct),
+            StoreBackend::Fake(_) => None,
+        }
+    }
+
+    /// The store of a test, to make it fail; none if there is a real one.
+    pub fn rehearsal(&self) -> Option<&Rehearsal> {
+        match self.fallback.store() {
+            StoreBackend::Remote(_) => None,
+            StoreBackend::Fake(fake) => Some(fake),
+        }
+    }
+
+    /// What it has counted.
+    pub fn stats(&self) -> RedisStats {
+        let (fallback, store) = (&self.fallback, self.fallback.store());
+        let (stats, holders) = (store.stats(), self.direct().map(|direct| &direct.holders));
+        RedisStats {
+            round_trips: stats.calls.load(Ordering::Relaxed),
+            questions: stats.questions.load(Ordering::Relaxed),
+            failed_round_trips: stats.failed_calls.load(Ordering::Relaxed),
+            timeouts: stats.timeouts.load(Ordering::Relaxed),
+            connects: stats.connects.load(Ordering::Relaxed),
+            strange_keys: stats.strange_keys.load(Ordering::Relaxed),
+            near_hits: store.refusals().repeated(),
+            leased: store.leased(),
+            slots: holders.map_or(0, Holders::held),
+            lost_slots: holders.map_or(0, Holders::lost),
+            nodes: fallback.local().nodes(),
+            clock_offset_micros: stats.skew.worst(),
+            breaker: fallback.breaker_state(),
+            fallback: fallback.stats(),
+            failures: fallback.failures.stats(),
+        }
+    }
+
+    /// The tables of this process's part of the limits, which decides while the store can't be asked: see
+    /// [`Memory::tables`](tollgate_engine::backend::Memory::tables).
+    pub fn tables(&self) -> Vec<TableStats> {
+        self.fallback.local().memory().tables()
+    }
+}
+
+impl RedisBuilder {
+    /// Builds it, and connects in the background.
+    ///
+    /// # Errors
+    /// If a certificate can't be read, or there is no Tokio runtime.
+    pub fn build(mut self) -> Result<Redis, ConnectError> {
+        let host = Host::system().map_err(|_| ConnectError::NoRuntime)?;
+        #[cfg(feature = "simulation")]
+        let host = match self.world.take() {
+            Some(world) => host.simulated(world),
+            None => host,
+        };
+        let local = Memory::builder().clock(host.clock()).wall(host.wall());
+        let local = Arc::new(Local::new(local.build()));
+        let direct = Direct::new(&self, Arc::clone(&local), host).map_err(ConnectError::Store)?;
+        Ok(self.put_fallback_before(StoreBackend::Remote(direct), local))
+    }
+
+    /// Builds a client without a store, by a clock that is set by hand: [`Redis::in_memory`] with what was
+    /// chosen here, so that a test has the failure policy of what it tests. It doesn't matter what the URL
+    /// says.
+    ///
+    /// ```
+    /// use tollgate::{Rate, clock::Manual};
+    /// use tollgate_redis::{Fault, Redis, RedisBuilder};
+    ///
+    /// /// As in production.
+    /// fn chosen(builder: RedisBuilder) -> RedisBuilder {
+    ///     builder.nodes(8)
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let redis = chosen(Redis::builder("redis://any")?).in_memory(Manual::new());
+    /// let calls = redis.limiter("calls", Rate::per_hour(40)).build()?;
+    /// redis.rehearsal().expect("it is in memory").fail(Fault::Down);
+    /// // This node's part: 40 ÷ 8 × 2.
+    /// assert_eq!(calls.check("ada").await.decision.limit, 10);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn in_memory(self, clock: Manual) -> Redis {
+        let local = Arc::new(Local::new(memory(&clock)));
+        local.set_nodes(self.nodes.unwrap_or(1));
+        let store = Rehearsal::new(&self, &clock, Arc::clone(&local));
+        self.put_fallback_before(StoreBackend::Fake(store), local)
+    }
+
+    /// Puts what was chosen for failures in front of a store.
+    fn put_fallback_before(
+        self,
+        store: StoreBackend,
+        local: Arc<Local<HostClock, HostWall>>,
+    ) -> Redis {
+        let on_event = self.on_event;
+        let fallback = Fallback::with_local(store, local)
+            .breaker(self.breaker)
+            .on_event(move |event| {
+                log(event);
+                if let Some(on_event) = &on_event {
+                    on_event(event);
+                }
+            });
+        Redis {
+            fallback: Arc::new(fallback),
         }
     }
 }
 
-impl fmt::Debug for Redis {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("Redis");
-        match &self.home {
-            Home::Store(fallback) => shown.field("store", fallback),
-            Home::Memory(fallback) => shown.field("memory", fallback),
-        };
-        shown.finish_non_exhaustive()
+impl Backend for Redis {
+    type Error = Infallible;
+
+    fn ask<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        each: Option<&'a mut Vec<CheckResult>>,
+    ) -> impl Future<Output = Result<Answer, Infallible>> + Send + 'a {
+        self.fallback.ask(checks, each)
+    }
+
+    fn peek<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+    ) -> impl Future<Output = Result<Vec<CheckResult>, Infallible>> + Send + 'a {
+        self.fallback.peek(checks)
+    }
+
+    fn refund<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        refund: Refund,
+    ) -> impl Future<Output = Result<Gift, Infallible>> + Send + 'a {
+        self.fallback.refund(checks, refund)
+    }
+
+    fn now(&self) -> Timestamp {
+        self.fallback.store().now()
+    }
+
+    fn clocks(&self) -> Clocks {
+        self.fallback.clocks()
+    }
+
+    fn supports(&self, limit: &Limit) -> Result<(), String> {
+        self.fallback.supports(limit)
+    }
+
+    fn deny_epoch(&self) -> Option<u64> {
+        self.fallback.deny_epoch()
+    }
+}
+
+fn log(event: &StoreEvent<'_>) {
+    match event {
+        StoreEvent::Failed { error, untold } => {
+            tracing::warn!(target: "tollgate", untold, "rate-limit store failed: {error}");
+        }
+        StoreEvent::KeyFailed { error, untold } => {
+            tracing::warn!(target: "tollgate", untold, "rate-limit store: {error}");
+        }
+        StoreEvent::FallbackBegan => {
+            tracing::warn!(target: "tollgate", "deciding without the rate-limit store");
+        }
+        StoreEvent::FallbackEnded { after } => {
+            tracing::info!(target: "tollgate", ?after, "the rate-limit store answers again");
+        }
+        StoreEvent::CircuitOpened { stays } => {
+            tracing::warn!(target: "tollgate", ?stays, "not asking the rate-limit store");
+        }
+        StoreEvent::CircuitClosed => {
+            tracing::info!(target: "tollgate", "asking the rate-limit store again");
+        }
     }
 }

@@ -55,18 +55,21 @@ impl Refusals {
         known
     }
 
-    /// A denial of this check that still holds as far as is known, however long ago the store was asked. It counts as
-    /// repeated.
+    /// The first denial of one of these checks that still holds as far as is known, however long ago the store was asked.
+    /// It counts as repeated.
     pub(crate) fn find(
         &self,
-        check: &Check<'_>,
+        checks: &[Check<'_>],
         now: Timestamp,
-        version: DenyVersion,
-    ) -> Option<Decision> {
+        version: impl Fn(&Check<'_>) -> Option<DenyVersion>,
+    ) -> Option<(usize, Decision)> {
         let cache = self.cache.as_ref()?;
-        let (_, decision) = cache.find(&[*check], now, version)?;
+        let known = checks.iter().enumerate().find_map(|(number, check)| {
+            let (_, decision) = cache.find(&[*check], now, version(check)?)?;
+            Some((number, decision))
+        })?;
         self.repeated.fetch_add(1, Ordering::Relaxed);
-        Some(decision)
+        Some(known)
     }
 
     /// The store said this to a check, asked at that time.

@@ -1,30 +1,32 @@
 //! A store of a test, in this process: it fails and comes back on command.
 
 mod act;
-mod denials;
 mod lease;
-mod told;
 
 use std::collections::HashMap;
-use std::fmt;
+use std::hash::BuildHasher;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use derive_more::Debug;
+use foldhash::fast::FixedState;
 use tollgate::clock::{Clock, Manual};
 use tollgate::{Decision, ExactKeyedLimiter, Outcome, Timestamp};
 use tollgate_engine::backend::{
-    Answer, Backend, Check, CheckResult, Clocks, FailureKind, Gift, Limit, LimitKind, Memory,
-    Refund, Source,
+    Answer, Backend, Check, CheckResult, Clocks, DenyRecheck, DenyVersion, FailureKind, Gift,
+    KnownDenial, Limit, LimitKind, Memory, Refund, Source,
 };
 use tollgate_engine::policy::Counting;
 
 use crate::error::{StoreError, StoreLimitError};
-use crate::fallback::{Extent, RemoteBackend, RemoteFailure};
+use crate::host::{ClockOf, HostClock, HostWall};
 use crate::lease::Terms;
 use crate::local::Local;
-use crate::options::Options;
+use crate::options::RedisBuilder;
 use crate::question::{Kind, StoreForm};
 use crate::refusals::{Refusals, end_recheck};
+use crate::store::Stats;
 
 use lease::Leases;
 
@@ -87,14 +89,18 @@ const KEYS: usize = 10_000;
 /// # Ok(())
 /// # }
 /// ```
+#[derive(Debug)]
+#[debug("Rehearsal({state:?})")]
 pub struct Rehearsal {
     clock: Manual,
     timeout: Duration,
     terms: Terms,
     slot_life: Duration,
-    refusals: Refusals,
+    pub(crate) refusals: Refusals,
+    /// What was asked of the store, and what came of it.
+    pub(crate) stats: Stats,
     /// This process's part of the limits, which is told what the store admits.
-    local: Arc<Local<Manual, Manual>>,
+    local: Arc<Local<HostClock, HostWall>>,
     state: Mutex<State>,
 }
 
@@ -126,27 +132,22 @@ pub enum Fault {
 }
 
 /// What changes.
+#[derive(Debug)]
+#[debug("{fault:?}, {memory:?}")]
 struct State {
     fault: Option<Fault>,
-    memory: Memory<Manual, Manual>,
+    memory: Memory<HostClock, HostWall>,
     /// Reservations are booked apart, by counter.
     paced: HashMap<u64, Arc<Paced>>,
     leases: Leases,
     /// How often something could pass sooner than was said, before all was forgotten.
     improved: u64,
-    counts: Counts,
 }
 
 type Paced = ExactKeyedLimiter<String, Manual>;
 
-/// What was asked of the store, and what came of it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) round_trips: u64,
-    pub(crate) questions: u64,
-    pub(crate) failed: u64,
-    pub(crate) timeouts: u64,
-}
+/// So many parts is a token, where levels are compared.
+const PARTS: u64 = 1_000_000;
 
 impl Rehearsal {
     /// From now on every question fails so.
@@ -176,16 +177,16 @@ impl Rehearsal {
     /// ```
     pub fn forget(&self) {
         let mut state = self.lock();
-        state.improved += epoch_of(&state.memory) + 1;
+        state.improved = state.epoch() + 1;
         state.memory = memory(&self.clock);
         state.paced.clear();
     }
 
     /// The store that was chosen.
     pub(crate) fn new(
-        options: &Options,
+        options: &RedisBuilder,
         clock: &Manual,
-        local: Arc<Local<Manual, Manual>>,
+        local: Arc<Local<HostClock, HostWall>>,
     ) -> Self {
         Self {
             clock: clock.clone(),
@@ -193,6 +194,7 @@ impl Rehearsal {
             terms: options.terms,
             slot_life: options.slot_life,
             refusals: Refusals::new(options.near),
+            stats: Stats::default(),
             local,
             state: Mutex::new(State {
                 fault: None,
@@ -200,25 +202,13 @@ impl Rehearsal {
                 paced: HashMap::new(),
                 leases: Leases::default(),
                 improved: 0,
-                counts: Counts::default(),
             }),
         }
     }
 
     pub(crate) fn ready(&self) -> Result<(), StoreError> {
-        match self.lock().fault {
-            Some(fault) => Err(self.error(fault)),
-            None => Ok(()),
-        }
-    }
-
-    pub(crate) fn counts(&self) -> Counts {
-        self.lock().counts
-    }
-
-    /// How often a refusal was repeated without asking.
-    pub(crate) fn repeated_refusals(&self) -> u64 {
-        self.refusals.repeated()
+        let fault = self.lock().fault;
+        fault.map_or(Ok(()), |fault| Err(self.error(fault)))
     }
 
     /// Tokens that this node holds.
@@ -240,12 +230,8 @@ impl Rehearsal {
     /// The limit as the store would read it.
     pub(crate) fn form(&self, limit: &Limit) -> Result<StoreForm, StoreLimitError> {
         let form = StoreForm::of(limit, self.slot_life)?;
-        let is_leased = limit.counting() == Counting::Leased;
-        if is_leased && !is_level(&form) && form.known(0).is_none() {
-            return Err(StoreLimitError::NotALevel {
-                what: "a lease",
-                limit: format!("{:?}", limit.kind()),
-            });
+        if limit.counting() == Counting::Leased && !is_level(&form) && form.known(0).is_none() {
+            return Err(StoreLimitError::not_a_level("a lease", limit.kind()));
         }
         Ok(form)
     }
@@ -298,14 +284,11 @@ impl Rehearsal {
         checks: &[Check<'_>],
         now: Timestamp,
     ) -> Result<Answer, StoreError> {
-        let mut spending = state.leases.spending(now);
-        let mut said = |check: &Check<'_>| -> Result<bool, StoreLimitError> {
-            let is_known = self.form(check.limit)?.known(check.cost).is_some();
-            Ok(is_known || (is_leased(check.limit) && spending.covers(check)))
-        };
-        let mut asks = false;
+        let (mut asks, mut planned) = (false, HashMap::new());
         for check in checks {
-            asks |= !said(check)?;
+            let is_known = self.form(check.limit)?.known(check.cost).is_some();
+            let mut covers = || state.leases.covers(check, now, &mut planned);
+            asks |= !is_known && !(is_leased(check.limit) && covers());
         }
         let judge = |state: &mut State| {
             checks.iter().for_each(|check| self.tell(state, check));
@@ -334,11 +317,13 @@ impl Rehearsal {
                 if state.fault.is_none() && (asks || is_low) {
                     self.take(state, check, part);
                     // Ahead, by a question of its own.
-                    state.counts.ask(u64::from(!asks));
+                    self.stats.count(usize::from(!asks));
                 }
             }
-        } else {
-            self.note_refusal(state, checks, &answer, now);
+        } else if let Some(check) = answer.decider.map(|number| &checks[number])
+            && !is_leased(check.limit)
+        {
+            (self.refusals).note(check, &answer.decision, now, state.version(check));
         }
         self.tell_what_is_held(state, checks, &mut answer);
         Ok(answer)
@@ -351,15 +336,13 @@ impl Rehearsal {
         questions: usize,
         carry_out: impl FnOnce(&mut State) -> T,
     ) -> Result<T, StoreError> {
-        state
-            .counts
-            .ask(u64::try_from(questions).unwrap_or(u64::MAX));
+        self.stats.count(questions);
         let Some(fault) = state.fault else {
             return Ok(carry_out(state));
         };
-        state.counts.failed += 1;
+        self.stats.failed_calls.fetch_add(1, Ordering::Relaxed);
         if fault == Fault::Slow {
-            state.counts.timeouts += 1;
+            self.stats.timeouts.fetch_add(1, Ordering::Relaxed);
             // Carried out, but too late for the request.
             drop(carry_out(state));
         }
@@ -387,27 +370,25 @@ impl Rehearsal {
     }
 }
 
-impl Counts {
-    /// So many questions in a call; none is no call.
-    fn ask(&mut self, questions: u64) {
-        self.round_trips += questions.min(1);
-        self.questions += questions;
-    }
-}
-
 impl State {
+    /// How often something could pass sooner than was said.
     fn epoch(&self) -> u64 {
-        self.improved + epoch_of(&self.memory)
+        self.improved + self.memory.deny_epoch().unwrap_or_default()
+    }
+
+    /// What a remembered refusal of a check depends on.
+    fn version(&self, check: &Check<'_>) -> DenyVersion {
+        let kind = FixedState::default().hash_one(format!("{:?}", check.limit.kind()));
+        DenyVersion(kind, self.epoch())
     }
 }
 
-impl Backend for Rehearsal {
-    type Error = StoreError;
-
-    async fn ask<'a>(
-        &'a self,
-        checks: &'a [Check<'a>],
-        each: Option<&'a mut Vec<CheckResult>>,
+/// As a backend.
+impl Rehearsal {
+    pub(crate) fn ask(
+        &self,
+        checks: &[Check<'_>],
+        each: Option<&mut Vec<CheckResult>>,
     ) -> Result<Answer, StoreError> {
         let answer = self.decide(checks)?;
         if let Some(each) = each
@@ -420,17 +401,13 @@ impl Backend for Rehearsal {
         Ok(answer)
     }
 
-    async fn peek<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Vec<CheckResult>, StoreError> {
+    pub(crate) fn peek(&self, checks: &[Check<'_>]) -> Result<Vec<CheckResult>, StoreError> {
         let peek = |state: &mut State| state.memory.peek_each(checks);
         let each = self.asked(&mut self.lock(), checks.len(), peek)?;
         Ok(each.into_iter().map(Ok).collect())
     }
 
-    async fn refund<'a>(
-        &'a self,
-        checks: &'a [Check<'a>],
-        refund: Refund,
-    ) -> Result<Gift, StoreError> {
+    pub(crate) fn refund(&self, checks: &[Check<'_>], refund: Refund) -> Result<Gift, StoreError> {
         let carry_out = |state: &mut State| match refund {
             Refund::Cost | Refund::Dropped => state.memory.give_back(checks),
             Refund::Everything => {
@@ -442,48 +419,73 @@ impl Backend for Rehearsal {
         Ok(Gift::Given)
     }
 
-    fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    fn clocks(&self) -> Clocks {
+    pub(crate) fn clocks(&self) -> Clocks {
         Clocks {
             timer: Arc::new(self.clock.clone()),
             wall: Arc::new(self.clock.clone()),
         }
     }
 
-    fn supports(&self, limit: &Limit) -> Result<(), String> {
-        let form = self.form(limit);
-        form.map(drop).map_err(|error| error.to_string())
-    }
-
-    fn deny_epoch(&self) -> Option<u64> {
+    pub(crate) fn deny_epoch(&self) -> Option<u64> {
         (!self.refusals.are_kept()).then(|| self.lock().epoch())
     }
-}
 
-impl RemoteBackend for Rehearsal {
-    fn failure(&self, error: &StoreError) -> RemoteFailure {
-        RemoteFailure {
-            kind: error.kind(),
-            extent: Extent::Whole,
-        }
+    /// A denial that was told before and still holds as far as is known.
+    pub(crate) fn denial_of(&self, checks: &[Check<'_>]) -> Option<(usize, Decision)> {
+        let state = self.lock();
+        (self.refusals).find(checks, self.now(), |check| Some(state.version(check)))
     }
 
-    fn known_denial(&self, checks: &[Check<'_>]) -> Option<(usize, Decision)> {
-        self.denial_of(checks)
+    /// A denial that is repeated, without asking the store; or else the one that this request asks about again.
+    fn remembered(
+        &self,
+        state: &State,
+        checks: &[Check<'_>],
+        now: Timestamp,
+    ) -> Result<Option<DenyRecheck<'_>>, (usize, Decision)> {
+        let mut due = None;
+        for (number, check) in checks.iter().enumerate() {
+            match self.refusals.look_up(check, now, state.version(check)) {
+                KnownDenial::None => {}
+                KnownDenial::Due(recheck) => due = due.or(Some(recheck)),
+                KnownDenial::Repeat(_, decision) => return Err((number, decision)),
+            }
+        }
+        Ok(due)
+    }
+
+    /// Tells the store what was decided without it: as much is used at least.
+    fn tell(&self, state: &State, check: &Check<'_>) {
+        let Some(owed) = self.local.owed(check) else {
+            return;
+        };
+        let left = state.memory.answer(&[peek(check)]).decision;
+        let missing = match part_by_part(check.limit, &left) {
+            // To a part of a token, rounded up: a level that flaps would lose one each time.
+            Some(used) => {
+                let missing = owed.tokens(PARTS).saturating_sub(used);
+                u64::try_from(missing.div_ceil(PARTS.into())).unwrap_or(u64::MAX)
+            }
+            None => (owed.used).saturating_sub(left.limit.saturating_sub(left.remaining)),
+        };
+        let cost = missing.min(left.remaining);
+        if cost > 0 {
+            let mut charged = state.memory.answer(&[Check { cost, ..*check }]);
+            charged.pass.settle(cost);
+        }
+        self.local.told(check, &owed);
     }
 }
 
 /// Limits in this process, by a clock that is set by hand.
-pub(crate) fn memory(clock: &Manual) -> Memory<Manual, Manual> {
-    let memory = Memory::builder().capacity(KEYS).clock(clock.clone());
-    memory.wall(clock.clone()).build()
-}
-
-fn epoch_of(memory: &Memory<Manual, Manual>) -> u64 {
-    memory.deny_epoch().unwrap_or_default()
+pub(crate) fn memory(clock: &Manual) -> Memory<HostClock, HostWall> {
+    let memory = Memory::builder().capacity(KEYS);
+    let memory = memory.clock(ClockOf::Manual(clock.clone()));
+    memory.wall(ClockOf::Manual(clock.clone())).build()
 }
 
 /// Whether tokens are taken ahead of it.
@@ -501,12 +503,13 @@ fn peek<'a>(check: &Check<'a>) -> Check<'a> {
     Check { cost: 0, ..*check }
 }
 
-impl fmt::Debug for Rehearsal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.lock();
-        f.debug_struct("Rehearsal")
-            .field("fault", &state.fault)
-            .field("memory", &state.memory)
-            .finish_non_exhaustive()
-    }
+/// What is used of a level, in parts of a token; nothing of other limits.
+fn part_by_part(limit: &Limit, left: &Decision) -> Option<u128> {
+    let form = StoreForm::of(limit, Duration::ZERO).ok()?;
+    let LimitKind::Rate { rate, .. } = limit.kind() else {
+        return None;
+    };
+    let each = rate.period()?.as_nanos().max(1);
+    let parts = left.reset_after.as_nanos() * u128::from(rate.count()) * u128::from(PARTS) / each;
+    is_level(&form).then_some(parts)
 }

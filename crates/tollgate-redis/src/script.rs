@@ -93,11 +93,6 @@ impl Needs {
         let bit = |kind: Kind| 1 << kind as u8;
         let mut parts = vec![OPEN, WRITE];
         let mut kinds = String::from("local kinds = {}\n");
-        let mut add = |kind: Kind, name: &str| {
-            if has(bit(kind)) {
-                kinds += &format!("kinds[{}] = {name}\n", kind as u8);
-            }
-        };
         for (wanted, kind, name, part) in [
             (
                 LEVELS,
@@ -116,7 +111,9 @@ impl Needs {
             if has(wanted) {
                 parts.extend(part);
             }
-            add(kind, name);
+            if has(bit(kind)) {
+                kinds += &format!("kinds[{}] = {name}\n", kind as u8);
+            }
         }
         if !has(bit(Kind::Slots)) {
             kinds += "local slots, next_holder\n";

@@ -15,23 +15,24 @@ mod shared;
 mod skew;
 mod slots;
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use derive_more::Debug;
 use tokio::sync::oneshot;
 
 use crate::address::Address;
 use crate::error::StoreError;
 use crate::host::Host;
-use crate::question::{Answers, Question};
+use crate::question::{Answers, Question, Raw};
 
 use connect::Connector;
 use driver::Driver;
 use queue::Queue;
 use request::{Job, Reply, Request};
-use shared::{Shared, Stats};
+use shared::Shared;
+pub(crate) use shared::Stats;
 
 pub(crate) use patience::{GaveUp, Patience};
 
@@ -39,6 +40,8 @@ pub(crate) use patience::{GaveUp, Patience};
 const LEASES: u16 = slots::SLOTS;
 
 /// A store that can be asked.
+#[derive(Debug)]
+#[debug("Store({timeout:?}, {:?})", shared.stats)]
 pub(crate) struct Store {
     shared: Arc<Shared>,
     timeout: Duration,
@@ -132,10 +135,9 @@ impl Store {
     ) -> Result<Answers, StoreError> {
         let lane = questions.first().map_or(0, |first| self.lane(&first.key));
         let job = Job::Ask { questions, at };
-        match self.send(job, lane, patience).await? {
-            Reply::Answers(answers) => Ok(answers),
-            Reply::Numbers(_) => Err(mixed_up()),
-        }
+        let Reply { now, numbers } = self.send(job, lane, patience).await?;
+        let each = Raw::all(&numbers).collect();
+        Ok(Answers { now, each })
     }
 
     /// Runs the script of leases.
@@ -148,10 +150,8 @@ impl Store {
         // They go alone: in a lane of others, they would keep those apart and wait for each other.
         let lane = LEASES + crate::key::slot(&key);
         let job = Job::Lease { key, numbers, at };
-        match self.send(job, lane, &mut self.patience()).await? {
-            Reply::Numbers(numbers) => Ok(numbers),
-            Reply::Answers(_) => Err(mixed_up()),
-        }
+        let reply = self.send(job, lane, &mut self.patience()).await?;
+        Ok(reply.numbers)
     }
 
     async fn send(
@@ -177,23 +177,8 @@ impl Store {
     }
 }
 
-fn mixed_up() -> StoreError {
-    StoreError::Garbled {
-        what: "the answer to another question".to_owned(),
-    }
-}
-
 impl Drop for Store {
     fn drop(&mut self) {
         self.shared.queue.close();
-    }
-}
-
-impl fmt::Debug for Store {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store")
-            .field("timeout", &self.timeout)
-            .field("stats", &self.shared.stats)
-            .finish_non_exhaustive()
     }
 }

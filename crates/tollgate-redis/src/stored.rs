@@ -107,7 +107,6 @@ enum Values {
 
 impl StoredLimit {
     pub(crate) fn new(limit: &Limit, naming: &Naming) -> Result<Self, StoreLimitError> {
-        let kind = limit.kind();
         let form = StoreForm::of(limit, naming.slot_life)?;
         // Estimates that are held of a level are kept track of in the same way as leases.
         let is_level = matches!(&form, StoreForm::Asked(numbers) if numbers.kind == Kind::Level);
@@ -136,10 +135,7 @@ impl StoredLimit {
             _ => None,
         };
         if is_leased && leased.is_none() && form.known(0).is_none() {
-            return Err(StoreLimitError::NotALevel {
-                what: "a lease",
-                limit: format!("{kind:?}"),
-            });
+            return Err(StoreLimitError::not_a_level("a lease", limit.kind()));
         }
         Ok(Self {
             head,

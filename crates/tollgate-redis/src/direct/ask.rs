@@ -6,9 +6,8 @@ use super::Direct;
 use super::estimate::is_held;
 use crate::error::StoreError;
 use crate::local::Owed;
-use crate::question::{Answers, Kind, Op, Question};
+use crate::question::{Answers, Kind, Op, Question, Raw};
 use crate::store::Patience;
-use crate::stored::StoredLimit;
 
 /// Questions of one call: as many as requests are merged into.
 const MOST_TOGETHER: usize = 128;
@@ -22,51 +21,37 @@ fn is_calendar(question: &Question) -> bool {
 
 impl Direct {
     /// A question about the key of a check.
-    pub(crate) fn question(
+    pub(super) fn question(
         &self,
         check: &Check<'_>,
         op: Op,
         now: u64,
     ) -> Result<Question, StoreError> {
         let stored = self.stored(check.limit)?;
-        self.question_of(check, stored, op, now)
-    }
-
-    /// A question about the key of a check, by what was prepared of its limit.
-    fn question_of(
-        &self,
-        check: &Check<'_>,
-        stored: &StoredLimit,
-        op: Op,
-        now: u64,
-    ) -> Result<Question, StoreError> {
         let numbers = stored.form.numbers_at(now);
         let numbers = numbers.ok_or_else(|| StoreError::Garbled {
             what: "a limit that nothing is kept of".to_owned(),
         })?;
-        let slots = numbers.kind == Kind::Slots;
+        let is_slots = numbers.kind == Kind::Slots;
         Ok(Question {
             key: stored.key(check).into(),
             op,
             numbers,
-            // A request takes one slot, however much it costs.
-            cost: if slots { check.cost.min(1) } else { check.cost },
-            holder: slots.then(|| self.holders.name()),
+            // A request takes one slot, however much it costs, and one that is looked for is one.
+            cost: match op {
+                Op::Look if is_slots => 1,
+                _ if is_slots => check.cost.min(1),
+                _ => check.cost,
+            },
+            holder: is_slots.then(|| self.holders.name()),
         })
     }
 
     /// The question whether a check passes.
-    pub(super) fn decide(
-        &self,
-        check: &Check<'_>,
-        stored: &StoredLimit,
-        now: u64,
-    ) -> Result<Question, StoreError> {
-        let mut question = self.question_of(check, stored, Op::Decide, now)?;
-        if is_held(check) {
-            question.op = Op::Hold;
-        }
-        if question.numbers.kind == Kind::Slots {
+    pub(super) fn decide(&self, check: &Check<'_>, now: u64) -> Result<Question, StoreError> {
+        let op = if is_held(check) { Op::Hold } else { Op::Decide };
+        let mut question = self.question(check, op, now)?;
+        if question.holder.is_some() {
             // A request takes one slot, also at no cost.
             question.cost = 1;
         }
@@ -86,11 +71,10 @@ impl Direct {
         patience: &mut Patience,
     ) -> Result<Answers, StoreError> {
         let is_plain = !questions.iter().any(is_calendar);
-        let told = self.untold(checks, numbers, &questions);
-        if is_plain && told.is_empty() {
+        if is_plain && self.untold(checks, numbers, &questions).is_empty() {
             return self.store.ask_with(patience, questions, at).await;
         }
-        Box::pin(self.tell_and_send(checks, numbers, told, questions, at, patience)).await
+        Box::pin(self.tell_and_send(checks, numbers, questions, at, patience)).await
     }
 
     /// Asks, and in the same call first tells the store what was decided here without it. A calendar that the
@@ -99,37 +83,33 @@ impl Direct {
         &self,
         checks: &[Check<'_>],
         numbers: &[usize],
-        told: Vec<Told>,
-        questions: Vec<Question>,
+        mut questions: Vec<Question>,
         at: Option<u64>,
         patience: &mut Patience,
     ) -> Result<Answers, StoreError> {
-        let again = questions.iter().any(is_calendar).then(|| questions.clone());
-        let answers = self.tell(checks, told, questions, at, patience).await?;
-        let Some(mut again) = again else {
-            return Ok(answers);
-        };
-        if !answers.each.iter().any(|raw| raw.is_of_another_time()) {
-            return Ok(answers);
+        for _ in 0..2 {
+            let told = self.untold(checks, numbers, &questions);
+            let raises = told.iter().map(|(_, _, raise)| raise);
+            let all = raises.chain(&questions).cloned().collect();
+            let mut answers = self.store.ask_with(patience, all, at).await?;
+            answers.each.drain(..told.len());
+            if !answers.each.iter().any(Raw::is_of_another_time) {
+                for (number, owed, _) in &told {
+                    self.local.told(&checks[*number], owed);
+                }
+                return Ok(answers);
+            }
+            // Nothing was told: it goes with the next question.
+            self.note_time(answers.now);
+            for (question, number) in questions.iter_mut().zip(numbers) {
+                let form = &self.stored(checks[*number].limit)?.form;
+                question.numbers = form.numbers_at(answers.now).unwrap_or(question.numbers);
+            }
         }
-        self.note_time(answers.now);
-        for (question, number) in again.iter_mut().zip(numbers) {
-            let stored = self.stored(checks[*number].limit)?;
-            question.numbers = stored
-                .form
-                .numbers_at(answers.now)
-                .unwrap_or(question.numbers);
-        }
-        let told = self.untold(checks, numbers, &again);
-        let answers = self.tell(checks, told, again, at, patience).await?;
         // The clock has stepped meanwhile, or the calendar doesn't reach as far: that is no refusal.
-        if answers.each.iter().any(|raw| raw.is_of_another_time()) {
-            Err(StoreError::Garbled {
-                what: "the store's clock is in no period that it was told of".to_owned(),
-            })
-        } else {
-            Ok(answers)
-        }
+        Err(StoreError::Garbled {
+            what: "the store's clock is in no period that it was told of".to_owned(),
+        })
     }
 
     /// What the keys of these questions owe that the store wasn't told of.
@@ -150,26 +130,6 @@ impl Direct {
             told.push((*number, owed, raise));
         }
         told
-    }
-
-    async fn tell(
-        &self,
-        checks: &[Check<'_>],
-        told: Vec<Told>,
-        mut questions: Vec<Question>,
-        at: Option<u64>,
-        patience: &mut Patience,
-    ) -> Result<Answers, StoreError> {
-        questions.splice(0..0, told.iter().map(|(_, _, raise)| raise.clone()));
-        let mut answers = self.store.ask_with(patience, questions, at).await?;
-        answers.each.drain(..told.len());
-        // If the calendar was of another time, nothing was told: it goes with the next question.
-        if !answers.each.iter().any(|raw| raw.is_of_another_time()) {
-            for (number, owed, _) in &told {
-                self.local.told(&checks[*number], owed);
-            }
-        }
-        Ok(answers)
     }
 
     /// Questions that can go together, in their order. No call has so many that the store works on it for

@@ -1,4 +1,4 @@
-//! The second step of a request: what was planned is done, all or none.
+//! The second step of a request: what was planned is done, all or none, one thing after the other.
 
 use tollgate::Decision;
 use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, DenyVersion};
@@ -6,50 +6,83 @@ use tollgate_engine::policy::Counting;
 
 use super::estimate::{held_within, is_held};
 use super::plan::Need;
-use super::undo::{Charge, Undo};
 use super::{Direct, Moment};
 use crate::error::StoreError;
-use crate::lease::Here;
-use crate::question::Question;
+use crate::lease::{Here, LeaseCharge, LeaseHold, Stamp};
+use crate::question::{Op, Question, Raw};
 use crate::store::Patience;
-use crate::stored::LeaseCheck;
+use crate::stored::{LeaseCheck, LeaseKey};
 
-/// What came of a request.
-struct CarriedOut {
-    answer: Answer,
-    /// What each check said, unless one refused before all were asked.
-    each: Option<Vec<Decision>>,
-}
-
-/// A request that is being carried out. Dropped before its end, it has charged nothing.
+/// A request that is being carried out: dropped before its end, it has charged nothing.
 struct Carrying<'a, 'c> {
     direct: &'a Direct,
     checks: &'a [Check<'c>],
     decisions: Vec<Decision>,
-    undo: Undo<'a>,
     /// For all that is asked, one after the other.
     patience: Patience,
     /// Whether nothing was asked so far.
     is_known: bool,
+    /// Spent of leases, without asking anybody meanwhile.
+    spent: Vec<(LeaseKey, u64, Stamp)>,
+    /// Held of leases, by the number of the check.
+    held: Vec<(usize, LeaseHold)>,
+    /// Charged in the store.
+    charges: Vec<Charge>,
+    /// Slots that may have been taken.
+    unsure: Vec<Question>,
+}
+
+/// A charge in the store.
+pub(super) struct Charge {
+    /// Which check it is of.
+    number: usize,
+    /// What was asked.
+    pub(super) question: Question,
+    /// What gives it back.
+    pub(super) back: Op,
+}
+
+impl Charge {
+    /// A question that was answered so, at this time: the charge, and the answer without what only a charge reads.
+    fn new(number: usize, question: Question, raw: Raw, now: u64) -> (Self, Raw) {
+        let (back, raw) = match question.op {
+            Op::Hold => {
+                let (generation, raw) = raw.held();
+                let since = now;
+                (Op::GiveBackHeld { since, generation }, raw)
+            }
+            _ => (Op::GiveBack(now), raw),
+        };
+        let charge = Self {
+            number,
+            question,
+            back,
+        };
+        (charge, raw)
+    }
 }
 
 impl Direct {
-    /// Does what was planned.
-    async fn carry_out(
+    /// Does what was planned, and lists what each check said if that is wanted, unless one denied before all were asked.
+    pub(super) async fn carry_out(
         &self,
         checks: &[Check<'_>],
         needs: Vec<Need<'_>>,
-    ) -> Result<CarriedOut, StoreError> {
+        each: Option<&mut Vec<CheckResult>>,
+    ) -> Result<Answer, StoreError> {
         let mut carrying = Carrying {
             direct: self,
             checks,
             decisions: vec![Decision::UNLIMITED; checks.len()],
-            undo: Undo::new(self),
             patience: self.store.patience(),
             is_known: true,
+            spent: Vec::new(),
+            held: Vec::new(),
+            charges: Vec::new(),
+            unsure: Vec::new(),
         };
         if carrying.spend_what_is_here(&needs) {
-            return Ok(carrying.passed());
+            return Ok(carrying.passed(each));
         }
         let (mut tokens, mut asked): (Vec<_>, Vec<(usize, Question)>) = (Vec::new(), Vec::new());
         for (number, need) in needs.into_iter().enumerate() {
@@ -63,34 +96,19 @@ impl Direct {
         // Those first that the store has to be asked for: what is here of the others is left to everybody meanwhile.
         tokens.sort_by_key(|(_, check)| self.is_here(*check));
         for (place, (number, check)) in tokens.iter().enumerate() {
-            if let Some(refused) = carrying.take_tokens(*number, *check).await? {
+            if let Some(denied) = carrying.take_tokens(*number, *check).await? {
                 let others = tokens[place + 1..].iter().map(|(number, _)| *number);
                 let others = others.chain(asked.iter().map(|(number, _)| *number));
-                let denied = carrying.refused_by(*number, refused, others.collect());
-                return Ok(denied.await);
+                return Ok(carrying.denied_by(*number, denied, others.collect()).await);
             }
         }
         for group in self.groups(asked) {
             // In a cluster those in other hash slots aren't asked after a refusal: it costs one round trip.
             if let Some((numbers, before)) = carrying.ask_group(group).await? {
-                return Ok(carrying.refused_together(&numbers, before));
+                return Ok(carrying.denied_together(&numbers, before, each));
             }
         }
-        Ok(carrying.passed())
-    }
-
-    /// Does what was planned, and lists what each check said if that is wanted.
-    pub(super) async fn answer(
-        &self,
-        checks: &[Check<'_>],
-        needs: Vec<Need<'_>>,
-        each: Option<&mut Vec<CheckResult>>,
-    ) -> Result<Answer, StoreError> {
-        let done = self.carry_out(checks, needs).await?;
-        if let Some(each) = each {
-            each.extend(done.each.into_iter().flatten().map(Ok));
-        }
-        Ok(done.answer)
+        Ok(carrying.passed(each))
     }
 
     /// Asks the only question of a request, which takes no slot: there is nothing to put back.
@@ -112,13 +130,13 @@ impl Direct {
         Ok(if decision.is_allowed() {
             Answer::new(Some(0), decision)
         } else {
-            self.refused(checks, &[decision], before)
+            self.denied(checks, &[decision], before)
         })
     }
 
-    /// The answer to a request, some of whose checks refuse it.
-    fn refused(&self, checks: &[Check<'_>], refusals: &[Decision], before: Moment) -> Answer {
-        let answer = Answer::over(checks, refusals);
+    /// The answer to a request, some of whose checks deny it.
+    fn denied(&self, checks: &[Check<'_>], denials: &[Decision], before: Moment) -> Answer {
+        let answer = Answer::over(checks, denials);
         if let Some(check) = answer.decider.map(|number| &checks[number])
             && let Ok(stored) = self.stored(check.limit)
             && stored.leased.is_none()
@@ -148,20 +166,20 @@ impl Carrying<'_, '_> {
         let leases = &self.direct.leases;
         for (number, need) in needs.iter().enumerate() {
             let check = &self.checks[number];
-            let spent = match need {
+            let said = match need {
                 Need::Nothing(known) => Some(*known),
                 Need::Tokens(stored) if !is_held(check) => {
                     LeaseCheck::of(check, stored).and_then(|lent| {
                         let place = lent.lease_key();
                         let (said, stamp) = leases.try_spend_for_now(place, check.cost)?;
-                        self.undo.leases.push((place, check.cost, stamp));
+                        self.spent.push((place, check.cost, stamp));
                         Some(said)
                     })
                 }
                 Need::Tokens(_) | Need::Answer(_) => None,
             };
-            let Some(said) = spent else {
-                self.undo.put_back();
+            let Some(said) = said else {
+                self.put_back();
                 return false;
             };
             self.decisions[number] = said;
@@ -175,69 +193,49 @@ impl Carrying<'_, '_> {
         number: usize,
         lent: LeaseCheck<'_>,
     ) -> Result<Option<Decision>, StoreError> {
-        let (check, leases) = (lent.check, &self.direct.leases);
-        if is_held(check) {
-            self.is_known = false;
-            let held = leases.hold(lent, held_within(check), &mut self.patience);
-            let (decision, estimate) = held.await?;
-            let Some(estimate) = estimate else {
-                return Ok(Some(decision));
-            };
-            self.decisions[number] = decision;
-            self.undo.estimates.push((number, estimate));
-            return Ok(None);
-        }
-        let had = if self.checks.len() == 1 || check.cost == 0 {
-            leases.spend(lent, &mut self.patience).await?
-        } else {
-            leases.take(lent, &mut self.patience).await?
+        let charge = match lent.check {
+            check if is_held(check) => LeaseCharge::Estimate(held_within(check)),
+            check if self.checks.len() == 1 || check.cost == 0 => LeaseCharge::Now,
+            _ => LeaseCharge::WithOthers,
         };
-        self.is_known &= had.is_known;
+        let leases = &self.direct.leases;
+        let had = leases.take(lent, charge, &mut self.patience).await?;
+        self.is_known &= had.is_known && !matches!(charge, LeaseCharge::Estimate(_));
         if !had.decision.is_allowed() {
             return Ok(Some(had.decision));
         }
         self.decisions[number] = had.decision;
-        self.undo.taken.extend(had.taken);
+        self.held.extend(had.hold.map(|hold| (number, hold)));
         Ok(None)
     }
 
-    /// One check has refused before these others were asked.
-    async fn refused_by(
-        mut self,
-        number: usize,
-        decision: Decision,
-        others: Vec<usize>,
-    ) -> CarriedOut {
-        let (direct, mut answer) = (self.direct, Answer::new(Some(number), decision));
-        if self.is_known {
-            answer.source = direct.source_ahead();
-        } else {
-            let mut refusals = vec![Decision::UNLIMITED; self.checks.len()];
-            refusals[number] = decision;
-            answer = self.gravest(refusals, others).await;
-        }
-        CarriedOut { answer, each: None }
-    }
-
-    /// The refusal that takes longest, of those that are known and of these others: whoever comes back sooner is
-    /// refused again. What can't be looked at isn't told.
-    async fn gravest(&mut self, mut refusals: Vec<Decision>, others: Vec<usize>) -> Answer {
+    /// One check has denied the request before these others were asked. Of all of them, the denial that takes longest
+    /// is told: whoever comes back sooner is denied again. What can't be looked at isn't told.
+    async fn denied_by(mut self, number: usize, denial: Decision, others: Vec<usize>) -> Answer {
         let (direct, checks) = (self.direct, self.checks);
+        if self.is_known {
+            let mut answer = Answer::new(Some(number), denial);
+            answer.source = direct.source_ahead();
+            return answer;
+        }
+        let mut denials = vec![Decision::UNLIMITED; checks.len()];
+        denials[number] = denial;
         // Nothing is kept from others meanwhile.
-        drop(std::mem::replace(&mut self.undo, Undo::new(direct)));
+        self.put_back();
         let before = direct.moment();
         for number in others {
-            let looked = direct.peek_one(checks, number, &mut self.patience).await;
-            match looked {
-                Ok(said) if !said.is_allowed() => refusals[number] = said,
+            let patience = &mut self.patience;
+            let looked = direct.act_alone(&checks[number], Op::Look, None, patience);
+            match looked.await {
+                Ok((said, _)) if !said.is_allowed() => denials[number] = said,
                 Ok(_) => {}
                 Err(_) => break,
             }
         }
-        direct.refused(checks, &refusals, before)
+        direct.denied(checks, &denials, before)
     }
 
-    /// Asks questions that go together: which those are, and since when, if some of them refuse.
+    /// Asks questions that go together: which those are, and since when, if some of them deny the request.
     async fn ask_group(
         &mut self,
         group: Vec<(usize, Question)>,
@@ -247,31 +245,36 @@ impl Carrying<'_, '_> {
         self.is_known = false;
         // It may be carried out although no answer comes, or nobody waits for it any more.
         let slots = questions.iter().filter(|asked| asked.holder.is_some());
-        self.undo.unsure.extend(slots.cloned());
+        self.unsure.extend(slots.cloned());
         let (asked, at) = (questions.clone(), self.direct.at());
         let sent = (self.direct).send(self.checks, &numbers, asked, at, &mut self.patience);
         let answers = sent.await?;
-        self.undo.unsure.clear();
-        let mut is_refused = false;
+        self.unsure.clear();
         let mut charged = Vec::with_capacity(questions.len());
         for ((number, question), raw) in numbers.iter().zip(questions).zip(answers.each) {
             let (charge, raw) = Charge::new(*number, question, raw, answers.now);
             self.decisions[*number] = raw.decision(&charge.question.numbers);
-            is_refused |= !self.decisions[*number].is_allowed();
             charged.push(charge);
         }
-        if is_refused {
+        if numbers
+            .iter()
+            .any(|number| !self.decisions[*number].is_allowed())
+        {
             return Ok(Some((numbers, before)));
         }
-        let charged = charged.into_iter();
-        let charged = charged.filter(|charge| charge.question.cost > 0);
-        self.undo.charges.extend(charged);
+        charged.retain(|charge| charge.question.cost > 0);
+        self.charges.append(&mut charged);
         Ok(None)
     }
 
-    /// Some of these checks, which were asked together, have refused.
-    fn refused_together(mut self, numbers: &[usize], before: Moment) -> CarriedOut {
-        let mut refusals = vec![Decision::UNLIMITED; self.checks.len()];
+    /// Some of these checks, which were asked together, deny the request.
+    fn denied_together(
+        self,
+        numbers: &[usize],
+        before: Moment,
+        each: Option<&mut Vec<CheckResult>>,
+    ) -> Answer {
+        let mut denials = vec![Decision::UNLIMITED; self.checks.len()];
         for number in numbers {
             // Those that would have passed weren't charged either.
             let uncharged = Check {
@@ -280,16 +283,16 @@ impl Carrying<'_, '_> {
             };
             let said = &self.decisions[*number];
             self.direct.local.note(&uncharged, said);
-            refusals[*number] = *said;
+            denials[*number] = *said;
         }
-        let answer = self.direct.refused(self.checks, &refusals, before);
-        let asked_all = numbers.len() == self.checks.len();
-        let each = asked_all.then(|| std::mem::take(&mut self.decisions));
-        CarriedOut { answer, each }
+        if let Some(each) = each.filter(|_| numbers.len() == self.checks.len()) {
+            each.extend(self.decisions.iter().copied().map(Ok));
+        }
+        self.direct.denied(self.checks, &denials, before)
     }
 
     /// All have passed: what was charged stays so, and the answer holds what the request has while it runs.
-    fn passed(mut self) -> CarriedOut {
+    fn passed(mut self, each: Option<&mut Vec<CheckResult>>) -> Answer {
         let (direct, checks) = (self.direct, self.checks);
         let mut answer = Answer::over(checks, &self.decisions);
         if self.is_known {
@@ -304,8 +307,8 @@ impl Carrying<'_, '_> {
                 answer.pass = std::mem::take(&mut answer.pass).and(slot);
             }
         }
-        let (charges, estimates) = self.undo.keep();
-        for charge in charges {
+        self.spent.clear();
+        for charge in self.charges.drain(..) {
             let check = &checks[charge.number];
             if let Some(end) = direct.holders.hold(&charge.question) {
                 answer.pass.hold(move |_| end());
@@ -313,12 +316,42 @@ impl Carrying<'_, '_> {
                 direct.hold_charge(check, charge, &mut answer.pass);
             }
         }
-        for (number, estimate) in estimates {
-            direct.hold_estimate(&checks[number], estimate, &mut answer.pass);
+        for (number, hold) in self.held.drain(..) {
+            match &checks[number] {
+                check if is_held(check) => direct.hold_estimate(check, hold, &mut answer.pass),
+                _ => hold.spend(),
+            }
         }
-        CarriedOut {
-            answer,
-            each: Some(self.decisions),
+        if let Some(each) = each {
+            each.extend(self.decisions.drain(..).map(Ok));
         }
+        answer
+    }
+
+    /// Gives back what was charged so far.
+    fn put_back(&mut self) {
+        let direct = self.direct;
+        for (place, cost, stamp) in self.spent.drain(..) {
+            direct.leases.put_back(place, cost, stamp);
+        }
+        for question in self.unsure.drain(..) {
+            direct.holders.forget(&question);
+        }
+        for charge in self.charges.drain(..).rev() {
+            let mut question = charge.question;
+            if question.holder.is_some() {
+                direct.holders.forget(&question);
+            } else {
+                question.op = charge.back;
+                direct.tell_store(question);
+            }
+        }
+        self.held.clear();
+    }
+}
+
+impl Drop for Carrying<'_, '_> {
+    fn drop(&mut self) {
+        self.put_back();
     }
 }

@@ -11,9 +11,9 @@ use tollgate_engine::backend::Check;
 use tollgate_engine::policy::{Settle, Unsettled};
 
 use super::Direct;
-use super::undo::Charge;
+use super::carry_out::Charge;
 use crate::host::{Host, HostClock};
-use crate::lease::Estimate;
+use crate::lease::{Charged, LeaseHold};
 use crate::question::{Op, Question};
 use crate::store::Store;
 
@@ -29,19 +29,6 @@ fn spent(settled: Settled, unsettled: Unsettled, estimate: u64) -> u64 {
         (Settled::Charged, _) | (Settled::Unsaid, Unsettled::Charge) => estimate,
         (Settled::Unsaid, Unsettled::Refund) | (Settled::Cancelled, _) => 0,
     }
-}
-
-/// Where an estimate is charged.
-trait Charged: Send + Sync {
-    /// The request cost so much of what was estimated, or more. False if the estimate was spent before, so that nothing
-    /// came back.
-    fn correct(&mut self, spent: u64) -> bool;
-
-    /// The request cost so much more, and its estimate has ended.
-    fn charge_late(&mut self, more: u64);
-
-    /// Its time is so long.
-    fn prolong(&mut self, until: Timestamp);
 }
 
 /// An estimate and its time, wherever it is charged.
@@ -121,20 +108,6 @@ impl<C: Charged> TimedEstimate for Held<C> {
     }
 }
 
-impl Charged for Estimate {
-    fn correct(&mut self, spent: u64) -> bool {
-        self.settle(spent)
-    }
-
-    fn charge_late(&mut self, more: u64) {
-        Self::charge_late(self, more);
-    }
-
-    fn prolong(&mut self, until: Timestamp) {
-        Self::prolong(self, until);
-    }
-}
-
 /// What was charged of a window, a log or a quota.
 struct StoredCharge {
     question: Question,
@@ -206,7 +179,7 @@ pub(super) fn held_within(check: &Check<'_>) -> Duration {
 
 impl Direct {
     /// Holds an estimate of a lease for as long as the request runs.
-    pub(super) fn hold_estimate(&self, check: &Check<'_>, estimate: Estimate, pass: &mut Pass) {
+    pub(super) fn hold_estimate(&self, check: &Check<'_>, estimate: LeaseHold, pass: &mut Pass) {
         pass.hold_timed_estimate(Held::new(estimate, check, self.clock.clone()));
     }
 

@@ -55,7 +55,7 @@ impl Direct {
                     Need::Nothing(known)
                 }
                 (None, Some(_)) => Need::Tokens(stored),
-                (None, None) => Need::Answer(Box::new(self.decide(check, stored, now)?)),
+                (None, None) => Need::Answer(Box::new(self.decide(check, now)?)),
             });
         }
         let Some(refused) = refused else {
@@ -90,16 +90,11 @@ impl Direct {
     }
 
     /// A denial that was told before and still holds as far as is known.
-    pub(super) fn denial_of(&self, checks: &[Check<'_>]) -> Option<(usize, Decision)> {
-        if !self.refusals.are_kept() {
-            return None;
-        }
+    pub(crate) fn denial_of(&self, checks: &[Check<'_>]) -> Option<(usize, Decision)> {
         let moment = self.moment();
-        checks.iter().enumerate().find_map(|(number, check)| {
+        self.refusals.find(checks, moment.at, |check| {
             let stored = self.stored(check.limit).ok()?;
-            let version = DenyVersion(stored.version, moment.epoch);
-            let decision = self.refusals.find(check, moment.at, version)?;
-            Some((number, decision))
+            Some(DenyVersion(stored.version, moment.epoch))
         })
     }
 }

@@ -62,53 +62,18 @@ impl Breaker {
     }
 }
 
-/// Whether the store may be asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Gate {
-    Open,
-    /// By this one alone.
-    Probe(Entry),
-    Shut,
-}
-
-impl Gate {
-    /// By which right a request that was told this asks.
-    pub(super) fn entry(self) -> Entry {
-        match self {
-            Self::Probe(entry) => entry,
-            Self::Open | Self::Shut => Entry::beside(),
-        }
-    }
-}
-
-/// How a request was let through to the store. All others wait for what comes of a probe; if it has no need to ask, or
-/// is given up, the next one may.
+/// By which right a request asks the store while its circuit is open. All others wait for what comes of a probe; if it has
+/// no need to ask, or is given up, the next one may.
 #[derive(Debug)]
 pub(super) struct Probe<'a> {
-    circuit: &'a Circuit,
-    gate: Gate,
-}
-
-impl<'a> Probe<'a> {
-    /// Of a request that was told this.
-    pub(super) fn new(circuit: &'a Circuit, gate: Gate) -> Self {
-        Self { circuit, gate }
-    }
-
-    /// Whether the store isn't to be asked.
-    pub(super) fn is_shut(&self) -> bool {
-        self.gate == Gate::Shut
-    }
-
-    /// The store was asked, and something came of it: by which right it was.
-    pub(super) fn is_over(&mut self) -> Gate {
-        std::mem::replace(&mut self.gate, Gate::Open)
-    }
+    pub(super) circuit: &'a Circuit,
+    /// None for a request that isn't the probe, or once something came of it.
+    pub(super) entry: Option<Entry>,
 }
 
 impl Drop for Probe<'_> {
     fn drop(&mut self) {
-        if let Gate::Probe(entry) = self.gate {
+        if let Some(entry) = self.entry {
             self.circuit.gives_up(entry);
         }
     }

@@ -1,9 +1,9 @@
 //! What happens to a store, as it is told and counted.
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use derive_more::Display;
 use tollgate::Timestamp;
 
 /// Errors are told of at most once in this time.
@@ -59,11 +59,14 @@ pub struct FallbackStats {
 /// }
 /// let failed = StoreEvent::Failed { error: "no route", untold: 3 };
 /// assert_eq!(line(&failed), "no route (and 3 more)");
+/// // Its text is as a log says it.
+/// assert_eq!(failed.to_string(), "the store couldn't be asked: no route (and 3 times more)");
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreEvent<'a> {
     /// It couldn't be asked. Told at most once a second, with how many more there were meanwhile.
+    #[display("the store couldn't be asked: {error}{}", more(*untold))]
     Failed {
         /// Why.
         error: &'a str,
@@ -72,6 +75,7 @@ pub enum StoreEvent<'a> {
     },
     /// It answered that a key holds what no limiter wrote: requests of that key are decided without it, and no others.
     /// Told at most once a second, together with failures.
+    #[display("{error}{}", more(*untold))]
     KeyFailed {
         /// Which key, and what to do.
         error: &'a str,
@@ -79,56 +83,30 @@ pub enum StoreEvent<'a> {
         untold: u64,
     },
     /// From now on requests are decided without it.
+    #[display("requests are decided without the store from now on")]
     FallbackBegan,
     /// It answers again.
+    #[display("the store answers again, after {} s", after.as_secs())]
     FallbackEnded {
         /// For how long it hadn't.
         after: Duration,
     },
     /// It isn't asked for a while, by rules that circuit-break.
+    #[display("the store isn't asked for {} s by rules that circuit-break", stays.as_secs())]
     CircuitOpened {
         /// For how long.
         stays: Duration,
     },
     /// It is asked again.
+    #[display("the store is asked again")]
     CircuitClosed,
 }
 
-/// What happened, as a log says it.
-///
-/// ```
-/// use tollgate_redis::StoreEvent;
-///
-/// let failed = StoreEvent::Failed { error: "no route", untold: 3 };
-/// assert_eq!(failed.to_string(), "the store couldn't be asked: no route (and 3 times more)");
-/// ```
-impl fmt::Display for StoreEvent<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Failed { error, untold: 0 } => write!(f, "the store couldn't be asked: {error}"),
-            Self::Failed { error, untold } => {
-                write!(
-                    f,
-                    "the store couldn't be asked: {error} (and {untold} times more)"
-                )
-            }
-            Self::KeyFailed { error, untold: 0 } => f.write_str(error),
-            Self::KeyFailed { error, untold } => write!(f, "{error} (and {untold} times more)"),
-            Self::FallbackBegan => {
-                f.write_str("requests are decided without the store from now on")
-            }
-            Self::FallbackEnded { after } => {
-                write!(f, "the store answers again, after {} s", after.as_secs())
-            }
-            Self::CircuitOpened { stays } => {
-                let seconds = stays.as_secs();
-                write!(
-                    f,
-                    "the store isn't asked for {seconds} s by rules that circuit-break"
-                )
-            }
-            Self::CircuitClosed => f.write_str("the store is asked again"),
-        }
+/// How many more failures there were, if any.
+fn more(untold: u64) -> String {
+    match untold {
+        0 => String::new(),
+        more => format!(" (and {more} times more)"),
     }
 }
 

@@ -168,29 +168,42 @@ impl Book {
     /// Plans: what was spent before is told as spent. What isn't enough for a cost is
     /// returned: if each node kept some, there might never be enough for any of them.
     pub(super) fn plan(&self, now: Timestamp, cost: u64, part: u64) -> Plan {
-        self.plans.fetch_add(1, Ordering::Relaxed);
-        let (holds, out, owed) = self.settle(now);
-        let (late, late_since) = self.told();
-        let covers = self.measure(now, holds).min(part);
+        let plan = self.begin_plan(now);
+        let covers = self.measure(now, plan.holds).min(part);
         if cost > 0 {
             self.used_at.store(now.as_nanos(), Ordering::Relaxed);
         }
         self.low.store(covers / 4, Ordering::Relaxed);
-        let (holds, returns) = if holds < cost {
+        let (holds, returns) = if plan.holds < cost {
             // What is returned isn't demand.
             self.level.store(0, Ordering::Relaxed);
-            (0, self.withdraw(holds))
+            (0, self.withdraw(plan.holds))
         } else {
-            (holds, 0)
+            (plan.holds, 0)
         };
+        let more = covers.max(cost).saturating_sub(holds);
+        Plan {
+            holds,
+            returns,
+            more: more.saturating_add(plan.owed),
+            ..plan
+        }
+    }
+
+    /// What the store is told in any case: all that is in the accounts, and what came back late goes with that.
+    fn begin_plan(&self, now: Timestamp) -> Plan {
+        self.plans.fetch_add(1, Ordering::Relaxed);
+        let (holds, out, owed) = self.settle(now);
+        let mut accounts = self.accounts();
+        accounts.is_less = false;
+        let (late, late_since) = accounts.take_late();
         Plan {
             holds,
             out,
-            returns,
-            more: covers.max(cost).saturating_sub(holds).saturating_add(owed),
             owed,
             late,
             late_since,
+            ..Plan::default()
         }
     }
 
@@ -236,27 +249,15 @@ impl Book {
 
     /// Plans to return everything.
     pub(super) fn hand_in(&self, now: Timestamp) -> Plan {
-        self.plans.fetch_add(1, Ordering::Relaxed);
-        let (_, out, more) = self.settle(now);
-        let (late, late_since) = self.told();
+        let plan = self.begin_plan(now);
         let returns = self.withdraw(u64::MAX);
         self.low.store(0, Ordering::Relaxed);
         Plan {
             holds: 0,
-            out,
             returns,
-            more,
-            owed: more,
-            late,
-            late_since,
+            more: plan.owed,
+            ..plan
         }
-    }
-
-    /// The store is told all that is in the accounts: what came back late goes with that.
-    fn told(&self) -> (u64, Timestamp) {
-        let mut accounts = self.accounts();
-        accounts.is_less = false;
-        accounts.take_late()
     }
 
     /// What is still worth something, here and out; and what is owed.

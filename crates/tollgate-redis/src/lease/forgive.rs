@@ -3,47 +3,43 @@
 //! What is out stays out, and owed: tokens in the bucket and tokens out are never more than the burst.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tollgate::{Clock, Decision, Outcome};
 
-use super::asks::Wants;
-use super::said::{EVERYTHING, Lent, Lessee};
+use super::request::{Lent, Lessee, Wants};
 use super::{Inner, Leases};
 use crate::error::StoreError;
 use crate::store::Patience;
 use crate::stored::LeaseCheck;
 
-/// How much is forgiven.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Forgiven {
-    Tokens(u64),
-    All,
-}
-
-impl Forgiven {
-    pub(super) fn tokens(self) -> u64 {
-        match self {
-            Self::Tokens(tokens) => tokens.min(EVERYTHING - 1),
-            Self::All => EVERYTHING,
-        }
-    }
-}
-
 impl Leases {
-    /// Forgives what is owed of a check's key. What this node has spent is told in the same call, so that it is
+    /// Forgives so many tokens that are owed of a check's key, or all of them (`EVERYTHING`). What this node has spent is told in the same call, so that it is
     /// forgiven too; what other nodes have spent and not told stays owed.
     pub(crate) async fn forgive(
         &self,
         check: LeaseCheck<'_>,
-        forgiven: Forgiven,
+        forgiven: u64,
+        patience: &mut Patience,
+    ) -> Result<(), StoreError> {
+        let done = self.forgive_owed(check, forgiven, patience).await;
+        // A limit was reset, even if that failed: what was refused is asked about again.
+        self.inner.resets.fetch_add(1, Ordering::Release);
+        done
+    }
+
+    async fn forgive_owed(
+        &self,
+        check: LeaseCheck<'_>,
+        forgiven: u64,
         patience: &mut Patience,
     ) -> Result<(), StoreError> {
         let (inner, place) = (&self.inner, check.lease_key());
         let lease = inner.shard(place).load().get(&place).cloned();
         let Some(lease) = lease else {
             let question = Lessee {
-                forgiven: forgiven.tokens(),
+                forgiven,
                 ..Lessee::of_nobody(inner.terms.life)
             };
             return inner.ask_alone(check, question, patience).await.map(drop);

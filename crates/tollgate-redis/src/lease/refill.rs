@@ -1,5 +1,6 @@
 //! Asking the store for more tokens of a key, or returning some.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,15 +9,16 @@ use tollgate::{Clock, Timestamp};
 use tollgate_engine::backend::Check;
 use tollgate_engine::policy::Counting;
 
-use super::asks::{Asks, Wants};
-use super::estimate::Spoken;
-use super::said::{Lent, Lessee};
-use super::{Forgiven, Inner, Lease};
+use super::book::Care;
+use super::hold::Claim;
+use super::request::{Asks, Lent, Lessee, Wants};
+use super::{Inner, Lease, LeaseHold};
 use crate::error::StoreError;
 
 /// What came of asking for a cost.
 pub(super) enum Came {
-    Enough(Spoken),
+    /// So much is left, and this is had.
+    Enough(u64, LeaseHold),
     /// Not before this time has passed.
     TooLittle(Duration),
     /// It may be had, by asking again.
@@ -60,6 +62,55 @@ impl Inner {
         });
     }
 
+    /// Returns what the store gave for one request alone, which didn't run.
+    pub(super) fn return_passing(self: &Arc<Self>, lease: &Arc<Lease>, cost: u64) {
+        let question = Lessee {
+            holder: self.holder(&self.passing),
+            returns: cost,
+            ..Lessee::of_nobody(self.terms.life)
+        };
+        let (asker, lease) = (Arc::clone(self), Arc::clone(lease));
+        self.host.spawn(async move {
+            let record = question.record(&lease.numbers);
+            // If the store can't be told, it runs out by itself.
+            let _ = asker.store.lease(lease.key.clone(), record, None).await;
+        });
+    }
+
+    /// What is done for leases beside the requests, a few times in each one's life: returns what isn't needed, holds on to
+    /// what is, and forgets keys that nobody asks about.
+    pub(super) async fn keep(self: &Arc<Self>) -> bool {
+        let now = self.clock.now();
+        for lease in self.all() {
+            // A request that asks for it now looks after it.
+            let Ok(_asking) = lease.asking.try_lock() else {
+                continue;
+            };
+            let wants = match lease.book.look_after(now, self.terms.life) {
+                Care::None => continue,
+                Care::Return => Wants::Nothing,
+                Care::Renew => Wants::Enough,
+                Care::Forget => {
+                    // With it goes what is known of its tokens.
+                    let (key, spent) = (lease.place.fingerprint, lease.book.note_spent());
+                    self.local.note_spent(&lease.limit, key, spent);
+                    // A request that has found it before still spends what it gets, and the next one asks anew.
+                    self.shard(lease.place).rcu(|shard| {
+                        let mut fewer = HashMap::clone(shard);
+                        fewer.remove(&lease.place);
+                        fewer
+                    });
+                    continue;
+                }
+            };
+            if self.ask(&lease, wants, None).await.is_err() {
+                // The others would fail too, and this comes round again soon.
+                break;
+            }
+        }
+        true
+    }
+
     /// One call: says what is held, and takes or returns. What is wanted at least is spent before anyone else
     /// sees what came.
     pub(super) async fn ask(
@@ -68,8 +119,7 @@ impl Inner {
         wants: Wants,
         hold: Option<Timestamp>,
     ) -> Result<Came, StoreError> {
-        self.ask_and_forgive(lease, wants, hold, Forgiven::Tokens(0))
-            .await
+        self.ask_and_forgive(lease, wants, hold, 0).await
     }
 
     /// The same, and forgives some of what is owed.
@@ -78,7 +128,7 @@ impl Inner {
         lease: &Arc<Lease>,
         wants: Wants,
         hold: Option<Timestamp>,
-        forgiven: Forgiven,
+        forgiven: u64,
     ) -> Result<Came, StoreError> {
         let numbers = lease.numbers;
         let resets = self.resets.load(Ordering::Acquire);
@@ -95,7 +145,7 @@ impl Inner {
             _ => 0,
         };
         // First of what the store doesn't know of.
-        let forgiven = lease.book.forgive(forgiven.tokens());
+        let forgiven = lease.book.forgive(forgiven);
         let asks = Asks::new(&lease.book, wants, before, part, numbers);
         let (holder, number) = match wants {
             // Several may be under way, in any order.
@@ -120,14 +170,10 @@ impl Inner {
         let spent = lease.book.take(self.clock.now(), &granted, least, hold);
         let stamp = lease.book.stamp(before);
         Ok(match spent {
-            Some((left, estimate)) => Came::Enough(Spoken {
-                leases: Arc::clone(self),
-                lease: Arc::clone(lease),
-                cost: least,
-                stamp,
-                left,
-                estimate,
-            }),
+            Some((left, number)) => {
+                let claim = number.map_or(Claim::Spent(stamp), Claim::Held);
+                Came::Enough(left, self.hold(lease, least, claim))
+            }
             None if asks.is_too_little(&reply) => Came::TooLittle(granted.retry_after),
             None => Came::TooLate,
         })

@@ -18,10 +18,10 @@ use tollgate_testkit::redis::Server;
 use tollgate_testkit::traffic::Random;
 
 use super::book::{Book, Granted, Spent};
-use super::said::{Lent, Lessee};
+use super::request::{Lent, Lessee};
 use crate::question::{Numbers, Op, Question, StoreForm};
 use crate::store::Store;
-use crate::windows;
+use crate::tests::windows;
 
 const LIFE: u64 = 2_000_000;
 

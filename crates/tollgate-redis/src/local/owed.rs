@@ -1,7 +1,6 @@
 //! Which keys were decided about here, and the store doesn't know it yet.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -59,7 +58,8 @@ impl Owed {
 }
 
 /// Keys that the store has to be told of.
-#[derive(Default)]
+#[derive(Default, derive_more::Debug)]
+#[debug("Untold({count:?})")]
 pub(super) struct Untold {
     /// How many. Read by every question: nothing is locked while there are none. Relaxed: a thread
     /// that decided here before it asks sees what it wrote itself, and of two threads at the same moment either may
@@ -196,14 +196,6 @@ impl Untold {
 
     fn lock(&self) -> MutexGuard<'_, Keys> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl fmt::Debug for Untold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Untold")
-            .field("keys", &self.count)
-            .finish_non_exhaustive()
     }
 }
 

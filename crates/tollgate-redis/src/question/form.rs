@@ -58,10 +58,7 @@ impl StoreForm {
                 five: [u64::from(*limit), micros(life), 0, 0, 0],
                 limit: u64::from(*limit),
             })),
-            other => Err(StoreLimitError::NotALevel {
-                what: "a limit in a store",
-                limit: format!("{other:?}"),
-            }),
+            other => Err(StoreLimitError::not_a_level("a limit in a store", other)),
         }
     }
 

@@ -14,10 +14,6 @@ const BEYOND: u64 = 1 << 53;
 const UNKNOWN: u64 = FIRST_HIT;
 /// The generation is to be told.
 const TELL: u64 = 1;
-/// Numbers that the reply begins with.
-const HEADER: usize = 2;
-/// Numbers of each answer.
-const ANSWER: usize = 4;
 
 impl Op {
     /// What it is called, a number that it reads its own way, and the generation that it is about.
@@ -56,14 +52,11 @@ impl Question {
         }
         to.extend_from_slice(&[op, kind as u8, last]);
         put(to, &[cost, extra, generation]);
-        put(
-            to,
-            &if kind == Kind::Arrival {
-                self.arrival()
-            } else {
-                five
-            },
-        );
+        let five = match kind {
+            Kind::Arrival => self.arrival(),
+            _ => five,
+        };
+        put(to, &five);
     }
 
     /// The numbers of an arrival: the tolerance, and the time that the cost takes.
@@ -108,6 +101,19 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
+    /// Numbers of each answer.
+    pub(crate) const WIDTH: usize = 4;
+
+    /// The answers that these numbers are.
+    pub(crate) fn all(numbers: &[i64]) -> impl Iterator<Item = Self> {
+        numbers.chunks_exact(Self::WIDTH).map(|four| Self {
+            outcome: four[0],
+            remaining: four[1],
+            wait: four[2],
+            reset: four[3],
+        })
+    }
+
     /// The calendar that was sent isn't of this time.
     pub(crate) fn is_of_another_time(&self) -> bool {
         self.outcome == 3
@@ -152,26 +158,28 @@ pub(crate) fn wait(micros: i64) -> Duration {
     u64::try_from(micros).map_or(Duration::MAX, Duration::from_micros)
 }
 
-/// Reads the reply to a call with so many questions; also how many keys hold what no limiter wrote.
-pub(crate) fn read(numbers: &[i64], questions: usize) -> Result<(Answers, u64), StoreError> {
-    let garbled = |what: String| StoreError::Garbled { what };
-    let expected = HEADER + ANSWER * questions;
-    if numbers.len() != expected {
-        let came = numbers.len();
-        return Err(garbled(format!("{expected} numbers expected, {came} came")));
+/// What a reply begins with.
+pub(crate) struct Header<'a> {
+    /// The time by which it was judged, in microseconds.
+    pub(crate) now: u64,
+    /// How many keys hold what no limiter wrote.
+    pub(crate) strange: u64,
+    /// The numbers of what was asked.
+    pub(crate) rest: &'a [i64],
+}
+
+impl<'a> Header<'a> {
+    /// Reads the reply to a call that so many numbers are expected of.
+    pub(crate) fn read(numbers: &'a [i64], expected: usize) -> Result<Self, StoreError> {
+        let garbled = |what: String| StoreError::Garbled { what };
+        let (expected, came) = (expected + 2, numbers.len());
+        let (true, [now, strange, rest @ ..]) = (came == expected, numbers) else {
+            return Err(garbled(format!("{expected} numbers expected, {came} came")));
+        };
+        let now = u64::try_from(*now).map_err(|_| garbled("a time before 1970".to_owned()))?;
+        let strange = u64::try_from(*strange).unwrap_or(0);
+        Ok(Self { now, strange, rest })
     }
-    let now = u64::try_from(numbers[0]).map_err(|_| garbled("a time before 1970".to_owned()))?;
-    let each = numbers[HEADER..].chunks_exact(ANSWER).map(|four| Raw {
-        outcome: four[0],
-        remaining: four[1],
-        wait: four[2],
-        reset: four[3],
-    });
-    let answers = Answers {
-        now,
-        each: each.collect(),
-    };
-    Ok((answers, u64::try_from(numbers[1]).unwrap_or(0)))
 }
 
 #[cfg(test)]
@@ -180,9 +188,10 @@ mod tests {
 
     #[test]
     fn a_reply_of_another_length_is_no_answer() {
-        assert!(read(&[1, 0, 1, 2, 3, 4], 1).is_ok());
+        assert!(Header::read(&[1, 0, 1, 2, 3, 4], Raw::WIDTH).is_ok());
         for garbled in [&[1, 0, 1, 2, 3][..], &[], &[-1, 0, 1, 2, 3, 4]] {
-            assert!(matches!(read(garbled, 1), Err(StoreError::Garbled { .. })));
+            let read = Header::read(garbled, Raw::WIDTH);
+            assert!(matches!(read, Err(StoreError::Garbled { .. })));
         }
     }
 }

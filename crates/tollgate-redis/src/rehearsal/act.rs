@@ -48,30 +48,18 @@ impl Rehearsal {
         longest: u64,
     ) -> Result<(Decision, Duration), StoreError> {
         let paced = self.paced(state, limit)?;
-        let decision = paced.check_n(key, 0);
-        let longest = Duration::from_micros(longest);
-        let reserved = match paced.key(key).reserve(cost) {
-            Ok(reserved) if reserved.delay() <= longest => {
-                let delay = reserved.delay();
-                // Dropped, it would be given back.
-                reserved.keep();
-                Some(delay)
-            }
-            // Dropped, it is given back.
-            _ => None,
-        };
-        let outcome = match reserved {
-            Some(_) => Outcome::Allowed,
-            None => Outcome::Denied,
-        };
-        let decision = Decision::new(
-            outcome,
-            decision.limit,
-            decision.remaining,
-            Duration::ZERO,
-            decision.reset_after,
-        );
-        Ok((decision, reserved.unwrap_or_default()))
+        let (left, mut delay) = (paced.check_n(key, 0), Duration::ZERO);
+        let mut outcome = Outcome::Denied;
+        // Dropped, what was reserved for later is given back.
+        if let Ok(reserved) = paced.key(key).reserve(cost)
+            && reserved.delay() <= Duration::from_micros(longest)
+        {
+            (outcome, delay) = (Outcome::Allowed, reserved.delay());
+            reserved.keep();
+        }
+        let zero = Duration::ZERO;
+        let decision = Decision::new(outcome, left.limit, left.remaining, zero, left.reset_after);
+        Ok((decision, delay))
     }
 
     fn paced(&self, state: &mut State, limit: &SoleLimit) -> Result<Arc<Paced>, StoreError> {
@@ -80,9 +68,8 @@ impl Rehearsal {
             return Ok(Arc::clone(paced));
         }
         let LimitKind::Rate { rate, algorithm } = limit.limit().kind() else {
-            let limit = format!("{:?}", limit.limit().kind());
-            let what = "a reservation";
-            return Err(StoreLimitError::NotALevel { what, limit }.into());
+            let kind = limit.limit().kind();
+            return Err(StoreLimitError::not_a_level("a reservation", kind).into());
         };
         let made = ExactKeyedLimiter::builder(*rate, KEYS)
             .algorithm(match algorithm {

@@ -31,25 +31,10 @@ struct Lease {
     until: Timestamp,
 }
 
-/// What one request would spend.
-pub(super) struct Spending<'a> {
-    leases: &'a Leases,
-    now: Timestamp,
-    planned: HashMap<CounterAndKey, u64>,
-}
-
 impl Leases {
     pub(super) fn held(&self, now: Timestamp) -> u64 {
         let live = self.0.values().filter(|lease| now < lease.until);
         live.map(|lease| lease.tokens).sum()
-    }
-
-    pub(super) fn spending(&self, now: Timestamp) -> Spending<'_> {
-        Spending {
-            leases: self,
-            now,
-            planned: HashMap::new(),
-        }
     }
 
     /// Spends what a check costs, as far as it is held. Returns whether it is time to take more: a quarter of
@@ -72,19 +57,22 @@ impl Leases {
         self.0.remove(&place(check));
     }
 
+    /// Whether what is held covers this check too, beside those that were planned before.
+    pub(super) fn covers(
+        &self,
+        check: &Check<'_>,
+        now: Timestamp,
+        planned: &mut HashMap<CounterAndKey, u64>,
+    ) -> bool {
+        let planned = planned.entry(place(check)).or_default();
+        *planned = planned.saturating_add(check.cost);
+        let lease = self.live(check, now);
+        lease.is_some_and(|lease| lease.tokens >= *planned)
+    }
+
     fn live(&self, check: &Check<'_>, now: Timestamp) -> Option<&Lease> {
         let lease = self.0.get(&place(check))?;
         (now < lease.until && lease.kind == *check.limit.kind()).then_some(lease)
-    }
-}
-
-impl Spending<'_> {
-    /// Whether what is held covers this check too.
-    pub(super) fn covers(&mut self, check: &Check<'_>) -> bool {
-        let planned = self.planned.entry(place(check)).or_default();
-        *planned = planned.saturating_add(check.cost);
-        let lease = self.leases.live(check, self.now);
-        lease.is_some_and(|lease| lease.tokens >= *planned)
     }
 }
 

@@ -3,8 +3,8 @@
 use ::redis::Cmd;
 
 use crate::error::StoreError;
-use crate::question::{Answers, Kind, read};
-use crate::script::{self, Needs, Script};
+use crate::question::{Header, Kind};
+use crate::script::{self, Needs};
 
 use super::request::{Job, Reply, Request};
 
@@ -24,41 +24,53 @@ pub(super) enum By {
     Text,
 }
 
-/// A call as it is sent.
-struct Call<'a> {
-    script: &'static Script,
-    keys: Vec<&'a str>,
-    /// Those that tell when a counter was reset, in the order of the questions that are about that.
-    generations: Vec<String>,
-    questions: Vec<u8>,
-    at: String,
-    holders: Vec<&'a [u8]>,
-}
-
 impl Batch {
     /// The command that asks it.
     pub(super) fn command(&self, by: By) -> Cmd {
-        let call = self.call();
-        let mut command = match by {
-            By::Name => ::redis::cmd("EVALSHA"),
-            By::Text => ::redis::cmd("EVAL"),
+        let (mut needs, mut script) = (Needs::default(), None);
+        for request in &self.requests {
+            match &request.job {
+                Job::Ask { questions, .. } => questions.iter().for_each(|asked| needs.add(asked)),
+                Job::Lease { .. } => script = Some(script::lease()),
+            }
+        }
+        let (mut keys, mut holders, mut program) = (Vec::new(), Vec::new(), Vec::new());
+        // The keys that tell when a counter was reset, in the order of the questions that are about that.
+        let (mut generations, mut time) = (Vec::new(), None);
+        for request in &self.requests {
+            let questions = match &request.job {
+                Job::Lease { key, numbers, at } => {
+                    keys.push(&**key);
+                    time = *at;
+                    program.extend_from_slice(numbers);
+                    continue;
+                }
+                Job::Ask { questions, at } => {
+                    time = *at;
+                    questions
+                }
+            };
+            for (number, question) in questions.iter().enumerate() {
+                let is_last = number + 1 == questions.len();
+                question.write(&mut program, is_last, needs.is_plain());
+                keys.push(&*question.key);
+                generations.extend(question.generation_key());
+                if question.numbers.kind == Kind::Slots {
+                    // Whatever is asked of slots: the script reads one holder for each such question.
+                    holders.push(question.holder.as_deref().unwrap_or_default());
+                }
+            }
+        }
+        let script = script.unwrap_or_else(|| needs.script());
+        let (name, body) = match by {
+            By::Name => ("EVALSHA", &script.sha),
+            By::Text => ("EVAL", &script.text),
         };
-        command.arg(match by {
-            By::Name => &call.script.sha,
-            By::Text => &call.script.text,
-        });
-        command.arg(call.keys.len() + call.generations.len());
-        for key in &call.keys {
-            command.arg(*key);
-        }
-        for key in &call.generations {
-            command.arg(key);
-        }
-        command.arg(&call.questions[..]).arg(&call.at);
-        for holder in &call.holders {
-            command.arg(*holder);
-        }
-        command
+        let mut command = ::redis::cmd(name);
+        command.arg(body).arg(keys.len() + generations.len());
+        command.arg(keys).arg(generations).arg(program);
+        command.arg(time.map(|at| at.to_string()).unwrap_or_default());
+        command.arg(holders).take()
     }
 
     /// Leaves out requests that were given up.
@@ -70,73 +82,6 @@ impl Batch {
         self.requests.is_empty()
     }
 
-    /// Whether there is nothing to take apart.
-    pub(super) const fn is_one(&self) -> bool {
-        self.requests.len() <= 1
-    }
-
-    fn call(&self) -> Call<'_> {
-        let at = |at: &Option<u64>| at.map(|at| at.to_string()).unwrap_or_default();
-        if let [
-            Request {
-                job:
-                    Job::Lease {
-                        key,
-                        numbers,
-                        at: time,
-                    },
-                ..
-            },
-        ] = &self.requests[..]
-        {
-            return Call {
-                script: script::lease(),
-                keys: vec![key],
-                generations: Vec::new(),
-                questions: numbers.clone(),
-                at: at(time),
-                holders: Vec::new(),
-            };
-        }
-        let mut needs = Needs::default();
-        let mut time = String::new();
-        let asked = || {
-            self.requests
-                .iter()
-                .filter_map(|request| match &request.job {
-                    Job::Ask { questions, at } => Some((questions, at)),
-                    Job::Lease { .. } => None,
-                })
-        };
-        for (questions, own) in asked() {
-            questions.iter().for_each(|question| needs.add(question));
-            time = at(own);
-        }
-        let (mut keys, mut holders, mut program) = (Vec::new(), Vec::new(), Vec::new());
-        let mut generations = Vec::new();
-        for (questions, _) in asked() {
-            for (number, question) in questions.iter().enumerate() {
-                let is_last = number + 1 == questions.len();
-                question.write(&mut program, is_last, needs.is_plain());
-                keys.push(&*question.key);
-                generations.extend(question.generation_key());
-                if question.numbers.kind == Kind::Slots {
-                    // Whatever is asked of slots: the script reads one holder for each such question.
-                    let holder = question.holder.as_deref().unwrap_or_default();
-                    holders.push(holder.as_bytes());
-                }
-            }
-        }
-        Call {
-            script: needs.script(),
-            keys,
-            generations,
-            questions: program,
-            at: time,
-            holders,
-        }
-    }
-
     /// How many questions it asks.
     pub(crate) fn len(&self) -> usize {
         self.requests.iter().map(|request| request.job.len()).sum()
@@ -144,39 +89,24 @@ impl Batch {
 
     /// Tells all what came. Returns how many keys hold what no limiter wrote: requests about one are told so.
     pub(crate) fn deliver(self, numbers: Vec<i64>) -> Result<u64, StoreError> {
-        if let [
-            Request {
-                job: Job::Lease { key, .. },
-                ..
-            },
-        ] = &self.requests[..]
-        {
-            let strange = numbers.get(1).copied().unwrap_or(0);
-            let answer = match strange {
-                0 => Ok(Reply::Numbers(numbers)),
-                _ => Err(StoreError::Foreign {
-                    key: key.to_string(),
-                }),
-            };
-            if let Some(request) = self.requests.into_iter().next() {
-                let _ = request.reply.send(answer);
-            }
-            return Ok(u64::try_from(strange).unwrap_or(0));
-        }
-        let (answers, strange) = match read(&numbers, self.len()) {
-            Ok(read) => read,
+        let expected = self.requests.iter().map(|request| request.job.width());
+        let Header { now, strange, rest } = match Header::read(&numbers, expected.sum()) {
+            Ok(header) => header,
             Err(error) => {
                 self.fail(&error);
                 return Err(error);
             }
         };
-        let Answers { now, each } = answers;
-        let mut each = each.into_iter();
+        let mut rest = rest;
         for request in self.requests {
-            let own: Vec<_> = each.by_ref().take(request.job.len()).collect();
-            let answer = match request.job.foreign_of(&own) {
+            let (own, others) = rest.split_at(request.job.width());
+            rest = others;
+            let answer = match request.job.foreign_of(own, strange) {
                 Some(key) => Err(StoreError::Foreign { key }),
-                None => Ok(Reply::Answers(Answers { now, each: own })),
+                None => Ok(Reply {
+                    now,
+                    numbers: own.to_vec(),
+                }),
             };
             let _ = request.reply.send(answer);
         }
@@ -195,20 +125,12 @@ impl Batch {
     /// A call that was carried out before the connection broke is charged twice then, which grants
     /// nothing.
     pub(crate) fn again(self, error: &StoreError) -> Vec<Request> {
-        let (mut again, mut over) = (Vec::new(), Vec::new());
-        for request in self.requests {
-            if request.is_again || !request.job.may_repeat() || request.reply.is_closed() {
-                over.push(request)
-            } else {
-                again.push(Request {
-                    is_again: true,
-                    ..request
-                })
-            }
-        }
-        for request in over {
-            let _ = request.reply.send(Err(error.clone()));
-        }
+        let may = |request: &Request| {
+            !request.is_again && request.job.may_repeat() && !request.reply.is_closed()
+        };
+        let (mut again, requests): (Vec<_>, Vec<_>) = self.requests.into_iter().partition(may);
+        Self { requests, ..self }.fail(error);
+        again.iter_mut().for_each(|request| request.is_again = true);
         again
     }
 }

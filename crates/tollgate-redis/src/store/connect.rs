@@ -1,7 +1,5 @@
 //! How connections are made: to one server, to the master that sentinels know, to a node of a cluster.
 
-#[cfg(feature = "simulation")]
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -43,7 +41,7 @@ enum To {
     /// To each of its nodes.
     Cluster(Vec<Node>),
     #[cfg(feature = "simulation")]
-    World(Arc<dyn crate::simulation::World>),
+    World(std::sync::Arc<dyn crate::simulation::World>),
 }
 
 impl Connector {
@@ -186,7 +184,7 @@ impl To {
     fn new(address: &Address, files: &Known, host: &Host) -> Result<Self, RedisError> {
         #[cfg(feature = "simulation")]
         if let Some(world) = host.world() {
-            return Ok(Self::World(Arc::clone(world)));
+            return Ok(Self::World(world.clone()));
         }
         #[cfg(not(feature = "simulation"))]
         let _ = host;
@@ -284,7 +282,13 @@ fn client(addr: ConnectionAddr, address: &Address, files: &Known) -> Result<Clie
     let info = addr
         .into_connection_info()?
         .set_redis_settings(login(address));
-    with_tls(address, info, files)
+    #[cfg(feature = "tls")]
+    if address.tls.is_some() {
+        return Client::build_with_tls(info, files.clone());
+    }
+    #[cfg(not(feature = "tls"))]
+    let () = *files;
+    Client::open(info)
 }
 
 fn addr(node: &Node, address: &Address) -> ConnectionAddr {
@@ -309,25 +313,4 @@ fn login(address: &Address) -> RedisConnectionInfo {
         info = info.set_password(password);
     }
     info
-}
-
-#[cfg(feature = "tls")]
-fn with_tls(
-    address: &Address,
-    info: ::redis::ConnectionInfo,
-    files: &Known,
-) -> Result<Client, RedisError> {
-    match address.tls {
-        None => Client::open(info),
-        Some(_) => Client::build_with_tls(info, files.clone()),
-    }
-}
-
-#[cfg(not(feature = "tls"))]
-fn with_tls(
-    _address: &Address,
-    info: ::redis::ConnectionInfo,
-    _files: &Known,
-) -> Result<Client, RedisError> {
-    Client::open(info)
 }

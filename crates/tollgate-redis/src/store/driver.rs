@@ -71,27 +71,24 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(shared: Arc<Shared>, connector: Connector) -> Self {
-        let seeds = connector.seeds().map(<[Node]>::to_vec);
+        let seeds = connector.seeds();
+        let (looks, is_one) = (Looks::new(seeds), seeds.is_none());
         let mut driver = Self {
             shared,
             connector: Arc::new(connector),
             peers: BTreeMap::new(),
             next_peer: 0,
-            map: Map::One,
+            map: if is_one { Map::One } else { Map::Unknown(None) },
             parked: Vec::new(),
             calls: FuturesUnordered::new(),
             connecting: FuturesUnordered::new(),
             looking: None,
-            looks: Looks::default(),
+            looks,
             is_changed: true,
             wake: None,
         };
-        match seeds {
-            None => drop(driver.add_peer(None)),
-            Some(seeds) => {
-                driver.map = Map::Unknown(None);
-                driver.looks.begin(seeds);
-            }
+        if is_one {
+            driver.add_peer(None);
         }
         driver
     }
@@ -170,16 +167,7 @@ impl Driver {
         };
         match &peer.state {
             State::Up(up) => {
-                let call = call(up, batch, manner, after);
-                self.calls.push(Box::pin(async move {
-                    let (batch, link, result) = call.await;
-                    Done {
-                        batch,
-                        peer: id,
-                        link,
-                        result,
-                    }
-                }));
+                (self.calls).push(Box::pin(call(id, up, batch, manner, after)));
             }
             State::New => peer.parked.push((batch, manner)),
             State::Down(error) => {
@@ -265,25 +253,19 @@ impl Driver {
     }
 
     fn finish(&mut self, done: Done) {
-        let Done {
-            batch,
-            peer,
-            link,
-            result,
-        } = done;
+        let (batch, peer, link) = (done.batch, done.peer, done.link);
         let lane = batch.lane;
         if batch.is_empty() {
             return self.shared.queue.done(lane, Vec::new());
         }
-        let is_lost =
-            matches!(&result, Err(failure) if matches!(failure.then, Then::Lost | Then::Wrong));
+        let is_lost = matches!(&done.result, Err(failure) if matches!(failure.then, Then::Lost | Then::Wrong));
         if !is_lost && let Some(peer) = self.peers.get_mut(&peer) {
             self.is_changed |= peer.answered(link);
         }
-        match result {
+        match done.result {
             Ok(numbers) => {
                 let stats = &self.shared.stats;
-                stats.count(&batch);
+                stats.count(batch.len());
                 stats.is_failing.store(false, Ordering::Relaxed);
                 match batch.deliver(numbers) {
                     Ok(0) => {}
@@ -306,7 +288,7 @@ impl Driver {
             return;
         };
         let (lane, stats) = (batch.lane, &self.shared.stats);
-        stats.count(&batch);
+        stats.count(batch.len());
         stats.is_failing.store(true, Ordering::Relaxed);
         stats.failed_calls.fetch_add(1, Ordering::Relaxed);
         let mut again = Vec::new();
@@ -378,7 +360,7 @@ impl Driver {
     fn sort_out(&mut self, mut batch: Batch) {
         batch.leave_out_unwaited();
         let lane = batch.lane;
-        if batch.is_one() {
+        if batch.requests.len() <= 1 {
             let owner = match &self.map {
                 Map::Slots(slots) => slots[usize::from(lane % SLOTS)],
                 _ => None,
@@ -408,12 +390,13 @@ impl Drop for Driver {
 
 /// Runs a call by a connection, until that is given up.
 fn call(
+    peer: PeerId,
     up: &Up,
     mut batch: Batch,
     manner: Manner,
     after: Duration,
-) -> impl Future<Output = (Batch, u64, Result<Vec<i64>, Failure>)> + Send + use<> {
-    let (mut link, number, mut ends) = (up.link.clone(), up.number, up.ends());
+) -> impl Future<Output = Done> + Send + use<> {
+    let (mut connection, link, mut ends) = (up.link.clone(), up.number, up.ends());
     async move {
         let run = async {
             if !after.is_zero() {
@@ -423,7 +406,7 @@ fn call(
             if batch.is_empty() {
                 Ok(Vec::new())
             } else {
-                link.run(&mut batch, manner).await
+                connection.run(&mut batch, manner).await
             }
         };
         let result = tokio::select! {
@@ -434,6 +417,11 @@ fn call(
                 Err(Failure { error, then: Then::Lost })
             }
         };
-        (batch, number, result)
+        Done {
+            batch,
+            peer,
+            link,
+            result,
+        }
     }
 }

@@ -1,97 +1,78 @@
 //! Certificates from files, which are read anew for each connection: they are renewed while a process runs.
 
 #[cfg(feature = "tls")]
-pub(super) use tls::{Files, Known};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-#[cfg(not(feature = "tls"))]
-pub(super) use none::{Files, Known};
-
+use ::redis::RedisError;
 #[cfg(feature = "tls")]
-mod tls {
-    use std::path::Path;
-    use std::sync::{Mutex, MutexGuard, PoisonError};
+use ::redis::{ClientTlsConfig, ErrorKind};
 
-    use ::redis::{ClientTlsConfig, ErrorKind, RedisError, TlsCertificates};
+use crate::address::Address;
 
-    use crate::address::Address;
+/// What is in the files; nothing without TLS.
+#[cfg(feature = "tls")]
+pub(super) type Known = ::redis::TlsCertificates;
+#[cfg(not(feature = "tls"))]
+pub(super) type Known = ();
 
-    /// What is in the files.
-    pub(in crate::store) type Known = TlsCertificates;
+/// The files of an address, and what they held when they could last be read.
+pub(super) struct Files(Mutex<Known>);
 
-    /// The files of an address, and what they held when they could last be read.
-    pub(in crate::store) struct Files(Mutex<Known>);
-
-    impl Files {
-        /// Reads them.
-        pub(in crate::store) fn read(address: &Address) -> Result<Self, RedisError> {
-            certificates(address).map(Mutex::new).map(Self)
-        }
-
-        pub(in crate::store) fn known(&self) -> Known {
-            self.lock().clone()
-        }
-
-        /// Reads them again. Someone may be about to write them: then they are as they were.
-        pub(in crate::store) async fn fresh(&self, address: &Address) -> Known {
-            if address.tls.is_some() {
-                let address = address.clone();
-                // A disk may be slow.
-                let read = tokio::task::spawn_blocking(move || certificates(&address)).await;
-                if let Ok(Ok(fresh)) = read {
-                    *self.lock() = fresh;
-                }
-            }
-            self.known()
-        }
-
-        fn lock(&self) -> MutexGuard<'_, Known> {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner)
-        }
+impl Files {
+    /// Reads them.
+    pub(super) fn read(address: &Address) -> Result<Self, RedisError> {
+        certificates(address).map(Mutex::new).map(Self)
     }
 
-    fn certificates(address: &Address) -> Result<Known, RedisError> {
-        // Someone else may have chosen before.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let files = address.tls.clone().unwrap_or_default();
-        let read = |path: &Path| {
-            std::fs::read(path).map_err(|error| {
-                let what = format!("{}: {error}", path.display());
-                RedisError::from((ErrorKind::InvalidClientConfig, "can't read", what))
-            })
-        };
-        let client_tls = match (&files.cert, &files.key) {
-            (Some(cert), Some(key)) => Some(ClientTlsConfig {
-                client_cert: read(cert)?,
-                client_key: read(key)?,
-            }),
-            _ => None,
-        };
-        let root_cert = files.ca.as_deref().map(read).transpose()?;
-        Ok(Known {
-            client_tls,
-            root_cert,
-        })
+    pub(super) fn known(&self) -> Known {
+        self.lock().clone()
+    }
+
+    /// Reads them again. Someone may be about to write them: then they are as they were.
+    pub(super) async fn fresh(&self, address: &Address) -> Known {
+        if address.tls.is_some() {
+            let address = address.clone();
+            // A disk may be slow.
+            let read = tokio::task::spawn_blocking(move || certificates(&address)).await;
+            if let Ok(Ok(fresh)) = read {
+                *self.lock() = fresh;
+            }
+        }
+        self.known()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+#[cfg(feature = "tls")]
+fn certificates(address: &Address) -> Result<Known, RedisError> {
+    // Someone else may have chosen before.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let files = address.tls.clone().unwrap_or_default();
+    let read = |path: &Path| {
+        std::fs::read(path).map_err(|error| {
+            let what = format!("{}: {error}", path.display());
+            RedisError::from((ErrorKind::InvalidClientConfig, "can't read", what))
+        })
+    };
+    let client_tls = match (&files.cert, &files.key) {
+        (Some(cert), Some(key)) => Some(ClientTlsConfig {
+            client_cert: read(cert)?,
+            client_key: read(key)?,
+        }),
+        _ => None,
+    };
+    let root_cert = files.ca.as_deref().map(read).transpose()?;
+    Ok(Known {
+        client_tls,
+        root_cert,
+    })
+}
+
 #[cfg(not(feature = "tls"))]
-mod none {
-    use ::redis::RedisError;
-
-    use crate::address::Address;
-
-    /// Without TLS there are none.
-    pub(in crate::store) type Known = ();
-
-    pub(in crate::store) struct Files;
-
-    impl Files {
-        pub(in crate::store) fn read(_address: &Address) -> Result<Self, RedisError> {
-            Ok(Self)
-        }
-
-        pub(in crate::store) fn known(&self) -> Known {}
-
-        pub(in crate::store) async fn fresh(&self, _address: &Address) -> Known {}
-    }
+fn certificates(_: &Address) -> Result<Known, RedisError> {
+    Ok(())
 }

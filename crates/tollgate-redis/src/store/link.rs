@@ -1,10 +1,5 @@
 //! A connection: how scripts get to the node that has their keys, and what an error means for it.
 
-#[cfg(feature = "simulation")]
-use std::sync::Arc;
-#[cfg(feature = "simulation")]
-use std::time::Duration;
-
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
 
@@ -19,7 +14,10 @@ pub(crate) enum Link {
     Direct(MultiplexedConnection),
     /// A simulated one, given up like others after so long without an answer.
     #[cfg(feature = "simulation")]
-    Simulated(Arc<dyn crate::simulation::Wire>, Duration),
+    Simulated(
+        std::sync::Arc<dyn crate::simulation::Wire>,
+        std::time::Duration,
+    ),
 }
 
 /// How a node of a cluster is asked.
@@ -75,7 +73,7 @@ impl Link {
             }
             known => known,
         };
-        reply.map_err(|error| failure(&error)).and_then(numbers)
+        numbers(&reply.map_err(|error| failure(&error))?)
     }
 
     pub(super) async fn send(&mut self, command: &Cmd) -> Result<Value, RedisError> {
@@ -106,21 +104,13 @@ impl Link {
     }
 }
 
-fn numbers(value: Value) -> Result<Vec<i64>, Failure> {
-    let garbled = |value: &Value| Failure {
+fn numbers(value: &Value) -> Result<Vec<i64>, Failure> {
+    ::redis::from_redis_value_ref(value).map_err(|_| Failure {
         error: StoreError::Garbled {
             what: format!("a list of numbers expected, {value:?} came"),
         },
         then: Then::Keep,
-    };
-    let Value::Array(values) = value else {
-        return Err(garbled(&value));
-    };
-    let number = |value| match value {
-        Value::Int(number) => Ok(number),
-        other => Err(garbled(&other)),
-    };
-    values.into_iter().map(number).collect()
+    })
 }
 
 /// What an error means.

@@ -94,10 +94,8 @@ impl Patience {
 
 /// A timer can be made only within a runtime, and each poll may be in another one.
 fn has_timer() -> Result<(), GaveUp> {
-    match Handle::try_current() {
-        Ok(_) => Ok(()),
-        Err(_) => Err(GaveUp::NoRuntime),
-    }
+    let runtime = Handle::try_current();
+    runtime.map(drop).map_err(|_| GaveUp::NoRuntime)
 }
 
 /// So long from then, or as far off as a timer goes: `Duration::MAX` is to wait for as long as it takes.

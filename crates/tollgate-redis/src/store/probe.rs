@@ -42,18 +42,17 @@ pub(super) async fn explained(error: StoreError, address: &Address) -> StoreErro
         for node in nodes {
             let first = first_byte(node, if is_tls { PLAIN } else { HELLO }).await;
             match first {
-                Some(b'+' | b'-') if is_tls => return Some(reason::no_tls()),
-                Some(byte) if !is_tls && RECORDS.contains(&byte) => return Some(reason::only_tls()),
+                Some(b'+' | b'-') if is_tls => return Some(reason::NO_TLS),
+                Some(byte) if !is_tls && RECORDS.contains(&byte) => return Some(reason::ONLY_TLS),
                 _ => {}
             }
         }
         None
     };
-    timeout(WITHIN, looking)
-        .await
-        .ok()
-        .flatten()
-        .unwrap_or(error)
+    match timeout(WITHIN, looking).await {
+        Ok(Some(why)) => reason::unreachable(FailureKind::Tls, why),
+        _ => error,
+    }
 }
 
 /// What it answers first.

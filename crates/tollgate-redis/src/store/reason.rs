@@ -9,9 +9,9 @@ use ::redis::{ErrorKind, RedisError};
 use crate::error::{FailureKind, StoreError};
 
 /// What to do when one side speaks TLS and the other doesn't.
-const NO_TLS: &str = "it speaks no TLS on this port; write redis instead of rediss into its URL, or the \
+pub(super) const NO_TLS: &str = "it speaks no TLS on this port; write redis instead of rediss into its URL, or the \
                       port on which it does";
-const ONLY_TLS: &str = "it speaks nothing but TLS on this port; write rediss instead of redis into its \
+pub(super) const ONLY_TLS: &str = "it speaks nothing but TLS on this port; write rediss instead of redis into its \
                         URL, or the port on which it does";
 /// And when the login isn't taken.
 const WRONG_LOGIN: &str = "wrong user or password; correct them in its URL, as user:password@ before the \
@@ -53,16 +53,6 @@ pub(super) fn sentinel_error(error: &RedisError) -> StoreError {
     StoreError::Answered { kind, error }
 }
 
-/// A store that answers in plain where TLS was spoken to.
-pub(super) fn no_tls() -> StoreError {
-    unreachable(FailureKind::Tls, NO_TLS)
-}
-
-/// A store that answers by TLS where none was spoken.
-pub(super) fn only_tls() -> StoreError {
-    unreachable(FailureKind::Tls, ONLY_TLS)
-}
-
 pub(super) fn unreachable(kind: FailureKind, why: &str) -> StoreError {
     StoreError::Unreachable {
         kind,
@@ -98,7 +88,7 @@ fn of_io(error: &RedisError) -> (FailureKind, String) {
         return (kind, told(kind, text));
     };
     #[cfg(feature = "tls")]
-    if let Some(told) = tls::told(cause) {
+    if let Some(told) = tls_reason(cause) {
         return (FailureKind::Tls, told);
     }
     let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
@@ -189,42 +179,33 @@ fn of_text(text: &str) -> Option<FailureKind> {
     code.or_else(|| said().map(|(_, kind)| *kind))
 }
 
+/// What to do about it, if it is about TLS: what goes wrong with certificates and handshakes.
 #[cfg(feature = "tls")]
-mod tls {
-    //! What goes wrong with certificates and handshakes.
-
-    use std::error::Error;
-    use std::io;
-
+fn tls_reason(cause: &(dyn Error + Send + Sync + 'static)) -> Option<String> {
     use rustls::{AlertDescription, CertificateError};
 
-    use super::NO_TLS;
-
-    /// What to do about it, if it is about TLS.
-    pub(super) fn told(cause: &(dyn Error + Send + Sync + 'static)) -> Option<String> {
-        let inner = cause
-            .downcast_ref::<io::Error>()
-            .and_then(io::Error::get_ref);
-        let error = inner.unwrap_or(cause).downcast_ref::<rustls::Error>()?;
-        let hint = match error {
-            // Whatever that was, TLS it wasn't.
-            rustls::Error::InvalidMessage(_) => return Some(NO_TLS.to_owned()),
-            rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
-                "; name who signed the store's certificate in its URL: ?ca=FILE"
-            }
-            rustls::Error::InvalidCertificate(
-                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            ) => "; write a name into the store's URL that its certificate has",
-            rustls::Error::AlertReceived(
-                AlertDescription::CertificateRequired
-                | AlertDescription::BadCertificate
-                | AlertDescription::CertificateUnknown
-                | AlertDescription::UnknownCA,
-            ) => "; name a certificate that the store knows in its URL: ?cert=FILE&key=FILE",
-            _ => "",
-        };
-        Some(format!("{error}{hint}"))
-    }
+    let inner = cause
+        .downcast_ref::<io::Error>()
+        .and_then(io::Error::get_ref);
+    let error = inner.unwrap_or(cause).downcast_ref::<rustls::Error>()?;
+    let hint = match error {
+        // Whatever that was, TLS it wasn't.
+        rustls::Error::InvalidMessage(_) => return Some(NO_TLS.to_owned()),
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            "; name who signed the store's certificate in its URL: ?ca=FILE"
+        }
+        rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => "; write a name into the store's URL that its certificate has",
+        rustls::Error::AlertReceived(
+            AlertDescription::CertificateRequired
+            | AlertDescription::BadCertificate
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA,
+        ) => "; name a certificate that the store knows in its URL: ?cert=FILE&key=FILE",
+        _ => "",
+    };
+    Some(format!("{error}{hint}"))
 }
 
 #[cfg(test)]

@@ -3,7 +3,10 @@
 use tokio::sync::oneshot;
 
 use crate::error::StoreError;
-use crate::question::{Answers, Op, Question, Raw};
+use crate::question::{Op, Question, Raw};
+
+/// Numbers that the script of leases answers with.
+const LEASE_WIDTH: usize = 5;
 
 /// What is to be sent, and where its answer goes.
 #[derive(Debug)]
@@ -31,10 +34,12 @@ pub(crate) enum Job {
     },
 }
 
+/// The numbers of one request, of those that a call came back with.
 #[derive(Debug)]
-pub(crate) enum Reply {
-    Answers(Answers),
-    Numbers(Vec<i64>),
+pub(crate) struct Reply {
+    /// The time by which it was judged, in microseconds.
+    pub(crate) now: u64,
+    pub(crate) numbers: Vec<i64>,
 }
 
 impl Job {
@@ -45,41 +50,46 @@ impl Job {
         }
     }
 
+    /// How many numbers it is answered with.
+    pub(super) fn width(&self) -> usize {
+        match self {
+            Self::Ask { questions, .. } => Raw::WIDTH * questions.len(),
+            Self::Lease { .. } => LEASE_WIDTH,
+        }
+    }
+
     /// Whether it may be carried out twice: that grants nothing. What is given back twice was someone
     /// else's the second time, a lease says what is held now, and a slot that was taken the first time
     /// would stay so if another limit refuses the second.
     pub(super) fn may_repeat(&self) -> bool {
+        let Self::Ask { questions, .. } = self else {
+            return false;
+        };
         let gives = |question: &Question| {
             matches!(
                 question.op,
                 Op::GiveBack(_) | Op::GiveBackHeld { .. } | Op::Gift | Op::Reset
             )
         };
-        let slot = |question: &Question| question.holder.is_some();
-        match self {
-            Self::Ask { questions, .. } => {
-                let is_one = questions.len() == 1;
-                !questions.iter().any(gives) && (is_one || !questions.iter().any(slot))
-            }
-            Self::Lease { .. } => false,
-        }
+        let takes_slot = |question: &Question| question.holder.is_some();
+        let is_one = questions.len() == 1;
+        !questions.iter().any(gives) && (is_one || !questions.iter().any(takes_slot))
     }
 
-    /// The key of it that was found to hold what no limiter wrote.
-    pub(super) fn foreign_of(&self, answers: &[Raw]) -> Option<String> {
-        let Self::Ask { questions, .. } = self else {
-            return None;
+    /// The key of it that was found to hold what no limiter wrote; a lease's if there was any.
+    pub(super) fn foreign_of(&self, numbers: &[i64], strange: u64) -> Option<String> {
+        let key = match self {
+            Self::Ask { questions, .. } => {
+                let mut asked = questions.iter().zip(Raw::all(numbers));
+                &asked.find(|(_, raw)| raw.is_of_a_foreign_key())?.0.key
+            }
+            Self::Lease { key, .. } => Some(key).filter(|_| strange > 0)?,
         };
-        let mut asked = questions.iter().zip(answers);
-        let (question, _) = asked.find(|(_, raw)| raw.is_of_a_foreign_key())?;
-        Some(question.key.to_string())
+        Some(key.to_string())
     }
 
     /// Whether one call can carry both.
     pub(super) fn goes_with(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Ask { at, .. }, Self::Ask { at: other, .. }) => at == other,
-            _ => false,
-        }
+        matches!((self, other), (Self::Ask { at, .. }, Self::Ask { at: other, .. }) if at == other)
     }
 }

@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::batch::Batch;
 use super::queue::Queue;
 use super::skew::Skew;
 use crate::host::Host;
@@ -28,10 +27,10 @@ pub(crate) struct Stats {
 }
 
 impl Stats {
-    /// A call has come back.
-    pub(super) fn count(&self, batch: &Batch) {
-        self.calls.fetch_add(1, Ordering::Relaxed);
-        let questions = u64::try_from(batch.len()).unwrap_or(u64::MAX);
+    /// A call with so many questions has come back; none is no call.
+    pub(crate) fn count(&self, questions: usize) {
+        let questions = u64::try_from(questions).unwrap_or(u64::MAX);
+        self.calls.fetch_add(questions.min(1), Ordering::Relaxed);
         self.questions.fetch_add(questions, Ordering::Relaxed);
     }
 }

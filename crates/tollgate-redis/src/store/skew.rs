@@ -77,20 +77,8 @@ async fn ahead(link: &mut Link, shared: &Shared) -> Option<i64> {
 
 /// The time that `TIME` told: seconds, and microseconds of the second.
 fn micros(reply: &Value) -> Option<i64> {
-    let Value::Array(parts) = reply else {
-        return None;
-    };
-    let number = |part: &Value| match part {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?.parse::<i64>().ok(),
-        Value::Int(number) => Some(*number),
-        _ => None,
-    };
-    match parts.as_slice() {
-        [seconds, micros] => number(seconds)?
-            .checked_mul(1_000_000)?
-            .checked_add(number(micros)?),
-        _ => None,
-    }
+    let (seconds, micros): (i64, i64) = ::redis::from_redis_value_ref(reply).ok()?;
+    seconds.checked_mul(1_000_000)?.checked_add(micros)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use tollgate::Timestamp;
 
 use super::accounts::{Accounts, HeldEstimate};
 use super::{Book, Spent};
-use crate::lease::said::EVERYTHING;
+use crate::lease::request::EVERYTHING;
 
 /// When something was spent, in terms of what the store was told of it.
 #[derive(Clone, Copy, Debug)]

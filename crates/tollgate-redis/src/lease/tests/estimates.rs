@@ -2,9 +2,9 @@
 //! settled; what lapsed counts whole, when the lease was over; and what is owed is paid.
 
 use super::*;
-use crate::lease::asks::{Asks, Wants};
 use crate::lease::book::Care;
-use crate::lease::said::Lessee;
+use crate::lease::request::Lessee;
+use crate::lease::request::{Asks, Wants};
 
 const START: u64 = 1_700_000_000_000_000;
 

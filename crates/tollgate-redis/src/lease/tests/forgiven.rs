@@ -1,9 +1,9 @@
 //! What is forgiven in one call: what came back late, and what an operator gives back.
 
 use super::*;
-use crate::lease::asks::{Asks, Wants};
-use crate::lease::said::EVERYTHING;
-use crate::lease::said::Lessee;
+use crate::lease::request::EVERYTHING;
+use crate::lease::request::Lessee;
+use crate::lease::request::{Asks, Wants};
 
 #[test]
 fn what_came_back_late_and_a_refund_are_both_forgiven() {

@@ -14,7 +14,7 @@ use tollgate_testkit::traffic::Random;
 use super::{NOW, question, rate};
 use crate::question::{Numbers, Op, Question};
 use crate::store::Store;
-use crate::windows;
+use crate::tests::windows;
 
 /// The rule that scripts follow, in whole numbers of any size: a token is as many units as its period has
 /// nanoseconds.

@@ -27,22 +27,15 @@ pub(super) struct Looks {
     known: Vec<Node>,
 }
 
-impl Default for Looks {
-    fn default() -> Self {
+impl Looks {
+    /// Immediately, of these nodes; never of a store that is no cluster.
+    pub(super) fn new(seeds: Option<&[Node]>) -> Self {
         Self {
-            due: None,
+            due: seeds.map(|_| Instant::now()),
             last: None,
             pause: FIRST_PAUSE,
-            known: Vec::new(),
+            known: seeds.unwrap_or_default().to_vec(),
         }
-    }
-}
-
-impl Looks {
-    /// At once, of these.
-    pub(super) fn begin(&mut self, seeds: Vec<Node>) {
-        self.due = Some(Instant::now());
-        self.known = seeds;
     }
 }
 

@@ -1,12 +1,13 @@
-//! What is asked of the store about one key, made of what its book says, and what came of it.
+//! What a node and the store tell each other about a lease: how much is asked for, made of what its book says, and what came
+//! of it.
 
 use std::time::Duration;
 
 use tollgate::Timestamp;
 
 use super::book::{Book, Granted, Plan};
-use super::said::{EVERYTHING, Lent, Lessee};
-use crate::question::{Numbers, micros};
+use crate::error::StoreError;
+use crate::question::{Numbers, micros, put, wait};
 
 /// How much is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -46,13 +47,12 @@ impl Asks {
             Wants::Nothing => (book.hand_in(now), 0),
             Wants::More(cost) => (book.plan(now, cost, part), cost),
             Wants::Enough => (book.trim(now, part), 0),
-            Wants::Just(cost) => {
-                let more = cost;
+            Wants::Just(more) => {
                 let plan = Plan {
                     more,
                     ..Plan::default()
                 };
-                (plan, cost)
+                (plan, more)
             }
         };
         Self {
@@ -66,22 +66,14 @@ impl Asks {
 
     /// As the store reads it, of somebody who says the rest.
     pub(super) fn question(&self, lessee: Lessee) -> Lessee {
-        let Plan {
-            holds,
-            out,
-            returns,
-            more,
-            late,
-            late_since,
-            ..
-        } = self.plan;
-        let most = self.part.max(more.min(self.numbers.limit)).max(holds);
-        let late = self.undrained(late, late_since);
+        let plan = &self.plan;
+        let most = (self.part).max(plan.more.min(self.numbers.limit));
+        let late = self.undrained(plan.late, plan.late_since);
         Lessee {
-            holds: holds + out,
-            returns,
-            more,
-            most: most + out,
+            holds: plan.holds + plan.out,
+            returns: plan.returns,
+            more: plan.more,
+            most: most.max(plan.holds) + plan.out,
             least: self.at_least(),
             forgiven: lessee.forgiven.saturating_add(late).min(EVERYTHING),
             ..lessee
@@ -90,18 +82,20 @@ impl Asks {
 
     /// What the store gave, from before it was asked: the store counts from later on.
     pub(super) fn granted(&self, reply: &Lent, until: Timestamp) -> Granted {
-        let Plan {
-            holds, out, more, ..
-        } = self.plan;
+        let plan = &self.plan;
         // What is owed is paid before anything else, which the store doesn't know of.
         let retry_after = reply.retry_after.saturating_add(self.debts_take(reply));
         Granted {
             more: reply.granted,
-            dropped: holds + out - self.kept(reply),
+            dropped: plan.holds + plan.out - self.kept(reply),
             until,
             retry_after: retry_after.max(pause(&self.numbers)),
             // If the store is asked about each request, a refusal is for that request alone.
-            asked: if self.part > 0 { more } else { reply.granted },
+            asked: if self.part > 0 {
+                plan.more
+            } else {
+                reply.granted
+            },
             remaining: reply.remaining,
         }
     }
@@ -155,4 +149,77 @@ fn pause(numbers: &Numbers) -> Duration {
     let [_, drain, capacity, ..] = numbers.five;
     let fills = Duration::from_micros(capacity / drain.max(1));
     (fills / 4).min(Duration::from_millis(10))
+}
+
+/// What a node says to the store.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lessee {
+    /// 0 for nobody: who holds nothing, and so changes nothing for those who do.
+    pub(super) holder: u64,
+    /// How often it has asked; 0 if that isn't counted.
+    pub(super) number: u64,
+    pub(super) holds: u64,
+    pub(super) returns: u64,
+    pub(super) more: u64,
+    /// The most that it may hold.
+    pub(super) most: u64,
+    pub(super) life: Duration,
+    /// If it can't hold as much, it gets nothing.
+    pub(super) least: u64,
+    /// So many units are owed at least, beside what is out; 0 if that isn't known.
+    pub(super) spent: u64,
+    /// So many tokens of what is owed are forgiven, beside what is out.
+    pub(super) forgiven: u64,
+}
+
+/// All that is owed.
+pub(crate) const EVERYTHING: u64 = 1 << 53;
+
+impl Lessee {
+    /// One who holds nothing and takes nothing.
+    pub(super) fn of_nobody(life: Duration) -> Self {
+        Self {
+            life,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn record(&self, numbers: &Numbers) -> Vec<u8> {
+        let [price, drain, capacity, ..] = numbers.five;
+        let (life, mut record) = (micros(self.life), Vec::with_capacity(13 * 8));
+        put(&mut record, &[price, drain, capacity]);
+        put(&mut record, &[self.holder, self.number, self.holds]);
+        put(&mut record, &[self.returns, self.more, self.most, life]);
+        put(&mut record, &[self.least, self.spent, self.forgiven]);
+        record
+    }
+}
+
+/// What the store says to a node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lent {
+    pub(super) granted: u64,
+    /// Of what it holds.
+    pub(super) kept: u64,
+    /// What is left for others.
+    pub(super) remaining: u64,
+    pub(super) retry_after: Duration,
+}
+
+impl Lent {
+    pub(super) fn read(reply: &[i64]) -> Result<Self, StoreError> {
+        let [granted, kept, remaining, retry_after, _] = *reply else {
+            let came = reply.len();
+            return Err(StoreError::Garbled {
+                what: format!("5 numbers of a lease expected, {came} came"),
+            });
+        };
+        let number = |number: i64| u64::try_from(number).unwrap_or(0);
+        Ok(Self {
+            granted: number(granted),
+            kept: number(kept),
+            remaining: number(remaining),
+            retry_after: wait(retry_after),
+        })
+    }
 }

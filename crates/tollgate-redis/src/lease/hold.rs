@@ -1,0 +1,103 @@
+//! What a request has of a lease while it isn't known what becomes of it: all of its limits are charged or none, and some
+//! requests tell only in the end what they cost.
+
+use std::sync::Arc;
+
+use tollgate::{Clock, Timestamp};
+use tollgate_engine::policy::Counting;
+
+use super::book::Stamp;
+use super::{Inner, Lease};
+
+/// A charge that is corrected when it is known what the request cost.
+pub(crate) trait Charged: Send + Sync {
+    /// The request cost so much of what was estimated, or more. False if the estimate was spent before, so that nothing
+    /// came back.
+    fn correct(&mut self, spent: u64) -> bool;
+
+    /// The request cost so much more, and its estimate has ended.
+    fn charge_late(&mut self, more: u64);
+
+    /// Its time is so long.
+    fn prolong(&mut self, until: Timestamp);
+}
+
+/// What a request has of a lease, until it is [spent](Self::spend) or [corrected](Charged::correct). Dropped, all of it
+/// comes back, whatever the store was told meanwhile.
+pub(crate) struct LeaseHold {
+    pub(super) leases: Arc<Inner>,
+    pub(super) lease: Arc<Lease>,
+    pub(super) cost: u64,
+    /// None once it has ended.
+    pub(super) claim: Option<Claim>,
+}
+
+/// How a request has what it has.
+#[derive(Clone, Copy)]
+pub(super) enum Claim {
+    /// By this number in the book: the store takes it for held.
+    Held(u64),
+    /// It was spent after this.
+    Spent(Stamp),
+}
+
+impl LeaseHold {
+    /// All limits of the request have passed.
+    pub(crate) fn spend(mut self) {
+        match self.claim {
+            Some(Claim::Held(_)) => drop(self.correct(self.cost)),
+            _ => self.claim = None,
+        }
+    }
+
+    /// Tokens of a lease are spent here by the next request. Those of a limit that isn't leased, or of a key that isn't kept,
+    /// are returned for others.
+    fn tell(&self, is_news: bool) {
+        let (leases, lease) = (&self.leases, &self.lease);
+        let is_here = lease.limit.counting() == Counting::Leased && leases.keeps(lease);
+        if is_news && !is_here {
+            leases.tell(lease);
+        }
+    }
+}
+
+impl Charged for LeaseHold {
+    fn correct(&mut self, spent: u64) -> bool {
+        let Some(Claim::Held(number)) = self.claim.take() else {
+            return false;
+        };
+        let (now, book) = (self.leases.clock.now(), &self.lease.book);
+        let is_out = book.is_out(now, number);
+        let is_news = book.settle_estimate(now, number, spent, self.lease.numbers.limit);
+        self.tell(is_news);
+        is_out
+    }
+
+    fn charge_late(&mut self, more: u64) {
+        let (now, most) = (self.leases.clock.now(), self.lease.numbers.limit);
+        let is_news = self.lease.book.charge_late(now, more, most);
+        self.tell(is_news);
+    }
+
+    fn prolong(&mut self, until: Timestamp) {
+        if let Some(Claim::Held(number)) = self.claim {
+            self.lease.book.prolong(number, until);
+        }
+    }
+}
+
+impl Drop for LeaseHold {
+    fn drop(&mut self) {
+        match self.claim {
+            Some(Claim::Held(_)) => drop(self.correct(0)),
+            Some(Claim::Spent(stamp)) if self.cost > 0 => {
+                if self.leases.keeps(&self.lease) {
+                    (self.leases).put_back(&self.lease, self.cost, stamp);
+                } else {
+                    self.leases.return_passing(&self.lease, self.cost);
+                }
+            }
+            _ => {}
+        }
+    }
+}
