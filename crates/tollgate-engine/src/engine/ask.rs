@@ -33,6 +33,8 @@ pub(super) struct Asking<'r, 'a, B> {
     pub(super) recorder: &'r Recorder,
     pub(super) rules: &'r Rules,
     pub(super) gathered: &'r Gathered<'a>,
+    /// Whether the request may be dropped while it is asked: not if the backend answers immediately.
+    pub(super) may_be_dropped: bool,
 }
 
 /// Wakes those who wait for what an estimate gives back.
@@ -172,7 +174,7 @@ impl<B: Backend> Asking<'_, '_, B> {
         let gathered = self.gathered;
         if !gathered.shadow.checks.as_slice().is_empty() {
             // What decided instead of a store has charged nothing there.
-            let is_charged = said.unavailable.is_none();
+            let is_charged = said.unavailable.is_none() && self.may_be_dropped;
             let mut unanswered = Unanswered::new(self.backend, said);
             unanswered.is_charged(charged_to_trees);
             if is_charged {
@@ -186,7 +188,7 @@ impl<B: Backend> Asking<'_, '_, B> {
                     continue;
                 };
                 if let Ok(mut answer) = self.backend.ask(run.checks, None).await {
-                    if answer.allowed && answer.unavailable.is_none() {
+                    if answer.allowed && answer.unavailable.is_none() && self.may_be_dropped {
                         unanswered.is_charged(run.checks);
                     }
                     entered.hold(&mut answer);

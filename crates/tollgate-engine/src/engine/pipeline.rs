@@ -332,6 +332,7 @@ impl<B: Backend> Pipeline<B> {
             recorder: &self.recorder,
             rules,
             gathered,
+            may_be_dropped: true,
         }
     }
 
@@ -748,7 +749,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Pipeline<Memory<C, W>> {
     /// Asks a backend that answers immediately, and tells what it says.
     #[inline(always)]
     fn ask_now(&self, said: &mut Said, rules: &Rules, gathered: &Gathered<'_>, listing: Listing) {
-        let asking = self.asking(rules, gathered);
+        let asking = Asking {
+            may_be_dropped: false,
+            ..self.asking(rules, gathered)
+        };
         let checks = gathered.enforced.checks.as_slice();
         let answer = match asking.queue_ahead() {
             Some(answer) => Some(answer),
@@ -762,7 +766,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Pipeline<Memory<C, W>> {
             self.list_limits(said, gathered);
         }
         if said.allowed && gathered.has_shadows() {
-            ready(async { Ok(asking.in_shadow(said, &[]).await) });
+            ready(async {
+                asking.in_shadow(said, &[]).await;
+                Ok(())
+            });
         }
     }
 
