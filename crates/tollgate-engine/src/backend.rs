@@ -5,12 +5,12 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
+use std::time::Duration;
 
 use tollgate::clock::{Monotonic, Wall};
-use tollgate::{Clock, Timestamp};
+use tollgate::{Clock, Outcome, Timestamp};
 
 mod memory;
-mod peek;
 
 pub use crate::limits::{
     Answer, CarryOver, Check, CheckResult, Counter, DenyCache, DenyRecheck, DenyVersion,
@@ -77,11 +77,13 @@ pub enum Refund {
 ///
 /// assert!(Clocks::default().wall.now() > Timestamp::ZERO);
 /// ```
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
 pub struct Clocks {
     /// Shows what [`Backend::now`] does, and wakes tasks as [`Clock::wake_at`] says.
+    #[debug(skip)]
     pub timer: Arc<dyn Clock>,
     /// Shows the time of day, by which operators' [orders](crate::orders) end.
+    #[debug(skip)]
     pub wall: Arc<dyn Clock>,
 }
 
@@ -92,12 +94,6 @@ impl Default for Clocks {
             timer: Arc::new(Monotonic::new()),
             wall: Arc::new(Wall),
         }
-    }
-}
-
-impl fmt::Debug for Clocks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Clocks").finish_non_exhaustive()
     }
 }
 
@@ -156,7 +152,7 @@ pub trait Backend: Send + Sync {
         &'a self,
         checks: &'a [Check<'a>],
     ) -> impl Future<Output = Result<Vec<CheckResult>, Self::Error>> + Send + 'a {
-        peek::by_asking(self, checks)
+        peek_by_asking(self, checks)
     }
 
     /// Gives back so much of what these checks were charged. By default nothing is.
@@ -216,4 +212,101 @@ pub trait Backend: Send + Sync {
 pub fn refund_detached<B: Backend>(backend: &B, checks: &[Check<'_>]) {
     let refund = pin!(backend.refund(checks, Refund::Dropped));
     let _ = refund.poll(&mut Context::from_waker(Waker::noop()));
+}
+
+/// Asks about each check by itself, at no cost.
+async fn peek_by_asking<B: Backend + ?Sized>(
+    backend: &B,
+    checks: &[Check<'_>],
+) -> Result<Vec<CheckResult>, B::Error> {
+    let mut each = Vec::with_capacity(checks.len());
+    for check in checks {
+        let free = [Check { cost: 0, ..*check }];
+        let answer = backend.ask(&free, None).await?;
+        // Only a limit that is closed without its store has no answer.
+        let failure = answer.unavailable.filter(|_| answer.is_unavailable());
+        let mut decision = answer.decision;
+        let cost = match check.limit.kind() {
+            LimitKind::Concurrency(most) => {
+                if answer.allowed {
+                    // It took a permit, and has given it back.
+                    decision.remaining = u64::from(*most);
+                }
+                1
+            }
+            _ => check.cost,
+        };
+        if cost > decision.limit {
+            decision.outcome = Outcome::Never;
+            decision.set_wait(Duration::MAX);
+        } else if decision.remaining < cost {
+            // When there is enough isn't told, only when the limit is as if never used.
+            decision.outcome = Outcome::Denied;
+            decision.set_wait(decision.reset_after);
+        }
+        each.push(failure.map_or(Ok(decision), Err));
+    }
+    Ok(each)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use tollgate::{Decision, Timestamp};
+
+    use super::*;
+    use crate::limits::{Answer, FailureKind, SoleLimit, Unavailable};
+    use crate::policy::OnStoreFailure;
+
+    /// A store that is away, with what its limits have chosen for that.
+    struct Away(OnStoreFailure);
+
+    impl Backend for Away {
+        type Error = Infallible;
+
+        async fn ask<'a>(
+            &'a self,
+            _: &'a [Check<'a>],
+            _: Option<&'a mut Vec<CheckResult>>,
+        ) -> Result<Answer, Infallible> {
+            let unavailable = Unavailable {
+                kind: FailureKind::TimedOut,
+                fallback: self.0,
+            };
+            Ok(match self.0 {
+                OnStoreFailure::Closed => Answer::unavailable(0, unavailable),
+                _ => Answer {
+                    unavailable: Some(unavailable),
+                    ..Answer::new(Some(0), Decision::UNLIMITED)
+                },
+            })
+        }
+
+        fn now(&self) -> Timestamp {
+            Timestamp::ZERO
+        }
+    }
+
+    #[test]
+    fn only_a_limit_that_is_closed_without_its_store_has_no_answer() {
+        let limit = SoleLimit::new("jobs", LimitKind::Concurrency(8)).expect("a limit");
+        let facts = SoleLimit::facts("nightly");
+        let checks = [limit.check(&facts, 1)];
+        for (fallback, is_known) in [
+            (OnStoreFailure::Open, true),
+            (OnStoreFailure::Local, true),
+            (OnStoreFailure::Closed, false),
+        ] {
+            let away = Away(fallback);
+            let peek =
+                pin!(peek_by_asking(&away, &checks)).poll(&mut Context::from_waker(Waker::noop()));
+            let Poll::Ready(Ok(each)) = peek else {
+                panic!("it answers immediately");
+            };
+            assert_eq!(each[0].is_ok(), is_known, "{fallback:?}");
+        }
+    }
 }

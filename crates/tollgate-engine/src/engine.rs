@@ -1,35 +1,31 @@
 //! The engine: facts in, a verdict out, by a policy that can be changed at any time.
 
-use std::convert::Infallible;
 use std::fmt;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
 
-use arc_swap::ArcSwap;
+use arc_swap::Guard;
 use tollgate::Clock;
 
-use crate::backend::{Backend, Clocks, Memory};
-use crate::facts::Facts;
-use crate::limits::{Answer, Check, DenyCache, KeyHashers};
+use crate::backend::{Backend, Gift, Memory, Refund};
+use crate::facts::{Descriptor, Facts};
+use crate::limits::{DenyCache, KeyHashers, Limit, LimitKind};
 use crate::observer::Observer;
-use crate::policy::Policy;
+use crate::policy::{Policy, Settle, Unsettled};
 use crate::verdict::{Findings, Said, Verdict};
 
-mod asked;
+mod admin;
+mod ask;
 mod conditions;
 pub(crate) mod counters;
 mod counting;
-mod deciding;
 mod descriptors;
+mod find;
 mod gather;
-mod gifts;
 mod limiters;
 pub(crate) mod orders;
 pub(crate) mod overload;
-mod peek;
+mod pipeline;
 mod recorder;
-mod remembered;
 mod retired;
 pub(crate) mod rollout;
 pub(crate) mod rules;
@@ -39,33 +35,29 @@ pub(crate) mod seen;
 mod turns;
 mod unanswered;
 pub mod verdict;
+mod wait;
 pub(crate) mod warm;
 mod warned;
 
 pub use crate::bounds::{Bounds, TooMuch};
-pub use asked::FactsAsked;
-pub use conditions::Conditions;
-pub use deciding::CombinedVerdict;
+pub use conditions::{Conditions, FactsAsked};
 pub use descriptors::{
     CurrentLimit, DescriptorFindings, DescriptorRequest, DescriptorStatus, DescriptorVerdict,
     DescriptorsPassed,
 };
+pub use find::{Found, FoundLimit, Reset, ResetRule, ResetScope};
 pub use limiters::{LimiterSort, LimiterState, ThrottleDecision};
-pub use orders::{Found, FoundLimit, Reset, ResetRule, ResetScope};
 pub use overload::AdaptiveState;
-pub use peek::Left;
+pub use pipeline::{CombinedVerdict, Left};
 pub use rules::PolicyError;
 pub use saved::{RestoreError, Restored, Resume};
 
 use conditions::Listing;
-use gather::{Gathered, Group, MatchInput};
-use orders::{Book, Held};
-use overload::{Beside, Entered};
-use recorder::Recorder;
-use remembered::Remembered;
+use descriptors::Lookups;
+use gather::Group;
+use pipeline::{Pipeline, ready};
 use retired::Retired;
 use rules::{Before, Rules};
-use turns::Turns;
 
 /// Decides requests by a policy.
 ///
@@ -107,18 +99,9 @@ use turns::Turns;
 /// # Ok::<(), tollgate_engine::PolicyError>(())
 /// ```
 pub struct Engine<B: Backend = Memory> {
-    rules: ArcSwap<Rules>,
-    backend: B,
-    clocks: Clocks,
-    hashers: KeyHashers,
-    bounds: Bounds,
-    turns: Arc<Turns>,
-    deny: Option<DenyCache>,
-    recorder: Recorder,
+    pipeline: Pipeline<B>,
     /// Held while a policy is compiled, so that each follows the one before.
     reloading: Mutex<Retired<Rules>>,
-    /// Locked while they are put over a policy, and until that is in force.
-    orders: Mutex<Book>,
 }
 
 impl<B: Backend> Engine<B> {
@@ -128,26 +111,15 @@ impl<B: Backend> Engine<B> {
     /// What the policy says can't be done.
     pub fn new(policy: Policy, backend: B) -> Result<Self, PolicyError> {
         let rules = Rules::new(policy, Before::Nothing, backend.now())?;
-        Self::by(rules, backend, KeyHashers::random())
+        let pipeline = Pipeline::new(rules, backend, KeyHashers::random())?;
+        Ok(Self::over(pipeline))
     }
 
-    fn by(mut rules: Rules, backend: B, hashers: KeyHashers) -> Result<Self, PolicyError> {
-        let clocks = backend.clocks();
-        rules.suit(&backend)?;
-        rules.open_gates(None, &clocks);
-        rules.since = clocks.wall.now();
-        Ok(Self {
-            rules: ArcSwap::from_pointee(rules),
-            backend,
-            clocks,
-            hashers,
-            bounds: Bounds::default(),
-            turns: Arc::new(Turns::new()),
-            deny: None,
-            recorder: Recorder::default(),
+    fn over(pipeline: Pipeline<B>) -> Self {
+        Self {
+            pipeline,
             reloading: Mutex::new(Retired::new()),
-            orders: Mutex::default(),
-        })
+        }
     }
 
     /// Tells this of every verdict.
@@ -179,8 +151,8 @@ impl<B: Backend> Engine<B> {
     /// ```
     #[must_use]
     pub fn with_observer(mut self, observer: impl Observer + 'static) -> Self {
-        self.recorder.wants = observer.wants();
-        self.recorder.observer = Some(Box::new(observer));
+        self.pipeline.recorder.wants = observer.wants();
+        self.pipeline.recorder.observer = Some(Box::new(observer));
         self
     }
 
@@ -206,8 +178,8 @@ impl<B: Backend> Engine<B> {
     /// ```
     #[must_use]
     pub fn with_deny_cache(mut self, entries: usize) -> Self {
-        let is_wanted = self.backend.deny_epoch().is_some();
-        self.deny = is_wanted.then(|| DenyCache::new(entries));
+        let is_wanted = self.pipeline.backend.deny_epoch().is_some();
+        self.pipeline.deny = is_wanted.then(|| DenyCache::new(entries));
         self
     }
 
@@ -224,7 +196,7 @@ impl<B: Backend> Engine<B> {
     /// ```
     #[must_use]
     pub fn with_bounds(mut self, bounds: Bounds) -> Self {
-        self.bounds = bounds;
+        self.pipeline.bounds = bounds;
         self
     }
 
@@ -249,7 +221,7 @@ impl<B: Backend> Engine<B> {
     /// ```
     #[must_use]
     pub fn with_seed(mut self, seed: u64) -> Self {
-        self.hashers = KeyHashers::seeded(seed);
+        self.pipeline.hashers = KeyHashers::seeded(seed);
         self
     }
 
@@ -287,86 +259,30 @@ impl<B: Backend> Engine<B> {
     pub fn reload(&self, policy: Policy) -> Result<(), PolicyError> {
         let reloading = self.reloading.lock();
         let mut retired = reloading.unwrap_or_else(PoisonError::into_inner);
-        let before = self.rules.load_full();
-        let mut rules = Rules::new(policy, Before::Rules(&before), self.backend.now())?;
-        rules.suit(&self.backend)?;
-        if let Some(tallies) = &self.recorder.tallies {
-            rules.count_in(tallies);
-        }
-        rules.open_gates(Some(&before), &self.clocks);
-        rules.since = self.clocks.wall.now();
-        let mut book = self.book();
-        self.put_over(&rules, &mut book);
-        self.rules.store(Arc::new(rules));
-        self.recorder.warnings.clear();
-        drop(book);
-        retired.retire(before);
-        self.turns.poke_all();
+        retired.retire(self.pipeline.put_in_force(policy)?);
+        self.pipeline.turns.poke_all();
         Ok(())
     }
 
     /// The policy in force.
     pub fn policy(&self) -> Arc<Policy> {
-        Arc::clone(&self.rules.load().policy)
+        Arc::clone(&self.pipeline.rules.load().policy)
     }
 
     /// The backend that answers its checks.
     pub fn backend(&self) -> &B {
-        &self.backend
+        &self.pipeline.backend
     }
 
     /// How many requests wait for their turn, because a rule says `over: wait`.
     pub fn waiting(&self) -> usize {
-        self.turns.waiting()
+        self.pipeline.turns.waiting()
     }
 
     /// Whether a rule of the policy in force lets requests wait. If none does, [`decide`](Self::decide) says what
     /// [`decide_async`](Self::decide_async) would.
     pub fn lets_wait(&self) -> bool {
-        self.rules.load().waits
-    }
-}
-
-/// The steps that every request of facts takes, whether its backend answers at once or not.
-impl<B: Backend> Engine<B> {
-    /// A request of facts, and what it is matched with.
-    #[inline(always)]
-    fn match_input<'a>(
-        &'a self,
-        rules: &'a Rules,
-        orders: Option<&'a Held>,
-        facts: &'a Facts<'a>,
-    ) -> MatchInput<'a, 'a> {
-        MatchInput {
-            rules,
-            orders: orders.map(Held::in_force),
-            facts,
-            hashers: &self.hashers,
-            bounds: &self.bounds,
-        }
-    }
-
-    /// What is to be asked about a request, for those who only look at it.
-    fn gather<'a>(&self, input: MatchInput<'a, '_>) -> Gathered<'a> {
-        let mut gathered = Gathered::new();
-        gathered.fill(input, &self.backend);
-        gathered
-    }
-
-    /// Matches a request that is to be decided, and notes what it lacks; whether nothing is to be asked about it.
-    #[inline(always)]
-    fn prepare<'a>(
-        &self,
-        input: MatchInput<'a, '_>,
-        gathered: &mut Gathered<'a>,
-        said: &mut Said,
-    ) -> bool {
-        gathered.fill(input, &self.backend);
-        if let Some(ordered) = &gathered.ordered {
-            ordered.count();
-        }
-        (self.recorder).note_lacks(input.rules, gathered, input.facts);
-        said.settle(gathered)
+        self.pipeline.rules.load().waits
     }
 }
 
@@ -376,131 +292,507 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// request takes a slot, meets very many rules, or has very long keys.
     #[inline]
     pub fn decide<'f>(&self, facts: &'f Facts<'f>) -> Verdict<'f> {
-        self.decide_and_list(facts, Listing::Decider)
+        self.pipeline.decide_now(facts, Listing::Decider)
     }
 
     /// The same, and the verdict tells of each limit that the request met ([`Findings::limits`]): for answers that list them. If
     /// there are several, each is looked at once more, and that allocates.
     #[inline]
     pub fn decide_listing_limits<'f>(&self, facts: &'f Facts<'f>) -> Verdict<'f> {
-        self.decide_and_list(facts, Listing::All)
+        self.pipeline.decide_now(facts, Listing::All)
     }
 
-    #[inline(always)]
-    fn decide_and_list<'f>(&self, facts: &'f Facts<'f>, listing: Listing) -> Verdict<'f> {
-        let started = self.recorder.started(&self.backend);
-        // Made where the caller gets it: it is large, and moving it takes longer than filling it.
-        let mut verdict = Verdict::new(Findings {
-            said: Said::default(),
-            rules: self.rules.load(),
-            facts,
-        });
-        let findings = verdict.findings_mut();
-        let (said, rules) = (&mut findings.said, &**findings.rules);
-        let orders = self.ordered(rules);
-        let mut gathered = Gathered::new();
-        let input = self.match_input(rules, orders.as_ref(), facts);
-        if !self.prepare(input, &mut gathered, said) {
-            self.ask_now(said, rules, &gathered, listing);
-        }
-        if said.allowed {
-            self.recorder.passed(rules, &gathered, said);
-        }
-        (self.recorder).report(&verdict, started, &self.backend);
-        verdict.settled()
+    /// Decides a request that a proxy describes by lists of entries, in one of the policy's domains.
+    ///
+    /// Hits on one counter add up: descriptors that meet the same are judged by the sum of their costs. A
+    /// limit that the proxy asks for in place of the policy's counts in the same counter if it is by the same
+    /// unit.
+    ///
+    /// Limits are charged all or none, unless the domain says [`charging: each`](crate::policy::Charging).
+    /// Those in quota mode that refuse while others of their kind don't are left out of it, and those in shadow
+    /// are charged by themselves, if the request passes. What a descriptor gives back is given back first, and
+    /// it passes.
+    ///
+    /// ```
+    /// use tollgate::clock::Manual;
+    /// use tollgate_engine::backend::Memory;
+    /// use tollgate_engine::document::Format;
+    /// use tollgate_engine::facts::Descriptor;
+    /// use tollgate_engine::{Engine, Policy};
+    ///
+    /// let file = "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 2}}]";
+    /// let policy = Policy::from_text(file, Format::Yaml).expect("their form").policy;
+    /// let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// let engine = Engine::new(policy, memory).expect("a policy");
+    /// let ada = [Descriptor::new(&[("user", "ada")])];
+    /// let passed = (0..5).filter_map(|_| engine.decide_descriptors("edge", &ada, 1).passed());
+    /// assert_eq!(passed.count(), 2);
+    /// assert!(engine.decide_descriptors("mesh", &ada, 1).passed().is_some());
+    /// ```
+    pub fn decide_descriptors(
+        &self,
+        domain: &str,
+        descriptors: &[Descriptor<'_>],
+        hits_addend: u32,
+    ) -> DescriptorVerdict {
+        ready(self.decide_descriptors_async(domain, descriptors, hits_addend))
     }
 
-    /// Asks what is answered without waiting: the rules in force, and those in shadow if the request passes.
-    #[inline(always)]
-    fn ask_now(&self, said: &mut Said, rules: &Rules, gathered: &Gathered<'_>, listing: Listing) {
-        let in_line = rules.waits && self.turns.is_any();
-        match &self.deny {
-            _ if in_line && self.stands_behind(said, rules, gathered) => {}
-            None if !rules.is_more => {
-                let checks = gathered.enforced.checks.as_slice();
-                said.hear(gathered, self.backend.answer(checks));
-            }
-            _ => self.hear_aside(said, rules, gathered),
-        }
-        if listing == Listing::All && gathered.enforced.checks.as_slice().len() > 1 {
-            self.list_limits(said, gathered);
-        }
-        if said.allowed {
-            for (number, checks) in runs(&gathered.shadow) {
-                if let Some(entered) = said.enter_in_shadow(gathered, number) {
-                    let mut answer = self.backend.answer(checks);
-                    entered.hold(Beside::Nothing, &mut answer);
-                    said.hear_shadow((rules, gathered), (number, checks), answer, &self.recorder);
-                }
-            }
-            if gathered.gates.is_some() {
-                said.enter_alone(rules, gathered, &self.recorder);
-            }
-        }
+    /// What [`decide`](Self::decide) would say to this request now. Nothing is charged, held or told to the
+    /// observer.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 1/h}]", Format::Yaml)?.policy;
+    /// let engine = Engine::new(policy, memory)?;
+    /// let facts = Facts::new().with("user", "42");
+    /// assert_eq!(engine.peek(&facts).decision().remaining, 1);
+    /// assert!(engine.decide(&facts).passed().is_some());
+    /// let findings = engine.peek(&facts);
+    /// assert!(!findings.decision().is_allowed());
+    /// assert_eq!(findings.decision().retry_after_secs(), Some(3_600));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn peek<'f>(&self, facts: &'f Facts<'f>) -> Findings<'f> {
+        ready(self.peek_async(facts))
     }
 
-    /// Looks at each limit in force, after the request was charged or denied.
-    #[cold]
-    #[inline(never)]
-    fn list_limits(&self, said: &mut Said, gathered: &Gathered<'_>) {
-        let checks = gathered.enforced.checks.as_slice();
-        let each = self.backend.look_after(checks, said.allowed);
-        said.list_limits(gathered, &each);
+    /// What is left of each limit that a request meets, for a page that shows it. Nothing is charged.
+    pub fn left(&self, facts: &Facts<'_>) -> Vec<Left> {
+        ready(self.left_async(facts))
     }
 
-    /// What the rules in force say, or what is remembered of it, if other requests may wait for what this one holds, or
-    /// there are gates to enter.
-    #[inline(never)]
-    fn hear_aside(&self, said: &mut Said, rules: &Rules, gathered: &Gathered<'_>) {
-        let entered = match gathered.gates.is_some().then(|| Entered::all(gathered)) {
-            Some(Err((gate, decision))) => {
-                return said.hear(gathered, Answer::new(Some(gate), decision));
-            }
-            entered => entered.and_then(Result::ok),
+    /// Forgets what a request like this has spent, of every rule that applies to it: an operator's
+    /// gift. Slots that are held stay held.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 1/h}]", Format::Yaml)?.policy;
+    /// let engine = Engine::new(policy, memory)?;
+    /// let facts = Facts::new().with("user", "42");
+    /// assert!(engine.decide(&facts).passed().is_some());
+    /// engine.forget(&facts);
+    /// assert!(engine.decide(&facts).passed().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn forget(&self, facts: &Facts<'_>) {
+        ready(self.forget_async(facts));
+    }
+}
+
+impl<B: Backend> Engine<B> {
+    /// Whether the policy in force has rules, lists or tiers, which decide by facts.
+    pub fn decides_by_facts(&self) -> bool {
+        let rules = self.pipeline.rules.load();
+        rules.block + rules.exempt + rules.applied.len() > 0
+    }
+
+    /// Whether the policy in force has trees, which decide by descriptors.
+    pub fn decides_by_descriptors(&self) -> bool {
+        !self.pipeline.rules.load().policy.domains.is_empty()
+    }
+
+    /// Whether any limit of the policy may be for requests of descriptors of this domain. Others pass.
+    ///
+    /// ```
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Policy};
+    /// let file = "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1}}]";
+    /// let engine = Engine::new(Policy::from_text(file, Format::Yaml)?.policy, Memory::new())?;
+    /// assert!(engine.knows_domain("edge") && !engine.knows_domain("egde"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn knows_domain(&self, domain: &str) -> bool {
+        let rules = self.pipeline.rules.load();
+        rules.domains.has(domain) || rules.policy.domains.contains_key(domain)
+    }
+
+    /// The facts that a rule, a tier or a list of the policy in force asks for. No other makes a difference to a
+    /// request by facts.
+    ///
+    /// ```
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Policy};
+    /// let text = "limits: [{name: logins, match: {path: /login}, key: [ip, header.x-app], rate: 5/m}]";
+    /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, Memory::new())?;
+    /// let mut asked: Vec<_> = engine.facts_asked().iter().map(|name| name.to_string()).collect();
+    /// asked.sort();
+    /// assert_eq!(asked, ["header.x-app", "ip", "path"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn facts_asked(&self) -> FactsAsked {
+        FactsAsked(self.pipeline.rules.load())
+    }
+
+    /// Decides a request by a backend that may take its time.
+    ///
+    /// Where a rule says `over: wait 200ms`, a request that is over it waits for its turn: first come, first
+    /// served among those of this process, with nothing held meanwhile. At its turn the whole request is asked
+    /// again. One that can't have its turn in time is refused at once, and dropping this future frees the place.
+    /// The nodes of a fleet don't stand in one line: each has its own, and the one whose question reaches the store first
+    /// when there is room again passes first. Of several rules that refuse, the one that takes longest says whether to wait.
+    ///
+    /// # Errors
+    /// If the backend couldn't be asked about the rules in force. Those in shadow are left out then.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// # let policy = Policy::from_text("limits: [{name: all, rate: 1/s}]", Format::Yaml)?.policy;
+    /// let engine = Engine::new(policy, memory)?;
+    /// let decide = async || {
+    ///     let facts = Facts::new();
+    ///     let passed = engine.decide_async(&facts).await?.passed();
+    ///     Ok::<bool, std::convert::Infallible>(passed.is_some())
+    /// };
+    /// # use std::{pin::pin, task::{Context, Poll, Waker}};
+    /// # let done = pin!(decide()).poll(&mut Context::from_waker(Waker::noop()));
+    /// # assert_eq!(done, Poll::Ready(Ok(true)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn decide_async<'f>(&self, facts: &'f Facts<'f>) -> Result<Verdict<'f>, B::Error> {
+        let request = self.pipeline.request(facts);
+        let attempt = self.pipeline.attempts(&request, Conditions::new()).await?;
+        Ok(self.pipeline.conclude(facts, attempt, request.started))
+    }
+
+    /// Decides a request as [`decide_async`](Self::decide_async), on these conditions. None if the policy in force asks for
+    /// [more](Conditions::knowing) than was looked for: then nothing was charged, and nothing is held. Look for the facts that are
+    /// asked now, and decide again.
+    ///
+    /// # Errors
+    /// As `decide_async`.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Conditions, Engine, Facts, Policy};
+    /// # fn read(text: &str) -> Result<Policy, Box<dyn std::error::Error>> {
+    /// #     Ok(Policy::from_text(text, Format::Yaml)?.policy)
+    /// # }
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// let engine = Engine::new(read("limits: [{name: all, rate: 1/s, over: wait 9s}]")?, memory)?;
+    /// let decide = async || {
+    ///     let (asked, facts) = (engine.facts_asked().kept(), Facts::new());
+    ///     let on = Conditions::new().knowing(&asked).at_once();
+    ///     assert!(engine.decide_on(on, &facts).await?.is_some_and(|verdict| verdict.passed().is_some()));
+    ///     // It isn't kept for its turn.
+    ///     assert!(engine.decide_on(on, &facts).await?.is_some_and(|verdict| verdict.refused().is_some()));
+    ///
+    ///     engine.reload(read("limits: [{name: per-user, key: user, rate: 1/s}]")?)?;
+    ///     assert!(engine.decide_on(on, &facts).await?.is_none(), "nobody has looked for a user");
+    ///     Ok::<(), Box<dyn std::error::Error>>(())
+    /// };
+    /// # use std::{pin::pin, task::{Context, Poll, Waker}};
+    /// # let done = pin!(decide()).poll(&mut Context::from_waker(Waker::noop()));
+    /// # assert!(matches!(done, Poll::Ready(Ok(()))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn decide_on<'f>(
+        &self,
+        on: Conditions<'_>,
+        facts: &'f Facts<'f>,
+    ) -> Result<Option<Verdict<'f>>, B::Error> {
+        let request = self.pipeline.request(facts);
+        let attempt = self.pipeline.attempts(&request, on).await?;
+        let is_current = !attempt.is_outdated;
+        Ok(is_current.then(|| self.pipeline.conclude(facts, attempt, request.started)))
+    }
+
+    /// Decides a request that a proxy describes by lists of entries, and of which facts are known: the rules decide by the
+    /// facts, the trees by the descriptors, and the backend is asked about all of their limits at once. So a limit is charged if
+    /// all of them have room, and none is charged otherwise, in memory and on a store alike. Of several limits that deny, the
+    /// one that takes longest to have room again is reported. None on the same condition as
+    /// [`decide_on`](Self::decide_on).
+    ///
+    /// Where a rule says `over: wait`, the request waits for that rule, charged to nothing meanwhile. A tree never lets
+    /// requests wait. A domain that [charges each](crate::policy::Charging) limit by itself does so before the rules are asked,
+    /// and stays charged if a rule denies.
+    ///
+    /// # Errors
+    /// If the backend couldn't be asked.
+    ///
+    /// ```
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use std::{pin::pin, task::{Context, Poll, Waker}};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// use tollgate_engine::engine::{CombinedVerdict, DescriptorRequest};
+    /// use tollgate_engine::facts::Descriptor;
+    /// use tollgate_engine::{Conditions, Engine, Facts, Policy};
+    ///
+    /// let mut policy = Policy::from_text("limits: [{name: calls, key: user, rate: 2/h}]", Format::Yaml)?.policy;
+    /// let tree = "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 9}}]";
+    /// policy.domains = Policy::from_text(tree, Format::Yaml)?.policy.domains;
+    /// let engine = Engine::new(policy, memory)?;
+    /// let decide = async || {
+    ///     let facts = Facts::new().with("user", "ada");
+    ///     let descriptors = [Descriptor::new(&[("user", "ada")])];
+    ///     let request = DescriptorRequest { domain: "edge", descriptors: &descriptors, hits_addend: 1 };
+    ///     let verdict = engine.decide_with_descriptors(Conditions::new(), &facts, request).await?;
+    ///     Ok::<_, std::convert::Infallible>(matches!(verdict, Some(CombinedVerdict::Passed(..))))
+    /// };
+    /// # let decide = || match pin!(decide()).poll(&mut Context::from_waker(Waker::noop())) {
+    /// #     Poll::Ready(Ok(passed)) => passed,
+    /// #     _ => unreachable!("memory answers at once"),
+    /// # };
+    /// assert!(decide() && decide());
+    /// assert!(!decide()); // The rule denies it, and the tree isn't charged.
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn decide_with_descriptors<'f>(
+        &self,
+        on: Conditions<'_>,
+        facts: &'f Facts<'f>,
+        descriptors: DescriptorRequest<'_>,
+    ) -> Result<Option<CombinedVerdict<'f>>, B::Error> {
+        self.pipeline.decide_combined(on, facts, descriptors).await
+    }
+
+    /// Decides a request of descriptors, as [`decide_descriptors`](Self::decide_descriptors) does, by a backend
+    /// that may take its time.
+    ///
+    /// # Errors
+    /// If the backend couldn't be asked.
+    pub async fn decide_descriptors_async(
+        &self,
+        domain: &str,
+        descriptors: &[Descriptor<'_>],
+        hits_addend: u32,
+    ) -> Result<DescriptorVerdict, B::Error> {
+        let request = DescriptorRequest {
+            domain,
+            descriptors,
+            hits_addend,
         };
-        let mut answer =
-            match Remembered::look_up(self.deny.as_ref(), &self.backend, rules, &gathered.enforced)
-            {
-                Remembered::Denied(answer) => answer,
-                Remembered::Asking(asking) => {
-                    let answer = self.backend.answer(gathered.enforced.checks.as_slice());
-                    asking.answered(&gathered.enforced, answer)
-                }
-            };
-        if let Some(entered) = entered {
-            entered.join(&gathered.enforced, Beside::Nothing, &mut answer);
-        }
-        if rules.waits {
-            self.tell_of_what_comes_back(rules, gathered, &mut answer);
-        }
-        said.hear(gathered, answer);
+        self.pipeline.decide_descriptors(request).await
     }
-}
 
-/// The output of a future that asks a backend in memory, which never waits.
-fn ready<T>(asking: impl Future<Output = Result<T, Infallible>>) -> T {
-    match pin!(asking).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Ok(output)) => output,
-        Poll::Pending => unreachable!("memory never waits"),
+    /// Whether a request with these facts would hold something if it passed: a permit of a concurrency limit, or a cost that is
+    /// an estimate. Nothing is decided or asked of the backend. Whoever has little room for what requests hold knows before it
+    /// decides which of them need some.
+    ///
+    /// ```
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// let text = "limits: [{name: all, rate: 5/h}, {name: jobs, match: {path: /job}, concurrency: 2}]";
+    /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, Memory::new())?;
+    /// assert!(engine.would_hold(&Facts::new().with("path", "/job")));
+    /// assert!(!engine.would_hold(&Facts::new().with("path", "/other")));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn would_hold(&self, facts: &Facts<'_>) -> bool {
+        let now = self.pipeline.in_force();
+        let gathered = self.pipeline.gather(&now, facts);
+        if Said::default().settle(&gathered) {
+            return false;
+        }
+        let mut rules = [&gathered.enforced, &gathered.shadow]
+            .into_iter()
+            .flat_map(Group::asked);
+        gathered.gates.is_some() || rules.any(|(_, rule)| now.rules.applied[rule as usize].holds)
     }
-}
 
-/// The checks of each rule by itself.
-fn runs<'g, 'a>(group: &'g Group<'a>) -> impl Iterator<Item = (u32, &'g [Check<'a>])> {
-    let (checks, askers) = (group.checks.as_slice(), group.askers.as_slice());
-    let mut start = 0;
-    askers.chunk_by(|one, other| one == other).map(move |run| {
-        let own = &checks[start..start + run.len()];
-        start += run.len();
-        (run[0], own)
-    })
+    /// Whether a request would hold a permit of a tree if it passed.
+    ///
+    /// ```
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Policy};
+    /// use tollgate_engine::engine::DescriptorRequest;
+    /// use tollgate_engine::facts::Descriptor;
+    ///
+    /// let file = "domain: edge\ndescriptors: [{key: job, rate_limit: {concurrency: 2}}]";
+    /// let engine = Engine::new(Policy::from_text(file, Format::Yaml)?.policy, Memory::new())?;
+    /// let holds = |key: &'static str| {
+    ///     let entries = [(key, "a")];
+    ///     let descriptors = [Descriptor::new(&entries)];
+    ///     engine.would_hold_descriptors(&DescriptorRequest { domain: "edge", descriptors: &descriptors, hits_addend: 1 })
+    /// };
+    /// assert!(holds("job") && !holds("user"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn would_hold_descriptors(&self, request: &DescriptorRequest<'_>) -> bool {
+        let now = self.pipeline.in_force();
+        let orders = now.orders.as_ref().map(|held| held.in_force().uncounted());
+        let input = self.pipeline.tree_input(&now.rules, orders, *request);
+        let lookups = Lookups::new(&input);
+        let keys = lookups.keys(&input);
+        let met = lookups.meet(&input, &keys);
+        let mut checks = met.iter().flatten().flat_map(|met| met.checks(met.cost()));
+        checks.any(|check| matches!(check.limit.kind(), LimitKind::Concurrency(_)))
+    }
+
+    /// What [`decide_async`](Self::decide_async) would say to this request now, if it didn't wait. Nothing is charged, held
+    /// or told to the observer. Where others wait for a limit, it tells how long one more would.
+    ///
+    /// # Errors
+    /// If the backend couldn't be asked about the rules in force. Those in shadow are left out then.
+    ///
+    /// ```
+    /// # use std::{pin::pin, task::{Context, Poll, Waker}};
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// # let policy = Policy::from_text("limits: [{name: all, rate: 5/h}]", Format::Yaml)?.policy;
+    /// let engine = Engine::new(policy, memory)?;
+    /// let left = async || {
+    ///     let facts = Facts::new();
+    ///     let findings = engine.peek_async(&facts).await?;
+    ///     Ok::<u64, std::convert::Infallible>(findings.decision().remaining)
+    /// };
+    /// # let done = pin!(left()).poll(&mut Context::from_waker(Waker::noop()));
+    /// # assert_eq!(done, Poll::Ready(Ok(5)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn peek_async<'f>(&self, facts: &'f Facts<'f>) -> Result<Findings<'f>, B::Error> {
+        let now = self.pipeline.in_force();
+        let mut said = Said::default();
+        {
+            let gathered = self.pipeline.gather(&now, facts);
+            if !said.settle(&gathered) {
+                let asking = self.pipeline.asking(&now.rules, &gathered);
+                asking.look(&mut said).await?;
+            }
+        }
+        let rules = Guard::from_inner(now.rules);
+        Ok(Findings { said, rules, facts })
+    }
+
+    /// What is left of each limit that a request meets, by a backend that may take its time. Nothing is charged.
+    ///
+    /// # Errors
+    /// If the backend couldn't be asked.
+    pub async fn left_async(&self, facts: &Facts<'_>) -> Result<Vec<Left>, B::Error> {
+        self.pipeline.left(facts).await
+    }
+
+    /// The same by a backend that may take its time.
+    ///
+    /// # Errors
+    /// If the backend couldn't be asked.
+    pub async fn forget_async(&self, facts: &Facts<'_>) -> Result<Gift, B::Error> {
+        self.pipeline
+            .refund(facts, Refund::Everything, |_| true)
+            .await
+    }
+
+    /// Gives back what a request like this cost, of every rule that applies to it, and at most what was spent: for
+    /// one that passed and then wasn't served. Slots, and estimates that are still held, come back with what holds them.
+    ///
+    /// # Errors
+    /// If the backend couldn't be asked.
+    ///
+    /// ```
+    /// # use std::{pin::pin, task::{Context, Poll, Waker}};
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 5/h}]", Format::Yaml)?.policy;
+    /// let engine = Engine::new(policy, memory)?;
+    /// let facts = Facts::new().with("user", "42").costing(3);
+    /// assert_eq!(engine.decide(&facts).decision().remaining, 2);
+    /// # let refund = async || {
+    /// engine.refund_async(&facts).await?;
+    /// # Ok::<(), std::convert::Infallible>(()) };
+    /// # assert_eq!(pin!(refund()).poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(())));
+    /// assert_eq!(engine.decide(&facts).decision().remaining, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn refund_async(&self, facts: &Facts<'_>) -> Result<Gift, B::Error> {
+        self.pipeline.refund(facts, Refund::Cost, |_| true).await
+    }
+
+    /// The same of a request that held something until now. An estimate that came back as that was dropped, as its rule
+    /// says, isn't given back once more.
+    ///
+    /// # Errors
+    /// If the backend couldn't be asked.
+    ///
+    /// ```
+    /// # use std::{pin::pin, task::{Context, Poll, Waker}};
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// let text = "limits: [{name: tokens, rate: 100/h, cost: {default: 30, settle_within: 60s, unsettled: refund}}]";
+    /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+    /// let facts = Facts::new();
+    /// engine.decide(&facts).passed().expect("the first").into_permits().settle(50);
+    /// let permits = engine.decide(&facts).passed().expect("the second").into_permits();
+    /// drop(permits);
+    /// # let refund = async || {
+    /// engine.refund_dropped_async(&facts).await?;
+    /// # Ok::<(), std::convert::Infallible>(()) };
+    /// # assert_eq!(pin!(refund()).poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(())));
+    /// assert_eq!(engine.peek(&facts).decision().remaining, 50);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn refund_dropped_async(&self, facts: &Facts<'_>) -> Result<Gift, B::Error> {
+        let comes_back = |settle: Settle| settle.unsettled == Unsettled::Refund;
+        let stays = |limit: &Limit| !limit.settle().is_some_and(comes_back);
+        self.pipeline.refund(facts, Refund::Cost, stays).await
+    }
+
+    /// The same of a request whose permits were [cancelled](crate::verdict::Permits::cancel): its estimates came back
+    /// with them.
+    ///
+    /// # Errors
+    /// If the backend couldn't be asked.
+    ///
+    /// ```
+    /// # use std::{pin::pin, task::{Context, Poll, Waker}};
+    /// # use tollgate::clock::Manual;
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Facts, Policy};
+    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+    /// let text = "limits: [{name: tokens, rate: 100/h, cost: {default: 30, settle_within: 60s}}]";
+    /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+    /// let facts = Facts::new();
+    /// engine.decide(&facts).passed().expect("the first").into_permits().settle(50);
+    /// let permits = engine.decide(&facts).passed().expect("the second").into_permits();
+    /// permits.cancel();
+    /// # let refund = async || {
+    /// engine.refund_cancelled_async(&facts).await?;
+    /// # Ok::<(), std::convert::Infallible>(()) };
+    /// # assert_eq!(pin!(refund()).poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(())));
+    /// assert_eq!(engine.peek(&facts).decision().remaining, 50);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn refund_cancelled_async(&self, facts: &Facts<'_>) -> Result<Gift, B::Error> {
+        let stays = |limit: &Limit| !limit.is_estimated();
+        self.pipeline.refund(facts, Refund::Cost, stays).await
+    }
 }
 
 impl<B: Backend + fmt::Debug> fmt::Debug for Engine<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine")
-            .field("rules", &self.rules.load().applied.len())
-            .field("backend", &self.backend)
+            .field("rules", &self.pipeline.rules.load().applied.len())
+            .field("backend", &self.pipeline.backend)
             .finish_non_exhaustive()
     }
 }

@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::fmt;
 use std::hint::black_box;
 use std::sync::Arc;
 
@@ -45,21 +44,14 @@ const ADDRESSES: usize = 2;
 pub(crate) type Numbers = Few<u32, 32>;
 
 /// A pattern that can't be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display, derive_more::Error)]
+#[display("pattern {pattern:?}: {why}")]
 pub struct PatternError {
     /// As it was written.
     pub pattern: String,
     /// What is wrong with it.
     pub why: String,
 }
-
-impl fmt::Display for PatternError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "pattern {:?}: {}", self.pattern, self.why)
-    }
-}
-
-impl std::error::Error for PatternError {}
 
 /// Many rules, compiled.
 ///

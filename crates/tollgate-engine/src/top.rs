@@ -143,8 +143,8 @@ impl Top {
         let id = (hashed.0.finish(), fingerprint);
         let part = usize::try_from((fingerprint[0] ^ id.0) >> 32).unwrap_or(0) % PARTS;
         match self.parts[part].try_lock() {
-            Ok(mut part) => part.add((id, mode), limiter, key),
-            Err(TryLockError::Poisoned(part)) => part.into_inner().add((id, mode), limiter, key),
+            Ok(mut part) => part.add(id, mode, limiter, key),
+            Err(TryLockError::Poisoned(part)) => part.into_inner().add(id, mode, limiter, key),
             Err(TryLockError::WouldBlock) => self.missed.add(|missed| missed, 1),
         }
     }
@@ -191,7 +191,7 @@ impl Part {
         }
     }
 
-    fn add(&mut self, (id, mode): (Id, Mode), limiter: impl fmt::Display, key: impl fmt::Display) {
+    fn add(&mut self, id: Id, mode: Mode, limiter: impl fmt::Display, key: impl fmt::Display) {
         let is_shadow = mode == Mode::Shadow;
         self.counted += 1;
         if let Some(place) = self.places.get(&id) {

@@ -26,9 +26,7 @@ use super::{Backend, Clocks, Gift, Refund};
 use crate::limits::{Answer, Check, CheckResult, CoreForm, Limit};
 
 mod builder;
-mod each;
 mod estimates;
-mod kept;
 mod keys;
 mod state;
 mod tables;
@@ -166,21 +164,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         if checks.iter().any(is_held) {
             return self.answer_estimated(checks);
         }
-        if checks.len() <= INLINE {
-            let owned: [BorrowedFrom; INLINE] =
-                array::from_fn(|number| BorrowedFrom::of(checks.get(number)));
-            let held: [TableKey<'_, C, W>; INLINE] =
-                array::from_fn(|number| self.hold(checks.get(number), &owned[number]));
-            let Some(first) = checks.first().and_then(|check| level(&held[0], check)) else {
-                return self.judge(&[]);
-            };
-            let levels: [Level<'_>; INLINE] = array::from_fn(|number| {
-                let check = checks.get(number);
-                check
-                    .and_then(|check| level(&held[number], check))
-                    .unwrap_or_else(|| first.clone())
-            });
-            return self.judge(&levels[..checks.len()]);
+        match checks.len() {
+            1 => return self.answer_few::<1>(checks),
+            2..=INLINE => return self.answer_few::<INLINE>(checks),
+            _ => {}
         }
         let owned: Vec<_> = checks
             .iter()
@@ -193,6 +180,24 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
             .filter_map(|(held, check)| level(held, check))
             .collect();
         self.judge(&levels)
+    }
+
+    /// Charges no more than so many checks, without asking for memory.
+    fn answer_few<const N: usize>(&self, checks: &[Check<'_>]) -> Answer {
+        let owned: [BorrowedFrom; N] =
+            array::from_fn(|number| BorrowedFrom::of(checks.get(number)));
+        let held: [TableKey<'_, C, W>; N] =
+            array::from_fn(|number| self.hold(checks.get(number), &owned[number]));
+        let Some(first) = checks.first().and_then(|check| level(&held[0], check)) else {
+            return self.judge(&[]);
+        };
+        let levels: [Level<'_>; N] = array::from_fn(|number| {
+            let check = checks.get(number);
+            check
+                .and_then(|check| level(&held[number], check))
+                .unwrap_or_else(|| first.clone())
+        });
+        self.judge(&levels[..checks.len()])
     }
 
     fn judge(&self, levels: &[Level<'_>]) -> Answer {

@@ -1,8 +1,11 @@
 //! On which conditions a request is decided that may take its time.
 
+use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
-use super::FactsAsked;
+use arc_swap::Guard;
+
 use super::rules::Rules;
 
 /// On which conditions [`Engine::decide_on`](super::Engine::decide_on) decides: by default as [`Engine::decide_async`](super::Engine::decide_async) does.
@@ -31,7 +34,7 @@ use super::rules::Rules;
 #[must_use = "conditions do nothing until something is decided on them"]
 pub struct Conditions<'a> {
     looked_for: Option<&'a FactsAsked>,
-    waiting: Waiting,
+    is_immediate: bool,
     listing: Listing,
 }
 
@@ -45,20 +48,12 @@ pub(super) enum Listing {
     All,
 }
 
-/// Whether a request may be kept for its turn.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Waiting {
-    #[default]
-    AsRulesSay,
-    Never,
-}
-
 impl<'a> Conditions<'a> {
     /// Those of [`Engine::decide_async`](super::Engine::decide_async).
     pub const fn new() -> Self {
         Self {
             looked_for: None,
-            waiting: Waiting::AsRulesSay,
+            is_immediate: false,
             listing: Listing::Decider,
         }
     }
@@ -77,7 +72,7 @@ impl<'a> Conditions<'a> {
 
     /// Where a rule says `over: wait`, the request is refused in place of that.
     pub const fn at_once(mut self) -> Self {
-        self.waiting = Waiting::Never;
+        self.is_immediate = true;
         self
     }
 
@@ -89,12 +84,72 @@ impl<'a> Conditions<'a> {
     }
 
     pub(super) fn may_wait(self) -> bool {
-        self.waiting == Waiting::AsRulesSay
+        !self.is_immediate
     }
 
     /// Whether these rules ask for a fact that nobody looked for.
     pub(super) fn lacks_facts_of(self, rules: &Arc<Rules>) -> bool {
         self.looked_for
             .is_some_and(|asked| !asked.is_all_that(rules))
+    }
+}
+
+/// The names of the facts that the policy in force asks for, each once: see [`Engine::facts_asked`](super::Engine::facts_asked).
+///
+/// ```
+/// use tollgate_engine::FactsAsked;
+///
+/// fn reads_addresses(asked: &FactsAsked) -> bool {
+///     asked.iter().any(|name| &**name == "ip")
+/// }
+/// ```
+pub struct FactsAsked(pub(super) Guard<Arc<Rules>>);
+
+impl FactsAsked {
+    /// The same, to be kept for as long as a request may wait: those that are only looked at borrow a place of their thread,
+    /// of which there are few.
+    #[must_use]
+    pub fn kept(self) -> Self {
+        Self(Guard::from_inner(Guard::into_inner(self.0)))
+    }
+
+    /// Whether the fact of this number is only compared, by `match`, `block` and `exempt`. The value of any other is used: it is a
+    /// part of a key, a cost, a tier or a class. So a request that has several values of it has to be denied, or asked about with
+    /// each of them ([`Facts::also`](crate::Facts::also)).
+    ///
+    /// ```
+    /// # use tollgate_engine::backend::Memory;
+    /// # use tollgate_engine::document::Format;
+    /// # use tollgate_engine::{Engine, Policy};
+    /// let text = "limits: [{name: a, match: {header.x-app: web}, key: header.x-api-key, rate: 5/m}]";
+    /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, Memory::new())?;
+    /// let asked = engine.facts_asked();
+    /// let compared: Vec<_> = (0..asked.len()).filter(|number| asked.is_only_compared(*number)).collect();
+    /// assert_eq!((compared.len(), &*asked[compared[0]]), (1, "header.x-app"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn is_only_compared(&self, number: usize) -> bool {
+        number >= self.0.values
+    }
+
+    /// Whether these rules ask for nothing else.
+    fn is_all_that(&self, rules: &Arc<Rules>) -> bool {
+        let names = rules.matcher.slots().names();
+        Arc::ptr_eq(&self.0, rules) || names.iter().all(|name| self.contains(name))
+    }
+}
+
+impl Deref for FactsAsked {
+    type Target = [Box<str>];
+
+    #[inline]
+    fn deref(&self) -> &[Box<str>] {
+        self.0.matcher.slots().names()
+    }
+}
+
+impl fmt::Debug for FactsAsked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
     }
 }

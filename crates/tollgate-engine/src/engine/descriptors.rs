@@ -3,23 +3,17 @@
 use std::ops::Deref;
 use std::time::Duration;
 
-use tollgate::{Clock, Decision, Timestamp};
+use tollgate::Decision;
 
-use super::gather::TreeMatch;
-use super::orders::{Held, InForce};
-use super::rules::Rules;
-use super::{Engine, ready};
-use crate::backend::{Backend, Memory, Refund};
-use crate::bounds::{Bounds, TooMuch};
-use crate::envoy::{self, Charge, StatusCode};
-use crate::facts::{Descriptor, Facts, Unit};
-use crate::limits::LimitKind;
-use crate::policy::{Mode, OnStoreFailure};
+use crate::bounds::TooMuch;
+use crate::envoy::{self, StatusCode};
+use crate::facts::{Descriptor, Unit};
+use crate::limits::{LimitKind, Unavailable};
+use crate::policy::OnStoreFailure;
 use crate::verdict::{DenyReason, Permits};
 
 mod charge;
 mod lookups;
-mod ordered;
 mod pool;
 mod told;
 mod trees;
@@ -27,11 +21,8 @@ mod trees;
 pub(crate) use trees::{LeafKey, Trees};
 
 pub(super) use charge::TreeCharge;
-pub(super) use lookups::Lookups;
+pub(super) use lookups::{Lookups, TreeInput};
 pub(super) use told::{Telling, TreeRequest};
-
-use charge::Decided;
-use trees::Met;
 
 /// The answer to a request of several descriptors: it passes and holds what it takes, or it is refused.
 ///
@@ -131,6 +122,8 @@ pub struct DescriptorFindings {
     pub limit: Option<LimitKind>,
     /// What decided if a store couldn't be asked; none if it was, or there is none.
     pub fallback: Option<OnStoreFailure>,
+    /// Why a store couldn't be asked, of the descriptor that decided.
+    pub unavailable: Option<Unavailable>,
     /// What the request has more of than [is taken](crate::Bounds), in which case no limit was asked, and no
     /// descriptor has a status.
     pub too_much: Option<TooMuch<'static>>,
@@ -153,7 +146,7 @@ impl DescriptorVerdict {
         }
     }
 
-    fn new(code: StatusCode, findings: DescriptorFindings, permits: Permits) -> Self {
+    pub(super) fn new(code: StatusCode, findings: DescriptorFindings, permits: Permits) -> Self {
         match code {
             StatusCode::Ok => Self::Passed(DescriptorsPassed { findings, permits }),
             StatusCode::OverLimit => Self::Refused(findings),
@@ -251,15 +244,6 @@ pub struct DescriptorRequest<'a> {
     pub hits_addend: u32,
 }
 
-/// By what a request of descriptors is decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Decider {
-    /// The trees alone: they count the request.
-    Trees,
-    /// The trees, and then the rules, which count a request that the trees let pass.
-    TreesThenRules,
-}
-
 /// A limit in the proxy's words: so many in a unit.
 ///
 /// ```
@@ -295,290 +279,5 @@ impl CurrentLimit {
             unit: told.unit,
             name: told.name.map(str::to_owned),
         }
-    }
-}
-
-impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
-    /// Decides a request that a proxy describes by lists of entries, in one of the policy's domains.
-    ///
-    /// Hits on one counter add up: descriptors that meet the same are judged by the sum of their costs. A
-    /// limit that the proxy asks for in place of the policy's counts in the same counter if it is by the same
-    /// unit.
-    ///
-    /// Limits are charged all or none, unless the domain says [`charging: each`](crate::policy::Charging).
-    /// Those in quota mode that refuse while others of their kind don't are left out of it, and those in shadow
-    /// are charged by themselves, if the request passes. What a descriptor gives back is given back first, and
-    /// it passes.
-    ///
-    /// ```
-    /// use tollgate::clock::Manual;
-    /// use tollgate_engine::backend::Memory;
-    /// use tollgate_engine::document::Format;
-    /// use tollgate_engine::facts::Descriptor;
-    /// use tollgate_engine::{Engine, Policy};
-    ///
-    /// let file = "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 2}}]";
-    /// let policy = Policy::from_text(file, Format::Yaml).expect("their form").policy;
-    /// let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-    /// let engine = Engine::new(policy, memory).expect("a policy");
-    /// let ada = [Descriptor::new(&[("user", "ada")])];
-    /// let passed = (0..5).filter_map(|_| engine.decide_descriptors("edge", &ada, 1).passed());
-    /// assert_eq!(passed.count(), 2);
-    /// assert!(engine.decide_descriptors("mesh", &ada, 1).passed().is_some());
-    /// ```
-    pub fn decide_descriptors(
-        &self,
-        domain: &str,
-        descriptors: &[Descriptor<'_>],
-        hits_addend: u32,
-    ) -> DescriptorVerdict {
-        ready(self.decide_descriptors_async(domain, descriptors, hits_addend))
-    }
-}
-
-impl<B: Backend> Engine<B> {
-    /// Decides a request of descriptors, as [`decide_descriptors`](Self::decide_descriptors) does, by a backend
-    /// that may take its time.
-    ///
-    /// # Errors
-    /// If the backend couldn't be asked.
-    pub async fn decide_descriptors_async(
-        &self,
-        domain: &str,
-        descriptors: &[Descriptor<'_>],
-        hits_addend: u32,
-    ) -> Result<DescriptorVerdict, B::Error> {
-        let request = DescriptorRequest {
-            domain,
-            descriptors,
-            hits_addend,
-        };
-        let started = self.recorder.started(&self.backend);
-        let rules = self.rules.load_full();
-        if let Some(what) = self.too_much(descriptors) {
-            return Ok(self.exceeded(rules.mode, what, (started, Decider::Trees)));
-        }
-        let deciding = self.decide_trees(&rules, &request, (started, Decider::Trees));
-        Ok(deciding.await?.0)
-    }
-
-    /// Decides a request by its descriptors alone, or before the rules decide it.
-    pub(super) async fn decide_trees(
-        &self,
-        rules: &Rules,
-        request: &DescriptorRequest<'_>,
-        (started, decider): (Option<Timestamp>, Decider),
-    ) -> Result<(DescriptorVerdict, TreeMatch), B::Error> {
-        let orders = self.ordered(rules);
-        let lookups = Lookups::new(&rules.trees, request);
-        let keys = lookups.keys(&rules.trees, request);
-        let orders = orders.as_ref().map(Held::in_force);
-        let met = self.match_trees(rules, request, (&lookups, &keys), orders);
-        self.note_tree_match(rules, request, &met);
-        self.give_back_first(&met).await?;
-        let told = TreeRequest {
-            rules,
-            found: &lookups.found,
-            met: &met,
-        };
-        let mut charge = TreeCharge::new(&told, request.domain);
-        let mut permits = Permits::default();
-        if let Some(asked) = charge.charge(&self.backend, &[]).await? {
-            permits.own = asked.answer.pass;
-            permits.shadows = charge.take_permits();
-        }
-        (charge.settle_shadows(&self.backend, &mut permits, &[])).await;
-        let telling = Telling {
-            started,
-            counts_request: decider == Decider::Trees
-                || (!charge.allowed && rules.mode == Mode::Enforce),
-        };
-        let tree_match = charge.tree_match(rules);
-        let (code, findings) = self.descriptor_findings(&told, charge.decided(), telling);
-        Ok((DescriptorVerdict::new(code, findings, permits), tree_match))
-    }
-
-    /// Whether a request would hold a permit of a tree if it passed.
-    ///
-    /// ```
-    /// # use tollgate_engine::backend::Memory;
-    /// # use tollgate_engine::document::Format;
-    /// # use tollgate_engine::{Engine, Policy};
-    /// use tollgate_engine::engine::DescriptorRequest;
-    /// use tollgate_engine::facts::Descriptor;
-    ///
-    /// let file = "domain: edge\ndescriptors: [{key: job, rate_limit: {concurrency: 2}}]";
-    /// let engine = Engine::new(Policy::from_text(file, Format::Yaml)?.policy, Memory::new())?;
-    /// let holds = |key: &'static str| {
-    ///     let entries = [(key, "a")];
-    ///     let descriptors = [Descriptor::new(&entries)];
-    ///     engine.would_hold_descriptors(&DescriptorRequest { domain: "edge", descriptors: &descriptors, hits_addend: 1 })
-    /// };
-    /// assert!(holds("job") && !holds("user"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn would_hold_descriptors(&self, request: &DescriptorRequest<'_>) -> bool {
-        let rules = self.rules.load_full();
-        let orders = self.ordered(&rules);
-        let lookups = Lookups::new(&rules.trees, request);
-        let keys = lookups.keys(&rules.trees, request);
-        let orders = orders.as_ref().map(|held| held.in_force().uncounted());
-        let met = self.match_trees(&rules, request, (&lookups, &keys), orders);
-        let mut checks = met.iter().flatten().flat_map(|met| met.checks(met.cost()));
-        checks.any(|check| matches!(check.limit.kind(), LimitKind::Concurrency(_)))
-    }
-
-    /// The limits that the descriptors of a request match, as operators have changed them.
-    pub(super) fn match_trees<'a>(
-        &self,
-        rules: &'a Rules,
-        request: &DescriptorRequest<'a>,
-        (lookups, keys): (&'a Lookups<'a>, &'a [Facts<'a>]),
-        orders: Option<InForce<'a>>,
-    ) -> Vec<Option<Met<'a>>> {
-        let each = request.descriptors.iter().zip(lookups.each()).zip(keys);
-        let met = each.map(|((descriptor, asked), facts)| {
-            let place = (request.domain, descriptor);
-            let mut met = rules.trees.meet(&self.hashers, place, asked, facts)?;
-            met.charge = envoy::charge(descriptor, request.hits_addend);
-            Some(met)
-        });
-        let mut met: Vec<_> = met.collect();
-        if let Some(orders) = orders {
-            ordered::heed(&lookups.found, &mut met, orders);
-        }
-        met
-    }
-
-    /// Notes whether the trees match anything, to warn of those that never do.
-    pub(super) fn note_tree_match(
-        &self,
-        rules: &Rules,
-        request: &DescriptorRequest<'_>,
-        met: &[Option<Met<'_>>],
-    ) {
-        if met.iter().any(Option::is_some) {
-            rules.trees.seen.note_found();
-        } else {
-            let recorder = &self.recorder;
-            recorder.note_unmet_descriptors(rules, request.domain, request.descriptors);
-        }
-    }
-
-    /// Gives back the cost of descriptors that ask for a refund.
-    pub(super) async fn give_back_first(&self, met: &[Option<Met<'_>>]) -> Result<(), B::Error> {
-        for met in met.iter().flatten() {
-            if let Charge::GiveBack(units) = met.charge {
-                let checks: Vec<_> = met.checks(units).collect();
-                self.backend.refund(&checks, Refund::Cost).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The status of each descriptor of a request that was decided so, and that of the request.
-    pub(super) fn descriptor_findings(
-        &self,
-        request: &TreeRequest<'_, '_>,
-        decided: Decided,
-        telling: Telling,
-    ) -> (StatusCode, DescriptorFindings) {
-        let TreeRequest { rules, found, met } = *request;
-        let statuses: Vec<_> = (found.iter().zip(&decided.each).zip(met))
-            .map(|((lookup, decision), met)| {
-                let status = envoy::status(*lookup, decision.as_slice());
-                ordered::told(status, met.as_ref())
-            })
-            .collect();
-        let told: Vec<_> = (found.iter().zip(&statuses))
-            .zip(
-                decided
-                    .each
-                    .iter()
-                    .copied()
-                    .zip(decided.charged.iter().copied()),
-            )
-            .map(|((lookup, status), (decision, charged))| DescriptorStatus {
-                code: status.code,
-                current_limit: status.current_limit.as_ref().map(CurrentLimit::of),
-                remaining: status.remaining,
-                limit: lookup.leaf().map(ToString::to_string),
-                decision,
-                would_refuse: status.would_refuse,
-                charged,
-            })
-            .collect();
-        if self.recorder.is_told() {
-            let recorder = &self.recorder;
-            recorder.tell_descriptors(request, &decided, &told, telling, &self.backend);
-        }
-        let code = match rules.mode {
-            Mode::Enforce if !decided.allowed => StatusCode::OverLimit,
-            _ => StatusCode::Ok,
-        };
-        debug_assert_eq!(code, envoy::overall(&statuses, rules.mode), "{statuses:?}");
-        let (reason, limit) = match code {
-            StatusCode::Ok => (None, None),
-            StatusCode::OverLimit => request.why(&decided),
-        };
-        let findings = DescriptorFindings {
-            statuses: told,
-            decider: decided.decider,
-            reason,
-            limit,
-            retry_after: match code {
-                StatusCode::Ok => Duration::ZERO,
-                StatusCode::OverLimit => decided.retry_after,
-            },
-            fallback: decided.fallback,
-            too_much: None,
-        };
-        (code, findings)
-    }
-
-    pub(super) fn too_much(&self, descriptors: &[Descriptor<'_>]) -> Option<TooMuch<'static>> {
-        let Bounds {
-            descriptors: most,
-            fact_bytes,
-            ..
-        } = self.bounds;
-        if descriptors.len() > most {
-            let found = descriptors.len();
-            return Some(TooMuch::Descriptors { found, most });
-        }
-        let entries = descriptors.iter().flat_map(|one| one.entries);
-        let lengths = entries.flat_map(|(key, value)| [key.len(), value.len()]);
-        let bytes = lengths.max().filter(|bytes| *bytes > fact_bytes)?;
-        let most = fact_bytes;
-        Some(TooMuch::Entry { bytes, most })
-    }
-
-    /// The answer to a request that has too much of something.
-    #[cold]
-    pub(super) fn exceeded(
-        &self,
-        mode: Mode,
-        what: TooMuch<'static>,
-        (started, decider): (Option<Timestamp>, Decider),
-    ) -> DescriptorVerdict {
-        let telling = Telling {
-            started,
-            counts_request: decider == Decider::Trees || mode == Mode::Enforce,
-        };
-        (self.recorder).tell_exceeded(mode, what, telling, &self.backend);
-        let (code, retry_after) = match mode {
-            Mode::Enforce => (StatusCode::OverLimit, Duration::MAX),
-            _ => (StatusCode::Ok, Duration::ZERO),
-        };
-        let findings = DescriptorFindings {
-            statuses: Vec::new(),
-            decider: None,
-            reason: (code == StatusCode::OverLimit).then_some(DenyReason::TooLarge),
-            limit: None,
-            retry_after,
-            fallback: None,
-            too_much: Some(what),
-        };
-        DescriptorVerdict::new(code, findings, Permits::default())
     }
 }

@@ -3,11 +3,15 @@
 //! A match is a rule's number, its limits, a key and a cost, wherever it came from: everything after
 //! this file knows no more of it.
 
-use tollgate::Timestamp;
+use std::num::{IntErrorKind, ParseIntError};
+
+use tollgate::{Decision, Timestamp};
+use tollgate_adaptive::shed::Criticality;
 
 use super::orders::InForce;
-use super::overload::GateCheck;
+use super::overload::{Adapting, Gate};
 use super::rules::{Applied, Rules, Tiered};
+use super::turns::Demand;
 use super::warm::is_gate;
 use crate::backend::Backend;
 use crate::bounds::{Bounds, Excess};
@@ -17,19 +21,14 @@ use crate::matcher::few::Few;
 use crate::matcher::{Known, Numbers};
 use crate::policy::Mode;
 use crate::tally::UNCOUNTED;
-use crate::verdict::By;
+use crate::verdict::{By, Shadowed};
 
-mod cost;
-mod early;
-mod keyless;
-mod more;
+mod keys;
 mod ordered;
 mod sets;
 
-use cost::{rule_cost, said_cost};
-use early::{Early, meet};
-pub(crate) use keyless::{Keyless, Lacks};
-use more::{is_replaced, replaces};
+use keys::Early;
+pub(crate) use keys::{Keyless, Lacks};
 pub(crate) use ordered::{Ordered, blocked_until};
 
 /// Checks that need no memory.
@@ -101,6 +100,46 @@ pub(crate) struct Met {
     pub(crate) is_keyless: bool,
     /// The set of facts that it applies to.
     pub(crate) set: u32,
+    /// Whether the rule is enforced for this key.
+    pub(crate) mode: Mode,
+}
+
+/// A gate that a rule has for a request.
+#[derive(Debug)]
+pub(crate) struct GateCheck<'a> {
+    /// The rule, and its key.
+    pub(crate) met: Met,
+    pub(crate) adapting: &'a Adapting,
+    pub(crate) gate: &'a Gate,
+    pub(crate) class: Criticality,
+}
+
+impl<'a> GateCheck<'a> {
+    /// It as a question, to stand in line for it.
+    pub(crate) fn check(&self) -> Check<'a> {
+        self.adapting.check()
+    }
+
+    /// What the request asks for in line.
+    pub(crate) fn demand(&self) -> Demand {
+        Demand::of(&self.check()).of_class(self.class)
+    }
+
+    /// What the request would be told by it alone.
+    pub(crate) fn look(&self) -> Decision {
+        self.gate.look(self.class)
+    }
+
+    /// What it would have refused.
+    pub(super) fn shadowed(&self, decision: Decision) -> Shadowed {
+        Shadowed {
+            by: By::Applied(self.met.number),
+            fingerprint: self.met.fingerprint,
+            set: self.met.set,
+            limit: self.adapting.limit.id,
+            decision,
+        }
+    }
 }
 
 /// The checks of some rules.
@@ -110,12 +149,39 @@ pub(crate) struct Group<'a> {
     pub(crate) askers: Few<u32, INLINE>,
 }
 
-impl Group<'_> {
+/// The checks of one rule, by number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run<'g, 'a> {
+    pub(crate) rule: u32,
+    pub(crate) checks: &'g [Check<'a>],
+}
+
+impl<'a> Group<'a> {
     const fn new() -> Self {
         Self {
             checks: Few::new(),
             askers: Few::new(),
         }
+    }
+
+    /// Each check, and the number of the rule that asks it.
+    pub(crate) fn asked(&self) -> impl Iterator<Item = (&Check<'a>, u32)> {
+        let askers = self.askers.as_slice().iter().copied();
+        self.checks.as_slice().iter().zip(askers)
+    }
+
+    /// The checks of each rule.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = Run<'_, 'a>> {
+        let (checks, askers) = (self.checks.as_slice(), self.askers.as_slice());
+        let mut start = 0;
+        askers.chunk_by(|one, other| one == other).map(move |run| {
+            let own = &checks[start..start + run.len()];
+            start += run.len();
+            Run {
+                rule: run[0],
+                checks: own,
+            }
+        })
     }
 
     /// The place of a check of the same limit and key.
@@ -176,8 +242,28 @@ impl<'a> Gathered<'a> {
     pub(crate) fn gates_in(&self, mode: Mode) -> impl Iterator<Item = (usize, &GateCheck<'a>)> {
         let first = self.enforced.checks.as_slice().len();
         let gates = self.gates.as_deref().into_iter().flatten();
-        let gates = gates.enumerate().filter(move |(_, gate)| gate.mode == mode);
+        let gates = gates
+            .enumerate()
+            .filter(move |(_, gate)| gate.met.mode == mode);
         gates.map(move |(number, gate)| (first + number, gate))
+    }
+
+    /// Whether rules in shadow ask anything.
+    pub(crate) fn has_shadows(&self) -> bool {
+        self.gates.is_some() || !self.shadow.checks.as_slice().is_empty()
+    }
+
+    /// The gate of a rule in shadow, if it has one.
+    pub(crate) fn shadow_gate(&self, rule: u32) -> Option<&GateCheck<'a>> {
+        let mut gates = self.gates_in(Mode::Shadow);
+        let gate = gates.find(|(_, gate)| gate.met.number == rule);
+        gate.map(|(_, gate)| gate)
+    }
+
+    /// The gates of rules in shadow that ask nothing else.
+    pub(crate) fn gates_alone(&self) -> impl Iterator<Item = &GateCheck<'a>> {
+        let gates = self.gates_in(Mode::Shadow).map(|(_, gate)| gate);
+        gates.filter(|gate| !self.shadow.askers.as_slice().contains(&gate.met.number))
     }
 
     /// The gate of this number.
@@ -189,8 +275,7 @@ impl<'a> Gathered<'a> {
     /// Finds out what is to be asked about a request.
     #[inline]
     pub(crate) fn fill(&mut self, input: MatchInput<'a, '_>, backend: &impl Backend) {
-        let (rules, facts) = (input.rules, input.facts);
-        let (hashers, bounds) = (input.hashers, input.bounds);
+        let (rules, facts, bounds) = (input.rules, input.facts, input.bounds);
         if !facts.is_single() {
             return self.fill_sets(input, backend);
         }
@@ -208,10 +293,10 @@ impl<'a> Gathered<'a> {
         let mut matching = Numbers::new();
         rules.matcher.candidates(&known, &mut matching);
         let first = rules.block + rules.exempt;
-        let early = Early::of(rules, matching.as_slice(), &known, (hashers, backend));
+        let early = Early::of(&input, matching.as_slice(), &known, backend);
         rules.matcher.keep_matching(&known, &mut matching);
         if let Some(tier) = self.tier(rules, &known) {
-            matching.push(tier.saturating_add(u32::try_from(first).unwrap_or(u32::MAX)));
+            matching.push(tier.saturating_add(to_u32(first)));
         }
         self.lacks.rule = matching.as_slice().is_empty();
         if let Some(found) = too_many_rules(rules, matching.as_slice(), bounds) {
@@ -220,30 +305,24 @@ impl<'a> Gathered<'a> {
         if rules.warms {
             self.now = Some(backend.now());
         }
-        let mut met = Few::<(Met, Mode), INLINE>::new();
+        let mut met = Few::<Met, INLINE>::new();
         for number in matching.as_slice() {
-            let number = *number as usize;
-            let Some(rule) = number.checked_sub(first) else {
-                if self.is_settled(rules, number) {
+            let Some(rule) = (*number as usize).checked_sub(first) else {
+                if self.is_settled(rules, *number as usize) {
                     return;
                 }
                 continue;
             };
-            let applied = &rules.applied[rule];
-            let Some(own) = meet(rule, applied, (&early, hashers), (&known, facts)) else {
-                let rule = u32::try_from(rule).unwrap_or(u32::MAX);
-                self.lacks.keys.push(rule);
-                continue;
-            };
-            if rules.replacing {
-                met.push(own);
-            } else {
-                self.ask(applied, own, &known, facts);
+            let (applied, number) = (&rules.applied[rule], to_u32(rule));
+            match early.meet(number, applied, &known, input.hashers) {
+                None => self.lacks.keys.push(number),
+                Some(own) if rules.replacing => met.push(own),
+                Some(own) => self.ask(applied, own, &known),
             }
         }
         if rules.replacing {
             self.lacks.forget_replaced(rules, met.as_slice());
-            self.ask_those_left(rules, met.as_slice(), &known, facts);
+            self.ask_those_left(rules, met.as_slice(), &known);
         }
         let found = self.enforced.checks.as_slice().len() + self.shadow.checks.as_slice().len();
         if found > bounds.checks {
@@ -319,34 +398,21 @@ impl<'a> Gathered<'a> {
 
     /// Adds the checks of rules that no other takes the place of.
     #[inline(never)]
-    fn ask_those_left(
-        &mut self,
-        rules: &'a Rules,
-        met: &[(Met, Mode)],
-        known: &Known<'_, '_>,
-        facts: &'a Facts<'a>,
-    ) {
-        for (one, mode) in met {
-            if !is_replaced(rules, met, (one.number, *mode)) {
-                let applied = &rules.applied[one.number as usize];
-                self.ask(applied, (*one, *mode), known, facts);
+    fn ask_those_left(&mut self, rules: &'a Rules, met: &[Met], known: &Known<'_, 'a>) {
+        for own in met {
+            if !is_replaced(rules, met, own.number, own.mode) {
+                self.ask(&rules.applied[own.number as usize], *own, known);
             }
         }
     }
 
     /// Adds the checks of one rule.
     #[inline(always)]
-    fn ask(
-        &mut self,
-        rule: &'a Applied,
-        own: (Met, Mode),
-        known: &Known<'_, '_>,
-        facts: &'a Facts<'a>,
-    ) {
+    fn ask(&mut self, rule: &'a Applied, met: Met, known: &Known<'_, 'a>) {
         if self.ordered.is_some() {
-            self.ask_as_ordered(rule, own, known, facts);
+            self.ask_as_ordered(rule, met, known);
         } else {
-            self.ask_limits(rule, rule.limits.as_slice(), own, (known, facts));
+            self.ask_limits(rule, rule.limits.as_slice(), met, known);
         }
     }
 
@@ -356,74 +422,98 @@ impl<'a> Gathered<'a> {
         &mut self,
         rule: &'a Applied,
         limits: &'a [Limit],
-        (met, mode): (Met, Mode),
-        (known, facts): (&Known<'_, '_>, &'a Facts<'a>),
+        met: Met,
+        known: &Known<'_, 'a>,
     ) {
-        if met.is_keyless && self.deny_keyless(rule, met, mode) {
+        if met.is_keyless && self.deny_keyless(rule, met) {
             return;
         }
         self.unasked.get_or_insert(met);
-        if rule.tally != UNCOUNTED && mode == Mode::Enforce {
+        if rule.tally != UNCOUNTED && met.mode == Mode::Enforce {
             self.counted.push(rule.tally);
         }
-        let said = said_cost(rule, known, facts);
+        let said = said_cost(rule, known);
         if rule.cost.is_some() {
             self.note_cost(rule, met.number, said);
         }
         let cost = rule_cost(rule, said);
-        let key = RequestKey::new(&rule.key, facts, met.fingerprint);
+        let key = RequestKey::new(&rule.key, known.facts(), met.fingerprint);
         for limit in limits {
             // A limit is likely in no cache, so it isn't read here.
             let check = Check { limit, key, cost };
-            if rule.shares && self.is_asked((met.number, check), mode) {
+            if rule.shares && self.is_asked(check, met) {
                 continue;
             }
-            self.add(check, met.number, mode);
+            self.add(check, met);
         }
         if rule.has_more {
-            self.ask_more(rule, (met, mode), (key, cost), known);
+            self.ask_more(rule, met, known, cost);
         }
     }
 
     #[inline(always)]
-    fn add(&mut self, check: Check<'a>, number: u32, mode: Mode) {
-        let group = match mode {
+    fn add(&mut self, check: Check<'a>, met: Met) {
+        let group = match met.mode {
             Mode::Enforce => &mut self.enforced,
             Mode::Shadow => &mut self.shadow,
             Mode::Off => return,
         };
         group.checks.push(check);
-        group.askers.push(number);
+        group.askers.push(met.number);
     }
 
-    /// Adds what stands beside the rates of a rule that isn't warm yet. A request that costs more than is let through
-    /// at once takes all of that: it is for the rule itself to say what never passes.
+    /// Adds what few rules have beside their limits: of a rule that isn't warm yet what stands beside its rates, the part of its
+    /// slots that the request's class may use, and its gate.
     #[cold]
-    fn ask_gates(
-        &mut self,
-        rule: &'a Applied,
-        (number, mode): (u32, Mode),
-        (key, cost): (RequestKey<'a>, u64),
-    ) {
-        for limit in rule.gates(self.now) {
-            let most = match limit.kind() {
-                LimitKind::Rate { rate, .. } => rate.burst_size(),
-                _ => cost,
+    fn ask_more(&mut self, rule: &'a Applied, met: Met, known: &Known<'_, 'a>, cost: u64) {
+        let is_changed = self.is_changed(met.number);
+        let key = RequestKey::new(&rule.key, known.facts(), met.fingerprint);
+        if rule.warm.is_some() && !is_changed {
+            for limit in rule.gates(self.now) {
+                // A request that costs more than is let through at once takes all of that: it is for the rule itself to say
+                // what never passes.
+                let cost = match limit.kind() {
+                    LimitKind::Rate { rate, .. } => cost.min(rate.burst_size()),
+                    _ => cost,
+                };
+                self.add(Check { limit, key, cost }, met);
+            }
+        }
+        let Some(overload) = &rule.overload else {
+            return;
+        };
+        let class = overload.class(|by| known.text(by));
+        // What an operator has put in the place of slots is for all alike.
+        if let Some(part) = overload.part(class).filter(|_| !is_changed) {
+            let group = match met.mode {
+                Mode::Enforce => &mut self.enforced,
+                Mode::Shadow | Mode::Off => &mut self.shadow,
             };
-            let cost = cost.min(most);
-            self.add(Check { limit, key, cost }, number, mode);
+            let checks = group.checks.as_mut_slice().iter_mut();
+            let whole = checks.rev().find(|check| check.limit.id == part.id);
+            if let Some(check) = whole {
+                check.limit = part;
+            }
+        }
+        if let Some(adapting) = &overload.adaptive
+            && let Some(gate) = &adapting.gate
+        {
+            self.gates.get_or_insert_default().push(GateCheck {
+                met,
+                adapting,
+                gate,
+                class,
+            });
         }
     }
-}
 
-impl<'a> Gathered<'a> {
     /// Whether another rule that shares the counter asks the same already. A request is charged to it once, at
     /// the highest of their costs, and by a rule in force rather than one in shadow. If one of them has estimated
     /// it, it is settled.
     #[cold]
-    fn is_asked(&mut self, (number, check): (u32, Check<'a>), mode: Mode) -> bool {
+    fn is_asked(&mut self, check: Check<'a>, met: Met) -> bool {
         let in_force = self.enforced.find(&check);
-        let (group, place) = match (mode, in_force, self.shadow.find(&check)) {
+        let (group, place) = match (met.mode, in_force, self.shadow.find(&check)) {
             (Mode::Shadow, Some(_), _) => return true,
             (Mode::Shadow, None, in_shadow) => (&mut self.shadow, in_shadow),
             (_, _, in_shadow) => {
@@ -438,7 +528,7 @@ impl<'a> Gathered<'a> {
         other.cost = other.cost.max(check.cost);
         if check.limit.is_estimated && !other.limit.is_estimated {
             other.limit = check.limit;
-            group.askers.as_mut_slice()[place] = number;
+            group.askers.as_mut_slice()[place] = met.number;
         }
         true
     }
@@ -455,4 +545,39 @@ fn too_many_rules(rules: &Rules, matching: &[u32], bounds: &Bounds) -> Option<us
     let numbers = matching.iter();
     let found = numbers.filter(|number| **number as usize >= first).count();
     (found > bounds.checks).then_some(found)
+}
+
+/// Whether another rule that applies takes the place of one.
+#[inline]
+fn is_replaced(rules: &Rules, met: &[Met], number: u32, mode: Mode) -> bool {
+    let mut met = met.iter();
+    met.any(|other| replaces(rules, other, number, mode))
+}
+
+/// Whether a rule that applies takes the place of one in this mode.
+fn replaces(rules: &Rules, other: &Met, number: u32, mode: Mode) -> bool {
+    let rule = &rules.applied[other.number as usize];
+    other.mode <= mode && rule.replaces.contains(&number)
+}
+
+/// What a request says that it costs by a rule; none if it says nothing that can be read. A number that is too large counts as the
+/// largest, not as the default.
+#[inline(always)]
+fn said_cost(rule: &Applied, known: &Known<'_, '_>) -> Option<u64> {
+    let cost_of = |slot| match known.text(slot)?.parse() {
+        Err(error) if *ParseIntError::kind(&error) != IntErrorKind::PosOverflow => None,
+        cost => Some(cost.unwrap_or(u64::MAX)),
+    };
+    rule.cost.and_then(cost_of).or(known.facts().cost())
+}
+
+/// What a request costs by a rule.
+#[inline(always)]
+fn rule_cost(rule: &Applied, said: Option<u64>) -> u64 {
+    let cost = said.unwrap_or(rule.default_cost);
+    cost.max(u64::from(rule.is_estimated))
+}
+
+fn to_u32(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }

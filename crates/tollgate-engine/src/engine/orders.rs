@@ -1,17 +1,17 @@
 //! Operators' orders, held by the engine: made, listed, withdrawn, and put over each policy that comes into force.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use tollgate::Timestamp;
 
-use super::Engine;
 use super::rules::Rules;
 use crate::address::Network;
 use crate::backend::Backend;
 use crate::facts::{IP, KNOWN_FACTS, is_known_fact};
+use crate::limits::KeyHashers;
 use crate::lint::never_met;
 use crate::orders::{
     Act, Effect, LONGEST_ORDER, MOST_ORDERS, NewOrder, Order, OrderError, OrderFacts, Replacement,
@@ -19,24 +19,20 @@ use crate::orders::{
 };
 use crate::suggest::closest;
 
-mod acted;
-mod find;
 mod overlay;
 mod pattern;
 mod place;
-mod reset;
 mod saved;
 mod table;
 mod target_keys;
 
-pub use find::{Found, FoundLimit};
 pub(crate) use overlay::{Held, InForce, Overlay};
-pub use reset::{Reset, ResetRule, ResetScope};
+pub(super) use place::as_descriptor;
 pub(super) use saved::BookForm;
 pub(crate) use table::{Limiter, Override, Timed};
+pub(super) use target_keys::{KeyContext, Named, TargetTexts};
 
-use acted::Acted;
-use table::Table;
+use table::{Acted, Table};
 
 /// How much text an order's target has at the most.
 const TARGET_BYTES: usize = 2_048;
@@ -59,16 +55,85 @@ pub(super) struct Book {
     made: u64,
 }
 
+/// What overrides are put over.
+#[derive(Clone, Copy)]
+pub(super) struct OrderContext<'a, B> {
+    pub(super) rules: &'a Rules,
+    pub(super) hashers: &'a KeyHashers,
+    pub(super) backend: &'a B,
+}
+
 impl Book {
+    /// Adds an override, in the place of one that does the same to the same target.
+    pub(super) fn add<B: Backend>(
+        &mut self,
+        new: NewOrder,
+        context: &OrderContext<'_, B>,
+        now: Timestamp,
+    ) -> Result<Order, OrderError> {
+        is_sound(&new)?;
+        can_match(context.rules, &new.target, new.facts)?;
+        let mut order = Order {
+            id: self.made + 1,
+            act: new.act,
+            target: new.target,
+            by: new.by,
+            made_at: now,
+            until: now + new.lasts,
+            effect: Effect::InForce,
+            acted: 0,
+            last_acted: None,
+        };
+        // Whether it does anything is found out by itself: one more table, of this order alone.
+        order.effect = Table::default().add(&order, Arc::default(), context);
+        if let Effect::Idle(why) = order.effect {
+            return Err(why);
+        }
+        let is_other =
+            |other: &Order| other.target != order.target || other.act.name() != order.act.name();
+        let others = self.orders.iter().filter(|other| is_other(other));
+        if others.clone().count() >= MOST_ORDERS {
+            return Err(OrderError::Full);
+        }
+        is_of_a_known_sort(&order, others.clone())?;
+        has_few_patterns(&order, others)?;
+        self.orders.retain(is_other);
+        self.made = order.id;
+        self.orders.push(order.clone());
+        Ok(order)
+    }
+
+    /// Takes back the first override that is meant.
+    pub(super) fn withdraw(&mut self, is_meant: impl Fn(&Order) -> bool) -> Option<Order> {
+        let place = self.orders.iter().position(is_meant)?;
+        let order = self.orders.remove(place);
+        Some(self.with_acted(order))
+    }
+
+    /// Those that are meant, with how often each has acted.
+    pub(super) fn list(&self, is_meant: impl Fn(&Order) -> bool) -> Vec<Order> {
+        let meant = self.orders.iter().filter(|order| is_meant(order));
+        meant.map(|order| self.with_acted(order.clone())).collect()
+    }
+
+    /// Puts all of them over a policy, which may be about to come into force: then the book stays locked until it is.
+    pub(super) fn put_over<B: Backend>(&mut self, context: &OrderContext<'_, B>) {
+        self.forget_ended();
+        let mut table = Table::default();
+        for order in &mut self.orders {
+            let acted = Arc::clone(self.acted.entry(order.id).or_default());
+            order.effect = table.add(order, acted, context);
+        }
+        let table = (!self.orders.is_empty()).then_some(table);
+        context.rules.orders.set(table);
+    }
+
     /// Takes out those that have ended; whether anything is another than before. Where the clock was set back, none lasts
     /// longer from now on than was ordered.
-    fn end(&mut self, now: Timestamp) -> bool {
+    pub(super) fn end(&mut self, now: Timestamp) -> bool {
         let before = self.orders.len();
         self.orders.retain(|order| order.until > now);
         let mut has_changed = self.orders.len() < before;
-        if has_changed {
-            self.forget_ended();
-        }
         for order in &mut self.orders {
             if order.made_at > now + SET_BACK {
                 let lasts = order.until - order.made_at;
@@ -85,222 +150,11 @@ impl Book {
         self.acted.retain(|id, _| ids.contains(id));
     }
 
-    /// Where it is counted what an order does.
-    fn acted(&mut self, id: u64) -> Arc<Acted> {
-        Arc::clone(self.acted.entry(id).or_default())
-    }
-
     /// An order, with what it has done so far.
     fn with_acted(&self, mut order: Order) -> Order {
         let acted = self.acted.get(&order.id).map(|acted| acted.read());
         (order.acted, order.last_acted) = acted.unwrap_or_default();
         order
-    }
-}
-
-impl<B: Backend> Engine<B> {
-    /// Carries out an order from now on, until it ends: a key or a rule is [blocked](Act::Block),
-    /// [let through](Act::Bypass), or has [another limit](Act::Override). One of the same sort for the same target takes
-    /// the place of that.
-    ///
-    /// Orders lie over the policy. A [reload](Self::reload) keeps them: they are for the rule of their name, and idle while
-    /// there is none. They are for requests of facts and of descriptors. Of a block, a bypass and an override of one
-    /// request the first decides, and an override for its key before one for all of the rule. They end by the wall
-    /// clock; if that is set back, no later than as if they were made then. There are at most [10,000](MOST_ORDERS), for at most [30 days](LONGEST_ORDER) each.
-    ///
-    /// Each engine has its own: with a shared store, an order is for the requests that this process decides.
-    ///
-    /// # Errors
-    /// If it can't be carried out by the policy in force, or there are too many.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tollgate::clock::Manual;
-    /// # use tollgate_engine::backend::Memory;
-    /// # use tollgate_engine::document::Format;
-    /// # use tollgate_engine::{Engine, Facts, Policy};
-    /// use tollgate_engine::orders::{Act, NewOrder, Target};
-    /// use tollgate_engine::verdict::DenyReason;
-    ///
-    /// # let wall = Manual::new();
-    /// # let memory = Memory::builder().clock(Manual::new()).wall(wall.clone()).build();
-    /// let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 5/s}]", Format::Yaml)?.policy;
-    /// let engine = Engine::new(policy, memory)?;
-    /// let hour = Duration::from_secs(3_600);
-    /// engine.order(NewOrder::new(Act::Block, Target::key("per-user", [("user", "mallory")]), hour).by("ada"))?;
-    ///
-    /// let mallory = Facts::new().with("user", "mallory");
-    /// let verdict = engine.decide(&mallory);
-    /// assert_eq!(verdict.reason(), Some(DenyReason::Blocked));
-    /// assert_eq!(verdict.decision().wait(), hour);
-    /// assert!(engine.decide(&Facts::new().with("user", "bob")).passed().is_some());
-    /// # wall.advance(hour);
-    /// // An hour later:
-    /// assert!(engine.decide(&mallory).passed().is_some());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn order(&self, new: NewOrder) -> Result<Order, OrderError> {
-        is_sound(&new)?;
-        let now = self.clocks.wall.now();
-        let mut book = self.book();
-        book.end(now);
-        let NewOrder {
-            act,
-            target,
-            lasts,
-            by,
-            facts: names,
-        } = new;
-        let rules = self.rules.load_full();
-        let mut order = Order {
-            id: book.made + 1,
-            act,
-            target,
-            by,
-            made_at: now,
-            until: now + lasts,
-            effect: Effect::InForce,
-            acted: 0,
-            last_acted: None,
-        };
-        can_match(&rules, &order.target, names)?;
-        // Whether it does anything is found out by itself: one more table, of this order alone.
-        let mut alone = Table::default();
-        let alone_acted = Arc::default();
-        order.effect = alone.add(
-            (&order, alone_acted),
-            &rules,
-            (&self.hashers, &self.backend),
-        );
-        if let Effect::Idle(why) = order.effect {
-            return Err(why);
-        }
-        let is_other =
-            |other: &Order| other.target != order.target || other.act.name() != order.act.name();
-        let others = book.orders.iter().filter(|other| is_other(other));
-        if others.clone().count() >= MOST_ORDERS {
-            return Err(OrderError::Full);
-        }
-        is_of_a_known_sort(&order, others.clone())?;
-        has_few_patterns(&order, others)?;
-        book.orders.retain(is_other);
-        book.forget_ended();
-        book.made = order.id;
-        book.orders.push(order.clone());
-        self.put_over(&rules, &mut book);
-        drop(book);
-        self.turns.poke_all();
-        Ok(order)
-    }
-
-    /// Ends an order before its time; none if there is none with this number.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tollgate::clock::Manual;
-    /// # use tollgate_engine::backend::Memory;
-    /// # use tollgate_engine::document::Format;
-    /// # use tollgate_engine::{Engine, Facts, Policy};
-    /// # use tollgate_engine::orders::{Act, NewOrder, Target};
-    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-    /// # let engine = Engine::new(Policy::default(), memory)?;
-    /// let target = Target::facts([("ip", "203.0.113.7")]);
-    /// let order = engine.order(NewOrder::new(Act::Block, target, Duration::from_secs(60)))?;
-    /// let facts = Facts::new().with("ip", "203.0.113.7");
-    /// assert!(engine.decide(&facts).refused().is_some());
-    /// assert!(engine.withdraw(order.id).is_some());
-    /// assert!(engine.decide(&facts).refused().is_none());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn withdraw(&self, id: u64) -> Option<Order> {
-        self.withdraw_where(|order| order.id == id)
-    }
-
-    /// Ends the order of this sort for exactly this target before its time; none if there is none. What an override says
-    /// makes no difference.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tollgate::clock::Manual;
-    /// # use tollgate_engine::backend::Memory;
-    /// # use tollgate_engine::{Engine, Policy};
-    /// # use tollgate_engine::orders::{Act, NewOrder, Target};
-    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-    /// # let engine = Engine::new(Policy::default(), memory)?;
-    /// let target = Target::facts([("ip", "203.0.113.7")]);
-    /// engine.order(NewOrder::new(Act::Block, target.clone(), Duration::from_secs(60)))?;
-    /// assert!(engine.withdraw_from(&target, &Act::Bypass).is_none());
-    /// assert!(engine.withdraw_from(&target, &Act::Block).is_some());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn withdraw_from(&self, target: &Target, act: &Act) -> Option<Order> {
-        self.withdraw_where(|order| order.target == *target && order.act.name() == act.name())
-    }
-
-    fn withdraw_where(&self, is_meant: impl Fn(&Order) -> bool) -> Option<Order> {
-        let now = self.clocks.wall.now();
-        let mut book = self.book();
-        book.end(now);
-        let place = book.orders.iter().position(is_meant)?;
-        let order = book.orders.remove(place);
-        let order = book.with_acted(order);
-        book.forget_ended();
-        let rules = self.rules.load_full();
-        self.put_over(&rules, &mut book);
-        drop(book);
-        self.turns.poke_all();
-        Some(order)
-    }
-
-    /// All orders that haven't ended, from the oldest, and what each does by the policy in force.
-    pub fn orders(&self) -> Vec<Order> {
-        let now = self.clocks.wall.now();
-        let mut book = self.book();
-        if book.end(now) {
-            let rules = self.rules.load_full();
-            self.put_over(&rules, &mut book);
-        }
-        let orders = book.orders.iter().cloned();
-        orders.map(|order| book.with_acted(order)).collect()
-    }
-
-    /// Puts all orders over a policy, which may be about to come into force: then the book stays locked until it is.
-    pub(super) fn put_over(&self, rules: &Rules, book: &mut Book) {
-        let mut table = Table::default();
-        for place in 0..book.orders.len() {
-            let acted = book.acted(book.orders[place].id);
-            let order = &mut book.orders[place];
-            order.effect = table.add((order, acted), rules, (&self.hashers, &self.backend));
-        }
-        rules.orders.set((!book.orders.is_empty()).then_some(table));
-    }
-
-    pub(super) fn book(&self) -> MutexGuard<'_, Book> {
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The orders over this policy, and the time by which they end; none if there are none.
-    #[inline]
-    pub(super) fn ordered(&self, rules: &Rules) -> Option<Held> {
-        if rules.orders.is_any() {
-            self.ordered_now(rules)
-        } else {
-            None
-        }
-    }
-
-    #[cold]
-    fn ordered_now(&self, rules: &Rules) -> Option<Held> {
-        let table = rules.orders.load()?;
-        let now = self.clocks.wall.now();
-        if table.is_old(now)
-            && let Ok(mut book) = self.orders.try_lock()
-        {
-            book.end(now);
-            let rules = self.rules.load_full();
-            self.put_over(&rules, &mut book);
-        }
-        Some(Held { table, now })
     }
 }
 

@@ -3,11 +3,12 @@
 //! A gate is none of the backend's checks: it is entered before that is asked, so that nothing is charged for a request
 //! that has no place, and left again if the backend refuses.
 
-use std::fmt;
+use std::collections::HashMap;
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tollgate::concurrency::{NoPermit, OwnedPermit};
+use foldhash::fast::FixedState;
+use tollgate::concurrency::OwnedPermit;
 use tollgate::{Clock, ConcurrencyLimiter, Decision, LimitError, Outcome};
 use tollgate_adaptive::shed::{Criticality, Shares, Shedder};
 use tollgate_adaptive::{Bounds, Controller, Law, LawError};
@@ -16,14 +17,8 @@ use super::counters::{Counters, Sharing};
 use crate::limits::{Check, Limit, LimitKind};
 use crate::policy::{Adaptive, Rule};
 
-mod entered;
-mod retired;
-
-pub(crate) use entered::{Beside, Entered, GateCheck};
-pub(crate) use retired::{GatesBefore, RetiredGates};
-
 /// The clock of a backend, whichever that is.
-type Time = Arc<dyn Clock>;
+pub(crate) type Time = Arc<dyn Clock>;
 
 /// What a rule does about overload.
 #[derive(Debug)]
@@ -47,16 +42,20 @@ pub(crate) struct Adapting {
 }
 
 /// Where requests enter, by how much their class may use.
+#[derive(derive_more::Debug)]
 pub(crate) struct Gate {
     kept: Arc<Kept>,
+    #[debug(skip)]
     shedder: Shedder<Time>,
     shares: Shares,
 }
 
 /// What outlives a policy: who is inside, and what was learnt.
+#[derive(derive_more::Debug)]
 pub(crate) struct Kept {
     /// What it goes by. Only changed by who puts a policy in force.
     own: Mutex<Adaptive>,
+    #[debug(skip)]
     controller: Controller<Box<dyn Law>>,
     limiter: Arc<ConcurrencyLimiter<Time>>,
 }
@@ -233,10 +232,10 @@ impl Kept {
 
 impl Gate {
     /// Enters, if this class may; and what is left then.
-    fn enter(
+    pub(super) fn enter(
         &self,
         class: Criticality,
-    ) -> Result<(OwnedPermit<Time>, Decision), (NoPermit, Decision)> {
+    ) -> Result<(OwnedPermit<Time>, Decision), Decision> {
         match self.shedder.try_acquire_owned(class) {
             Ok(permit) => {
                 let limit = self.shares.of(class, self.kept.limiter.peek().limit);
@@ -245,7 +244,7 @@ impl Gate {
             }
             Err(refused) => {
                 let limit = self.shares.of(class, refused.occupancy().limit);
-                Err((refused, told(Outcome::Denied, limit, 0)))
+                Err(told(Outcome::Denied, limit, 0))
             }
         }
     }
@@ -278,7 +277,7 @@ impl Adapting {
     }
 
     /// It as a question, to stand in line for it: all keys stand in one.
-    fn check(&self) -> Check<'_> {
+    pub(super) fn check(&self) -> Check<'_> {
         Check::by_fingerprint(&self.limit, [0; 2], 1)
     }
 }
@@ -289,20 +288,76 @@ fn told(outcome: Outcome, limit: u32, left: u32) -> Decision {
     Decision::new(outcome, u64::from(limit), u64::from(left), none, none)
 }
 
-impl fmt::Debug for Gate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gate")
-            .field("kept", &self.kept)
-            .field("shares", &self.shares)
-            .finish_non_exhaustive()
+/// So many are kept. Those that nobody is inside of go first, and of these the longest retired.
+const MOST: usize = 1_024;
+
+/// Gates by the names of their rules, from the longest retired.
+#[derive(Debug, Default)]
+pub(crate) struct RetiredGates(Vec<(Box<str>, Arc<Kept>)>);
+
+/// The gates that rules of a policy may go on with.
+#[derive(Debug)]
+pub(crate) struct GatesBefore(HashMap<Box<str>, (usize, Arc<Kept>), FixedState>);
+
+impl GatesBefore {
+    /// Retired ones, and those of the policy before.
+    pub(in crate::engine) fn new(
+        retired: &RetiredGates,
+        open: impl Iterator<Item = (Box<str>, Arc<Kept>)>,
+    ) -> Self {
+        let all = retired.0.iter().cloned().chain(open).enumerate();
+        Self(all.map(|(age, (name, kept))| (name, (age, kept))).collect())
+    }
+
+    /// The gate of a rule that has this name.
+    pub(in crate::engine) fn take(&mut self, rule: &str) -> Option<Arc<Kept>> {
+        self.0.remove(rule).map(|(_, kept)| kept)
+    }
+
+    /// What no rule has taken.
+    pub(in crate::engine) fn retire(self) -> RetiredGates {
+        let mut rest: Vec<_> = self.0.into_iter().collect();
+        rest.sort_unstable_by_key(|(_, (age, _))| *age);
+        let mut rest: Vec<_> = rest
+            .into_iter()
+            .map(|(name, (_, kept))| (name, kept))
+            .collect();
+        while rest.len() > MOST {
+            let is_idle = |(_, kept): &(_, Arc<Kept>)| kept.limiter.peek().in_use == 0;
+            rest.remove(rest.iter().position(is_idle).unwrap_or(0));
+        }
+        RetiredGates(rest)
     }
 }
 
-impl fmt::Debug for Kept {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kept")
-            .field("own", &self.own)
-            .field("limiter", &self.limiter)
-            .finish_non_exhaustive()
+#[cfg(test)]
+mod tests {
+    use tollgate::clock::Manual;
+
+    use super::*;
+    use crate::policy::Adaptive;
+
+    #[test]
+    fn no_more_are_kept_than_said_and_those_that_are_used_stay() {
+        let kept = || {
+            let own = Adaptive {
+                law: "aimd".parse().unwrap(),
+                min: 1,
+                max: 10,
+            };
+            Arc::new(Kept::new(own, 0, Arc::new(Manual::new())).unwrap())
+        };
+        let gates: Vec<_> = (0..MOST + 2)
+            .map(|number| (number.to_string().into_boxed_str(), kept()))
+            .collect();
+        let _inside = gates[0].1.limiter.try_acquire_owned().unwrap();
+        let before = GatesBefore::new(&RetiredGates::default(), gates.into_iter());
+        let retired = before.retire();
+        assert_eq!(retired.0.len(), MOST);
+        let mut again = GatesBefore::new(&retired, std::iter::empty());
+        assert!(again.take("0").is_some());
+        assert!(again.take("1").is_none() && again.take("2").is_none());
+        assert!(again.take("3").is_some());
+        assert_eq!(again.retire().0.len(), MOST - 2);
     }
 }

@@ -1,6 +1,6 @@
 //! A policy, compiled: what a request is matched against, and which limits that leads to.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,23 +13,22 @@ use super::orders::Overlay;
 use super::overload::RetiredGates;
 use super::rollout::Rollout;
 use super::seen::{FirstHundred, KeySeen};
-use super::warm::WarmUp;
-use crate::backend::Backend;
+use super::warm::{NewWarmUp, WarmUp};
+use crate::backend::{Backend, Clocks};
 use crate::envoy::Leaf;
+use crate::facts::DOMAIN;
 use crate::limits::{Estimates, KeyPlan, Limit, LimitKind};
 use crate::matcher::{Matcher, Slots};
-use crate::policy::{Cost, Counting, FailureModes, Limits, Match, Mode, Policy, Rule};
+use crate::policy::{Cost, Counting, FailureModes, Limits, Match, Mode, Pattern, Policy, Rule};
 use crate::tally::{Tallies, UNCOUNTED};
 
 mod applied;
-mod domains;
 mod error;
-mod gates;
 mod tiers;
 
+use applied::patience;
 pub(crate) use applied::{Applied, OwnLimits};
 pub use error::PolicyError;
-use gates::patience;
 pub(crate) use tiers::{TIERS, Tiered, Tiers};
 
 /// A policy in force. It holds no state but that of gates.
@@ -47,7 +46,7 @@ pub(crate) struct Rules {
     /// Envoy's domains.
     pub(crate) trees: Trees,
     /// Domains that rules are for.
-    pub(crate) domains: domains::Domains,
+    pub(crate) domains: Domains,
     pub(crate) mode: Mode,
     pub(crate) near_limit_percent: u8,
     /// Whether any rule takes the place of others.
@@ -86,8 +85,21 @@ impl Rules {
         self.trees.count_in(rows.collect());
     }
 
+    /// Makes them ready to come into force after others, if the backend can keep all limits.
+    pub(crate) fn come_into_force(
+        &mut self,
+        before: Option<&Self>,
+        backend: &impl Backend,
+        clocks: &Clocks,
+    ) -> Result<(), PolicyError> {
+        self.suit(backend)?;
+        self.open_gates(before, clocks);
+        self.since = clocks.wall.now();
+        Ok(())
+    }
+
     /// Whether a backend can keep all limits.
-    pub(crate) fn suit(&self, backend: &impl Backend) -> Result<(), PolicyError> {
+    fn suit(&self, backend: &impl Backend) -> Result<(), PolicyError> {
         let rules = self.applied.iter();
         let rules = rules.map(|rule| (rule.name.to_string(), rule.limits.as_slice()));
         let leaves = self
@@ -132,6 +144,15 @@ impl Way<'_> {
         };
         limits.into_iter().map(stored).collect()
     }
+}
+
+/// Where limits are counted.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    counter: &'a str,
+    sharing: Sharing,
+    /// Whether others that share the counter settle its costs.
+    is_settled_elsewhere: bool,
 }
 
 /// What a policy follows.
@@ -208,7 +229,7 @@ impl Rules {
             applied: applied.into(),
             tiers,
             trees,
-            domains: domains::Domains::of(&policy),
+            domains: Domains::of(&policy),
             mode: policy.mode,
             near_limit_percent: policy.near_limit_percent,
             counters: draft.counters,
@@ -287,17 +308,33 @@ impl Draft<'_> {
             }
         }
         let (counter, sharing) = counter_of(rule);
-        let place = (counter.as_str(), sharing);
+        let shared = rule.shared.as_ref();
+        let place = Place {
+            counter: &counter,
+            sharing,
+            is_settled_elsewhere: shared.is_some_and(|name| self.settled.contains(name)),
+        };
+        let applied = self.applied(rule, place, mode)?;
+        Ok(Applied {
+            replaces: replaces.into(),
+            ..applied
+        })
+    }
+
+    /// Compiles what a rule limits, and by which keys.
+    fn applied(
+        &mut self,
+        rule: &Rule,
+        place: Place<'_>,
+        mode: Mode,
+    ) -> Result<Applied, PolicyError> {
+        let mode = rule.mode.max(mode);
         let limits = self.limits(&rule.limits, rule.algorithm, place, &rule.name)?;
-        let settled_elsewhere = rule
-            .shared
-            .as_ref()
-            .is_some_and(|name| self.settled.contains(name));
         let kept = Way {
             failure: rule.on_store_failure,
             counting: rule.counting,
             slot: rule.slot.as_deref(),
-            estimates: estimates(&rule.cost, settled_elsewhere),
+            estimates: estimates(&rule.cost, place.is_settled_elsewhere),
         };
         let Cost { fact, default, .. } = &rule.cost;
         let limits = kept.mark(limits).map_err(of(&rule.name))?;
@@ -312,16 +349,16 @@ impl Draft<'_> {
             default_cost: *default,
             cost_seen: KeySeen::default(),
             limits: OwnLimits::new(limits),
-            mode: rule.mode.max(mode),
+            mode,
             waits: patience(rule.over),
-            replaces: replaces.into(),
+            replaces: Box::default(),
             holds: rule.limits.concurrency.is_some()
                 || rule.adaptive.is_some()
                 || rule.cost.settle.is_some(),
             is_estimated: rule.cost.settle.is_some(),
             is_tier: false,
             shares: rule.shared.is_some(),
-            rollout: Rollout::of(rule, rule.mode.max(mode)),
+            rollout: Rollout::of(rule, mode),
             has_more: warm.is_some() || overload.is_some(),
             warm,
             overload,
@@ -350,12 +387,15 @@ impl Draft<'_> {
         let Some(head) = head else {
             return Ok(None);
         };
-        let own = (
-            rule.name.as_str(),
-            &rule.limits,
-            estimates(&rule.cost, false),
-        );
-        let warm = WarmUp::new(own, length, (head, self.now), &mut self.counters);
+        let new = NewWarmUp {
+            rule: &rule.name,
+            limits: &rule.limits,
+            estimates: estimates(&rule.cost, false),
+            length,
+            head,
+            now: self.now,
+        };
+        let warm = WarmUp::new(new, &mut self.counters);
         Ok(Some(Box::new(warm.map_err(of(&rule.name))?)))
     }
 
@@ -363,7 +403,11 @@ impl Draft<'_> {
         Trees::new(&policy.domains, |leaf| {
             let limit = &leaf.limit;
             let counter = counter_of_leaf(leaf);
-            let place = (counter.as_str(), Sharing::Alone);
+            let place = Place {
+                counter: &counter,
+                sharing: Sharing::Alone,
+                is_settled_elsewhere: false,
+            };
             let limits = self.limits(&limit.limits, limit.algorithm, place, &leaf.to_string())?;
             let kept = Way {
                 failure: limit.on_store_failure,
@@ -380,11 +424,11 @@ impl Draft<'_> {
         &mut self,
         limits: &Limits,
         algorithm: Algorithm,
-        (counter, sharing): (&str, Sharing),
+        place: Place<'_>,
         rule: &str,
     ) -> Result<Vec<Limit>, PolicyError> {
         let kinds = kinds(limits, algorithm);
-        let placed = self.counters.place(counter, sharing, &kinds);
+        let placed = self.counters.place(place.counter, place.sharing, &kinds);
         placed.map_err(of(rule))
     }
 }
@@ -417,4 +461,47 @@ pub(crate) fn kinds(limits: &Limits, algorithm: Algorithm) -> Vec<LimitKind> {
         .chain(quota.cloned().map(LimitKind::Quota))
         .chain(limits.concurrency.map(LimitKind::Concurrency))
         .collect()
+}
+
+/// The domains that rules are for.
+#[derive(Debug, Default)]
+pub(crate) struct Domains {
+    /// A rule is for domains that aren't named one by one.
+    any: bool,
+    named: BTreeSet<Box<str>>,
+}
+
+impl Domains {
+    /// Those of a policy's rules.
+    pub(crate) fn of(policy: &Policy) -> Self {
+        let is_on = |rule: &&Rule| rule.mode != Mode::Off;
+        let has_none = policy.rules.is_empty() && policy.domains.is_empty();
+        let mut domains = Self {
+            any: has_none || !policy.tiers.is_empty(),
+            named: BTreeSet::new(),
+        };
+        for rule in policy.rules.iter().filter(is_on) {
+            let mut conditions = rule.matches.conditions.iter();
+            let own = conditions.find(|(fact, _)| fact == DOMAIN);
+            match own {
+                Some((_, pattern)) => domains.add(pattern),
+                None => domains.any = true,
+            }
+        }
+        domains
+    }
+
+    fn add(&mut self, pattern: &Pattern) {
+        match pattern {
+            Pattern::Exact(domain) => drop(self.named.insert(domain.as_str().into())),
+            Pattern::OneOf(patterns) => patterns.iter().for_each(|one| self.add(one)),
+            Pattern::Absent => {}
+            _ => self.any = true,
+        }
+    }
+
+    /// Whether a rule may be for requests of this domain.
+    pub(crate) fn has(&self, domain: &str) -> bool {
+        self.any || self.named.contains(domain)
+    }
 }

@@ -2,11 +2,11 @@
 
 use tollgate::{Decision, Outcome};
 
-use super::gather::{Gathered, Keyless, Met, Ordered};
-use super::recorder::Recorder;
+use super::gather::{Gathered, Keyless, Met, Ordered, Run};
 use super::rules::Rules;
 use super::warm::is_gate;
-use crate::limits::{Answer, Check};
+use crate::limits::Answer;
+use crate::policy::Mode;
 use crate::verdict::{BLOCKED, By, MetLimit, Said, Shadowed};
 
 impl Said {
@@ -89,6 +89,7 @@ impl Said {
                 fingerprint: check.key.fingerprint(),
                 is_keyless: false,
                 set: gathered.set_of(&check.key),
+                mode: Mode::Enforce,
             })
         });
         let gate = || {
@@ -149,37 +150,26 @@ impl Said {
         self.limits = Some(limits.into());
     }
 
-    /// Notes the answer of a rule in shadow to a request that is decided, and counts it.
-    #[inline]
+    /// What a rule in shadow says.
     pub(super) fn hear_shadow(
         &mut self,
-        by: (&Rules, &Gathered<'_>),
-        run: (u32, &[Check<'_>]),
-        answer: Answer,
-        recorder: &Recorder,
-    ) {
-        recorder.passed_in_shadow(by.0, run.0, &answer);
-        self.overhear(by, run, answer);
-    }
-
-    /// What a rule in shadow says.
-    pub(super) fn overhear(
-        &mut self,
-        (rules, gathered): (&Rules, &Gathered<'_>),
-        (number, checks): (u32, &[Check<'_>]),
+        rules: &Rules,
+        gathered: &Gathered<'_>,
+        run: Run<'_, '_>,
         answer: Answer,
     ) {
+        let Run { rule, checks } = run;
         if !answer.allowed {
             let decider = answer.decider.and_then(|decider| checks.get(decider));
             let decider = decider.or(checks.first());
             self.shadows.push(Shadowed {
-                by: By::Applied(number),
+                by: By::Applied(rule),
                 fingerprint: decider.map_or([0; 2], |check| check.key.fingerprint()),
                 set: decider.map_or(0, |check| gathered.set_of(&check.key)),
                 limit: decider.map_or(0, |check| check.limit.id),
                 decision: answer.decision,
             });
-        } else if rules.applied[number as usize].holds {
+        } else if rules.applied[rule as usize].holds {
             self.permits.shadows.push(answer.pass);
         }
     }

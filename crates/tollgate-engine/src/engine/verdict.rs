@@ -1,6 +1,5 @@
 //! What came of a request: whether it passes, which rule said so, and what it holds meanwhile.
 
-use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +16,12 @@ use crate::policy::Mode;
 mod cause;
 mod findings;
 mod permits;
-mod reason;
 
 pub use findings::{Findings, LimitState, ShadowRefusal};
 pub use permits::Permits;
-pub(crate) use reason::reason_of;
 pub use tollgate::DenyReason;
 
-pub(crate) use cause::By;
+pub(crate) use cause::{By, reason_of};
 
 /// What came of a request: it passes and holds what it takes, or it is refused.
 ///
@@ -81,6 +78,8 @@ pub enum Verdict<'f> {
 /// assert!(!passed.is_near_limit());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(derive_more::Debug)]
+#[debug("{_0:?}")]
 #[must_use = "what passed gives back its slots when it is dropped"]
 pub struct Passed<'f>(Findings<'f>);
 
@@ -99,6 +98,8 @@ pub struct Passed<'f>(Findings<'f>);
 /// assert_eq!(refused.cause().to_string(), "block[0]");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(derive_more::Debug)]
+#[debug("{_0:?}")]
 pub struct Refused<'f>(Findings<'f>);
 
 /// What was said about a request, or what is said so far.
@@ -272,14 +273,10 @@ impl Passed<'_> {
         let own = &mut self.0.said.permits;
         (!own.is_empty()).then(|| std::mem::take(own))
     }
-}
 
-impl Passed<'_> {
     /// Holds these permits as well, as shadows are held: beside its own.
     pub(crate) fn hold(&mut self, permits: Permits) {
-        let Permits { own, shadows } = permits;
-        let all = std::iter::once(own).chain(shadows);
-        let held = all.filter(|pass| !pass.is_empty());
+        let held = permits.into_each().filter(|pass| !pass.is_empty());
         self.0.said.permits.shadows.extend(held);
     }
 }
@@ -307,18 +304,6 @@ impl<'f> Deref for Refused<'f> {
 
     fn deref(&self) -> &Findings<'f> {
         &self.0
-    }
-}
-
-impl fmt::Debug for Passed<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl fmt::Debug for Refused<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 

@@ -94,14 +94,21 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// A warm-up that begins, or goes on after a reload.
+pub(crate) struct NewWarmUp<'a> {
+    pub(crate) rule: &'a str,
+    pub(crate) limits: &'a Limits,
+    pub(crate) estimates: Estimates,
+    pub(crate) length: Duration,
+    /// How far it has got before.
+    pub(crate) head: Duration,
+    pub(crate) now: Timestamp,
+}
+
 impl WarmUp {
     /// The gates of a rule that warms up for so long, of which so much is over at this time.
-    pub(crate) fn new(
-        (rule, limits, estimates): (&str, &Limits, Estimates),
-        length: Duration,
-        (head, now): (Duration, Timestamp),
-        counters: &mut Counters,
-    ) -> Result<Self, LimitError> {
+    pub(crate) fn new(new: NewWarmUp<'_>, counters: &mut Counters) -> Result<Self, LimitError> {
+        let NewWarmUp { rule, limits, .. } = new;
         let rates = limits.rates.iter();
         // A stock that is had once has no rate to grow.
         let rates = rates.filter(|rate| !rate.is_unlimited() && !rate.is_zero());
@@ -117,7 +124,7 @@ impl WarmUp {
             let own = placed.iter().zip(&gates);
             let own = own.map(|(limit, Gate(kinds))| {
                 let limit = limit.with_kind(kinds[step].clone())?;
-                let mut limit = limit.with_estimates(estimates)?;
+                let mut limit = limit.with_estimates(new.estimates)?;
                 limit.counting = Counting::Local;
                 limit.on_store_failure = OnStoreFailure::Local;
                 // What it refuses may pass sooner, at the next step.
@@ -127,8 +134,8 @@ impl WarmUp {
             own.collect::<Result<_, LimitError>>()
         });
         Ok(Self {
-            elapsed: Elapsed::new(head, now),
-            length,
+            elapsed: Elapsed::new(new.head, new.now),
+            length: new.length,
             is_warm: AtomicBool::new(false),
             steps: steps.collect::<Result<_, _>>()?,
         })

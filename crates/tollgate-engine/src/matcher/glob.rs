@@ -286,7 +286,7 @@ fn places(parts: &[Part], words: usize, is_so: impl Fn(Part) -> bool) -> Vec<u64
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::pattern::pattern_holds;
+    use super::super::tests::pattern_holds;
     use super::*;
     use crate::policy::Pattern;
 

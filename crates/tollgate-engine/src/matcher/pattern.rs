@@ -1,7 +1,6 @@
 //! One condition on one fact, compiled; and beside it the same said naively.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::PatternError;
@@ -155,75 +154,7 @@ impl Test {
 /// assert!(!holds(&rule, &Facts::new().with("path", "/healthz")));
 /// ```
 pub fn holds(rule: &Match, facts: &Facts<'_>) -> bool {
-    rule.conditions
-        .iter()
-        .all(|(fact, pattern)| pattern_holds(pattern, facts.get(fact)))
-}
-
-pub(super) fn pattern_holds(pattern: &Pattern, text: Option<&str>) -> bool {
-    match pattern {
-        Pattern::Not(pattern) => !pattern_holds(pattern, text),
-        Pattern::OneOf(patterns) => patterns.iter().any(|one| pattern_holds(one, text)),
-        Pattern::Present => text.is_some(),
-        Pattern::Absent => text.is_none(),
-        Pattern::Exact(exact) => text == Some(exact.as_str()),
-        Pattern::Prefix(prefix) => text.is_some_and(|text| text.starts_with(prefix.as_str())),
-        Pattern::Glob(glob) => text.is_some_and(|text| {
-            let (glob, text): (Vec<_>, Vec<_>) = (glob.chars().collect(), text.chars().collect());
-            glob_holds(&glob, &text)
-        }),
-        Pattern::Regex(regex) => text.is_some_and(|text| {
-            let whole = Regexes::default().add(regex);
-            whole.is_ok_and(|whole| whole.is_match(text))
-        }),
-        Pattern::Cidr(network) => text.is_some_and(|text| network_holds(network, text)),
-    }
-}
-
-/// Every way to read the glob is tried.
-fn glob_holds(glob: &[char], text: &[char]) -> bool {
-    match glob {
-        [] => text.is_empty(),
-        ['*', '*', rest @ ..] => (0..=text.len()).any(|taken| glob_holds(rest, &text[taken..])),
-        ['*', rest @ ..] => (0..=text.len())
-            .take_while(|taken| !text[..*taken].contains(&'/'))
-            .any(|taken| glob_holds(rest, &text[taken..])),
-        ['?', rest @ ..] => {
-            matches!(text, [first, ..] if *first != '/') && glob_holds(rest, &text[1..])
-        }
-        [own, rest @ ..] => text.first() == Some(own) && glob_holds(rest, &text[1..]),
-    }
-}
-
-/// Bit by bit.
-fn network_holds(network: &str, text: &str) -> bool {
-    let (Ok(address), Some(_)) = (text.parse::<IpAddr>(), Network::parse(network)) else {
-        return false;
-    };
-    let (start, length) = match network.split_once('/') {
-        Some((start, length)) => (start, length.parse::<usize>().ok()),
-        None => (network, None),
-    };
-    let Ok(start) = start.parse::<IpAddr>() else {
-        return false;
-    };
-    let bits = |address: IpAddr| -> Vec<u8> {
-        let bytes = match address {
-            IpAddr::V4(v4) => v4.octets().to_vec(),
-            IpAddr::V6(v6) => v6.octets().to_vec(),
-        };
-        let bit = |byte: u8, place: u32| byte >> (7 - place) & 1;
-        let bits = bytes.iter();
-        bits.flat_map(|byte| (0..8).map(move |place| bit(*byte, place)))
-            .collect()
-    };
-    let mut length = length.unwrap_or_else(|| bits(start).len());
-    let mut start = start;
-    if start.is_ipv6() && start.to_canonical().is_ipv4() && length >= 96 {
-        (start, length) = (start.to_canonical(), length - 96);
-    }
-    let address = address.to_canonical();
-    address.is_ipv4() == start.is_ipv4() && bits(address)[..length] == bits(start)[..length]
+    explain(rule, facts).matches()
 }
 
 /// What came of one rule's conditions.

@@ -24,29 +24,16 @@ const TABLE: usize = 64 << 10;
 pub(crate) struct Whole(meta::Regex);
 
 /// Why a regular expression can't be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 pub(crate) enum RegexError {
     /// It takes more than so many bytes.
+    #[display("a regular expression that takes more than {_0} bytes")]
     TooLarge(usize),
     /// With those before it, it takes more than so many bytes.
+    #[display("the regular expressions take more than {_0} bytes together")]
     TooMuch(usize),
     /// It can't be read: a picture of where and why.
     Unreadable(String),
-}
-
-impl std::fmt::Display for RegexError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::TooLarge(most) => {
-                write!(f, "a regular expression that takes more than {most} bytes")
-            }
-            Self::TooMuch(most) => write!(
-                f,
-                "the regular expressions take more than {most} bytes together"
-            ),
-            Self::Unreadable(picture) => f.write_str(picture),
-        }
-    }
 }
 
 impl Whole {

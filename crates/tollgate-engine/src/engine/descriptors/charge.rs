@@ -1,41 +1,43 @@
 //! Charging a request of several descriptors, with the checks of rules beside it, and the decision of the trees.
 
-use std::collections::HashMap;
-use std::future::{Future, poll_fn};
 use std::mem;
-use std::pin::Pin;
-use std::task::Poll;
 use std::time::Duration;
 
-use foldhash::fast::RandomState;
+use futures_util::future::join_all;
 use tollgate::stack::Pass;
 use tollgate::{Decision, Outcome};
 
 use super::pool::{Pool, PoolAnswer};
 use super::told::TreeRequest;
-use super::trees::{CounterId, Force, Met};
+use super::trees::{Force, Met};
 use crate::backend::Backend;
 use crate::engine::gather::TreeMatch;
 use crate::engine::rules::Rules;
 use crate::engine::unanswered::Unanswered;
 use crate::envoy::Lookup;
-use crate::limits::Check;
-use crate::policy::{Charging, OnStoreFailure};
+use crate::limits::{Check, Unavailable};
+use crate::policy::Charging;
 use crate::verdict::Permits;
+
+/// What came of one descriptor.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TreeResult {
+    /// What its limit says; none if it meets none.
+    pub(super) decision: Option<Decision>,
+    pub(super) charged: u64,
+    /// Why the store couldn't be asked about it, if it couldn't.
+    pub(super) unavailable: Option<Unavailable>,
+}
 
 /// What was decided about a request.
 pub(in crate::engine) struct Decided {
     pub(super) allowed: bool,
     /// What the limits of each descriptor say; none of one that meets none.
-    pub(super) each: Vec<Option<Decision>>,
-    /// What decided about each instead of a store.
-    pub(super) fallbacks: Vec<Option<OnStoreFailure>>,
-    /// What the limits of each were charged.
-    pub(super) charged: Vec<u64>,
+    pub(super) each: Vec<TreeResult>,
     /// The descriptor that decided.
     pub(super) decider: Option<usize>,
     pub(super) retry_after: Duration,
-    pub(super) fallback: Option<OnStoreFailure>,
+    pub(super) unavailable: Option<Unavailable>,
 }
 
 /// A request while it is charged: its descriptors, and the decision on each so far.
@@ -45,10 +47,7 @@ pub(in crate::engine) struct TreeCharge<'m, 'a> {
     pub(in crate::engine) charging: Charging,
     /// Whether the trees let the request pass.
     pub(in crate::engine) allowed: bool,
-    each: Vec<Option<Decision>>,
-    charged: Vec<u64>,
-    /// What decided about each instead of a store.
-    fallbacks: Vec<Option<OnStoreFailure>>,
+    each: Vec<TreeResult>,
     /// Permits of counters that were charged one by one.
     permits: Vec<Pass>,
 }
@@ -57,15 +56,16 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
     /// A request of this domain. A blocked limit isn't asked.
     pub(in crate::engine) fn new(request: &TreeRequest<'m, 'a>, domain: &str) -> Self {
         let TreeRequest { rules, found, met } = *request;
-        let blocked = |met: &Option<Met<'_>>| met.as_ref().and_then(|met| met.blocked);
+        let blocked = |met: &Option<Met<'_>>| TreeResult {
+            decision: met.as_ref().and_then(|met| met.blocked),
+            ..TreeResult::default()
+        };
         Self {
             met,
             found,
             charging: rules.trees.compiled.charging(domain),
             allowed: false,
             each: met.iter().map(blocked).collect(),
-            charged: vec![0; met.len()],
-            fallbacks: vec![None; met.len()],
             permits: Vec::new(),
         }
     }
@@ -118,8 +118,10 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
 
     /// The checks of all counters that the store has charged.
     pub(in crate::engine) fn charged_checks(&self) -> Vec<Check<'a>> {
-        let is_charged =
-            |number: &usize| self.charged[*number] > 0 && self.fallbacks[*number].is_none();
+        let is_charged = |number: &usize| {
+            let result = &self.each[*number];
+            result.charged > 0 && result.unavailable.is_none()
+        };
         let charged: Vec<_> = (0..self.met.len()).filter(is_charged).collect();
         self.pool(&charged).into_checks()
     }
@@ -156,7 +158,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
     }
 
     fn refuses(&self, number: &usize) -> bool {
-        self.each[*number].is_some_and(|decision| !decision.is_allowed())
+        (self.each[*number].decision).is_some_and(|decision| !decision.is_allowed())
     }
 
     /// Whether those that refuse only together all do. One in shadow never does.
@@ -206,7 +208,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
     ) -> Result<Option<PoolAnswer>, B::Error> {
         let groups = self.groups(self.asked(self.in_force()));
         let pools: Vec<_> = groups.iter().map(|numbers| self.pool(numbers)).collect();
-        let answers = all(pools.iter().map(|pool| pool.ask(backend, &[]))).await;
+        let answers = join_all(pools.iter().map(|pool| pool.ask(backend, &[]))).await;
         let mut permits = Vec::new();
         for (numbers, asked) in groups.iter().zip(answers) {
             let mut asked = asked?;
@@ -227,10 +229,10 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
     /// What each would say to a request that is refused. One that can't be asked about is left out.
     async fn look_at<B: Backend>(&mut self, groups: &[Vec<usize>], backend: &B) {
         let pools: Vec<_> = groups.iter().map(|numbers| self.pool(numbers)).collect();
-        let looks = all(pools.iter().map(|pool| pool.look(backend))).await;
+        let looks = join_all(pools.iter().map(|pool| pool.look(backend))).await;
         for (numbers, each) in groups.iter().zip(looks) {
             for (number, decision) in numbers.iter().zip(each.into_iter().flatten()) {
-                self.each[*number] = Some(decision);
+                self.each[*number].decision = Some(decision);
             }
         }
     }
@@ -251,7 +253,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         let mut unanswered = Unanswered::new(backend, held);
         unanswered.is_charged(rules);
         unanswered.is_charged(&charged);
-        let answers = all(pools.iter().map(|pool| pool.ask(backend, &[]))).await;
+        let answers = join_all(pools.iter().map(|pool| pool.ask(backend, &[]))).await;
         unanswered.answered();
         for (numbers, asked) in groups.iter().zip(answers) {
             if let Ok(mut asked) = asked {
@@ -264,23 +266,22 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
     fn note(&mut self, numbers: &[usize], asked: &mut PoolAnswer) {
         let answer = &asked.answer;
         for (number, decision) in numbers.iter().zip(asked.each.drain(..)) {
-            self.each[*number] = Some(decision);
-            self.fallbacks[*number] = answer.unavailable.map(|store| store.fallback);
             let cost = self.met[*number].as_ref().map_or(0, Met::cost);
-            self.charged[*number] = if answer.allowed { cost } else { 0 };
+            self.each[*number] = TreeResult {
+                decision: Some(decision),
+                charged: if answer.allowed { cost } else { 0 },
+                unavailable: answer.unavailable,
+            };
         }
     }
 
-    /// Descriptors that meet the same counter, together.
+    /// Those that count in one counter, together.
     fn groups(&self, numbers: Vec<usize>) -> Vec<Vec<usize>> {
+        let counter = |number: usize| self.met[number].as_ref().map(Met::counter);
         let mut groups: Vec<Vec<usize>> = Vec::new();
-        let mut places: HashMap<CounterId, usize, RandomState> = HashMap::default();
         for number in numbers {
-            let Some(met) = &self.met[number] else {
-                continue;
-            };
-            let place = *places.entry(met.counter()).or_insert(groups.len());
-            match groups.get_mut(place) {
+            let is_own = |group: &&mut Vec<usize>| counter(group[0]) == counter(number);
+            match groups.iter_mut().find(is_own) {
                 Some(group) => group.push(number),
                 None => groups.push(vec![number]),
             }
@@ -298,13 +299,11 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         };
         Decided {
             allowed,
-            each: self.each,
-            charged: self.charged,
             decider,
             retry_after,
             // Of no other: a failure must not look like a denial.
-            fallback: decider.and_then(|decider| self.fallbacks[decider]),
-            fallbacks: self.fallbacks,
+            unavailable: decider.and_then(|decider| self.each[decider].unavailable),
+            each: self.each,
         }
     }
 
@@ -312,7 +311,9 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
     /// only together, if they do.
     fn gravest(&self) -> (Option<usize>, Duration) {
         let wait = |number: usize| {
-            let decision = self.each[number].filter(|decision| !decision.is_allowed())?;
+            let decision = self.each[number]
+                .decision
+                .filter(|decision| !decision.is_allowed())?;
             Some(match decision.outcome {
                 Outcome::Never => (number, Duration::MAX),
                 _ => (number, decision.wait()),
@@ -336,41 +337,13 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
     /// The one with the fewest such requests left, of those in force if there are any.
     fn tightest(&self) -> Option<usize> {
         let left = |number: &usize| {
-            let (met, decision) = (self.met[*number].as_ref()?, self.each[*number]?);
+            let (met, decision) = (self.met[*number].as_ref()?, self.each[*number].decision?);
             Some(decision.remaining / met.cost().max(1))
         };
-        let passes = |number: &usize| self.each[*number].is_some() && !self.refuses(number);
+        let passes =
+            |number: &usize| self.each[*number].decision.is_some() && !self.refuses(number);
         let in_force = self.in_force().into_iter().filter(passes);
         let in_shadow = || self.of(Force::Shadow).min_by_key(left);
         in_force.min_by_key(left).or_else(in_shadow)
     }
-}
-
-/// What all of these come to, which are under way at once: a store may be asked about all of them in one call.
-async fn all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
-    enum Asked<F: Future> {
-        UnderWay(Pin<Box<F>>),
-        Done(F::Output),
-    }
-    let mut asked: Vec<_> = futures
-        .map(|future| Asked::UnderWay(Box::pin(future)))
-        .collect();
-    poll_fn(|context| {
-        let mut state = Poll::Ready(());
-        for one in &mut asked {
-            if let Asked::UnderWay(future) = one {
-                match future.as_mut().poll(context) {
-                    Poll::Ready(output) => *one = Asked::Done(output),
-                    Poll::Pending => state = Poll::Pending,
-                }
-            }
-        }
-        state
-    })
-    .await;
-    let done = asked.into_iter().filter_map(|one| match one {
-        Asked::Done(output) => Some(output),
-        Asked::UnderWay(_) => None,
-    });
-    done.collect()
 }

@@ -1,15 +1,13 @@
 //! What several descriptors of a request ask of their counters together: one check a counter, at the cost of
 //! all that meet it.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
-use foldhash::fast::RandomState;
 use tollgate::{Decision, Outcome};
 
 use super::trees::{CounterId, Met};
 use crate::backend::Backend;
-use crate::limits::{Answer, Check, Limit, LimitKind, decisions};
+use crate::limits::{Answer, Check, Limit, LimitKind, Source, decisions};
 
 /// The checks of some descriptors.
 pub(super) struct Pool<'m, 'a> {
@@ -52,20 +50,17 @@ impl<'m, 'a> Pool<'m, 'a> {
             counted: Vec::new(),
             own: Vec::new(),
         };
-        // By counter, the numbers of its checks.
-        let mut counters: HashMap<CounterId, Vec<usize>, RandomState> = HashMap::default();
         for met in &pool.met {
             for check in met.checks(met.cost()) {
-                let id = (check.limit.id, check.key.fingerprint());
-                let known = counters.entry(id).or_default();
-                let same =
-                    |number: &&usize| pool.checks[**number].limit.kind() == check.limit.kind();
-                let number = known.iter().find(same).copied();
+                let is_same = |other: &Check<'_>| {
+                    counter(other) == counter(&check) && other.limit.kind() == check.limit.kind()
+                };
+                // As many as descriptors are taken at the most, so each is compared with all.
+                let number = pool.checks.iter().position(is_same);
                 let number = number.unwrap_or_else(|| {
+                    let judge = pool.checks.len();
                     pool.checks.push(Check { cost: 0, ..check });
-                    let judge = pool.checks.len() - 1;
                     pool.counted.push(Counted { cost: 0, judge });
-                    known.push(judge);
                     judge
                 });
                 pool.own.push(number);
@@ -77,8 +72,11 @@ impl<'m, 'a> Pool<'m, 'a> {
                 };
             }
         }
-        for numbers in counters.values() {
-            pool.judge(numbers);
+        for number in 0..pool.checks.len() {
+            let mut before = pool.checks[..number].iter();
+            if !before.any(|other| counter(other) == counter(&pool.checks[number])) {
+                pool.judge(number);
+            }
         }
         pool
     }
@@ -89,20 +87,23 @@ impl<'m, 'a> Pool<'m, 'a> {
     }
 
     /// Has the strictest of the checks of one counter ask for all of them, but for those that cost nothing.
-    fn judge(&mut self, numbers: &[usize]) {
-        let strictest = numbers.iter().copied();
-        let strictest = strictest.min_by_key(|number| {
+    fn judge(&mut self, first: usize) {
+        let own = counter(&self.checks[first]);
+        let of_counter = || {
+            let numbers = first..self.checks.len();
+            numbers.filter(|number| counter(&self.checks[*number]) == own)
+        };
+        let cost = of_counter().map(|number| self.counted[number].cost);
+        let cost = cost.fold(0, u64::saturating_add);
+        let strictest = of_counter().min_by_key(|number| {
             let is_free = self.counted[*number].cost == 0;
             (is_free, most(self.checks[*number].limit))
         });
-        let costs = numbers.iter().map(|number| self.counted[*number].cost);
-        let cost = costs.fold(0, u64::saturating_add);
-        if let Some(judge) = strictest {
-            self.checks[judge].cost = cost;
-            for number in numbers {
-                self.counted[*number] = Counted { cost, judge };
-            }
+        let judge = strictest.unwrap_or(first);
+        for number in of_counter() {
+            self.counted[number] = Counted { cost, judge };
         }
+        self.checks[judge].cost = cost;
     }
 
     /// Asks all or none, with these checks of rules.
@@ -128,23 +129,27 @@ impl<'m, 'a> Pool<'m, 'a> {
             });
         }
         let mut results = Vec::new();
-        let mut answer = backend.ask(checks, Some(&mut results)).await?;
+        // Of one limit the answer tells all.
+        let listed = (checks.len() > 1).then_some(&mut results);
+        let mut answer = backend.ask(checks, listed).await?;
         let tree_decider = answer.decider.unwrap_or(0).checked_sub(rules.len());
         let is_denied_by_rule = !answer.allowed && tree_decider.is_none();
-        if is_denied_by_rule && results.is_empty() {
+        let is_known = answer.source == Source::Known;
+        let mut said = match checks {
+            [_] if !is_known => vec![answer.decision],
             // The denial was known without a question: nothing is known of the other checks.
-            return Ok(PoolAnswer {
-                answer,
-                is_denied_by_rule,
-                rules: Vec::new(),
-                each: Vec::new(),
-            });
-        }
-        if results.is_empty() {
+            _ if results.is_empty() && is_denied_by_rule => {
+                return Ok(PoolAnswer {
+                    answer,
+                    is_denied_by_rule,
+                    rules: Vec::new(),
+                    each: Vec::new(),
+                });
+            }
             // Each descriptor has a status of its own, also where the denial was known without a question.
-            results = backend.peek(checks).await?;
-        }
-        let mut said = decisions(&results);
+            _ if results.is_empty() => decisions(&backend.peek(checks).await?),
+            _ => decisions(&results),
+        };
         said.resize(checks.len(), Decision::UNLIMITED);
         let mut own = said.split_off(rules.len());
         if answer.allowed {
@@ -209,22 +214,31 @@ impl<'m, 'a> Pool<'m, 'a> {
     /// What the limits of each descriptor say together, from what each check said.
     fn each(&self, said: &[Decision]) -> Vec<Decision> {
         let mut own = self.own.iter();
+        let mut one = |check: &Check<'_>| {
+            let number = own.next().copied().unwrap_or_default();
+            let mut decision = said.get(number).copied().unwrap_or(Decision::UNLIMITED);
+            // A descriptor that takes nothing isn't refused for what others take.
+            let is_slots = matches!(check.limit.kind(), LimitKind::Concurrency(_));
+            if check.cost == 0 && !is_slots && self.counted[number].cost > 0 {
+                allow(&mut decision);
+            }
+            decision
+        };
         let each = self.met.iter().map(|met| {
+            let mut checks = met.checks(met.cost());
+            if let ([_], Some(only)) = (met.limits, checks.next()) {
+                return one(&only);
+            }
             let checks: Vec<_> = met.checks(met.cost()).collect();
-            let said = checks.iter().zip(own.by_ref()).map(|(check, number)| {
-                let mut decision = said.get(*number).copied().unwrap_or(Decision::UNLIMITED);
-                // A descriptor that takes nothing isn't refused for what others take.
-                let is_slots = matches!(check.limit.kind(), LimitKind::Concurrency(_));
-                if check.cost == 0 && self.counted[*number].cost > 0 && !is_slots {
-                    allow(&mut decision);
-                }
-                decision
-            });
-            let said: Vec<_> = said.collect();
+            let said: Vec<_> = checks.iter().map(&mut one).collect();
             Answer::over(&checks, &said).decision
         });
         each.collect()
     }
+}
+
+fn counter(check: &Check<'_>) -> CounterId {
+    (check.limit.id, check.key.fingerprint())
 }
 
 /// How much passes at once at the most.

@@ -6,15 +6,16 @@ use tollgate::{Decision, Timestamp};
 
 use super::charge::Decided;
 use super::trees::{LeafKey, Met};
-use super::{DescriptorStatus, TooMuch};
+use super::{CurrentLimit, DescriptorFindings, DescriptorRequest, DescriptorStatus, TooMuch};
 use crate::backend::Backend;
 use crate::engine::counting::Told;
 use crate::engine::recorder::Recorder;
 use crate::engine::rules::Rules;
-use crate::envoy::{Leaf, Lookup};
+use crate::envoy::{self, Leaf, Lookup, Status, StatusCode};
+use crate::facts::Unit;
 use crate::limits::{Limit, LimitKind};
 use crate::observer::{Event, Observer, Wants};
-use crate::policy::{Mode, OnStoreFailure};
+use crate::policy::Mode;
 use crate::top::{Refusal, Top};
 use crate::verdict::{BLOCKED, Cause, DenyReason, is_near, percent_of, reason_of};
 
@@ -36,14 +37,23 @@ pub(in crate::engine) struct Telling {
 }
 
 impl Recorder {
-    /// Whether anybody wants to know what was decided.
-    pub(super) fn is_told(&self) -> bool {
-        self.tallies.is_some() || self.observer.is_some() || self.top.is_some()
+    /// Notes whether any descriptor meets a limit.
+    pub(in crate::engine) fn note_tree_match(
+        &self,
+        rules: &Rules,
+        request: &DescriptorRequest<'_>,
+        met: &[Option<Met<'_>>],
+    ) {
+        if met.iter().any(Option::is_some) {
+            rules.trees.seen.note_found();
+        } else {
+            self.note_unmet_descriptors(rules, request.domain, request.descriptors);
+        }
     }
 
     /// Counts a request, and tells of it.
     #[cold]
-    pub(super) fn tell_descriptors(
+    pub(in crate::engine) fn tell_descriptors(
         &self,
         request: &TreeRequest<'_, '_>,
         decided: &Decided,
@@ -72,14 +82,14 @@ impl Recorder {
             let took = started.map_or(Duration::ZERO, |started| backend.now() - started);
             let is_any = request.tell(&**observer, decided, told, took);
             if !is_any && telling.counts_request && observer.wants() == Wants::Everything {
-                observer.decided(&request.no_match(took));
+                observer.decided(&event(Cause::Nothing, request.rules.mode, took));
             }
         }
     }
 
     /// Counts a request that has too much of something, and tells of it.
     #[cold]
-    pub(super) fn tell_exceeded(
+    pub(in crate::engine) fn tell_exceeded(
         &self,
         mode: Mode,
         what: TooMuch<'static>,
@@ -91,22 +101,69 @@ impl Recorder {
             tallies.exceeded(mode, telling.counts_request);
         }
         if let Some(observer) = &self.observer {
+            let took = started.map_or(Duration::ZERO, |started| backend.now() - started);
             observer.decided(&Event {
-                cause: Cause::TooMuch(what),
-                key: None,
                 reason: Some(DenyReason::TooLarge),
-                mode,
-                enforced_percent: percent_of(mode),
                 decision: BLOCKED,
-                fallback: None,
-                near_limit: false,
-                took: started.map_or(Duration::ZERO, |started| backend.now() - started),
+                ..event(Cause::TooMuch(what), mode, took)
             });
         }
     }
 }
 
 impl TreeRequest<'_, '_> {
+    /// What is told of a request.
+    pub(in crate::engine) fn findings(
+        &self,
+        decided: &Decided,
+    ) -> (StatusCode, DescriptorFindings) {
+        let TreeRequest { rules, found, met } = *self;
+        let each = || found.iter().zip(met).zip(&decided.each);
+        let statuses = || {
+            each().map(|((lookup, met), result)| {
+                let status = envoy::status(*lookup, result.decision.as_slice());
+                under_orders(status, met.as_ref())
+            })
+        };
+        let told = each().zip(statuses());
+        let told = told.map(|(((lookup, _), result), status)| DescriptorStatus {
+            code: status.code,
+            current_limit: status.current_limit.as_ref().map(CurrentLimit::of),
+            remaining: status.remaining,
+            limit: lookup.leaf().map(|leaf| rules.trees.name(leaf).to_owned()),
+            decision: result.decision,
+            would_refuse: status.would_refuse,
+            charged: result.charged,
+        });
+        let told = told.collect();
+        let code = match rules.mode {
+            Mode::Enforce if !decided.allowed => StatusCode::OverLimit,
+            _ => StatusCode::Ok,
+        };
+        debug_assert_eq!(
+            code,
+            envoy::overall(&statuses().collect::<Vec<_>>(), rules.mode),
+        );
+        let (reason, limit) = match code {
+            StatusCode::Ok => (None, None),
+            StatusCode::OverLimit => self.why(decided),
+        };
+        let findings = DescriptorFindings {
+            statuses: told,
+            decider: decided.decider,
+            reason,
+            limit,
+            retry_after: match code {
+                StatusCode::Ok => Duration::ZERO,
+                StatusCode::OverLimit => decided.retry_after,
+            },
+            fallback: decided.unavailable.map(|store| store.fallback),
+            unavailable: decided.unavailable,
+            too_much: None,
+        };
+        (code, findings)
+    }
+
     /// Counts a refusal by the limit and the key that refused.
     fn note(&self, top: &Top, decided: &Decided) {
         for (number, said) in self.said(decided) {
@@ -132,13 +189,14 @@ impl TreeRequest<'_, '_> {
         let refuses = self.rules.mode == Mode::Enforce && !decided.allowed;
         let met = self.met.iter().enumerate();
         met.filter_map(move |(number, met)| {
-            let (met, decision) = (met.as_ref()?, decided.each[number]?);
+            let (met, decision) = (met.as_ref()?, decided.each[number].decision?);
             if met.cost() == 0 {
                 return None;
             }
             let told = if decision.is_allowed() {
                 let near_limit = is_near(&decision, self.rules.near_limit_percent);
-                (!refuses || decided.charged[number] > 0).then_some(Told::Passed { near_limit })
+                (!refuses || decided.each[number].charged > 0)
+                    .then_some(Told::Passed { near_limit })
             } else if refuses && decided.decider == Some(number) {
                 Some(Told::Refused(self.reason(number, &decision, decided)))
             } else if !refuses || self.mode(number) != Mode::Enforce {
@@ -156,7 +214,10 @@ impl TreeRequest<'_, '_> {
         if met.is_some_and(|met| met.blocked.is_some()) {
             return DenyReason::Blocked;
         }
-        if decided.fallbacks[number] == Some(OnStoreFailure::Closed) {
+        if decided.each[number]
+            .unavailable
+            .is_some_and(|store| store.is_closed())
+        {
             return DenyReason::Store;
         }
         reason_of(self.limit(number, decision).map(Limit::kind), decision)
@@ -172,10 +233,10 @@ impl TreeRequest<'_, '_> {
 
     /// Why a request was refused, and by which limit.
     #[cold]
-    pub(super) fn why(&self, decided: &Decided) -> (Option<DenyReason>, Option<LimitKind>) {
+    fn why(&self, decided: &Decided) -> (Option<DenyReason>, Option<LimitKind>) {
         let decider = decided.decider;
         let Some((number, decision)) =
-            decider.and_then(|number| Some((number, decided.each[number]?)))
+            decider.and_then(|number| Some((number, decided.each[number].decision?)))
         else {
             return (Some(DenyReason::Rate), None);
         };
@@ -211,34 +272,46 @@ impl TreeRequest<'_, '_> {
                 continue;
             }
             let (limit, mode) = (status.limit.as_deref(), self.mode(number));
+            let cause = limit.map_or(Cause::Asked, Cause::Descriptor);
             observer.decided(&Event {
-                cause: limit.map_or(Cause::Asked, Cause::Descriptor),
                 key: self.met[number].as_ref().map(|met| met.key),
                 reason: is_refused.then(|| self.reason(number, &decision, decided)),
-                mode,
-                enforced_percent: percent_of(mode),
                 decision,
-                fallback: decided.fallbacks[number],
+                fallback: decided.each[number].unavailable.map(|store| store.fallback),
                 near_limit: is_near(&decision, rules.near_limit_percent),
-                took,
+                ..event(cause, mode, took)
             });
         }
         is_any
     }
+}
 
-    /// The event of a request that no limit is for.
-    fn no_match(&self, took: Duration) -> Event<'static> {
-        let mode = self.rules.mode;
-        Event {
-            cause: Cause::Nothing,
-            key: None,
-            reason: None,
-            mode,
-            enforced_percent: percent_of(mode),
-            decision: Decision::UNLIMITED,
-            fallback: None,
-            near_limit: false,
-            took,
-        }
+/// The event of something that passes, and is no rule's.
+fn event(cause: Cause<'_>, mode: Mode, took: Duration) -> Event<'_> {
+    Event {
+        cause,
+        key: None,
+        reason: None,
+        mode,
+        enforced_percent: percent_of(mode),
+        decision: Decision::UNLIMITED,
+        fallback: None,
+        near_limit: false,
+        took,
     }
+}
+
+/// What is told of a descriptor, by what was ordered of it.
+fn under_orders<'p>(mut status: Status<'p>, met: Option<&Met<'_>>) -> Status<'p> {
+    let Some(met) = met else {
+        return status;
+    };
+    status.quota_mode &= met.blocked.is_none();
+    if let (Some(told), true) = (&mut status.current_limit, met.is_changed)
+        && let Some(LimitKind::Rate { rate, .. }) = met.limits.first().map(Limit::kind)
+    {
+        told.requests_per_unit = u32::try_from(rate.count()).unwrap_or(u32::MAX);
+        told.unit = rate.period().and_then(Unit::of);
+    }
+    status
 }

@@ -1,7 +1,6 @@
 //! From descriptors to limits: trees of them compiled, and what each descriptor of a request meets there.
 
 use std::fmt;
-use std::slice;
 use std::time::Duration;
 
 use tollgate::{Algorithm, Decision, Rate, core::Align};
@@ -10,8 +9,7 @@ use crate::engine::seen::KeySeen;
 use crate::envoy::{self, Charge, Compiled, Leaf, Lookup};
 use crate::facts::{Descriptor, Facts};
 use crate::key_text::write_pair;
-use crate::limits::{Check, Counter, Limit, LimitKind};
-use crate::limits::{KeyHashers, KeyPlan, RequestKey};
+use crate::limits::{Check, Counter, KeyHashers, KeyPlan, Limit, LimitKind, RequestKey};
 use crate::matcher::Slots;
 use crate::policy::KeyPart;
 use crate::tally::UNCOUNTED;
@@ -22,6 +20,8 @@ pub(crate) struct Trees {
     pub(in crate::engine) compiled: Compiled,
     /// By a leaf's number.
     limits: Box<[Box<[Limit]>]>,
+    /// What each leaf is called, as an answer says it.
+    names: Box<[String]>,
     /// Names of the places of a list of values, as facts of a key.
     places: Box<[String]>,
     /// The key of each number of values, by their places.
@@ -55,6 +55,7 @@ impl Trees {
         let plans = (0..=most).map(|length| KeyPlan::new(&parts[..length], &mut slots));
         Ok(Self {
             limits: of_leaves,
+            names: leaves.iter().map(ToString::to_string).collect(),
             plans: plans.collect(),
             places,
             compiled,
@@ -73,6 +74,11 @@ impl Trees {
     pub(crate) fn leaf(&self, number: u32) -> (&Leaf, &[Limit]) {
         let leaf = &self.compiled.leaves()[number as usize];
         (leaf, self.limits(leaf))
+    }
+
+    /// What a leaf is called.
+    pub(super) fn name(&self, leaf: &Leaf) -> &str {
+        &self.names[leaf.id as usize]
     }
 
     /// Counts what the leaves decide there, in their order.
@@ -138,7 +144,7 @@ impl Trees {
         self.compiled.lookup(domain, descriptor)
     }
 
-    /// The limit that a descriptor meets, and the fingerprint of its key there.
+    /// The limit that a descriptor meets, with its limits, and the fingerprint of its counter.
     pub(crate) fn leaf_of(
         &self,
         hashers: &KeyHashers,
@@ -146,54 +152,43 @@ impl Trees {
         descriptor: &Descriptor<'_>,
     ) -> Option<(&Leaf, &[Limit], [u64; 2])> {
         let leaf = self.compiled.lookup(domain, descriptor).leaf()?;
-        let key = |put: &mut dyn FnMut(&[u8])| envoy::counter_key(leaf, descriptor.entries, put);
-        Some((leaf, self.limits(leaf), hashers.feed(key)))
+        let key = fingerprint(hashers, leaf, descriptor);
+        Some((leaf, self.limits(leaf), key))
     }
 
-    /// What a descriptor of a request meets, if anything.
-    pub(crate) fn meet<'a>(
+    /// How a descriptor meets the limit that is for it; its values are found by place in the facts.
+    pub(crate) fn meet_leaf<'a>(
         &'a self,
         hashers: &KeyHashers,
-        (domain, descriptor): (&str, &Descriptor<'_>),
-        (lookup, own): (Lookup<'a>, Option<&'a OwnLimit>),
+        leaf: &'a Leaf,
+        descriptor: &Descriptor<'_>,
         facts: &'a Facts<'a>,
     ) -> Option<Met<'a>> {
-        let entries = descriptor.entries;
-        let (leaf, limits, fingerprint) = match lookup {
-            Lookup::Limited(leaf) => {
-                let key = |put: &mut dyn FnMut(&[u8])| envoy::counter_key(leaf, entries, put);
-                (Some(leaf), self.limits(leaf), hashers.feed(key))
-            }
-            Lookup::Asked {
-                unit, counts_as, ..
-            } => {
-                let key = |put: &mut dyn FnMut(&[u8])| match counts_as {
-                    Some(leaf) => envoy::counter_key(leaf, entries, put),
-                    None => envoy::asked_key(domain, entries, unit, put),
-                };
-                let limit = slice::from_ref(&own?.limit);
-                (None, limit, hashers.feed(key))
-            }
-            Lookup::Nothing | Lookup::Replaced(_) => return None,
-        };
-        let plan = self.plans.get(facts.iter().count())?;
-        if limits.is_empty() {
-            return None;
-        }
-        Some(Met {
-            leaf,
-            limits,
-            key: RequestKey::new(plan, facts, fingerprint),
-            charge: Charge::Take(0),
-            blocked: None,
-            is_changed: false,
-        })
+        let key = self.key(facts, fingerprint(hashers, leaf, descriptor))?;
+        Met::new(Some(leaf), self.limits(leaf), key)
     }
+
+    pub(super) fn key<'a>(
+        &'a self,
+        facts: &'a Facts<'a>,
+        fingerprint: [u64; 2],
+    ) -> Option<RequestKey<'a>> {
+        let plan = self.plans.get(facts.iter().count())?;
+        Some(RequestKey::new(plan, facts, fingerprint))
+    }
+}
+
+pub(super) fn fingerprint(
+    hashers: &KeyHashers,
+    leaf: &Leaf,
+    descriptor: &Descriptor<'_>,
+) -> [u64; 2] {
+    hashers.feed(|put| envoy::counter_key(leaf, descriptor.entries, put))
 }
 
 /// A limit that a proxy asks for in place of the policy's.
 pub(crate) struct OwnLimit {
-    limit: Limit,
+    pub(super) limit: Limit,
     /// All entries in one text, if it counts as no configured limit: there may be more than any tree is deep.
     entries: Option<String>,
 }
@@ -286,8 +281,31 @@ pub(super) enum Force {
 }
 
 impl<'a> Met<'a> {
+    pub(super) fn new(
+        leaf: Option<&'a Leaf>,
+        limits: &'a [Limit],
+        key: RequestKey<'a>,
+    ) -> Option<Self> {
+        (!limits.is_empty()).then_some(Self {
+            leaf,
+            limits,
+            key,
+            charge: Charge::Take(0),
+            blocked: None,
+            is_changed: false,
+        })
+    }
+
+    /// What it is given back before anything is charged, if it is.
+    pub(in crate::engine) fn refunded(&self) -> Option<Vec<Check<'a>>> {
+        match self.charge {
+            Charge::GiveBack(units) => Some(self.checks(units).collect()),
+            Charge::Take(_) => None,
+        }
+    }
+
     /// What its limits are asked. Who gives back isn't asked for a slot: it would have to take one.
-    pub(super) fn checks(&self, cost: u64) -> impl Iterator<Item = Check<'a>> {
+    pub(in crate::engine) fn checks(&self, cost: u64) -> impl Iterator<Item = Check<'a>> {
         let key = self.key;
         let gives_back = matches!(self.charge, Charge::GiveBack(_));
         let is_slots = |limit: &Limit| matches!(limit.kind(), LimitKind::Concurrency(_));
@@ -298,7 +316,7 @@ impl<'a> Met<'a> {
     }
 
     /// What it takes: nothing if it gives back.
-    pub(super) fn cost(&self) -> u64 {
+    pub(in crate::engine) fn cost(&self) -> u64 {
         match self.charge {
             Charge::Take(cost) => cost,
             Charge::GiveBack(_) => 0,

@@ -59,6 +59,7 @@ const NO_KEY: Met = Met {
     fingerprint: [0; 2],
     is_keyless: false,
     set: 0,
+    mode: Mode::Enforce,
 };
 
 /// What a request is told that is blocked until then.
@@ -82,7 +83,14 @@ impl<'a> Gathered<'a> {
             overrides: Vec::new(),
         });
         if let Some(order) = rulings.block {
-            ordered.note_block(order, By::Ordered(order.id), (NO_KEY, rules.mode));
+            ordered.note_block(
+                order,
+                By::Ordered(order.id),
+                Met {
+                    mode: rules.mode,
+                    ..NO_KEY
+                },
+            );
         }
         self.ordered = Some(ordered);
     }
@@ -93,7 +101,8 @@ impl<'a> Gathered<'a> {
         &mut self,
         rules: &Rules,
         orders: InForce<'a>,
-        (facts, bypass): (&Facts<'_>, Option<Timed>),
+        facts: &Facts<'_>,
+        bypass: Option<Timed>,
     ) {
         let before = self.ordered.take();
         self.heed(rules, orders, facts);
@@ -120,22 +129,17 @@ impl<'a> Gathered<'a> {
 
     /// Adds the checks of one rule, as is ordered.
     #[cold]
-    pub(super) fn ask_as_ordered(
-        &mut self,
-        rule: &'a Applied,
-        (met, mode): (Met, Mode),
-        known: &Known<'_, '_>,
-        facts: &'a Facts<'a>,
-    ) {
+    pub(super) fn ask_as_ordered(&mut self, rule: &'a Applied, met: Met, known: &Known<'_, 'a>) {
         let Some(ordered) = &mut self.ordered else {
             return;
         };
-        let rulings = ordered
-            .orders
-            .of(Limiter::Applied(met.number), met.fingerprint, facts);
+        let rulings =
+            ordered
+                .orders
+                .of(Limiter::Applied(met.number), met.fingerprint, known.facts());
         if let Some(order) = rulings.block {
             let by = By::Blocked(met.number);
-            ordered.note_block(order, by, (met, mode));
+            ordered.note_block(order, by, met);
         }
         if let Some(bypass) = ordered.bypass.or(rulings.bypass) {
             ordered.is_bypassed = true;
@@ -143,11 +147,11 @@ impl<'a> Gathered<'a> {
             return;
         }
         let Some(changed) = rulings.changed else {
-            return self.ask_limits(rule, rule.limits.as_slice(), (met, mode), (known, facts));
+            return self.ask_limits(rule, rule.limits.as_slice(), met, known);
         };
         ordered.overrides.push((met.number, changed));
         ordered.note_acted(changed.order);
-        self.ask_limits(rule, &changed.limits, (met, mode), (known, facts));
+        self.ask_limits(rule, &changed.limits, met, known);
     }
 
     /// Whether limits that a rule has only for now stand in for its own, so that none of those it warms up by count.
@@ -184,7 +188,7 @@ impl<'a> Ordered<'a> {
             .for_each(|order| self.orders.note(order));
     }
 
-    fn note_block(&mut self, order: Timed, by: By, (met, mode): (Met, Mode)) {
+    fn note_block(&mut self, order: Timed, by: By, met: Met) {
         let blocked = Blocked {
             order,
             by,
@@ -192,7 +196,7 @@ impl<'a> Ordered<'a> {
             set: met.set,
             decision: blocked_until(order.until, self.orders.now),
         };
-        match mode {
+        match met.mode {
             Mode::Enforce => {
                 let others = self.block.filter(|other| other.order.until >= order.until);
                 self.block = others.or(Some(blocked));

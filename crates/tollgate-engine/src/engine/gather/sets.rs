@@ -3,14 +3,13 @@
 //! A proxy that sends two values of one fact means both, and rules with a condition on `descriptor` see each descriptor by
 //! itself. Single requests, which nearly all are, never come here.
 
-use super::{Early, Gathered, MatchInput, Met, meet, replaces, rule_cost, said_cost};
+use super::{Early, Gathered, MatchInput, Met, replaces, rule_cost, said_cost, to_u32};
 use crate::backend::Backend;
 use crate::engine::orders::{InForce, Limiter};
 use crate::engine::rules::Rules;
 use crate::facts::{DESCRIPTOR, Facts, Scope};
 use crate::limits::{KeyHashers, LimitKind, RequestKey};
 use crate::matcher::{Known, Numbers};
-use crate::policy::Mode;
 use crate::verdict::By;
 
 /// What a set of facts is matched by.
@@ -73,7 +72,7 @@ impl<'a> Gathered<'a> {
             return self.exceed_checks(rules, met.len(), bounds);
         }
         self.lacks.forget_replaced(rules, &met);
-        self.ask_sets((rules, orders), facts, &met);
+        self.ask_sets(rules, orders, facts, &met);
         let found = self.enforced.checks.as_slice().len() + self.shadow.checks.as_slice().len();
         if found > bounds.checks {
             self.exceed_limits(rules, found, bounds);
@@ -86,7 +85,7 @@ impl<'a> Gathered<'a> {
         by: &Matching<'_, 'a>,
         facts: &'a Facts<'a>,
         set: u32,
-        met: &mut Vec<(Met, Mode)>,
+        met: &mut Vec<Met>,
     ) -> Matched {
         let rules = by.rules;
         let known = look_up(rules, facts);
@@ -96,7 +95,7 @@ impl<'a> Gathered<'a> {
         let first = rules.block + rules.exempt;
         let is_whole = facts.scope() != Scope::Descriptor;
         if is_whole && let Some(tier) = self.tier(rules, &known) {
-            matching.push(tier.saturating_add(u32::try_from(first).unwrap_or(u32::MAX)));
+            matching.push(tier.saturating_add(to_u32(first)));
         }
         self.lacks.rule &= matching.as_slice().is_empty();
         for number in matching.as_slice() {
@@ -114,18 +113,12 @@ impl<'a> Gathered<'a> {
             if !is_whole && !by.names_descriptor(number) {
                 continue;
             }
-            let applied = &rules.applied[rule];
-            let early = Early::none();
-            let own = meet(rule, applied, (&early, by.hashers), (&known, facts));
-            let Some((mut own, mode)) = own else {
-                let rule = u32::try_from(rule).unwrap_or(u32::MAX);
-                if !self.lacks.keys.as_slice().contains(&rule) {
-                    self.lacks.keys.push(rule);
-                }
-                continue;
-            };
-            own.set = set;
-            met.push((own, mode));
+            let (applied, number) = (&rules.applied[rule], to_u32(rule));
+            match Early::none().meet(number, applied, &known, by.hashers) {
+                Some(own) => met.push(Met { set, ..own }),
+                None if self.lacks.keys.as_slice().contains(&number) => {}
+                None => self.lacks.keys.push(number),
+            }
         }
         Matched::Rules
     }
@@ -133,9 +126,10 @@ impl<'a> Gathered<'a> {
     /// Adds the checks of the rules that apply to the sets and that no other takes the place of.
     fn ask_sets(
         &mut self,
-        (rules, orders): (&'a Rules, Option<InForce<'a>>),
+        rules: &'a Rules,
+        orders: Option<InForce<'a>>,
         facts: &'a Facts<'a>,
-        met: &[(Met, Mode)],
+        met: &[Met],
     ) {
         let mut whole = facts
             .sets()
@@ -150,11 +144,11 @@ impl<'a> Gathered<'a> {
         let mut asked = Vec::new();
         for (number, set) in (0..).zip(facts.sets()) {
             if let Some(orders) = orders {
-                self.heed_set(rules, orders, (set, bypass));
+                self.heed_set(rules, orders, set, bypass);
             }
             let known = look_up(rules, set);
-            for (own, mode) in met {
-                if own.set != number || is_replaced_in_set(rules, met, &scopes, (own, *mode)) {
+            for own in met {
+                if own.set != number || is_replaced_in_set(rules, met, &scopes, own) {
                     continue;
                 }
                 let applied = &rules.applied[own.number as usize];
@@ -169,13 +163,13 @@ impl<'a> Gathered<'a> {
                     .map(std::sync::Arc::as_ptr);
                 let question = (own.number, own.fingerprint, changed);
                 if is_bypassed || !asked.contains(&question) {
-                    self.ask(applied, (*own, *mode), &known, set);
+                    self.ask(applied, *own, &known);
                     if !is_bypassed {
                         asked.push(question);
                     }
                     continue;
                 }
-                let cost = rule_cost(applied, said_cost(applied, &known, set));
+                let cost = rule_cost(applied, said_cost(applied, &known));
                 // Hits of several descriptors on one counter add up. Of several values of the whole request the dearest counts.
                 match set.scope() {
                     Scope::Descriptor => self.change_cost(*own, |known| known.saturating_add(cost)),
@@ -220,16 +214,11 @@ impl Matching<'_, '_> {
 
 /// Whether another rule that applies takes its place. Of several sets about the whole request each is by itself: a rule that one value
 /// meets doesn't take the place of one that another value meets.
-fn is_replaced_in_set(
-    rules: &Rules,
-    met: &[(Met, Mode)],
-    scopes: &[Scope],
-    (own, mode): (&Met, Mode),
-) -> bool {
+fn is_replaced_in_set(rules: &Rules, met: &[Met], scopes: &[Scope], own: &Met) -> bool {
     let is_part = |met: &Met| scopes.get(met.set as usize) == Some(&Scope::Descriptor);
-    met.iter().any(|(other, its_mode)| {
+    met.iter().any(|other| {
         (other.set == own.set || is_part(own) || is_part(other))
-            && replaces(rules, (other.number, *its_mode), (own.number, mode))
+            && replaces(rules, other, own.number, own.mode)
     })
 }
 

@@ -56,18 +56,25 @@ impl Overlay {
         self.is_any.store(is_any, Ordering::Relaxed);
     }
 
-    pub(super) fn load(&self) -> Option<Arc<Table>> {
-        self.table.load_full()
+    /// The overrides, if there are any, at this time of day.
+    pub(in crate::engine) fn held(&self, now: Timestamp) -> Option<Held> {
+        let table = self.table.load_full()?;
+        Some(Held { table, now })
     }
 }
 
 /// The orders over a policy at one time, for as long as a decision takes.
 pub(crate) struct Held {
     pub(super) table: Arc<Table>,
-    pub(super) now: Timestamp,
+    pub(in crate::engine) now: Timestamp,
 }
 
 impl Held {
+    /// Whether they are to be put over the policy again, as some have ended.
+    pub(in crate::engine) fn is_old(&self) -> bool {
+        self.table.is_old(self.now)
+    }
+
     /// How many orders are for a rule, or a key of it.
     pub(crate) fn count(&self, limiter: Limiter) -> usize {
         self.table.count(limiter)
@@ -97,6 +104,15 @@ pub(crate) struct Rulings<'a> {
     pub(crate) block: Option<Timed>,
     pub(crate) bypass: Option<Timed>,
     pub(crate) changed: Option<&'a Arc<Override>>,
+}
+
+impl Rulings<'_> {
+    /// The numbers of the overrides.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = u64> + use<> {
+        let changed = self.changed.map(|changed| changed.order);
+        let all = [self.block, self.bypass, changed];
+        all.into_iter().flatten().map(|timed| timed.id)
+    }
 }
 
 impl<'a> InForce<'a> {

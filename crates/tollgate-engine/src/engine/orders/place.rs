@@ -38,7 +38,7 @@ pub(super) fn place<'r>(
 ) -> Result<Placed<'r>, OrderError> {
     match (&target.rule, &target.key) {
         (rule, TargetKey::Descriptor { domain, entries }) => {
-            of_descriptor(rules, hashers, rule.as_deref(), (domain, entries))
+            of_descriptor(rules, hashers, rule.as_deref(), domain, entries)
         }
         (Some(rule), TargetKey::Everybody) => of_all(rules, rule),
         (Some(rule), TargetKey::Facts(facts)) => {
@@ -51,7 +51,7 @@ pub(super) fn place<'r>(
 }
 
 /// The same target; of a limit of a tree that is named by its name and its key, as lists show it, the descriptor.
-pub(super) fn as_descriptor<'t>(
+pub(in crate::engine) fn as_descriptor<'t>(
     rules: &Rules,
     target: &'t Target,
 ) -> Result<Cow<'t, Target>, OrderError> {
@@ -256,7 +256,8 @@ fn of_descriptor<'r>(
     rules: &'r Rules,
     hashers: &KeyHashers,
     rule: Option<&str>,
-    (domain, entries): (&str, &[(String, String)]),
+    domain: &str,
+    entries: &[(String, String)],
 ) -> Result<Placed<'r>, OrderError> {
     let is_network = |value: &str| value.contains('/') && Network::parse(value).is_some();
     if let Some((key, value)) = entries.iter().find(|(_, value)| is_network(value)) {

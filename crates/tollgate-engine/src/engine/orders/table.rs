@@ -1,21 +1,21 @@
 //! Orders compiled for one policy: found by the rule's number and the key's fingerprint, or by facts.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::fmt::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use tollgate::{Algorithm, Rate, Timestamp};
 
-use super::SET_BACK;
-use super::acted::Acted;
 use super::pattern::{Conditions, canonical};
 use super::place::{Place, as_descriptor, place};
+use super::{OrderContext, SET_BACK};
 use crate::backend::Backend;
 use crate::engine::rules::Rules;
 use crate::facts::Facts;
-use crate::limits::{KeyHashers, Limit, LimitKind};
+use crate::limits::{Limit, LimitKind};
 use crate::orders::{Act, Effect, Order, OrderError, Replacement, TargetKey};
 use crate::policy::Mode;
 
@@ -56,7 +56,7 @@ pub(super) struct Acts {
 }
 
 /// All orders that do something.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Table {
     /// How many there are of each rule.
     limiters: HashMap<Limiter, usize, RandomState>,
@@ -69,35 +69,18 @@ pub(super) struct Table {
     /// What each has done, by number.
     acted: Vec<Arc<Acted>>,
     /// When the first of them ends, and the last.
-    ends_first: Timestamp,
+    ends_first: Option<Timestamp>,
     ends_last: Timestamp,
     /// When the last of them was made.
     made_last: Timestamp,
-}
-
-impl Default for Table {
-    fn default() -> Self {
-        Self {
-            limiters: HashMap::default(),
-            places: HashMap::default(),
-            sorts: Vec::new(),
-            patterns: Vec::new(),
-            everything: None,
-            acted: Vec::new(),
-            ends_first: Timestamp::MAX,
-            ends_last: Timestamp::ZERO,
-            made_last: Timestamp::ZERO,
-        }
-    }
 }
 
 /// Orders by the same facts.
 #[derive(Debug)]
 struct Sort {
     names: Box<[Box<str>]>,
-    hasher: RandomState,
-    /// By a hash of their values.
-    keys: HashMap<u64, Vec<Named>, RandomState>,
+    /// By the values, joined.
+    keys: HashMap<String, Acts, RandomState>,
 }
 
 /// What is ordered of requests that match, by one rule or by all.
@@ -108,37 +91,36 @@ struct Matching {
     acts: Acts,
 }
 
-#[derive(Debug)]
-struct Named {
-    values: Box<[Box<str>]>,
-    acts: Acts,
-}
-
 impl Table {
     /// Adds an order, and tells what it does by this policy.
-    pub(super) fn add(
+    pub(super) fn add<B: Backend>(
         &mut self,
-        (order, acted): (&Order, Arc<Acted>),
-        rules: &Rules,
-        (hashers, backend): (&KeyHashers, &impl Backend),
+        order: &Order,
+        acted: Arc<Acted>,
+        context: &OrderContext<'_, B>,
     ) -> Effect {
         self.acted.push(acted);
-        self.ends_first = self.ends_first.min(order.until);
+        let first = self.ends_first.unwrap_or(order.until);
+        self.ends_first = Some(first.min(order.until));
         self.ends_last = self.ends_last.max(order.until);
         self.made_last = self.made_last.max(order.made_at);
-        match self.try_add(order, rules, (hashers, backend)) {
+        match self.try_add(order, context) {
             Ok(Mode::Shadow) if order.act == Act::Block => Effect::InShadow,
             Ok(_) => Effect::InForce,
             Err(why) => Effect::Idle(why),
         }
     }
 
-    fn try_add(
+    fn try_add<B: Backend>(
         &mut self,
         order: &Order,
-        rules: &Rules,
-        (hashers, backend): (&KeyHashers, &impl Backend),
+        context: &OrderContext<'_, B>,
     ) -> Result<Mode, OrderError> {
+        let OrderContext {
+            rules,
+            hashers,
+            backend,
+        } = *context;
         let timed = Timed {
             id: order.id,
             until: order.until,
@@ -217,31 +199,20 @@ impl Table {
         let place = self.sorts.iter().position(is_own).unwrap_or_else(|| {
             self.sorts.push(Sort {
                 names: names().map(Box::from).collect(),
-                hasher: RandomState::default(),
                 keys: HashMap::default(),
             });
             self.sorts.len() - 1
         });
-        let sort = &mut self.sorts[place];
-        let own: Vec<_> = facts.iter().map(|(_, value)| canonical(value)).collect();
-        let values = || own.iter().map(|value| &**value);
-        let alike = sort.keys.entry(hash(&sort.hasher, values())).or_default();
-        let is_own = |named: &Named| named.values.iter().map(|value| &**value).eq(values());
-        let place = alike.iter().position(is_own).unwrap_or_else(|| {
-            alike.push(Named {
-                values: values().map(Box::from).collect(),
-                acts: Acts::default(),
-            });
-            alike.len() - 1
-        });
-        &mut alike[place].acts
+        let values = joined(facts.iter().map(|(_, value)| Some(&**value)));
+        let keys = &mut self.sorts[place].keys;
+        keys.entry(values.unwrap_or_default()).or_default()
     }
 
     /// Whether it is worth its time to make one without those that have ended: all have, or some have long. Or the clock
     /// was set back.
     pub(super) fn is_old(&self, now: Timestamp) -> bool {
         self.ends_last <= now
-            || self.ends_first + SWEPT_AFTER <= now
+            || (self.ends_first).is_some_and(|first| first + SWEPT_AFTER <= now)
             || self.made_last > now + SET_BACK
     }
 
@@ -271,17 +242,8 @@ impl Table {
     /// What is ordered of requests with facts that these are some of.
     pub(super) fn of_facts<'t>(&'t self, facts: &Facts<'_>) -> impl Iterator<Item = &'t Acts> {
         let by_value = self.sorts.iter().filter_map(|sort| {
-            let mut values = Vec::with_capacity(sort.names.len());
-            for name in &sort.names {
-                values.push(canonical(facts.get(name)?));
-            }
-            let values = || values.iter().map(|value| &**value);
-            let alike = sort.keys.get(&hash(&sort.hasher, values()))?;
-            let is_own = |named: &&Named| {
-                let own = named.values.iter().map(|value| &**value);
-                own.eq(values())
-            };
-            alike.iter().find(is_own).map(|named| &named.acts)
+            let values = sort.names.iter().map(|name| facts.get(name));
+            sort.keys.get(&joined(values)?)
         });
         by_value.chain(self.of_matching(None, facts))
     }
@@ -314,10 +276,15 @@ fn is_for_facts(rules: &Rules) -> Result<(), OrderError> {
     Ok(())
 }
 
-fn hash<'a>(hasher: &RandomState, values: impl Iterator<Item = &'a str>) -> u64 {
-    let mut hasher = hasher.build_hasher();
-    values.for_each(|value| value.hash(&mut hasher));
-    hasher.finish()
+/// Values in one text, which that of no others equals; none if one of them isn't known.
+fn joined<'a>(values: impl Iterator<Item = Option<&'a str>>) -> Option<String> {
+    let mut all = String::new();
+    for value in values {
+        let value = canonical(value?);
+        // Writing to a text doesn't fail.
+        let _ = write!(all, "{} {value}", value.len());
+    }
+    Some(all)
 }
 
 /// The limits of a rule, with those that are replaced: in the same counters.
@@ -422,5 +389,34 @@ fn which_rate(rule: &str, limits: &[Limit], rate: Rate) -> Result<(usize, Algori
             rule: rule.to_owned(),
             rates: several.iter().map(|(_, own, _)| own.to_string()).collect(),
         }),
+    }
+}
+
+/// What one order has done so far.
+#[derive(Debug, Default)]
+pub(crate) struct Acted {
+    count: AtomicU64,
+    /// Nanoseconds of the wall clock; zero if never.
+    last: AtomicU64,
+}
+
+impl Acted {
+    pub(super) fn new(count: u64, last: Option<Timestamp>) -> Self {
+        Self {
+            count: AtomicU64::new(count),
+            last: AtomicU64::new(last.map_or(0, Timestamp::as_nanos)),
+        }
+    }
+
+    pub(super) fn note(&self, now: Timestamp) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.last
+            .fetch_max(now.as_nanos().max(1), Ordering::Relaxed);
+    }
+
+    pub(super) fn read(&self) -> (u64, Option<Timestamp>) {
+        let last = self.last.load(Ordering::Relaxed);
+        let last = (last > 0).then(|| Timestamp::from_nanos(last));
+        (self.count.load(Ordering::Relaxed), last)
     }
 }

@@ -1,5 +1,7 @@
 //! The keys that a target of operators names: of one rule, of one limit of a tree, or of all rules whose keys its facts make.
 
+use tollgate::Timestamp;
+
 use super::overlay::Rulings;
 use super::place::{borrowed, in_one_network, key_of, named, not_of_key, place};
 use super::table::Limiter;
@@ -12,12 +14,12 @@ use crate::orders::{FactPattern, OrderError, Target, TargetKey};
 use crate::policy::Mode;
 
 /// Where a key's counters are, before they are looked at.
-pub(super) struct Key<'a> {
-    pub(super) limiter: Limiter,
-    pub(super) rule: String,
-    pub(super) mode: Mode,
-    pub(super) key: RequestKey<'a>,
-    pub(super) shown: String,
+pub(in crate::engine) struct Key<'a> {
+    pub(in crate::engine) limiter: Limiter,
+    pub(in crate::engine) rule: String,
+    pub(in crate::engine) mode: Mode,
+    pub(in crate::engine) key: RequestKey<'a>,
+    pub(in crate::engine) shown: String,
     limits: &'a [Limit],
     gates: &'a [Limit],
     cost: u64,
@@ -25,10 +27,11 @@ pub(super) struct Key<'a> {
 
 impl<'a> Key<'a> {
     fn of_rule(
-        (number, rule): (u32, &'a Applied),
+        number: u32,
+        rule: &'a Applied,
         facts: &'a Facts<'a>,
         fingerprint: [u64; 2],
-        now: tollgate::Timestamp,
+        now: Timestamp,
     ) -> Self {
         let key = RequestKey::new(&rule.key, facts, fingerprint);
         Self {
@@ -44,7 +47,7 @@ impl<'a> Key<'a> {
     }
 
     /// As is ordered.
-    pub(super) fn changed_by(self, rulings: &Rulings<'a>) -> Self {
+    pub(in crate::engine) fn changed_by(self, rulings: &Rulings<'a>) -> Self {
         match rulings.changed {
             Some(changed) => Self {
                 limits: &changed.limits,
@@ -55,7 +58,7 @@ impl<'a> Key<'a> {
         }
     }
 
-    pub(super) fn checks(&self) -> Vec<Check<'a>> {
+    pub(in crate::engine) fn checks(&self) -> Vec<Check<'a>> {
         let (key, cost) = (self.key, self.cost);
         let limits = self.limits.iter().chain(self.gates);
         limits.map(|limit| Check { limit, key, cost }).collect()
@@ -63,37 +66,51 @@ impl<'a> Key<'a> {
 }
 
 /// What a target names, to be borrowed from.
-pub(super) struct Named<'a> {
-    pub(super) facts: Facts<'a>,
+pub(in crate::engine) struct Named<'a> {
+    pub(in crate::engine) facts: Facts<'a>,
     /// With networks as they are written, for keys of which they are no addresses.
-    pub(super) literal: Facts<'a>,
+    pub(in crate::engine) literal: Facts<'a>,
     descriptor: Option<(&'a str, Descriptor<'a>)>,
 }
 
-/// The entries of a target that is a descriptor.
-pub(super) fn entries(target: &Target) -> Vec<(&str, &str)> {
-    match &target.key {
-        TargetKey::Descriptor { entries, .. } => borrowed(entries).collect(),
-        _ => Vec::new(),
+/// Texts of a target that its facts borrow from.
+pub(in crate::engine) struct TargetTexts<'t> {
+    /// The entries of a descriptor.
+    entries: Vec<(&'t str, &'t str)>,
+    /// The facts of a target that has networks, each with one address of it. A glob names no key but the one that is called so.
+    addresses: Vec<(String, String)>,
+}
+
+impl<'t> TargetTexts<'t> {
+    pub(in crate::engine) fn new(target: &'t Target) -> Self {
+        let mut texts = Self {
+            entries: Vec::new(),
+            addresses: Vec::new(),
+        };
+        match &target.key {
+            TargetKey::Descriptor { entries, .. } => texts.entries = borrowed(entries).collect(),
+            TargetKey::Patterns(facts) => {
+                let facts = facts.iter().map(|(fact, pattern)| {
+                    let address = match pattern {
+                        FactPattern::Network(text) => in_one_network(text, ClientBits::both(0)),
+                        _ => None,
+                    };
+                    let text = address.unwrap_or_else(|| pattern.text().to_owned());
+                    (fact.clone(), text)
+                });
+                texts.addresses = facts.collect();
+            }
+            TargetKey::Everybody | TargetKey::Facts(_) => {}
+        }
+        texts
     }
 }
 
-/// The facts of a target that has networks, each with one address of it. A glob names no key but the one that is called so.
-pub(super) fn addresses(target: &Target) -> Vec<(String, String)> {
-    let TargetKey::Patterns(facts) = &target.key else {
-        return Vec::new();
-    };
-    let facts = facts.iter().map(|(fact, pattern)| {
-        let address = match pattern {
-            FactPattern::Network(text) => in_one_network(text, ClientBits::both(0)),
-            _ => None,
-        };
-        (
-            fact.clone(),
-            address.unwrap_or_else(|| pattern.text().to_owned()),
-        )
-    });
-    facts.collect()
+/// What keys are made by.
+#[derive(Clone, Copy)]
+pub(in crate::engine) struct KeyContext<'c> {
+    pub(in crate::engine) hashers: &'c KeyHashers,
+    pub(in crate::engine) now: Timestamp,
 }
 
 /// A network that is several keys of a rule, by name and as it is written.
@@ -112,61 +129,49 @@ fn many_keys<'t>(rule: &Applied, target: &'t Target) -> Option<(&'t str, &'t str
 }
 
 impl<'a> Named<'a> {
-    pub(super) fn of(
+    pub(in crate::engine) fn of(
         rules: &'a Rules,
         target: &'a Target,
-        entries: &'a [(&'a str, &'a str)],
-        addresses: &'a [(String, String)],
+        texts: &'a TargetTexts<'a>,
     ) -> Self {
+        let (mut facts, mut literal, mut descriptor) = (Facts::new(), Facts::new(), None);
         match &target.key {
-            TargetKey::Everybody => Self {
-                facts: Facts::new(),
-                literal: Facts::new(),
-                descriptor: None,
-            },
-            TargetKey::Facts(facts) => Self {
-                facts: borrowed(facts).collect(),
-                literal: borrowed(facts).collect(),
-                descriptor: None,
-            },
-            TargetKey::Patterns(facts) => Self {
-                facts: borrowed(addresses).collect(),
-                literal: facts
-                    .iter()
-                    .map(|(fact, own)| (fact.as_str(), own.text()))
-                    .collect(),
-                descriptor: None,
-            },
-            TargetKey::Descriptor { domain, .. } => {
-                let descriptor = Descriptor::new(entries);
-                let lookup = rules.trees.lookup(domain, &descriptor);
-                Self {
-                    facts: rules.trees.by_place(domain, &descriptor, &lookup, None),
-                    literal: Facts::new(),
-                    descriptor: Some((domain, descriptor)),
-                }
+            TargetKey::Everybody => {}
+            TargetKey::Facts(own) => {
+                (facts, literal) = (borrowed(own).collect(), borrowed(own).collect());
             }
+            TargetKey::Patterns(own) => {
+                facts = borrowed(&texts.addresses).collect();
+                let own = own.iter().map(|(fact, own)| (fact.as_str(), own.text()));
+                literal = own.collect();
+            }
+            TargetKey::Descriptor { domain, .. } => {
+                let own = Descriptor::new(&texts.entries);
+                let lookup = rules.trees.lookup(domain, &own);
+                facts = rules.trees.by_place(domain, &own, &lookup, None);
+                descriptor = Some((domain.as_str(), own));
+            }
+        }
+        Self {
+            facts,
+            literal,
+            descriptor,
         }
     }
 
     /// All keys that it names.
-    pub(super) fn keys(
+    pub(in crate::engine) fn keys(
         &'a self,
         rules: &'a Rules,
         target: &Target,
-        (hashers, now): (&KeyHashers, tollgate::Timestamp),
+        context: KeyContext<'_>,
     ) -> Result<Vec<Key<'a>>, OrderError> {
-        if let Some((domain, descriptor)) = &self.descriptor {
-            let key = self.descriptor_key(rules, target, hashers, (domain, descriptor))?;
-            return Ok(vec![key]);
+        if self.descriptor.is_some() {
+            return Ok(vec![self.descriptor_key(rules, target, context.hashers)?]);
         }
         match &target.rule {
-            Some(name) => Ok(vec![self.rule_key(
-                rules,
-                (name, target),
-                (hashers, now),
-            )?]),
-            None => self.keys_of_all_rules(rules, target, (hashers, now)),
+            Some(name) => Ok(vec![self.rule_key(rules, name, target, context)?]),
+            None => self.keys_of_all_rules(rules, target, context),
         }
     }
 
@@ -176,13 +181,22 @@ impl<'a> Named<'a> {
         rules: &'a Rules,
         target: &Target,
         hashers: &KeyHashers,
-        (domain, descriptor): (&'a str, &'a Descriptor<'a>),
     ) -> Result<Key<'a>, OrderError> {
         let placed = place(rules, hashers, target)?;
-        let asked = (rules.trees.lookup(domain, descriptor), None);
-        let leaf = asked.0.leaf();
-        let met = (rules.trees).meet(hashers, (domain, descriptor), asked, &self.facts);
-        let key = met.map(|met| met.key).ok_or(OrderError::NoSuchLimit {
+        let lookup = self
+            .descriptor
+            .as_ref()
+            .map(|(domain, descriptor)| (descriptor, rules.trees.lookup(domain, descriptor)));
+        let met = lookup.and_then(|(descriptor, lookup)| {
+            let leaf = lookup.leaf()?;
+            Some((
+                leaf,
+                rules
+                    .trees
+                    .meet_leaf(hashers, leaf, descriptor, &self.facts)?,
+            ))
+        });
+        let (leaf, met) = met.ok_or(OrderError::NoSuchLimit {
             rule: placed.name.clone(),
             sort: "limit",
         })?;
@@ -190,8 +204,8 @@ impl<'a> Named<'a> {
             limiter: placed.place.limiter,
             rule: placed.name,
             mode: placed.mode,
-            shown: leaf.map_or_else(String::new, |leaf| LeafKey(leaf, key).to_string()),
-            key,
+            shown: LeafKey(leaf, met.key).to_string(),
+            key: met.key,
             limits: placed.limits,
             gates: &[],
             cost: 1,
@@ -202,23 +216,22 @@ impl<'a> Named<'a> {
     fn rule_key(
         &'a self,
         rules: &'a Rules,
-        (name, target): (&str, &Target),
-        (hashers, now): (&KeyHashers, tollgate::Timestamp),
+        name: &str,
+        target: &Target,
+        context: KeyContext<'_>,
     ) -> Result<Key<'a>, OrderError> {
+        let placed = || place(rules, context.hashers, target);
         let Some((number, rule)) = named(rules, name) else {
-            let rule = place(rules, hashers, target)?.name;
+            let rule = placed()?.name;
             return Err(OrderError::WantsDescriptor { rule });
         };
         let fingerprint = match target.key {
-            TargetKey::Facts(_) => place(rules, hashers, target)?
-                .place
-                .fingerprint
-                .unwrap_or_default(),
-            _ => self.fingerprint(rules, (rule, target), hashers)?,
+            TargetKey::Facts(_) => placed()?.place.fingerprint.unwrap_or_default(),
+            _ => self.fingerprint(rules, rule, target, context.hashers)?,
         };
         let facts = self.facts_for(rule);
         not_of_key(rule, facts)?;
-        Ok(Key::of_rule((number, rule), facts, fingerprint, now))
+        Ok(Key::of_rule(number, rule, facts, fingerprint, context.now))
     }
 
     /// The keys of all rules that have one by these facts; an error if none has.
@@ -226,36 +239,35 @@ impl<'a> Named<'a> {
         &'a self,
         rules: &'a Rules,
         target: &Target,
-        (hashers, now): (&KeyHashers, tollgate::Timestamp),
+        context: KeyContext<'_>,
     ) -> Result<Vec<Key<'a>>, OrderError> {
-        let keyed = (0..).zip(rules.applied.iter());
-        let keyed = keyed.filter(|(_, rule)| rule.key.facts().next().is_some());
-        let keys: Vec<_> = keyed
-            .filter_map(|(number, rule)| {
-                let fingerprint = self.fingerprint(rules, (rule, target), hashers).ok()?;
-                let facts = self.facts_for(rule);
-                Some(Key::of_rule((number, rule), facts, fingerprint, now))
-            })
-            .collect();
-        if keys.is_empty() {
-            let mut keyed = rules.applied.iter();
-            let many =
-                keyed.find_map(
-                    |rule| match self.fingerprint(rules, (rule, target), hashers) {
-                        Err(many @ OrderError::ManyKeys { .. }) => Some(many),
-                        _ => None,
-                    },
-                );
-            return Err(many.unwrap_or(OrderError::NoKey));
+        let (mut keys, mut error) = (Vec::new(), OrderError::NoKey);
+        for (number, rule) in (0..).zip(rules.applied.iter()) {
+            match self.fingerprint(rules, rule, target, context.hashers) {
+                Ok(fingerprint) if rule.key.facts().next().is_some() => {
+                    let facts = self.facts_for(rule);
+                    keys.push(Key::of_rule(number, rule, facts, fingerprint, context.now));
+                }
+                // The first tells what to name instead.
+                Err(many @ OrderError::ManyKeys { .. }) if error == OrderError::NoKey => {
+                    error = many
+                }
+                _ => {}
+            }
         }
-        Ok(keys)
+        if keys.is_empty() {
+            Err(error)
+        } else {
+            Ok(keys)
+        }
     }
 
     /// The fingerprint of the one key that a rule has by these facts.
     fn fingerprint(
         &self,
         rules: &Rules,
-        (rule, target): (&Applied, &Target),
+        rule: &Applied,
+        target: &Target,
         hashers: &KeyHashers,
     ) -> Result<[u64; 2], OrderError> {
         if let Some((fact, value)) = many_keys(rule, target) {

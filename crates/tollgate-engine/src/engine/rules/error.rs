@@ -1,7 +1,5 @@
 //! Why a policy can't be put in force.
 
-use std::fmt;
-
 use tollgate::LimitError;
 
 use crate::matcher::PatternError;
@@ -19,19 +17,25 @@ use crate::matcher::PatternError;
 /// assert_eq!(error, PolicyError::UnknownTier { tier: "free".to_owned() });
 /// assert_eq!(error.to_string(), "there is no tier \"free\"; add it to tiers, or name one that is there");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, derive_more::Display, derive_more::Error, derive_more::From,
+)]
 #[non_exhaustive]
 pub enum PolicyError {
     /// A condition can't be read.
-    Pattern(PatternError),
+    #[from]
+    Pattern(#[error(not(source))] PatternError),
     /// An algorithm can't represent a rate.
+    #[display("{rule:?}: {error}")]
     Rate {
         /// The rule or tier.
         rule: String,
         /// Why.
+        #[error(not(source))]
         error: LimitError,
     },
     /// The backend can't keep a limit.
+    #[display("{rule:?}: {why}")]
     Backend {
         /// The rule, tier or descriptor.
         rule: String,
@@ -39,6 +43,7 @@ pub enum PolicyError {
         why: String,
     },
     /// What a rule says of overload can't be done.
+    #[display("{rule:?}: {why}")]
     Overload {
         /// The rule.
         rule: String,
@@ -46,6 +51,9 @@ pub enum PolicyError {
         why: String,
     },
     /// A rule replaces one that there isn't.
+    #[display(
+        "{rule:?} replaces {replaces:?}, and no rule has that name; name a rule of this policy, or leave it out"
+    )]
     UnknownRule {
         /// The rule.
         rule: String,
@@ -53,57 +61,26 @@ pub enum PolicyError {
         replaces: String,
     },
     /// A tenant, or all that are unknown, are in a tier that there isn't.
+    #[display("there is no tier {tier:?}; add it to tiers, or name one that is there")]
     UnknownTier {
         /// What is named.
         tier: String,
     },
     /// Two rules have one name.
+    #[display(
+        "two rules are called {name:?}; names tell counters apart: rename one, or give both the same \"shared\" name if they \
+         are to count together"
+    )]
     SameName {
         /// The name.
         name: String,
     },
     /// A rule and a tier have one name.
+    #[display(
+        "a rule and a tier are both called {name:?}; answers and metrics tell limits apart by name: rename one of them"
+    )]
     RuleAndTier {
         /// The name.
         name: String,
     },
-}
-
-impl fmt::Display for PolicyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Pattern(error) => error.fmt(f),
-            Self::Rate { rule, error } => write!(f, "{rule:?}: {error}"),
-            Self::Backend { rule, why } | Self::Overload { rule, why } => {
-                write!(f, "{rule:?}: {why}")
-            }
-            Self::UnknownRule { rule, replaces } => write!(
-                f,
-                "{rule:?} replaces {replaces:?}, and no rule has that name; name a rule of this \
-                 policy, or leave it out"
-            ),
-            Self::UnknownTier { tier } => write!(
-                f,
-                "there is no tier {tier:?}; add it to tiers, or name one that is there"
-            ),
-            Self::SameName { name } => write!(
-                f,
-                "two rules are called {name:?}; names tell counters apart: rename one, or give both \
-                 the same \"shared\" name if they are to count together"
-            ),
-            Self::RuleAndTier { name } => write!(
-                f,
-                "a rule and a tier are both called {name:?}; answers and metrics tell limits apart by \
-                 name: rename one of them"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for PolicyError {}
-
-impl From<PatternError> for PolicyError {
-    fn from(error: PatternError) -> Self {
-        Self::Pattern(error)
-    }
 }

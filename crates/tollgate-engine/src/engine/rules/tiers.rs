@@ -3,15 +3,12 @@
 use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
-use tollgate::OnMissingKey;
 
-use super::{Applied, Draft, OwnLimits, PolicyError, Way, estimates, of, patience};
+use super::{Applied, Draft, Place, PolicyError};
 use crate::engine::counters::Sharing;
 use crate::engine::seen::KeySeen;
 use crate::facts::TENANT;
-use crate::limits::{Estimates, KeyPlan};
-use crate::policy::{Cost, KeyPart, Mode, Policy, Tier};
-use crate::tally::UNCOUNTED;
+use crate::policy::{KeyPart, Mode, Policy, Rule};
 
 /// The state that all tiers count in.
 pub(crate) const TIERS: &str = "tier";
@@ -94,15 +91,33 @@ impl Draft<'_> {
             let name = rule.name.clone();
             return Err(PolicyError::RuleAndTier { name });
         }
-        let settled_elsewhere = policy.tiers.values().any(|tier| tier.cost.settle.is_some());
+        let is_settled_elsewhere = policy.tiers.values().any(|tier| tier.cost.settle.is_some());
         let mut by_name: HashMap<Box<str>, u32, FixedState> = HashMap::default();
         for (name, tier) in &policy.tiers {
             by_name.insert(
                 name.as_str().into(),
                 u32::try_from(applied.len()).unwrap_or(u32::MAX),
             );
-            let estimates = estimates(&tier.cost, settled_elsewhere);
-            applied.push(self.tier((name, tier), estimates, policy.mode)?);
+            let rule = Rule {
+                key: vec![KeyPart::Fact(TENANT.to_owned())],
+                algorithm: tier.algorithm,
+                cost: tier.cost.clone(),
+                counting: tier.counting,
+                over: tier.over,
+                on_store_failure: tier.on_store_failure,
+                ..Rule::new(name, tier.limits.clone())
+            };
+            // A tenant's counters are the same in every tier, so that it takes along what it spent.
+            let place = Place {
+                counter: TIERS,
+                sharing: Sharing::Shared,
+                is_settled_elsewhere,
+            };
+            let compiled = self.applied(&rule, place, policy.mode)?;
+            applied.push(Applied {
+                is_tier: true,
+                ..compiled
+            });
         }
         let number = |tier: &String| {
             let unknown = || PolicyError::UnknownTier { tier: tier.clone() };
@@ -124,50 +139,6 @@ impl Draft<'_> {
             default,
             tenants_seen: KeySeen::default(),
             tiers_seen: KeySeen::default(),
-        })
-    }
-}
-
-impl Draft<'_> {
-    /// Compiles one tier.
-    fn tier(
-        &mut self,
-        (name, tier): (&str, &Tier),
-        estimates: Estimates,
-        mode: Mode,
-    ) -> Result<Applied, PolicyError> {
-        // A tenant's counters are the same in every tier, so that it takes along what it spent.
-        let place = (TIERS, Sharing::Shared);
-        let limits = self.limits(&tier.limits, tier.algorithm, place, name)?;
-        let kept = Way {
-            failure: tier.on_store_failure,
-            counting: tier.counting,
-            slot: None,
-            estimates,
-        };
-        let Cost { fact, default, .. } = &tier.cost;
-        Ok(Applied {
-            name: name.into(),
-            key: KeyPlan::new(&[KeyPart::Fact(TENANT.to_owned())], &mut self.slots),
-            on_missing_key: OnMissingKey::Pass,
-            is_missing_expected: false,
-            seen: KeySeen::default(),
-            limits: OwnLimits::new(kept.mark(limits).map_err(of(name))?),
-            waits: patience(tier.over),
-            cost: fact.as_ref().map(|fact| self.slots.number(fact)),
-            default_cost: *default,
-            cost_seen: KeySeen::default(),
-            mode,
-            replaces: Box::default(),
-            holds: tier.limits.concurrency.is_some() || tier.cost.settle.is_some(),
-            is_estimated: tier.cost.settle.is_some(),
-            is_tier: true,
-            shares: false,
-            rollout: None,
-            has_more: false,
-            warm: None,
-            overload: None,
-            tally: UNCOUNTED,
         })
     }
 }

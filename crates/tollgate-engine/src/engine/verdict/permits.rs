@@ -1,5 +1,6 @@
 //! What a request holds while it runs, and how that ends.
 
+use std::iter;
 use std::time::Duration;
 
 use tollgate::concurrency::Ending;
@@ -61,16 +62,14 @@ impl Permits {
     /// that nobody settles; what is said then is [late](Settlement::Late): it charges what the request cost beyond what is
     /// still charged, and gives nothing back.
     pub fn settle(&mut self, spent: u64) -> Settlement {
-        let mut said = self.own.settle(spent);
-        for pass in &mut self.shadows {
-            said = said.max(pass.settle(spent));
-        }
-        said
+        let said = self.own.settle(spent);
+        let shadows = self.shadows.iter_mut();
+        shadows.fold(said, |said, pass| said.max(pass.settle(spent)))
     }
 
     /// How long it takes until the time of an estimate is over; none if none is waiting to be settled.
     pub fn time_left(&self) -> Option<Duration> {
-        let all = std::iter::once(&self.own).chain(&self.shadows);
+        let all = iter::once(&self.own).chain(&self.shadows);
         all.filter_map(Pass::time_left).min()
     }
 
@@ -103,18 +102,12 @@ impl Permits {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn expire(&mut self) {
-        self.own.expire(Expire::Due);
-        for pass in &mut self.shadows {
-            pass.expire(Expire::Due);
-        }
+        self.each(|pass| pass.expire(Expire::Due));
     }
 
     /// The request runs on: the time of estimates that isn't over begins anew.
     pub fn renew(&mut self) {
-        self.own.renew();
-        for pass in &mut self.shadows {
-            pass.renew();
-        }
+        self.each(Pass::renew);
     }
 
     /// The request is over, and nobody says what it cost: slots are free, and estimates end as their rules say. What is left
@@ -150,19 +143,13 @@ impl Permits {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn tell(&mut self, ending: Ending) {
-        self.own.tell(ending);
-        for pass in &mut self.shadows {
-            pass.tell(ending);
-        }
+        self.each(|pass| pass.tell(ending));
     }
 
     /// The request cost what its rules say, whatever they say of one that nobody settles (`unsettled: refund`): each what it
     /// estimated. Said once; slots are held on.
     pub fn charge(&mut self) {
-        self.own.charge();
-        for pass in &mut self.shadows {
-            pass.charge();
-        }
+        self.each(Pass::charge);
     }
 
     /// Whether it holds nothing but estimates whose time is over and which were [ended](Self::expire): all that may still come
@@ -182,17 +169,22 @@ impl Permits {
 
     /// The request never ran: estimates come back, whatever the rule has chosen, and slots are free.
     pub fn cancel(self) {
-        self.own.cancel();
-        for pass in self.shadows {
-            pass.cancel();
-        }
+        self.into_each().for_each(Pass::cancel);
     }
 
     /// The request ended like this: served, dropped for overload, or neither.
     pub fn end(self, ending: Ending) {
-        self.own.end(ending);
-        for pass in self.shadows {
-            pass.end(ending);
-        }
+        self.into_each().for_each(|pass| pass.end(ending));
+    }
+
+    fn each(&mut self, act: impl FnMut(&mut Pass)) {
+        iter::once(&mut self.own)
+            .chain(&mut self.shadows)
+            .for_each(act);
+    }
+
+    /// All of them, the request's own first.
+    pub(super) fn into_each(self) -> impl Iterator<Item = Pass> {
+        iter::once(self.own).chain(self.shadows)
     }
 }

@@ -5,18 +5,18 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use tollgate::Timestamp;
 use tollgate::clock::{Clock, Wakeup, sleep_until};
-use tollgate::{Decision, Outcome, Timestamp};
 
-use super::{Attempt, CombinedRequest};
+use super::conditions::Conditions;
+use super::descriptors::{DescriptorFindings, DescriptorRequest, Telling};
+use super::pipeline::{Attempt, CombinedVerdict, Pipeline, Request, TreeOutcome};
+use super::turns::{Coming, Demand, SOON, Spot, Stand, Standing};
 use crate::backend::Backend;
-use crate::engine::gather::Gathered;
-use crate::engine::rules::Rules;
-use crate::engine::turns::{Coming, Demand, SOON, Spot, Stand, Standing};
-use crate::engine::{Conditions, Engine};
-use crate::limits::Answer;
-use crate::policy::Mode;
-use crate::verdict::Said;
+use crate::envoy::StatusCode;
+use crate::facts::Facts;
+use crate::policy::Charging;
+use crate::verdict::{Permits, Verdict};
 
 /// If it isn't known when there is room, as of slots, it is looked for so often.
 const POLL: Duration = Duration::from_millis(10);
@@ -26,7 +26,7 @@ const POLL: Duration = Duration::from_millis(10);
 const LATE: Duration = Duration::from_millis(100);
 
 /// The time of a backend, as a clock.
-struct TimeOf<'a, B: Backend>(&'a Engine<B>);
+struct TimeOf<'a, B: Backend>(&'a Pipeline<B>);
 
 impl<B: Backend> Clock for TimeOf<'_, B> {
     fn now(&self) -> Timestamp {
@@ -64,71 +64,87 @@ struct WaitedInVain {
     now: Timestamp,
 }
 
-impl<B: Backend> Engine<B> {
-    /// The denial of a new request by a queue that it would pass. A request that had its turn in one queue passes the
-    /// other queues: else two would wait for each other.
-    #[inline]
-    pub(super) fn queue_ahead(
+impl<B: Backend> Pipeline<B> {
+    /// Asks until the request passes, or doesn't.
+    pub(super) async fn attempts(
         &self,
-        rules: &Rules,
-        gathered: &Gathered<'_>,
-        standing: Option<&Standing<'_>>,
-    ) -> Option<Answer> {
-        let is_new = rules.waits && standing.is_none();
-        if is_new && self.turns.is_any() {
-            self.line_before(rules, gathered)
+        request: &Request<'_>,
+        on: Conditions<'_>,
+    ) -> Result<Attempt, B::Error> {
+        let attempt = self.attempt(request, on, None).await?;
+        if attempt.tried.over.is_some() && on.may_wait() {
+            return Box::pin(self.wait_and_ask(request, on, attempt)).await;
+        }
+        Ok(attempt)
+    }
+
+    /// Decides a request by trees and rules together.
+    pub(super) async fn decide_combined<'f>(
+        &self,
+        on: Conditions<'_>,
+        facts: &'f Facts<'f>,
+        descriptors: DescriptorRequest<'_>,
+    ) -> Result<Option<CombinedVerdict<'f>>, B::Error> {
+        let mut request = self.request(facts);
+        let (mut by_trees, mut held) = (DescriptorFindings::default(), Permits::default());
+        if let Some(first) = self
+            .decide_trees_first(descriptors, on, request.started)
+            .await?
+        {
+            if first.code == StatusCode::OverLimit {
+                return Ok(Some(CombinedVerdict::DeniedByDescriptor(first.findings)));
+            }
+            (by_trees, held) = (first.findings, first.permits);
+            request.trees = first.tree_match;
         } else {
-            None
+            request.descriptors = Some(descriptors);
         }
+        let mut attempt = self.attempts(&request, on).await?;
+        if attempt.is_outdated {
+            return Ok(None);
+        }
+        if let Some(trees) = attempt.trees.take() {
+            if trees.code == StatusCode::OverLimit {
+                return Ok(Some(CombinedVerdict::DeniedByDescriptor(trees.findings)));
+            }
+            by_trees = trees.findings;
+        }
+        attempt.is_by_trees = by_trees.decider.is_some() || by_trees.too_much.is_some();
+        Ok(Some(match self.conclude(facts, attempt, request.started) {
+            Verdict::Passed(mut passed) => {
+                passed.hold(held);
+                CombinedVerdict::Passed(passed, by_trees)
+            }
+            Verdict::Refused(refused) => CombinedVerdict::DeniedByRule(refused),
+        }))
     }
 
-    /// The refusal by a line of others that the request would pass.
-    fn line_before(&self, rules: &Rules, gathered: &Gathered<'_>) -> Option<Answer> {
-        let now = self.backend.now();
-        let group = &gathered.enforced;
-        let checks = group.checks.as_slice().iter().zip(group.askers.as_slice());
-        let lines = checks.enumerate().filter_map(|(number, (check, asker))| {
-            let demand = rules.applied[*asker as usize].demand(check, gathered.now);
-            let behind = self.turns.behind_any(&demand, now)?;
-            Some((number, behind))
-        });
-        let gates = gathered
-            .gates_in(Mode::Enforce)
-            .filter_map(|(number, gate)| {
-                let behind = self.turns.behind_any(&gate.demand(), now)?;
-                Some((number, behind))
-            });
-        let lines = lines.chain(gates);
-        let longest = lines.max_by_key(|(_, behind)| behind.wait());
-        longest.map(|(number, behind)| Answer::new(Some(number), behind))
-    }
-
-    /// The limit that refused, if its rule lets requests wait for it.
-    pub(super) fn over(
-        rules: &Rules,
-        gathered: &Gathered<'_>,
-        answer: &Answer,
-    ) -> Option<(Demand, Duration)> {
-        if answer.allowed {
-            return None;
+    /// Decides a request by its trees before the rules, if its domain charges each limit by itself, or if it has too many
+    /// descriptors; none if trees and rules are to be asked together.
+    async fn decide_trees_first(
+        &self,
+        request: DescriptorRequest<'_>,
+        on: Conditions<'_>,
+        started: Option<Timestamp>,
+    ) -> Result<Option<TreeOutcome>, B::Error> {
+        let now = self.in_force();
+        let telling = Telling {
+            started,
+            counts_request: false,
+        };
+        let charges_each = now.rules.trees.compiled.charging(request.domain) == Charging::Each;
+        let is_first = charges_each && !on.lacks_facts_of(&now.rules);
+        if !is_first && self.too_much(request.descriptors).is_none() {
+            return Ok(None);
         }
-        let group = &gathered.enforced;
-        let asked = || group.checks.as_slice().iter().zip(group.askers.as_slice());
-        let can_wait = !answer.is_unavailable() && answer.decision.outcome == Outcome::Denied;
-        let decider = answer.decider.filter(|_| can_wait)?;
-        if let Some(gate) = gathered.gate(decider) {
-            let rule = &rules.applied[gate.met.number as usize];
-            return Some((gate.demand(), rule.waits?));
-        }
-        let (check, asker) = asked().nth(decider)?;
-        let rule = &rules.applied[*asker as usize];
-        Some((rule.demand(check, gathered.now), rule.waits?))
+        let deciding = Box::pin(self.decide_by_trees_alone(&now, request, telling));
+        deciding.await.map(Some)
     }
 
     /// Waits and asks, until the request passes, or can't in time.
-    pub(super) async fn wait_and_ask(
+    async fn wait_and_ask(
         &self,
-        request: &CombinedRequest<'_>,
+        request: &Request<'_>,
         on: Conditions<'_>,
         mut attempt: Attempt,
     ) -> Result<Attempt, B::Error> {
@@ -139,8 +155,7 @@ impl<B: Backend> Engine<B> {
         };
         while let Some((demand, longest)) = attempt.tried.over {
             let deadline = waited.since + longest;
-            let told = (attempt.tried.said.decision, attempt.pokes);
-            match self.stand(&mut waited, demand, told, deadline) {
+            match self.stand(&mut waited, demand, &attempt, deadline) {
                 Stood::InLine => {}
                 Stood::TooLate => break,
                 Stood::QueueFull => {
@@ -207,9 +222,10 @@ impl<B: Backend> Engine<B> {
         &'a self,
         waited: &mut Waited<'a>,
         demand: Demand,
-        (said, pokes): (Decision, u64),
+        attempt: &Attempt,
         deadline: Timestamp,
     ) -> Stood {
+        let (said, pokes) = (attempt.tried.said.decision, attempt.pokes);
         let now = self.backend.now();
         if now >= deadline {
             return Stood::TooLate;
@@ -272,22 +288,5 @@ impl<B: Backend> Engine<B> {
             }
         })
         .await
-    }
-
-    /// Whether a request that can't wait would pass others who do: it is refused then, and told how long it had
-    /// to.
-    #[cold]
-    pub(in crate::engine) fn stands_behind(
-        &self,
-        said: &mut Said,
-        rules: &Rules,
-        gathered: &Gathered<'_>,
-    ) -> bool {
-        let answer = self.line_before(rules, gathered);
-        let is_behind = answer.is_some();
-        if let Some(answer) = answer {
-            said.hear(gathered, answer);
-        }
-        is_behind
     }
 }

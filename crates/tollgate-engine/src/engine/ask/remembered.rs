@@ -2,9 +2,9 @@
 
 use tollgate::Timestamp;
 
-use super::gather::Group;
-use super::rules::Rules;
+use super::Asking;
 use crate::backend::Backend;
+use crate::engine::gather::Group;
 use crate::limits::{Answer, DenyCache, DenyRecheck, DenyVersion, KnownDenial};
 
 /// What is known of a request's checks before they are asked.
@@ -12,12 +12,12 @@ pub(super) enum Remembered<'e> {
     /// It is denied.
     Denied(Answer),
     /// The backend is asked.
-    Asking(Asking<'e>),
+    Asked(Recheck<'e>),
 }
 
 /// A question to the backend, whose denial may be remembered.
 #[derive(Default)]
-pub(super) struct Asking<'e> {
+pub(super) struct Recheck<'e> {
     /// Where it is remembered, if it is.
     deny: Option<&'e DenyCache>,
     version: DenyVersion,
@@ -30,27 +30,26 @@ pub(super) struct Asking<'e> {
 impl<'e> Remembered<'e> {
     /// What is known before the backend is asked.
     #[inline]
-    pub(super) fn look_up(
-        deny: Option<&'e DenyCache>,
-        backend: &impl Backend,
-        rules: &Rules,
-        group: &Group<'_>,
-    ) -> Self {
-        let Some(own) = deny else {
-            return Self::Asking(Asking::default());
+    pub(super) fn look_up<B: Backend>(asking: &Asking<'e, '_, B>) -> Self {
+        let backend = asking.backend;
+        let Some(own) = asking.deny else {
+            return Self::Asked(Recheck::default());
         };
         // Read before the question: an answer is of the epoch in which it was asked for.
-        let version = DenyVersion(rules.version, backend.deny_epoch().unwrap_or_default());
+        let version = DenyVersion(
+            asking.rules.version,
+            backend.deny_epoch().unwrap_or_default(),
+        );
         let at = backend.now();
-        let recheck = match own.look_up(group.checks.as_slice(), at, version) {
+        let recheck = match own.look_up(asking.gathered.enforced.checks.as_slice(), at, version) {
             KnownDenial::Repeat(decider, decision) => {
                 return Self::Denied(Answer::new(Some(decider), decision));
             }
             KnownDenial::Due(recheck) => Some(recheck),
             KnownDenial::None => None,
         };
-        Self::Asking(Asking {
-            deny,
+        Self::Asked(Recheck {
+            deny: asking.deny,
             version,
             at,
             recheck,
@@ -58,7 +57,7 @@ impl<'e> Remembered<'e> {
     }
 }
 
-impl Asking<'_> {
+impl Recheck<'_> {
     /// The answer to a request, after the backend gave this one.
     #[inline]
     pub(super) fn answered(self, group: &Group<'_>, answer: Answer) -> Answer {

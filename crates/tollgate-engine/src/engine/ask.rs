@@ -1,0 +1,270 @@
+//! Asks about what a request met: the queues of others, gates that adapt, denials that are remembered, and the backend; about the
+//! limits in force, and then about each rule in shadow.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::stack::{Expire, Settled, Settlement, TimedEstimate};
+use tollgate::{Decision, Outcome};
+
+use super::descriptors::TreeCharge;
+use super::gather::{Gathered, Run};
+use super::recorder::Recorder;
+use super::rules::Rules;
+use super::turns::{Demand, Spot, Turns};
+use super::unanswered::Unanswered;
+use crate::backend::Backend;
+use crate::limits::{Answer, Check, DenyCache, LimitKind, decisions};
+use crate::policy::Mode;
+use crate::verdict::Said;
+
+mod entered;
+mod remembered;
+
+pub(super) use entered::Entered;
+use remembered::Remembered;
+
+/// A request that was matched, and whom it is asked of.
+#[derive(Clone, Copy)]
+pub(super) struct Asking<'r, 'a, B> {
+    pub(super) backend: &'r B,
+    pub(super) deny: Option<&'r DenyCache>,
+    pub(super) turns: &'r Arc<Turns>,
+    pub(super) recorder: &'r Recorder,
+    pub(super) rules: &'r Rules,
+    pub(super) gathered: &'r Gathered<'a>,
+    /// Whether the request may be dropped while it is asked: not if the backend answers immediately.
+    pub(super) may_be_dropped: bool,
+}
+
+/// Wakes those who wait for what an estimate gives back.
+struct Poke(Arc<Turns>, Spot);
+
+impl TimedEstimate for Poke {
+    fn settle(&mut self, _: Settled) -> Settlement {
+        self.0.poke(self.1);
+        Settlement::InTime
+    }
+
+    fn time_left(&self) -> Option<Duration> {
+        None
+    }
+
+    fn expire(&mut self, _: Expire) {
+        self.0.poke(self.1);
+    }
+
+    fn renew(&mut self) {}
+}
+
+impl<B: Backend> Asking<'_, '_, B> {
+    /// The denial of a new request by a queue that it would pass. A request that had its turn in one queue passes the
+    /// other queues: else two would wait for each other.
+    #[inline]
+    pub(super) fn queue_ahead(&self) -> Option<Answer> {
+        if self.rules.waits && self.turns.is_any() {
+            self.longest_queue()
+        } else {
+            None
+        }
+    }
+
+    /// The longest queue of others that the request would pass, as a denial.
+    #[cold]
+    fn longest_queue(&self) -> Option<Answer> {
+        let (rules, gathered, now) = (self.rules, self.gathered, self.backend.now());
+        let checks = gathered.enforced.asked().enumerate();
+        let limits = checks.map(|(number, (check, rule))| {
+            let demand = rules.applied[rule as usize].demand(check, gathered.now);
+            (number, demand)
+        });
+        let gates = gathered.gates_in(Mode::Enforce);
+        let gates = gates.map(|(number, gate)| (number, gate.demand()));
+        let queues = limits.chain(gates).filter_map(|(number, demand)| {
+            let behind = self.turns.behind_any(&demand, now)?;
+            Some((number, behind))
+        });
+        let longest = queues.max_by_key(|(_, behind)| behind.wait());
+        longest.map(|(number, behind)| Answer::new(Some(number), behind))
+    }
+
+    /// The limit that denied the request, if its rule lets requests wait for it, and for how long.
+    pub(super) fn worth_waiting(&self, answer: &Answer) -> Option<(Demand, Duration)> {
+        let (rules, gathered) = (self.rules, self.gathered);
+        let can_wait = !answer.allowed
+            && !answer.is_unavailable()
+            && answer.decision.outcome == Outcome::Denied;
+        let decider = answer.decider.filter(|_| can_wait)?;
+        if let Some(gate) = gathered.gate(decider) {
+            let rule = &rules.applied[gate.met.number as usize];
+            return Some((gate.demand(), rule.waits?));
+        }
+        let (check, rule) = gathered.enforced.asked().nth(decider)?;
+        let rule = &rules.applied[rule as usize];
+        Some((rule.demand(check, gathered.now), rule.waits?))
+    }
+
+    /// What the limits in force answer, and the trees with them, if they are given; none if the trees deny the request. If `each` is
+    /// given, it gets what each limit says by itself, if there are several.
+    pub(super) async fn in_force(
+        &self,
+        each: Option<&mut Vec<Decision>>,
+        trees: Option<&mut TreeCharge<'_, '_>>,
+    ) -> Result<Option<Answer>, B::Error> {
+        let gathered = self.gathered;
+        let entered = match gathered.gates.is_some().then(|| Entered::all(gathered)) {
+            Some(Err((gate, decision))) => return Ok(Some(Answer::new(Some(gate), decision))),
+            entered => entered.and_then(Result::ok),
+        };
+        let group = &gathered.enforced;
+        let checks = group.checks.as_slice();
+        let mut answer = match Remembered::look_up(self) {
+            Remembered::Denied(answer) => answer,
+            // With nothing to ask beside its gates, the backend isn't asked whether it is there.
+            Remembered::Asked(_) if checks.is_empty() && entered.is_some() && trees.is_none() => {
+                Answer::new(None, Decision::UNLIMITED)
+            }
+            Remembered::Asked(recheck) => match self.ask(each, trees).await {
+                Ok(Some(answer)) => recheck.answered(group, answer),
+                Ok(None) => {
+                    entered.into_iter().for_each(Entered::leave);
+                    return Ok(None);
+                }
+                Err(error) => recheck.without_backend().ok_or(error)?,
+            },
+        };
+        if let Some(entered) = entered {
+            entered.join(group, &mut answer);
+        }
+        if self.rules.waits {
+            self.tell_of_what_comes_back(&mut answer);
+        }
+        Ok(Some(answer))
+    }
+
+    /// Asks the backend.
+    async fn ask(
+        &self,
+        each: Option<&mut Vec<Decision>>,
+        trees: Option<&mut TreeCharge<'_, '_>>,
+    ) -> Result<Option<Answer>, B::Error> {
+        let checks = self.gathered.enforced.checks.as_slice();
+        let Some(trees) = trees else {
+            let mut results = Vec::new();
+            // Of one limit the answer tells all.
+            let listed = (each.is_some() && checks.len() > 1).then_some(&mut results);
+            let answer = self.backend.ask(checks, listed).await?;
+            if let Some(each) = each {
+                *each = decisions(&results);
+            }
+            return Ok(Some(answer));
+        };
+        // In a box: few requests have both, and every connection has room for the largest step.
+        let asked = Box::pin(trees.charge(self.backend, checks)).await?;
+        Ok(asked.map(|asked| {
+            if let Some(each) = each {
+                *each = asked.rules;
+            }
+            asked.answer
+        }))
+    }
+
+    /// Asks about each rule in shadow, of a request that passes; these were charged to it by trees.
+    pub(super) async fn in_shadow(&self, said: &mut Said, charged_to_trees: &[Check<'_>]) {
+        let gathered = self.gathered;
+        if !gathered.shadow.checks.as_slice().is_empty() {
+            // What decided instead of a store has charged nothing there.
+            let is_charged = said.unavailable.is_none() && self.may_be_dropped;
+            let mut unanswered = Unanswered::new(self.backend, said);
+            unanswered.is_charged(charged_to_trees);
+            if is_charged {
+                unanswered.is_charged(gathered.enforced.checks.as_slice());
+            }
+            for run in gathered.shadow.runs() {
+                let Some(entered) = unanswered
+                    .held
+                    .enter_in_shadow(gathered.shadow_gate(run.rule))
+                else {
+                    continue;
+                };
+                if let Ok(mut answer) = self.backend.ask(run.checks, None).await {
+                    if answer.allowed && answer.unavailable.is_none() && self.may_be_dropped {
+                        unanswered.is_charged(run.checks);
+                    }
+                    entered.hold(&mut answer);
+                    self.hear_shadow(unanswered.held, run, answer);
+                }
+            }
+            unanswered.answered();
+        }
+        for gate in gathered.gates_alone() {
+            if let Some(entered) = said.enter_in_shadow(Some(gate)) {
+                let mut answer = Answer::new(None, Decision::UNLIMITED);
+                entered.hold(&mut answer);
+                let (rule, checks) = (gate.met.number, &[]);
+                self.hear_shadow(said, Run { rule, checks }, answer);
+            }
+        }
+    }
+
+    fn hear_shadow(&self, said: &mut Said, run: Run<'_, '_>, answer: Answer) {
+        (self.recorder).passed_in_shadow(self.rules, run.rule, &answer);
+        said.hear_shadow(self.rules, self.gathered, run, answer);
+    }
+
+    /// What a request would be told that only looks: by the limits in force, and by rules in shadow if it would pass.
+    pub(super) async fn look(&self, said: &mut Said) -> Result<(), B::Error> {
+        let gathered = self.gathered;
+        let answer = match self.queue_ahead() {
+            Some(answer) => answer,
+            None => {
+                let checks = gathered.enforced.checks.as_slice();
+                let each = self.backend.peek(checks).await?;
+                Entered::look(gathered, Answer::over_results(checks, &each))
+            }
+        };
+        said.hear(gathered, answer);
+        if said.allowed {
+            for run in gathered.shadow.runs() {
+                if said.look_in_shadow(gathered.shadow_gate(run.rule))
+                    && let Ok(each) = self.backend.peek(run.checks).await
+                {
+                    let answer = Answer::over_results(run.checks, &each);
+                    said.hear_shadow(self.rules, gathered, run, answer);
+                }
+            }
+            for gate in gathered.gates_alone() {
+                said.look_in_shadow(Some(gate));
+            }
+        }
+        Ok(())
+    }
+
+    /// Has those who wait told when the request gives back what they wait for.
+    #[inline(never)]
+    fn tell_of_what_comes_back(&self, answer: &mut Answer) {
+        let (rules, gathered) = (self.rules, self.gathered);
+        if !answer.allowed {
+            return;
+        }
+        for (_, gate) in gathered.gates_in(Mode::Enforce) {
+            if rules.applied[gate.met.number as usize].waits.is_some() {
+                let (turns, spot) = (Arc::clone(self.turns), Spot::of(&gate.check()));
+                answer.pass.hold(move |_| turns.poke(spot));
+            }
+        }
+        for (check, rule) in gathered.enforced.asked() {
+            let rule = &rules.applied[rule as usize];
+            // Others that count in the same state may let requests wait for it.
+            if !(rule.waits.is_some() || rule.shares || rule.is_tier) {
+                continue;
+            }
+            let (turns, spot) = (Arc::clone(self.turns), Spot::of(check));
+            if let LimitKind::Concurrency(_) = check.limit.kind() {
+                answer.pass.hold(move |_| turns.poke(spot));
+            } else if check.limit.is_estimated {
+                answer.pass.hold_timed_estimate(Poke(turns, spot));
+            }
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The gates that a request has to enter, and what it holds of them until the backend has answered.
+
+use tollgate::concurrency::OwnedPermit;
+use tollgate::{Decision, Outcome};
+
+use crate::engine::gather::{GateCheck, Gathered, Group};
+use crate::engine::overload::Time;
+use crate::limits::{Answer, LimitKind};
+use crate::policy::Mode;
+use crate::verdict::Said;
+
+/// What is held of gates.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Entered {
+    permits: Vec<OwnedPermit<Time>>,
+    /// The gate that has the fewest places left, and what it said.
+    tightest: Option<(usize, Decision)>,
+}
+
+impl Entered {
+    /// Enters all gates of the rules in force, or none. The refusal counts gates after the checks.
+    #[inline(never)]
+    pub(in crate::engine) fn all(gathered: &Gathered<'_>) -> Result<Self, (usize, Decision)> {
+        let mut entered = Self::default();
+        for (number, gate) in gathered.gates_in(Mode::Enforce) {
+            match gate.gate.enter(gate.class) {
+                Ok((permit, decision)) => {
+                    entered.permits.push(permit);
+                    entered.note(number, decision);
+                }
+                Err(decision) => {
+                    entered.leave();
+                    return Err((number, decision));
+                }
+            }
+        }
+        Ok(entered)
+    }
+
+    /// What looking at all of them says, of a request that the rest would answer like this.
+    pub(in crate::engine) fn look(gathered: &Gathered<'_>, mut answer: Answer) -> Answer {
+        let mut looked = Self::default();
+        for (number, gate) in gathered.gates_in(Mode::Enforce) {
+            let decision = gate.look();
+            if decision.outcome != Outcome::Allowed {
+                return Answer::new(Some(number), decision);
+            }
+            looked.note(number, decision);
+        }
+        looked.decide(&gathered.enforced, &mut answer);
+        answer
+    }
+
+    fn note(&mut self, number: usize, decision: Decision) {
+        let tightest = self.tightest;
+        if tightest.is_none_or(|(_, least)| decision.remaining < least.remaining) {
+            self.tightest = Some((number, decision));
+        }
+    }
+
+    /// Goes on with what the backend said: the request runs and holds its places, or leaves them as if it had never come.
+    /// If it runs, a gate decides if it has the fewest places left.
+    pub(in crate::engine) fn join(self, group: &Group<'_>, answer: &mut Answer) {
+        self.decide(group, answer);
+        self.hold(answer);
+    }
+
+    /// Of a request that passes, the limit decides that has the fewest such requests left.
+    fn decide(&self, group: &Group<'_>, answer: &mut Answer) {
+        let Some((number, decision)) = self.tightest.filter(|_| answer.allowed) else {
+            return;
+        };
+        let decider = answer
+            .decider
+            .and_then(|own| group.checks.as_slice().get(own));
+        let left = decider.map(|check| match check.limit.kind() {
+            LimitKind::Concurrency(_) => answer.decision.remaining,
+            _ => answer.decision.remaining / check.cost.max(1),
+        });
+        if left.is_none_or(|left| decision.remaining < left) {
+            (answer.decider, answer.decision) = (Some(number), decision);
+        }
+    }
+
+    /// The same, whatever decides.
+    pub(in crate::engine) fn hold(self, answer: &mut Answer) {
+        if !answer.allowed {
+            return self.leave();
+        }
+        for mut permit in self.permits {
+            // What a backend took is none of the time that the request takes.
+            permit.restart();
+            answer.pass.hold_permit(permit);
+        }
+    }
+
+    /// The request never ran.
+    pub(in crate::engine) fn leave(self) {
+        for permit in self.permits {
+            permit.cancel();
+        }
+    }
+}
+
+impl Said {
+    /// Enters the gate of a rule in shadow, if it has one. None if that would have denied the request, which is noted.
+    pub(in crate::engine) fn enter_in_shadow(
+        &mut self,
+        gate: Option<&GateCheck<'_>>,
+    ) -> Option<Entered> {
+        let mut entered = Entered::default();
+        if let Some(gate) = gate {
+            match gate.gate.enter(gate.class) {
+                Ok((permit, _)) => entered.permits.push(permit),
+                Err(denied) => {
+                    self.shadows.push(gate.shadowed(denied));
+                    return None;
+                }
+            }
+        }
+        Some(entered)
+    }
+
+    /// Whether the gate of a rule in shadow would let the request in, or there is none. If not, that is noted.
+    pub(in crate::engine) fn look_in_shadow(&mut self, gate: Option<&GateCheck<'_>>) -> bool {
+        let denied = gate.map(|gate| (gate, gate.look()));
+        let denied = denied.filter(|(_, decision)| !decision.is_allowed());
+        if let Some((gate, decision)) = denied {
+            self.shadows.push(gate.shadowed(decision));
+        }
+        denied.is_none()
+    }
+}

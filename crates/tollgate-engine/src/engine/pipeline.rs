@@ -1,0 +1,784 @@
+//! The one way of a request: it is matched, its checks are collected, the backend is asked, and the outcome is recorded.
+//! [`Pipeline::decide_now`] goes it with a backend in memory, [`Pipeline::attempt`] with any.
+
+use std::convert::Infallible;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use arc_swap::{ArcSwap, Guard};
+use tollgate::{Clock, Decision, Timestamp};
+
+use super::ask::Asking;
+use super::conditions::{Conditions, Listing};
+use super::descriptors::{
+    DescriptorFindings, DescriptorRequest, DescriptorVerdict, Lookups, Telling, TreeCharge,
+    TreeInput, TreeRequest,
+};
+use super::gather::{Gathered, MatchInput, TreeMatch};
+use super::orders::{Book, Held, InForce, KeyContext, OrderContext};
+use super::recorder::Recorder;
+use super::rules::{Before, PolicyError, Rules};
+use super::turns::{Demand, Spot, Standing, Turns};
+use super::warm::is_gate;
+use crate::backend::{Backend, Clocks, Gift, Memory, Refund};
+use crate::bounds::{Bounds, TooMuch};
+use crate::envoy::StatusCode;
+use crate::facts::{Descriptor, Facts};
+use crate::limits::{Answer, Check, DenyCache, KeyHashers, Limit, LimitKind};
+use crate::policy::{Charging, Mode, Policy};
+use crate::verdict::{DenyReason, Findings, Passed, Permits, Refused, Said, Verdict};
+
+/// What all requests of an engine share.
+pub(super) struct Pipeline<B> {
+    pub(super) rules: ArcSwap<Rules>,
+    pub(super) backend: B,
+    pub(super) clocks: Clocks,
+    pub(super) hashers: KeyHashers,
+    pub(super) bounds: Bounds,
+    pub(super) turns: Arc<Turns>,
+    pub(super) deny: Option<DenyCache>,
+    pub(super) recorder: Recorder,
+    /// Overrides of operators. Locked while they are put over a policy, and until that is in force.
+    pub(super) orders: Mutex<Book>,
+}
+
+/// A request: its facts, and the descriptors by which trees decide it together with the rules.
+#[derive(Clone, Copy)]
+pub(super) struct Request<'r> {
+    pub(super) facts: &'r Facts<'r>,
+    /// Those that trees decide together with the rules.
+    pub(super) descriptors: Option<DescriptorRequest<'r>>,
+    /// Whether trees have decided it before.
+    pub(super) trees: TreeMatch,
+    /// When its decision began, if somebody is to know how long it took.
+    pub(super) started: Option<Timestamp>,
+}
+
+/// A future whose type nobody has to know.
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// One attempt to decide a request: the policy and the overrides that are in force, and where the request waits.
+pub(super) struct Trial<'t> {
+    rules: &'t Rules,
+    orders: Option<&'t Held>,
+    facts: &'t Facts<'t>,
+    on: Conditions<'t>,
+    standing: Option<&'t Standing<'t>>,
+    trees: TreeMatch,
+}
+
+/// What a trial came to.
+#[derive(Default)]
+pub(super) struct Tried {
+    pub(super) said: Said,
+    /// What denied it, if its rule lets requests wait for that, and for how long.
+    pub(super) over: Option<(Demand, Duration)>,
+    /// Whether the trees deny the request, and not the rules.
+    is_denied_by_trees: bool,
+}
+
+/// What came of asking once.
+pub(super) struct Attempt {
+    rules: Arc<Rules>,
+    pub(super) tried: Tried,
+    /// How often something had come back before it was asked.
+    pub(super) pokes: u64,
+    /// It wasn't asked: the rules in force want to know more.
+    pub(super) is_outdated: bool,
+    /// The statuses of the descriptors of a request that passes, or that the trees deny.
+    pub(super) trees: Option<Box<TreeOutcome>>,
+    /// Whether trees limit it, and have reported it.
+    pub(super) is_by_trees: bool,
+}
+
+/// What trees decided of a request.
+pub(super) struct TreeOutcome {
+    pub(super) code: StatusCode,
+    pub(super) findings: DescriptorFindings,
+    pub(super) permits: Permits,
+    pub(super) tree_match: TreeMatch,
+}
+
+/// The answer to a request that rules decide by its facts and trees by its descriptors: see
+/// [`Engine::decide_with_descriptors`](super::Engine::decide_with_descriptors).
+///
+/// ```
+/// use tollgate_engine::engine::CombinedVerdict;
+///
+/// fn status(verdict: &CombinedVerdict<'_>) -> u16 {
+///     match verdict {
+///         CombinedVerdict::Passed(..) => 200,
+///         CombinedVerdict::DeniedByRule(_) | CombinedVerdict::DeniedByDescriptor(_) => 429,
+///     }
+/// }
+/// ```
+#[derive(Debug)]
+#[must_use = "a request that passed releases its permits when this is dropped: match on it, and keep it while the request runs"]
+pub enum CombinedVerdict<'f> {
+    /// All limits have room, and were charged. The first part holds the permits of rules and trees.
+    Passed(Passed<'f>, DescriptorFindings),
+    /// A rule denies the request. No limit was charged, but for those of a domain that [charges
+    /// each](crate::policy::Charging).
+    DeniedByRule(Refused<'f>),
+    /// A tree denies the request, and no rule was charged.
+    DeniedByDescriptor(DescriptorFindings),
+}
+
+/// What is left of one limit that a request meets.
+///
+/// ```
+/// # use tollgate::clock::Manual;
+/// # use tollgate_engine::backend::Memory;
+/// # use tollgate_engine::document::Format;
+/// # use tollgate_engine::{Engine, Facts, Policy};
+/// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
+/// let text = "limits: [{name: search, rate: [5/s, 100/min]}]";
+/// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
+/// let facts = Facts::new();
+/// assert!(engine.decide(&facts).passed().is_some());
+/// let left = engine.left(&facts);
+/// assert_eq!((left[0].rule.as_str(), left[0].decision.remaining), ("search", 4));
+/// assert_eq!((left[1].kind.to_string().as_str(), left[1].decision.remaining), ("100/m", 99));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Left {
+    /// The rule or tier.
+    pub rule: String,
+    /// Whether it only counts.
+    pub mode: Mode,
+    /// Which of its limits.
+    pub kind: LimitKind,
+    /// Whether it stands beside a rate only until the rule is warm.
+    pub is_warm_up: bool,
+    /// Whether somebody could be asked: else a limit that is closed then refuses everything.
+    pub is_known: bool,
+    /// What the request would be told by it alone.
+    pub decision: Decision,
+}
+
+/// Rules in force, and the overrides that are put over them.
+pub(super) struct InForceNow {
+    pub(super) rules: Arc<Rules>,
+    pub(super) orders: Option<Held>,
+}
+
+/// The answer of a backend that never waits.
+pub(super) fn ready<T>(asking: impl Future<Output = Result<T, Infallible>>) -> T {
+    match pin!(asking).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(output)) => output,
+        Poll::Pending => unreachable!("memory never waits"),
+    }
+}
+
+impl<B: Backend> Pipeline<B> {
+    pub(super) fn new(
+        mut rules: Rules,
+        backend: B,
+        hashers: KeyHashers,
+    ) -> Result<Self, PolicyError> {
+        let clocks = backend.clocks();
+        rules.come_into_force(None, &backend, &clocks)?;
+        Ok(Self {
+            rules: ArcSwap::from_pointee(rules),
+            backend,
+            clocks,
+            hashers,
+            bounds: Bounds::default(),
+            turns: Arc::new(Turns::new()),
+            deny: None,
+            recorder: Recorder::default(),
+            orders: Mutex::default(),
+        })
+    }
+
+    /// Puts another policy in force, and returns the rules before.
+    pub(super) fn put_in_force(&self, policy: Policy) -> Result<Arc<Rules>, PolicyError> {
+        let before = self.rules.load_full();
+        let mut rules = Rules::new(policy, Before::Rules(&before), self.backend.now())?;
+        rules.come_into_force(Some(&before), &self.backend, &self.clocks)?;
+        if let Some(tallies) = &self.recorder.tallies {
+            rules.count_in(tallies);
+        }
+        let mut book = self.book();
+        book.put_over(&self.order_context(&rules));
+        self.rules.store(Arc::new(rules));
+        self.recorder.warnings.clear();
+        Ok(before)
+    }
+
+    /// What overrides are put over.
+    pub(super) fn order_context<'a>(&'a self, rules: &'a Rules) -> OrderContext<'a, B> {
+        OrderContext {
+            rules,
+            hashers: &self.hashers,
+            backend: &self.backend,
+        }
+    }
+
+    /// What the keys of operators' targets are made by.
+    pub(super) fn key_context(&self) -> KeyContext<'_> {
+        KeyContext {
+            hashers: &self.hashers,
+            now: self.backend.now(),
+        }
+    }
+
+    /// Changes the overrides, and has those who wait look again.
+    pub(super) fn change_orders<T, E>(
+        &self,
+        change: impl FnOnce(&mut Book, &OrderContext<'_, B>, Timestamp) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut book = self.book();
+        let now = self.clocks.wall.now();
+        book.end(now);
+        let rules = self.rules.load_full();
+        let context = self.order_context(&rules);
+        let changed = change(&mut book, &context, now)?;
+        book.put_over(&context);
+        drop(book);
+        self.turns.poke_all();
+        Ok(changed)
+    }
+
+    pub(super) fn book(&self) -> MutexGuard<'_, Book> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The orders over this policy, and the time by which they end; none if there are none.
+    #[inline]
+    pub(super) fn ordered(&self, rules: &Rules) -> Option<Held> {
+        if rules.orders.is_any() {
+            self.ordered_now(rules)
+        } else {
+            None
+        }
+    }
+
+    #[cold]
+    fn ordered_now(&self, rules: &Rules) -> Option<Held> {
+        let held = rules.orders.held(self.clocks.wall.now())?;
+        if held.is_old()
+            && let Ok(mut book) = self.orders.try_lock()
+        {
+            book.end(held.now);
+            book.put_over(&self.order_context(&self.rules.load()));
+        }
+        Some(held)
+    }
+
+    /// Rules, with the overrides over them.
+    pub(super) fn in_force(&self) -> InForceNow {
+        let rules = self.rules.load_full();
+        let orders = self.ordered(&rules);
+        InForceNow { rules, orders }
+    }
+
+    /// A request of facts, and what it is matched with.
+    #[inline(always)]
+    fn match_input<'a>(
+        &'a self,
+        rules: &'a Rules,
+        orders: Option<&'a Held>,
+        facts: &'a Facts<'a>,
+    ) -> MatchInput<'a, 'a> {
+        MatchInput {
+            rules,
+            orders: orders.map(Held::in_force),
+            facts,
+            hashers: &self.hashers,
+            bounds: &self.bounds,
+        }
+    }
+
+    /// Matches a request that isn't decided.
+    pub(super) fn gather<'a>(&'a self, now: &'a InForceNow, facts: &'a Facts<'a>) -> Gathered<'a> {
+        let mut gathered = Gathered::new();
+        let input = self.match_input(&now.rules, now.orders.as_ref(), facts);
+        gathered.fill(input, &self.backend);
+        gathered
+    }
+
+    /// Matches a request that is to be decided, and notes what it lacks; whether nothing is to be asked about it.
+    #[inline(always)]
+    fn prepare<'a>(
+        &self,
+        input: MatchInput<'a, '_>,
+        gathered: &mut Gathered<'a>,
+        said: &mut Said,
+    ) -> bool {
+        gathered.fill(input, &self.backend);
+        if let Some(ordered) = &gathered.ordered {
+            ordered.count();
+        }
+        (self.recorder).note_lacks(input.rules, gathered, input.facts);
+        said.settle(gathered)
+    }
+
+    /// Whom a request is asked of that was matched.
+    #[inline(always)]
+    pub(super) fn asking<'r, 'a>(
+        &'r self,
+        rules: &'r Rules,
+        gathered: &'r Gathered<'a>,
+    ) -> Asking<'r, 'a, B> {
+        Asking {
+            backend: &self.backend,
+            deny: self.deny.as_ref(),
+            turns: &self.turns,
+            recorder: &self.recorder,
+            rules,
+            gathered,
+            may_be_dropped: true,
+        }
+    }
+
+    /// A request of facts that begins now.
+    pub(super) fn request<'r>(&self, facts: &'r Facts<'r>) -> Request<'r> {
+        Request {
+            facts,
+            descriptors: None,
+            trees: TreeMatch::None,
+            started: self.recorder.started(&self.backend),
+        }
+    }
+
+    /// What came of it, told to those who want to know.
+    pub(super) fn conclude<'f>(
+        &self,
+        facts: &'f Facts<'f>,
+        attempt: Attempt,
+        started: Option<Timestamp>,
+    ) -> Verdict<'f> {
+        let rules = Guard::from_inner(attempt.rules);
+        let said = attempt.tried.said;
+        let verdict = Verdict::new(Findings { said, rules, facts });
+        // Where only trees limit it, they have reported it.
+        if !attempt.is_by_trees || !verdict.is_unmatched() {
+            (self.recorder).report(&verdict, started, &self.backend);
+        }
+        verdict.settled()
+    }
+
+    /// Asks once, by the policy that is in force now.
+    pub(super) async fn attempt(
+        &self,
+        request: &Request<'_>,
+        on: Conditions<'_>,
+        standing: Option<&Standing<'_>>,
+    ) -> Result<Attempt, B::Error> {
+        // Before the policy is read, and any limit asked.
+        let pokes = self.turns.pokes();
+        let rules = self.rules.load_full();
+        let mut attempt = Attempt {
+            is_outdated: on.lacks_facts_of(&rules),
+            rules,
+            tried: Tried::default(),
+            pokes,
+            trees: None,
+            is_by_trees: false,
+        };
+        if attempt.is_outdated {
+            return Ok(attempt);
+        }
+        let orders = self.ordered(&attempt.rules);
+        let trial = Trial {
+            rules: &attempt.rules,
+            orders: orders.as_ref(),
+            facts: request.facts,
+            on,
+            standing,
+            trees: request.trees,
+        };
+        let tried = &mut attempt.tried;
+        if let Some(request_of_trees) = request.descriptors {
+            let mut orders = orders.as_ref().map(Held::in_force);
+            if standing.is_some() {
+                orders = orders.map(InForce::uncounted);
+            }
+            let input = self.tree_input(&attempt.rules, orders, request_of_trees);
+            let telling = Telling {
+                started: request.started,
+                counts_request: false,
+            };
+            // In a box: few requests have both, and every connection has room for the largest step.
+            let deciding: Boxed<'_, _> =
+                Box::pin(self.decide_trees(input, telling, Some((&trial, tried))));
+            attempt.trees = deciding.await?.map(Box::new);
+        } else {
+            self.try_once(&trial, tried, None).await?;
+        }
+        Ok(attempt)
+    }
+
+    /// Asks the limits of all rules that match, and those of the trees with them.
+    async fn try_once(
+        &self,
+        trial: &Trial<'_>,
+        tried: &mut Tried,
+        mut trees: Option<&mut TreeCharge<'_, '_>>,
+    ) -> Result<(), B::Error> {
+        let rules = trial.rules;
+        let mut gathered = Gathered::new();
+        let input = self.match_input(rules, trial.orders, trial.facts);
+        let is_settled = if trial.standing.is_none() {
+            self.prepare(input, &mut gathered, &mut tried.said)
+        } else {
+            // One that waits and asks again is the same request, and what it lacks is noted.
+            gathered.fill(input, &self.backend);
+            tried.said.settle(&gathered)
+        };
+        gathered.trees = match &trees {
+            Some(trees) => trees.tree_match(rules),
+            None => trial.trees,
+        };
+        if !is_settled || (tried.said.allowed && trees.is_some()) {
+            let (mut each, asking) = (Vec::new(), self.asking(rules, &gathered));
+            let is_new = trial.standing.is_none();
+            let answer = match is_new.then(|| asking.queue_ahead()).flatten() {
+                Some(answer) => Some(answer),
+                None => {
+                    let each = trial.on.lists_limits().then_some(&mut each);
+                    asking.in_force(each, trees.as_deref_mut()).await?
+                }
+            };
+            let answer = match answer {
+                Some(answer) => answer,
+                // A policy that isn't enforced lets it pass.
+                None if rules.mode != Mode::Enforce => Answer::new(None, Decision::UNLIMITED),
+                None => {
+                    tried.is_denied_by_trees = true;
+                    return Ok(());
+                }
+            };
+            if rules.waits {
+                tried.over = asking.worth_waiting(&answer);
+            }
+            let said = &mut tried.said;
+            said.hear(&gathered, answer);
+            said.list_limits(&gathered, &each);
+            if said.allowed {
+                let charged = match trees {
+                    Some(trees) => self.settle_trees(said, &gathered, trees).await,
+                    None => Vec::new(),
+                };
+                if gathered.has_shadows() {
+                    asking.in_shadow(said, &charged).await;
+                }
+            }
+        }
+        // One that is denied may still wait, and pass.
+        if tried.said.allowed {
+            self.recorder.passed(rules, &gathered, &tried.said);
+        }
+        Ok(())
+    }
+
+    /// Charges the limits of trees that are in shadow, of a request that passes; all checks that its trees were charged.
+    fn settle_trees<'r, 'a>(
+        &'r self,
+        said: &'r mut Said,
+        gathered: &'r Gathered<'_>,
+        trees: &'r mut TreeCharge<'_, 'a>,
+    ) -> Boxed<'r, Vec<Check<'a>>> {
+        Box::pin(async move {
+            said.permits.shadows.extend(trees.take_permits());
+            // What decided instead of a store has charged nothing there.
+            let checks = match said.unavailable {
+                None => gathered.enforced.checks.as_slice(),
+                Some(_) => &[],
+            };
+            (trees.settle_shadows(&self.backend, &mut said.permits, checks)).await;
+            trees.charged_checks()
+        })
+    }
+
+    /// Decides a request by its descriptors: alone, or in a trial together with the rules. None if a rule denies it.
+    pub(super) async fn decide_trees(
+        &self,
+        input: TreeInput<'_>,
+        telling: Telling,
+        together: Option<(&Trial<'_>, &mut Tried)>,
+    ) -> Result<Option<TreeOutcome>, B::Error> {
+        let rules = input.rules;
+        let lookups = Lookups::new(&input);
+        let keys = lookups.keys(&input);
+        let met = lookups.meet(&input, &keys);
+        let is_first = together
+            .as_ref()
+            .is_none_or(|(trial, _)| trial.standing.is_none());
+        // One that waits and asks again is the same request.
+        if is_first {
+            (self.recorder).note_tree_match(rules, &input.request, &met);
+            for refund in met.iter().flatten().filter_map(|met| met.refunded()) {
+                self.backend.refund(&refund, Refund::Cost).await?;
+            }
+        }
+        let request = TreeRequest {
+            rules,
+            found: &lookups.found,
+            met: &met,
+        };
+        let mut charge = TreeCharge::new(&request, input.request.domain);
+        let (mut permits, mut telling) = (Permits::default(), telling);
+        let is_alone = together.is_none();
+        match together {
+            None => {
+                if let Some(asked) = charge.charge(&self.backend, &[]).await? {
+                    permits.own = asked.answer.pass;
+                    permits.shadows = charge.take_permits();
+                }
+            }
+            Some((trial, tried)) => {
+                // A policy that charges each since the request began to wait would charge it again with every attempt.
+                charge.charging = Charging::AllOrNone;
+                self.try_once(trial, tried, Some(&mut charge)).await?;
+                if !tried.said.allowed && !tried.is_denied_by_trees {
+                    // A rule denies it, so nothing was charged to the trees.
+                    return Ok(None);
+                }
+            }
+        }
+        let is_denied = !charge.allowed && rules.mode == Mode::Enforce;
+        if is_alone || is_denied {
+            let settling = charge.settle_shadows(&self.backend, &mut permits, &[]);
+            settling.await;
+        }
+        telling.counts_request |= is_denied;
+        let tree_match = charge.tree_match(rules);
+        let decided = charge.decided();
+        let (code, findings) = request.findings(&decided);
+        (self.recorder).tell_descriptors(
+            &request,
+            &decided,
+            &findings.statuses,
+            telling,
+            &self.backend,
+        );
+        Ok(Some(TreeOutcome {
+            code,
+            findings,
+            permits,
+            tree_match,
+        }))
+    }
+
+    /// What is left of each limit that a request meets.
+    pub(super) async fn left(&self, facts: &Facts<'_>) -> Result<Vec<Left>, B::Error> {
+        let now = self.in_force();
+        let gathered = self.gather(&now, facts);
+        let rule_name = |rule: u32| now.rules.applied[rule as usize].name.to_string();
+        let mut left = Vec::new();
+        let groups = [
+            (&gathered.enforced, Mode::Enforce),
+            (&gathered.shadow, Mode::Shadow),
+        ];
+        for (group, mode) in groups {
+            let each = self.backend.peek(group.checks.as_slice()).await?;
+            let each = group.asked().zip(each);
+            left.extend(each.map(|((check, rule), said)| Left {
+                rule: rule_name(rule),
+                mode,
+                kind: check.limit.kind().clone(),
+                is_warm_up: is_gate(check.limit),
+                is_known: said.is_ok(),
+                decision: said.unwrap_or_else(|store| store.decision()),
+            }));
+        }
+        let gates = gathered.gates.iter().flat_map(|gates| gates.iter());
+        left.extend(gates.map(|gate| Left {
+            rule: rule_name(gate.met.number),
+            mode: gate.met.mode,
+            kind: gate.adapting.limit.kind().clone(),
+            is_warm_up: false,
+            is_known: true,
+            decision: gate.look(),
+        }));
+        Ok(left)
+    }
+
+    /// Gives back what a request was charged by the limits that are meant. A reset is of what the policy says, whatever was ordered.
+    pub(super) async fn refund(
+        &self,
+        facts: &Facts<'_>,
+        refund: Refund,
+        is_meant: impl Fn(&Limit) -> bool + Send + Sync,
+    ) -> Result<Gift, B::Error> {
+        let mut now = self.in_force();
+        if refund == Refund::Everything {
+            now.orders = None;
+        }
+        let gathered = self.gather(&now, facts);
+        let mut gift = Gift::Given;
+        for group in [&gathered.enforced, &gathered.shadow] {
+            let checks = group.checks.as_slice().iter().copied();
+            let checks: Vec<_> = checks.filter(|check| is_meant(check.limit)).collect();
+            gift = gift.max(self.backend.refund(&checks, refund).await?);
+        }
+        for check in gathered.enforced.checks.as_slice() {
+            self.turns.poke(Spot::of(check));
+        }
+        Ok(gift)
+    }
+
+    /// Decides a request by trees alone.
+    pub(super) async fn decide_descriptors(
+        &self,
+        request: DescriptorRequest<'_>,
+    ) -> Result<DescriptorVerdict, B::Error> {
+        let (started, counts_request) = (self.recorder.started(&self.backend), true);
+        let telling = Telling {
+            started,
+            counts_request,
+        };
+        let now = self.in_force();
+        let outcome = self.decide_by_trees_alone(&now, request, telling).await?;
+        Ok(DescriptorVerdict::new(
+            outcome.code,
+            outcome.findings,
+            outcome.permits,
+        ))
+    }
+
+    /// What trees decide of a request that has no more of anything than is taken.
+    pub(super) async fn decide_by_trees_alone(
+        &self,
+        now: &InForceNow,
+        request: DescriptorRequest<'_>,
+        telling: Telling,
+    ) -> Result<TreeOutcome, B::Error> {
+        if let Some(what) = self.too_much(request.descriptors) {
+            return Ok(self.exceeded(now.rules.mode, what, telling));
+        }
+        let orders = now.orders.as_ref().map(Held::in_force);
+        let input = self.tree_input(&now.rules, orders, request);
+        let outcome = self.decide_trees(input, telling, None).await?;
+        Ok(outcome.expect("no rule is asked that could deny it"))
+    }
+
+    /// What trees need of a request.
+    pub(super) fn tree_input<'a>(
+        &'a self,
+        rules: &'a Rules,
+        orders: Option<InForce<'a>>,
+        request: DescriptorRequest<'a>,
+    ) -> TreeInput<'a> {
+        TreeInput {
+            rules,
+            hashers: &self.hashers,
+            orders,
+            request,
+        }
+    }
+
+    pub(super) fn too_much(&self, descriptors: &[Descriptor<'_>]) -> Option<TooMuch<'static>> {
+        let Bounds {
+            descriptors: most,
+            fact_bytes,
+            ..
+        } = self.bounds;
+        if descriptors.len() > most {
+            let found = descriptors.len();
+            return Some(TooMuch::Descriptors { found, most });
+        }
+        let entries = descriptors.iter().flat_map(|one| one.entries);
+        let lengths = entries.flat_map(|(key, value)| [key.len(), value.len()]);
+        let bytes = lengths.max().filter(|bytes| *bytes > fact_bytes)?;
+        let most = fact_bytes;
+        Some(TooMuch::Entry { bytes, most })
+    }
+
+    /// The answer to a request that has too much of something.
+    #[cold]
+    pub(super) fn exceeded(
+        &self,
+        mode: Mode,
+        what: TooMuch<'static>,
+        mut telling: Telling,
+    ) -> TreeOutcome {
+        telling.counts_request |= mode == Mode::Enforce;
+        (self.recorder).tell_exceeded(mode, what, telling, &self.backend);
+        let (code, retry_after) = match mode {
+            Mode::Enforce => (StatusCode::OverLimit, Duration::MAX),
+            Mode::Shadow | Mode::Off => (StatusCode::Ok, Duration::ZERO),
+        };
+        let findings = DescriptorFindings {
+            reason: (code == StatusCode::OverLimit).then_some(DenyReason::TooLarge),
+            retry_after,
+            too_much: Some(what),
+            ..DescriptorFindings::default()
+        };
+        let (permits, tree_match) = (Permits::default(), TreeMatch::Some);
+        TreeOutcome {
+            code,
+            findings,
+            permits,
+            tree_match,
+        }
+    }
+}
+
+impl<C: Clock + 'static, W: Clock + 'static> Pipeline<Memory<C, W>> {
+    #[inline(always)]
+    pub(super) fn decide_now<'f>(&self, facts: &'f Facts<'f>, listing: Listing) -> Verdict<'f> {
+        let started = self.recorder.started(&self.backend);
+        // Made where the caller gets it: it is large, and moving it takes longer than filling it.
+        let mut verdict = Verdict::new(Findings {
+            said: Said::default(),
+            rules: self.rules.load(),
+            facts,
+        });
+        let findings = verdict.findings_mut();
+        let (said, rules) = (&mut findings.said, &**findings.rules);
+        let orders = self.ordered(rules);
+        let mut gathered = Gathered::new();
+        let input = self.match_input(rules, orders.as_ref(), facts);
+        if !self.prepare(input, &mut gathered, said) {
+            self.ask_now(said, rules, &gathered, listing);
+        }
+        if said.allowed {
+            self.recorder.passed(rules, &gathered, said);
+        }
+        (self.recorder).report(&verdict, started, &self.backend);
+        verdict.settled()
+    }
+
+    /// Asks a backend that answers immediately, and tells what it says.
+    #[inline(always)]
+    fn ask_now(&self, said: &mut Said, rules: &Rules, gathered: &Gathered<'_>, listing: Listing) {
+        let asking = Asking {
+            may_be_dropped: false,
+            ..self.asking(rules, gathered)
+        };
+        let checks = gathered.enforced.checks.as_slice();
+        let answer = match asking.queue_ahead() {
+            Some(answer) => Some(answer),
+            None if self.deny.is_none() && !rules.is_more => Some(self.backend.answer(checks)),
+            None => ready(asking.in_force(None, None)),
+        };
+        // Only trees deny without an answer.
+        let answer = answer.unwrap_or_else(|| Answer::new(None, Decision::UNLIMITED));
+        said.hear(gathered, answer);
+        if listing == Listing::All && checks.len() > 1 {
+            self.list_limits(said, gathered);
+        }
+        if said.allowed && gathered.has_shadows() {
+            ready(async {
+                asking.in_shadow(said, &[]).await;
+                Ok(())
+            });
+        }
+    }
+
+    /// Looks at each limit in force, after the request was charged or denied.
+    #[cold]
+    #[inline(never)]
+    fn list_limits(&self, said: &mut Said, gathered: &Gathered<'_>) {
+        let checks = gathered.enforced.checks.as_slice();
+        let each = self.backend.look_after(checks, said.allowed);
+        said.list_limits(gathered, &each);
+    }
+}
