@@ -19,6 +19,10 @@ use crate::store::Stats;
 
 /// Where the limits of a client are.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a client has one, behind an `Arc`"
+)]
 pub(crate) enum StoreBackend {
     Remote(Direct),
     Fake(Rehearsal),

@@ -287,8 +287,9 @@ impl Rehearsal {
         let (mut asks, mut planned) = (false, HashMap::new());
         for check in checks {
             let is_known = self.form(check.limit)?.known(check.cost).is_some();
-            let mut covers = || state.leases.covers(check, now, &mut planned);
-            asks |= !is_known && !(is_leased(check.limit) && covers());
+            let mut covers =
+                || is_leased(check.limit) && state.leases.covers(check, now, &mut planned);
+            asks |= !(is_known || covers());
         }
         let judge = |state: &mut State| {
             checks.iter().for_each(|check| self.tell(state, check));

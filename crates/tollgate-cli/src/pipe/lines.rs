@@ -189,6 +189,7 @@ pub(super) struct Gate<C: Clock> {
     pub(super) mode: Mode,
 }
 
+#[expect(clippy::large_enum_variant, reason = "a run has one")]
 enum Limit<C: Clock> {
     One(Limiter<C>),
     Each(KeyedLimiter<C>, Box<Regex>),

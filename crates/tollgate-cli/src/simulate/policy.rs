@@ -43,7 +43,7 @@ pub fn simulate_policy(options: &Options) -> Result<PolicyReport, CliError> {
     let traffic = options
         .pattern
         .traffic(options.rate, options.seed)
-        .map_err(|error| CliError::usage(error))?;
+        .map_err(CliError::usage)?;
     let policy = crate::policy::policy(file)?;
     let (domain, extras) = (options.domain.as_deref(), Extras::default());
     let request = Request::new(

@@ -48,7 +48,7 @@ fn is_known(case: Case<'_>) -> bool {
             Counted::Exact => true,
             // Beside a store each node has its own, and a word's interval is whole.
             Counted::Local => {
-                let is_whole = |amount: &Amount| amount.period % amount.count == 0;
+                let is_whole = |amount: &Amount| amount.period.is_multiple_of(amount.count);
                 setting.is_in_memory && rule.amounts().all(is_whole)
             }
             Counted::Leased => false,

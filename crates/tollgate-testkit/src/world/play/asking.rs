@@ -97,8 +97,8 @@ impl Asking {
             None => self.decide(version).await?,
             Some(guard) => {
                 let (who, cost) = (self.ask.who.to_string(), self.ask.cost.to_string());
-                let facts = MoreFacts::default().with("key", &*who);
-                let facts = facts.with("cost", &*cost).with("all", "all");
+                let facts = MoreFacts::default().with("key", &who);
+                let facts = facts.with("cost", &cost).with("all", "all");
                 let Answer { said, came } = self.in_time(guard.ask(facts)).await?;
                 Answered {
                     said,
