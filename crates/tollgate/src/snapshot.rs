@@ -506,7 +506,7 @@ impl SnapshotReader {
         Ok(words)
     }
 
-    /// The next bytes, as [`SnapshotWriter::bytes`](super::SnapshotWriter::bytes) wrote them.
+    /// The next bytes, as [`SnapshotWriter::bytes`] wrote them.
     ///
     /// # Errors
     /// [`SnapshotError::Corrupt`] if there are fewer.

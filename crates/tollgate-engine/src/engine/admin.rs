@@ -246,7 +246,8 @@ impl<B: Backend> Engine<B> {
     /// Orders lie over the policy. A [reload](Self::reload) keeps them: they are for the rule of their name, and idle while
     /// there is none. They are for requests of facts and of descriptors. Of a block, a bypass and an override of one
     /// request the first decides, and an override for its key before one for all of the rule. They end by the wall
-    /// clock; if that is set back, no later than as if they were made then. There are at most [10,000](MOST_ORDERS), for at most [30 days](LONGEST_ORDER) each.
+    /// clock; if that is set back, no later than as if they were made then. There are at most
+    /// [10,000](crate::orders::MOST_ORDERS), for at most [30 days](crate::orders::LONGEST_ORDER) each.
     ///
     /// Each engine has its own: with a shared store, an order is for the requests that this process decides.
     ///
