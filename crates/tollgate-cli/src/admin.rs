@@ -238,6 +238,35 @@ impl Order {
     }
 }
 
+impl Override {
+    fn body(&self) -> Result<Body, CliError> {
+        let rate = match self.rate.as_slice() {
+            [] => Value::Null,
+            [rate] => json!(rate),
+            rates => json!(rates),
+        };
+        let mut body = self.order.with(self.order.whose.someone()?);
+        body.extend(object(
+            json!({"rate": rate, "quota": self.quota, "concurrency": self.concurrency}),
+        ));
+        Ok(body)
+    }
+}
+
+impl Bypass {
+    fn body(&self) -> Result<Body, CliError> {
+        if self.all {
+            return Ok(self.order.with(object(json!({"all": true}))));
+        }
+        let body = self.order.whose.body()?;
+        if body.is_empty() {
+            let why = "say which rule doesn't count: --rule NAME, facts as user=ada, or --all";
+            return Err(CliError::usage(why));
+        }
+        Ok(self.order.with(body))
+    }
+}
+
 impl Ask {
     /// What is sent to the service.
     fn request(&self) -> Result<Request, CliError> {
@@ -265,33 +294,8 @@ impl Ask {
                 post("/admin/reset", body)
             }
             Self::Block(order) => post("/admin/block", order.with(order.whose.someone()?)),
-            Self::Override(asked) => {
-                let rate = match asked.rate.as_slice() {
-                    [] => Value::Null,
-                    [rate] => json!(rate),
-                    rates => json!(rates),
-                };
-                let Override {
-                    quota, concurrency, ..
-                } = asked;
-                let mut body = asked.order.with(asked.order.whose.someone()?);
-                body.extend(object(
-                    json!({"rate": rate, "quota": quota, "concurrency": concurrency}),
-                ));
-                post("/admin/override", body)
-            }
-            Self::Bypass(Bypass { order, all: true }) => {
-                post("/admin/bypass", order.with(object(json!({"all": true}))))
-            }
-            Self::Bypass(Bypass { order, .. }) => {
-                let body = order.whose.body()?;
-                if body.is_empty() {
-                    let why =
-                        "say which rule doesn't count: --rule NAME, facts as user=ada, or --all";
-                    return Err(CliError::usage(why));
-                }
-                post("/admin/bypass", order.with(body))
-            }
+            Self::Override(asked) => post("/admin/override", asked.body()?),
+            Self::Bypass(bypass) => post("/admin/bypass", bypass.body()?),
             Self::Orders(Orders { end: None }) => get("/admin/orders"),
             Self::Orders(Orders { end: Some(id) }) => {
                 with("DELETE", &format!("/admin/orders/{id}"), Body::new())

@@ -551,13 +551,8 @@ impl<B: Backend> Pipeline<B> {
         let tree_match = charge.tree_match(rules);
         let decided = charge.decided();
         let (code, findings) = request.findings(&decided);
-        (self.recorder).tell_descriptors(
-            &request,
-            &decided,
-            &findings.statuses,
-            telling,
-            &self.backend,
-        );
+        let statuses = &findings.statuses;
+        (self.recorder).tell_descriptors(&request, &decided, statuses, telling, &self.backend);
         Ok(Some(TreeOutcome {
             code,
             findings,

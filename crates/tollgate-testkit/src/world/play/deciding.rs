@@ -12,6 +12,7 @@ use tollgate_engine::orders::Target;
 use tollgate_engine::verdict::{Findings, Permits};
 use tollgate_engine::{Conditions, Engine, Facts, Verdict};
 
+use crate::world::Rule;
 use crate::world::guard::{Said, rule_of};
 use crate::world::story::{Gift, Request, Setting, Sort};
 
@@ -37,7 +38,7 @@ impl Described {
     fn new(setting: &Setting, ask: &Request) -> Self {
         let rules = setting.rules.iter().enumerate();
         let named = rules.filter(|(number, rule)| rule.leaf.is_some() && rule.meets(*number, ask));
-        let entry = |(number, rule): (usize, &crate::world::Rule)| {
+        let entry = |(number, rule): (usize, &Rule)| {
             let value = if rule.is_shared {
                 "all".to_owned()
             } else {
@@ -68,6 +69,22 @@ impl Described {
     }
 }
 
+/// A descriptor that names the limit of a rule, and brings its own one if the request does.
+fn descriptor<'a>(
+    rule: &Rule,
+    version: usize,
+    ask: &Request,
+    entries: &'a [(&'a str, &'a str)],
+) -> Descriptor<'a> {
+    let limit = rule.brought(version, ask.brings);
+    Descriptor {
+        limit: limit.map(|(count, unit)| (u32::try_from(count).unwrap_or(u32::MAX), unit)),
+        // One takes one permit, whatever it costs.
+        cost: (rule.sort == Sort::Slots).then_some(1),
+        ..Descriptor::new(entries)
+    }
+}
+
 /// What an engine decides about a request by this version of the policy.
 pub(super) async fn decide<B: Backend<Error = Infallible>>(
     engine: &Engine<B>,
@@ -85,18 +102,8 @@ pub(super) async fn decide<B: Backend<Error = Infallible>>(
         .iter()
         .map(|(key, value)| [(&**key, &**value)])
         .collect();
-    let numbered = described.numbers.iter().zip(&entries);
-    let descriptors: Vec<_> = numbered
-        .map(|(number, entries)| {
-            let rule = &setting.rules[*number];
-            let limit = rule.brought(version, ask.brings);
-            Descriptor {
-                limit: limit.map(|(count, unit)| (u32::try_from(count).unwrap_or(u32::MAX), unit)),
-                // One takes one permit, whatever it costs.
-                cost: (rule.sort == Sort::Slots).then_some(1),
-                ..Descriptor::new(entries)
-            }
-        })
+    let descriptors: Vec<_> = (described.numbers.iter().zip(&entries))
+        .map(|(number, entries)| descriptor(&setting.rules[*number], version, ask, entries))
         .collect();
     let request = DescriptorRequest {
         domain: DOMAIN,
