@@ -350,9 +350,10 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         checks: &'a [Check<'a>],
         mut each: Option<&'a mut Vec<CheckResult>>,
     ) -> impl Future<Output = Result<Answer, Infallible>> + Send + 'a {
-        let gate = self.gate(checks);
+        // Borrowed where it is used, as moving it would keep it twice as well.
+        let mut gate = self.gate(checks);
         async move {
-            let kind = if let Some(mut probe) = gate {
+            let kind = if let Some(probe) = &mut gate {
                 let asked = self.store.ask(checks, each.as_deref_mut()).await;
                 match self.note_answer(asked) {
                     Ok(answer) => {

@@ -125,22 +125,25 @@ fn number_of(now: u64, amount: Amount) -> u64 {
 /// Each request passes if all of its limits have room, and is charged to all or to none.
 fn as_the_oracle(case: Case<'_>) -> Result<(), String> {
     let setting = case.setting();
-    let mut states: BTreeMap<(usize, usize), State> = BTreeMap::new();
+    let mut states: BTreeMap<(usize, usize, usize), State> = BTreeMap::new();
     for told in &case.record.answers {
         let rules = setting.rules.iter().enumerate();
         let met: Vec<_> = rules
             .filter(|(number, rule)| rule.meets(*number, &told.ask))
-            .map(|(number, rule)| {
+            .flat_map(|(number, rule)| {
                 let key = if rule.is_shared { 0 } else { told.ask.who };
-                let mut amount = rule.versions[0][0];
+                let amounts = rule.versions[0].iter().enumerate();
+                amounts.map(move |(rate, amount)| (rule, (number, key, rate), *amount))
+            })
+            .map(|(rule, place, mut amount)| {
                 if let Some((count, _)) = rule.brought(0, told.ask.brings) {
                     amount.count = count;
                 }
-                let state = states.entry((number, key));
+                let state = states.entry(place);
                 let has_room = state
                     .or_insert_with(|| State::new(rule))
                     .has_room(told, amount);
-                (number, key, amount, has_room)
+                (place, amount, has_room)
             })
             .collect();
         let is_leaf = |number: usize| setting.rules[number].leaf.is_some();
@@ -148,8 +151,8 @@ fn as_the_oracle(case: Case<'_>) -> Result<(), String> {
         let all = |of_trees: bool| {
             let mut own = met
                 .iter()
-                .filter(|(number, ..)| is_leaf(*number) == of_trees);
-            own.all(|(number, _, _, has_room)| *has_room || is_shadow(*number))
+                .filter(|((number, ..), ..)| is_leaf(*number) == of_trees);
+            own.all(|((number, ..), _, has_room)| *has_room || is_shadow(*number))
         };
         let passes = all(true) && all(false) && !case.is_blocked(&told.ask);
         if passes != told.allowed {
@@ -159,12 +162,15 @@ fn as_the_oracle(case: Case<'_>) -> Result<(), String> {
             ));
         }
         let mut charged = 0;
-        for (number, key, amount, has_room) in met {
+        for (place, amount, _) in &met {
+            let number = place.0;
             let is_charged = passes || (setting.charges_each && is_leaf(number));
-            if is_charged && has_room {
+            // A limit of several rates is charged to all of them or to none.
+            let mut rates = met.iter().filter(|((other, ..), ..)| *other == number);
+            if is_charged && rates.all(|(_, _, has_room)| *has_room) {
                 states
-                    .entry((number, key))
-                    .and_modify(|state| state.charge(told, amount));
+                    .entry(*place)
+                    .and_modify(|state| state.charge(told, *amount));
                 charged |= u8::from(is_leaf(number)) << number;
             }
         }
