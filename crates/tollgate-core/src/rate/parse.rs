@@ -127,8 +127,10 @@ impl RateParseError {
             // A control character would break the picture, so the text is shown without marks.
             return write!(f, "\n  {}", self.text.escape_debug());
         }
-        let before = column - 1;
-        write!(f, "\n  {}\n  {:before$}{:^^width$}", self.text, "", "")
+        // One by one: a formatter's own width has 16 bits, and panics beyond.
+        write!(f, "\n  {}\n  ", self.text)?;
+        (1..column).try_for_each(|_| f.write_str(" "))?;
+        (0..width).try_for_each(|_| f.write_str("^"))
     }
 }
 
@@ -460,6 +462,20 @@ mod tests {
             let error = text.parse::<Rate>().unwrap_err().to_string();
             let expect = alloc::format!("invalid rate {text:?}: {message}\n  {text}\n  {marks}");
             assert_eq!(error, expect);
+        }
+    }
+
+    #[test]
+    fn texts_of_any_length_are_shown() {
+        for (text, expect) in [
+            (alloc::format!("{}/s", "9".repeat(70_000)), "is above"),
+            (
+                alloc::format!("{}5/fortnight", " ".repeat(70_000)),
+                "unknown unit",
+            ),
+        ] {
+            let error = text.parse::<Rate>().unwrap_err().to_string();
+            assert!(error.contains(expect) && error.ends_with('^'));
         }
     }
 
