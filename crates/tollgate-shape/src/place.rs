@@ -60,7 +60,7 @@ enum On {
 
 struct Task {
     on: On,
-    /// None once it has ended.
+    /// None while it is polled, and once it has ended.
     future: Mutex<Option<Boxed>>,
     /// How often it was woken since it slept; whoever wakes it first polls it, or hands it to a thread.
     wakes: AtomicUsize,
@@ -81,14 +81,16 @@ impl Task {
     fn poll(self: Arc<Self>) {
         let waker = Waker::from(Arc::clone(&self));
         let mut context = Context::from_waker(&waker);
-        let mut future = self.future.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let seen = self.wakes.load(Ordering::Acquire);
-            if let Some(running) = &mut *future
+            // Out of its place meanwhile: one that panics is dropped, and with it stops what it drives.
+            let mut future = self.lock().take();
+            if let Some(running) = &mut future
                 && running.as_mut().poll(&mut context).is_ready()
             {
-                *future = None;
+                future = None;
             }
+            *self.lock() = future;
             // Not if it was woken while it was polled.
             let slept = self
                 .wakes
@@ -97,6 +99,10 @@ impl Task {
                 return;
             }
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Boxed>> {
+        self.future.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Stopping, draining, and what happens when the last handle is gone.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -134,4 +135,34 @@ fn a_coalescer_closes_by_flushing_and_tells_what_it_could_not() {
     assert_eq!(keys, [vec![2, 3], vec![4]]);
     assert!(leftover[0].attempt() >= 5);
     assert!(coalescer.take_leftover().is_empty(), "once");
+}
+
+/// Its drop panics.
+struct Bomb(bool);
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        assert!(!self.0 || thread::panicking(), "dropped");
+    }
+}
+
+#[test]
+fn a_driver_that_panics_has_stopped_and_keeps_nothing() {
+    let (clock, captured) = (Manual::new(), Arc::new(()));
+    let held = Arc::clone(&captured);
+    let debounce = Debounce::new(ms(100))
+        .leading(Edge::On)
+        .trailing(Edge::Off)
+        .flush_on_drop();
+    let debouncer = debounce
+        .clock(clock.clone())
+        .build(move |_: Bomb| drop(Arc::clone(&held)));
+    debouncer.call(Bomb(false));
+    debouncer.call(Bomb(true));
+    let advanced = catch_unwind(AssertUnwindSafe(|| clock.advance(ms(100))));
+    assert!(advanced.is_err(), "the value's own drop panics");
+    assert!(debouncer.is_stopped());
+    drop(debouncer);
+    go_to(&clock, 1_000);
+    assert_eq!(Arc::strong_count(&captured), 1);
 }
