@@ -25,7 +25,7 @@ pub(crate) mod regex;
 mod tests;
 mod text;
 
-pub use pattern::{Explained, explain, holds};
+pub use pattern::{Explained, explain};
 
 use crate::address::Address;
 use few::Few;

@@ -234,14 +234,18 @@ impl<B: Backend> Pipeline<B> {
     ) -> Result<T, E> {
         let mut book = self.book();
         let now = self.clocks.wall.now();
-        book.end(now);
+        let has_ended = book.end(now);
         let rules = self.rules.load_full();
         let context = self.order_context(&rules);
-        let changed = change(&mut book, &context, now)?;
-        book.put_over(&context);
+        let changed = change(&mut book, &context, now);
+        if has_ended || changed.is_ok() {
+            book.put_over(&context);
+        }
         drop(book);
-        self.turns.poke_all();
-        Ok(changed)
+        if changed.is_ok() {
+            self.turns.poke_all();
+        }
+        changed
     }
 
     pub(super) fn book(&self) -> MutexGuard<'_, Book> {

@@ -137,26 +137,6 @@ impl Test {
     }
 }
 
-/// Whether all conditions hold, in the plainest way: what the compiled matcher must equal.
-///
-/// A pattern that can't be read holds for nothing.
-///
-/// ```
-/// use tollgate_engine::Facts;
-/// use tollgate_engine::matcher::holds;
-/// use tollgate_engine::policy::{Match, Pattern};
-///
-/// let rule = Match {
-///     conditions: vec![("path".to_owned(), Pattern::Glob("/api/**".to_owned()))],
-///     ..Match::default()
-/// };
-/// assert!(holds(&rule, &Facts::new().with("path", "/api/x")));
-/// assert!(!holds(&rule, &Facts::new().with("path", "/healthz")));
-/// ```
-pub fn holds(rule: &Match, facts: &Facts<'_>) -> bool {
-    explain(rule, facts).matches()
-}
-
 /// What came of one rule's conditions.
 ///
 /// ```

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use tollgate::clock::Manual;
 use tollgate::{Algorithm, Outcome, Timestamp};
 use tollgate_engine::backend::Memory;
-use tollgate_engine::matcher::holds;
+use tollgate_engine::matcher::explain;
 use tollgate_engine::policy::{KeyPart, Match, Mode, OnMissingKey, Policy, Rule};
 use tollgate_engine::verdict::{Cause, Passed, Permits};
 use tollgate_engine::{Engine, Facts};
@@ -213,7 +213,7 @@ fn expected(
     now: Timestamp,
     request: usize,
 ) -> Expected {
-    let position = |list: &[Match]| list.iter().position(|one| holds(one, facts));
+    let position = |list: &[Match]| list.iter().position(|one| explain(one, facts).matches());
     let mut shadows = Vec::new();
     if let Some(entry) = position(&policy.block) {
         if policy.mode == Mode::Enforce {
@@ -228,7 +228,7 @@ fn expected(
     let applies = |rule: &&Rule| {
         let passes = matches!(rule.on_missing_key, None | Some(OnMissingKey::Pass));
         let has_key = key_of(rule, facts).is_some();
-        rule.mode != Mode::Off && holds(&rule.matches, facts) && (has_key || !passes)
+        rule.mode != Mode::Off && explain(&rule.matches, facts).matches() && (has_key || !passes)
     };
     let met: Vec<&Rule> = policy.rules.iter().filter(applies).collect();
     let stays = |rule: &&&Rule| {

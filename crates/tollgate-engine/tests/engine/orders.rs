@@ -428,3 +428,19 @@ fn refusals_that_are_remembered_do_not_outlast_an_override() {
     order(&engine, rate("3/h"), Target::key("a", [("user", "ada")]));
     assert!(passes(&engine, &ada));
 }
+
+#[test]
+fn a_rejected_order_hides_no_end_of_others() {
+    let clock = Manual::new();
+    clock.advance(1_000 * MINUTE);
+    let engine = engine(policy(vec![rule("a", rates(&["5/h"]))]), &clock);
+    let bypass =
+        |user, lasts| NewOrder::new(Act::Bypass, Target::key("a", [("user", user)]), lasts);
+    engine.order(bypass("short", MINUTE)).expect("an order");
+    engine.order(bypass("long", 60 * MINUTE)).expect("an order");
+    clock.advance(2 * MINUTE);
+    let rejected = engine.order(bypass("none", Duration::ZERO));
+    assert!(rejected.is_err(), "it lasts no time");
+    assert_eq!(engine.orders().len(), 1);
+    assert_eq!(engine.limiter_states()[0].orders, 1);
+}

@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use crate::common::{engine, policy, rates, rule};
 use crate::{awaited, user};
-use tollgate::Timestamp;
 use tollgate::clock::Manual;
-use tollgate_engine::Engine;
+use tollgate::{Decision, Outcome, Timestamp};
 use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, Memory};
+use tollgate_engine::document::Format;
+use tollgate_engine::facts::Descriptor;
 use tollgate_engine::policy::Limits;
 use tollgate_engine::verdict::Cause;
+use tollgate_engine::{Engine, Policy};
 
 /// Counts how often it is asked.
 struct Asked {
@@ -285,4 +287,43 @@ fn a_remembered_refusal_ends_when_it_was_to_however_long_the_answer_took() {
     assert_eq!(decide().decision().wait(), Duration::from_secs(8));
     clock.advance(Duration::from_secs(8));
     assert!(decide().passed().is_some());
+}
+
+/// A store that is unavailable, and of which a denial is known; peeks are counted.
+struct Away(AtomicU64);
+
+impl Backend for Away {
+    type Error = Infallible;
+
+    async fn ask<'a>(
+        &'a self,
+        _: &'a [Check<'a>],
+        _: Option<&'a mut Vec<CheckResult>>,
+    ) -> Result<Answer, Infallible> {
+        let wait = Duration::from_secs(9);
+        let denied = Decision::new(Outcome::Denied, 5, 0, wait, wait);
+        Ok(Answer::known(Some(0), denied))
+    }
+
+    async fn peek<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Vec<CheckResult>, Infallible> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(vec![Ok(Decision::UNLIMITED); checks.len()])
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::ZERO
+    }
+}
+
+#[test]
+fn a_known_denial_of_one_limit_of_a_tree_is_repeated_without_a_peek() {
+    let text =
+        "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 5}}]";
+    let policy = Policy::from_text(text, Format::Yaml).unwrap().policy;
+    let engine = Engine::new(policy, Away(AtomicU64::new(0))).unwrap();
+    let entries = [("user", "1")];
+    let descriptors = [Descriptor::new(&entries)];
+    let deciding = engine.decide_descriptors_async("edge", &descriptors, 1);
+    assert!(awaited(deciding).unwrap().refused().is_some());
+    assert_eq!(engine.backend().0.load(Ordering::Relaxed), 0);
 }

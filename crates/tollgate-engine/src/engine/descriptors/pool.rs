@@ -7,7 +7,7 @@ use tollgate::{Decision, Outcome};
 
 use super::trees::{CounterId, Met};
 use crate::backend::Backend;
-use crate::limits::{Answer, Check, Limit, LimitKind, Source, decisions};
+use crate::limits::{Answer, Check, Limit, LimitKind, decisions};
 
 /// The checks of some descriptors.
 pub(super) struct Pool<'m, 'a> {
@@ -134,9 +134,9 @@ impl<'m, 'a> Pool<'m, 'a> {
         let mut answer = backend.ask(checks, listed).await?;
         let tree_decider = answer.decider.unwrap_or(0).checked_sub(rules.len());
         let is_denied_by_rule = !answer.allowed && tree_decider.is_none();
-        let is_known = answer.source == Source::Known;
         let mut said = match checks {
-            [_] if !is_known => vec![answer.decision],
+            // Of one limit the answer tells all, also if it was known.
+            [_] => vec![answer.decision],
             // The denial was known without a question: nothing is known of the other checks.
             _ if results.is_empty() && is_denied_by_rule => {
                 return Ok(PoolAnswer {
