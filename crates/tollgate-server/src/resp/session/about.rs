@@ -258,57 +258,61 @@ impl<B: Store> Session<B> {
                         .any(|own| name.eq_ignore_ascii_case(own.as_bytes()))
                 })
         };
-        let sections = self.sections();
-        let sections = sections.iter().filter(|(name, _)| is_named(name));
-        let sections = sections.map(|(name, lines)| format!("# {name}\n{lines}"));
+        let sections = Self::SECTIONS.iter().filter(|(name, _)| is_named(name));
+        let sections = sections.map(|(name, lines)| format!("# {name}\n{}", lines(self)));
         sections
             .collect::<Vec<_>>()
             .join("\n")
             .replace('\n', "\r\n")
     }
 
-    /// The sections, in the order of Redis.
-    fn sections(&self) -> [(&'static str, String); 8] {
-        let (decider, measured) = (&self.service.decider, &self.service.monitor.measured);
-        let (version, os, bits) = (env!("CARGO_PKG_VERSION"), std::env::consts::OS, usize::BITS);
-        let (process, up) = (std::process::id(), (Wall.now() - measured.since).as_secs());
-        let days = up / 86_400;
-        let clients = measured.connections(Protocol::Resp);
-        let (most, used) = (decider.bounds.connections, resident_bytes());
-        let keys = decider.cells.count().filter(|keys| *keys > 0);
-        let keys = keys.map(|keys| format!("db0:keys={keys},expires={keys},avg_ttl=0\n"));
-        let (rules, holds) = (decider.engine.policy().rules.len(), decider.holds.count());
-        [
-            (
-                "Server",
-                format!(
-                    "redis_version:{REDIS}\nredis_mode:standalone\ntollgate_version:{version}\nos:{os}\n\
-                     arch_bits:{bits}\nprocess_id:{process}\nuptime_in_seconds:{up}\nuptime_in_days:{days}\n"
-                ),
-            ),
-            (
-                "Clients",
-                format!("connected_clients:{clients}\nmaxclients:{most}\nblocked_clients:0\n"),
-            ),
-            (
-                "Memory",
-                format!(
-                    "used_memory:{used}\nused_memory_rss:{used}\nmaxmemory:0\nmaxmemory_policy:noeviction\n"
-                ),
-            ),
-            (
-                "Stats",
-                format!("total_commands_processed:{}\n", commands(&self.service)),
-            ),
-            (
-                "Replication",
-                "role:master\nconnected_slaves:0\n".to_owned(),
-            ),
-            ("Cluster", "cluster_enabled:0\n".to_owned()),
-            ("Keyspace", keys.unwrap_or_default()),
-            ("Tollgate", format!("rules:{rules}\nholds:{holds}\n")),
-        ]
-    }
+    /// The sections, in the order of Redis. Each is made only for those who ask for it, because one counts all keys.
+    const SECTIONS: [(&'static str, fn(&Self) -> String); 8] = [
+        ("Server", |session| {
+            let (version, os, bits) =
+                (env!("CARGO_PKG_VERSION"), std::env::consts::OS, usize::BITS);
+            let since = session.service.monitor.measured.since;
+            let (process, up) = (std::process::id(), (Wall.now() - since).as_secs());
+            let days = up / 86_400;
+            format!(
+                "redis_version:{REDIS}\nredis_mode:standalone\ntollgate_version:{version}\nos:{os}\n\
+                 arch_bits:{bits}\nprocess_id:{process}\nuptime_in_seconds:{up}\nuptime_in_days:{days}\n"
+            )
+        }),
+        ("Clients", |session| {
+            let clients = session.service.monitor.measured.connections(Protocol::Resp);
+            let most = session.service.decider.bounds.connections;
+            format!("connected_clients:{clients}\nmaxclients:{most}\nblocked_clients:0\n")
+        }),
+        ("Memory", |_| {
+            let used = resident_bytes();
+            format!(
+                "used_memory:{used}\nused_memory_rss:{used}\nmaxmemory:0\nmaxmemory_policy:noeviction\n"
+            )
+        }),
+        ("Stats", |session| {
+            format!("total_commands_processed:{}\n", commands(&session.service))
+        }),
+        ("Replication", |_| {
+            "role:master\nconnected_slaves:0\n".to_owned()
+        }),
+        ("Cluster", |_| "cluster_enabled:0\n".to_owned()),
+        ("Keyspace", |session| {
+            let keys = session
+                .service
+                .decider
+                .cells
+                .count()
+                .filter(|keys| *keys > 0);
+            let keys = keys.map(|keys| format!("db0:keys={keys},expires={keys},avg_ttl=0\n"));
+            keys.unwrap_or_default()
+        }),
+        ("Tollgate", |session| {
+            let decider = &session.service.decider;
+            let (rules, holds) = (decider.engine.policy().rules.len(), decider.holds.count());
+            format!("rules:{rules}\nholds:{holds}\n")
+        }),
+    ];
 }
 
 /// How many commands were answered.
