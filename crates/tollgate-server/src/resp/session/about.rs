@@ -15,6 +15,9 @@ const REDIS: &str = "7.0.15";
 
 type Answered = Result<(), String>;
 
+/// A section of `INFO`: its name, and how its lines are made.
+type Section<S> = (&'static str, fn(&S) -> String);
+
 /// The only user: whoever knows a password is it.
 pub(super) const DEFAULT_USER: &[u8] = b"default";
 
@@ -267,7 +270,7 @@ impl<B: Store> Session<B> {
     }
 
     /// The sections, in the order of Redis. Each is made only for those who ask for it, because one counts all keys.
-    const SECTIONS: [(&'static str, fn(&Self) -> String); 8] = [
+    const SECTIONS: [Section<Self>; 8] = [
         ("Server", |session| {
             let (version, os, bits) =
                 (env!("CARGO_PKG_VERSION"), std::env::consts::OS, usize::BITS);
