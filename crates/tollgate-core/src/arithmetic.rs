@@ -82,6 +82,14 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
     /// The bounds of each algorithm are listed at [`LimitError`].
     fn new(rate: Rate) -> Result<Self, LimitError>;
 
+    /// The same limit at another rate: windows begin where they did.
+    ///
+    /// # Errors
+    /// As of [`new`](Self::new).
+    fn at_rate(&self, rate: Rate) -> Result<Self, LimitError> {
+        Self::new(rate)
+    }
+
     /// The rate it was made from.
     fn rate(&self) -> Rate;
 
@@ -95,6 +103,16 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
 
     /// The largest cost that passes now.
     fn remaining(&self, state: &Self::State, now: Timestamp) -> u64;
+
+    /// Tokens there at `now`, with the part of one and negative in debt where there is such. For people to read;
+    /// nothing decides by it.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "for people to read, never for a decision"
+    )]
+    fn tokens(&self, state: &Self::State, now: Timestamp) -> f64 {
+        self.remaining(state, now) as f64
+    }
 
     /// From this time on the state answers as one never seen, so it may be forgotten.
     fn idle_at(&self, state: &Self::State) -> Timestamp;

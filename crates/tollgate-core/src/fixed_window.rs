@@ -109,6 +109,10 @@ impl Arithmetic for FixedWindow {
         })
     }
 
+    fn at_rate(&self, rate: Rate) -> Result<Self, LimitError> {
+        Ok(Self::new(rate)?.align(self.align))
+    }
+
     fn rate(&self) -> Rate {
         self.span.rate
     }

@@ -1,9 +1,11 @@
 //! Leaky bucket as a meter: a level that leaks at the rate; what would overflow is refused.
 
+use core::fmt;
 use core::time::Duration;
 
 use crate::arithmetic::{Charge, Mark, Since, sealed};
-use crate::exact::{Level, Units};
+use crate::exact::{LARGEST_CAPACITY, Level, units_of};
+use crate::wide::{div, div_ceil, mul, mul_div_ceil};
 use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
 /// A bucket that fills by each admitted cost and leaks at the rate; its capacity is the burst.
@@ -23,9 +25,22 @@ use crate::{Arithmetic, LimitError, Rate, Timestamp};
 /// assert!(!limit.decide(&mut level, Timestamp::from_secs(1), 1).is_allowed());
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct LeakyBucket {
-    units: Units,
+    pub(crate) rate: Rate,
+    /// Units that one nanosecond drains: 0 for a rate of zero.
+    pub(crate) drain: u128,
+    /// Units that one token costs.
+    pub(crate) price: u128,
+    /// Units that may be owed when a request passes: burst × price.
+    pub(crate) capacity: u128,
+}
+
+/// All of it follows from the rate.
+impl fmt::Debug for LeakyBucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LeakyBucket({:?})", self.rate)
+    }
 }
 
 impl LeakyBucket {
@@ -37,11 +52,11 @@ impl LeakyBucket {
     /// let limit = LeakyBucket::new(Rate::per_second(10))?;
     /// let mut level = Level::default();
     /// limit.decide(&mut level, Timestamp::ZERO, 3);
-    /// assert_eq!(level.parts().0, 3 * limit.units_per_token());
+    /// assert_eq!(level.debt, 3 * limit.units_per_token());
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     pub const fn units_per_token(&self) -> u128 {
-        self.units.price
+        self.price
     }
 
     /// How full the bucket is at `now`, in tokens. For people to read; nothing decides by it.
@@ -50,8 +65,110 @@ impl LeakyBucket {
         reason = "for people to read, never for a decision"
     )]
     pub fn level(&self, level: &Level, now: Timestamp) -> f64 {
-        let (debt, price) = (self.units.debt_at(level, now), self.units.price);
+        let (debt, price) = (self.debt_at(level, now), self.price);
         (debt / price) as f64 + (debt % price) as f64 / price as f64
+    }
+
+    /// What is still owed at `now`; a time before the level's own credits nothing.
+    #[inline]
+    pub(crate) fn debt_at(&self, level: &Level, now: Timestamp) -> u128 {
+        let elapsed = now.nanos_since(level.as_of);
+        if self.rate.is_unlimited() && elapsed > 0 {
+            return 0;
+        }
+        // A product beyond 128 bits is beyond any debt.
+        let drained = mul(self.drain, elapsed);
+        level.debt.saturating_sub(drained.unwrap_or(u128::MAX))
+    }
+
+    /// The level at `now`, with time moved forward only.
+    #[inline]
+    pub(crate) fn settle(&self, level: &Level, now: Timestamp) -> Level {
+        Level {
+            debt: self.debt_at(level, now),
+            as_of: level.as_of.max(now),
+        }
+    }
+
+    /// When the debt plus this cost first fits the capacity, also under a rate of zero.
+    #[inline]
+    pub(crate) fn fits_at(&self, level: &Level, now: Timestamp, cost: u64) -> Option<Timestamp> {
+        if self.rate.is_unlimited() {
+            return Some(now);
+        }
+        if cost > self.rate.burst_size() {
+            return None;
+        }
+        let owed = self.debt_at(level, now).checked_add(self.units(cost)?)?;
+        let over = owed.saturating_sub(self.capacity);
+        if over == 0 {
+            return Some(now);
+        }
+        self.after_draining(level.as_of.max(now), over)
+    }
+
+    /// The whole tokens that fit now, also under a rate of zero.
+    #[inline]
+    pub(crate) fn spare(&self, level: &Level, now: Timestamp) -> u64 {
+        if self.rate.is_unlimited() {
+            return u64::MAX;
+        }
+        let spare = self.capacity.saturating_sub(self.debt_at(level, now));
+        u64::try_from(div(spare, self.price)).unwrap_or(u64::MAX)
+    }
+
+    /// Adds a cost to the debt. `earliest` has refused what would overflow.
+    #[inline]
+    pub(crate) fn pour(&self, level: &mut Level, now: Timestamp, cost: u64) {
+        if self.rate.is_unlimited() {
+            return;
+        }
+        *level = self.settle(level, now);
+        level.debt = level.debt.saturating_add(self.units(cost).unwrap_or(0));
+    }
+
+    /// Takes units off the debt, as far as there is any.
+    pub(crate) fn take_out(&self, level: &mut Level, now: Timestamp, units: u128) {
+        *level = self.settle(level, now);
+        level.debt = level.debt.saturating_sub(units);
+    }
+
+    /// Units for this many tokens; `None` when that overflows.
+    #[inline]
+    pub(crate) fn units(&self, tokens: u64) -> Option<u128> {
+        mul(self.price, tokens)
+    }
+
+    /// The first whole nanosecond from `start` at which `units` have drained.
+    #[inline]
+    fn after_draining(&self, start: Timestamp, units: u128) -> Option<Timestamp> {
+        if self.drain == 0 {
+            return None;
+        }
+        let nanos = u64::try_from(div_ceil(units, self.drain)).ok()?;
+        let end = start.as_nanos().checked_add(nanos)?;
+        Some(Timestamp::from_nanos(end))
+    }
+
+    /// Units of `old`, rounded up, as units of this.
+    pub(crate) fn rescale_up(&self, units: u128, old: &Self) -> u128 {
+        mul_div_ceil(units, self.price, old.price).min(LARGEST_CAPACITY)
+    }
+
+    /// Units at an old price, rounded down, as units of this.
+    pub(crate) fn rescale_down(&self, units: u128, old_price: u128) -> u128 {
+        let up = mul_div_ceil(units, self.price, old_price);
+        // Round trip: if coming back gives more than we had, the division was not exact.
+        let exact = mul_div_ceil(up, old_price, self.price) <= units;
+        if exact { up } else { up - 1 }
+    }
+
+    /// What a charge under this limit is remembered by.
+    const fn mark(&self) -> Mark {
+        Mark::Debt {
+            drain: self.drain,
+            price: self.price,
+        }
     }
 }
 
@@ -62,76 +179,91 @@ impl Arithmetic for LeakyBucket {
     type Floor = ();
 
     fn new(rate: Rate) -> Result<Self, LimitError> {
+        let [drain, price, capacity] = units_of(rate)?;
         Ok(Self {
-            units: Units::new(rate)?,
+            rate,
+            drain,
+            price,
+            capacity,
         })
     }
 
+    #[inline]
     fn rate(&self) -> Rate {
-        self.units.rate
+        self.rate
     }
 
     fn earliest(&self, level: &Level, now: Timestamp, cost: u64) -> Option<Timestamp> {
-        if self.units.rate.is_zero() && cost > 0 {
+        if self.rate.is_zero() && cost > 0 {
             return None;
         }
-        self.units.earliest(level, now, cost)
+        self.fits_at(level, now, cost)
     }
 
     fn charge(&self, level: &mut Level, now: Timestamp, at: Timestamp, cost: u64) -> Charge {
-        self.units.charge(level, now, cost);
-        let mark = Mark::Debt {
-            drain: self.units.drain,
-            price: self.units.price,
-        };
+        self.pour(level, now, cost);
+        let mark = self.mark();
         Charge { at, cost, mark }
     }
 
     fn remaining(&self, level: &Level, now: Timestamp) -> u64 {
-        if self.units.rate.is_zero() {
+        if self.rate.is_zero() {
             return 0;
         }
-        self.units.remaining(level, now)
+        self.spare(level, now)
     }
 
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "for people to read, never for a decision"
+    )]
+    fn tokens(&self, level: &Level, now: Timestamp) -> f64 {
+        self.limit() as f64 - self.level(level, now)
+    }
+
+    #[inline]
     fn idle_at(&self, level: &Level) -> Timestamp {
-        self.units.idle_at(level)
+        if self.rate.is_unlimited() || level.debt == 0 {
+            return level.as_of;
+        }
+        self.after_draining(level.as_of, level.debt)
+            .unwrap_or(Timestamp::MAX)
     }
 
     /// Takes out again what has not leaked yet, while nothing was poured on top.
     fn give_back(&self, level: &mut Level, now: Timestamp, charge: &Charge, since: Since) {
-        let unchanged = Mark::Debt {
-            drain: self.units.drain,
-            price: self.units.price,
-        };
-        if since == Since::Nothing && charge.mark == unchanged && !self.units.rate.is_unlimited() {
-            *level = self.units.settle(level, now);
-            let taken = self.units.units(charge.cost).unwrap_or(0);
-            level.debt = level.debt.saturating_sub(taken);
+        let is_last = since == Since::Nothing && charge.mark == self.mark();
+        if is_last && !self.rate.is_unlimited() {
+            self.take_out(level, now, self.units(charge.cost).unwrap_or(0));
         }
     }
 
     fn keep_out(&self, level: &mut Level, now: Timestamp, out: u64) {
-        self.units.keep_out(level, now, out);
+        if self.rate.is_unlimited() {
+            return;
+        }
+        *level = self.settle(level, now);
+        let owed = self.units(out).unwrap_or(u128::MAX);
+        level.debt = level.debt.max(owed);
     }
 
     fn overdraw(&self, level: &mut Level, now: Timestamp, tokens: u64) {
-        let cost = tokens.min(self.limit());
-        self.units.charge(level, now, cost);
+        self.pour(level, now, tokens.min(self.limit()));
     }
 
     fn gift(&self, level: &mut Level, now: Timestamp, tokens: u64) {
-        self.units.gift(level, now, tokens);
+        self.take_out(level, now, self.units(tokens).unwrap_or(u128::MAX));
     }
 
     /// Keeps the level: what was poured in stays, in tokens.
     fn adopt(&self, level: &mut Level, old: &Self, now: Timestamp) {
-        self.units.keep_spent(level, &old.units, now);
+        *level = old.settle(level, now);
+        level.debt = self.rescale_up(level.debt, old);
     }
 
     /// Where nothing drains, tokens are counted all the same.
     fn counts(&self) -> bool {
-        !self.units.rate.is_unlimited()
+        !self.rate.is_unlimited()
     }
 
     fn earliest_while(
@@ -141,18 +273,38 @@ impl Arithmetic for LeakyBucket {
         now: Timestamp,
         cost: u64,
     ) -> Option<Timestamp> {
-        self.units.earliest_while(level, &old.units, now, cost)
+        let left = self.rate.burst_size().checked_sub(cost)?;
+        let over = old.debt_at(level, now).saturating_sub(old.units(left)?);
+        if over == 0 {
+            return Some(now);
+        }
+        old.after_draining(level.as_of.max(now), over)
     }
 
     fn shift(&self, level: &mut Level, from: Timestamp, to: Timestamp) {
-        self.units.shift(level, from, to);
+        let here = self.settle(level, from);
+        *level = match here.debt {
+            0 => Level::default(),
+            debt => Level {
+                debt,
+                as_of: here.as_of.shifted(from, to),
+            },
+        };
     }
 
+    /// How long a full debt takes to drain, if it drains.
     fn lasts(&self) -> Duration {
-        self.units.lasts()
+        let full = self.after_draining(Timestamp::ZERO, self.capacity);
+        match self.drain {
+            0 => Duration::ZERO,
+            _ => full.unwrap_or(Timestamp::MAX) - Timestamp::ZERO,
+        }
     }
 
     fn empty(&self, now: Timestamp) -> Level {
-        self.units.empty(now)
+        Level {
+            debt: self.capacity,
+            as_of: now,
+        }
     }
 }

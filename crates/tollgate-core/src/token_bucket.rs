@@ -3,8 +3,9 @@
 use core::time::Duration;
 
 use crate::arithmetic::{Charge, Mark, Since, sealed};
-use crate::exact::{Level, Units};
-use crate::{Arithmetic, LimitError, Rate, Timestamp};
+use crate::exact::Level;
+use crate::wide::{div, div_ceil, mul};
+use crate::{Arithmetic, LeakyBucket, LimitError, Rate, Timestamp};
 
 /// A bucket of `burst` tokens that refills at the rate. The exact form of arithmetic.
 ///
@@ -31,38 +32,29 @@ use crate::{Arithmetic, LimitError, Rate, Timestamp};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenBucket {
-    units: Units,
+    /// The same debt, as a level.
+    debt: LeakyBucket,
 }
 
 /// The state of a [`TokenBucket`]: what is owed, and when the latest reservation acts.
+///
+/// ```
+/// use tollgate_core::{Arithmetic, Bucket, Level, Rate, Timestamp, TokenBucket};
+///
+/// // Two tokens owed beyond a burst of five.
+/// let limit = TokenBucket::new(Rate::per_second(10).burst(5))?;
+/// let debt = 7 * limit.units_per_token();
+/// let level = Level { debt, as_of: Timestamp::ZERO };
+/// let bucket = Bucket { level, last_act: Timestamp::from_millis(200) };
+/// assert_eq!(limit.tokens(&bucket, Timestamp::ZERO), -2.0);
+/// # Ok::<(), tollgate_core::LimitError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bucket {
-    level: Level,
-    last_act: Timestamp,
-}
-
-impl Bucket {
-    /// The bucket that stood at this level, with its latest reservation acting at `last_act`.
-    ///
-    /// ```
-    /// use tollgate_core::{Arithmetic, Bucket, Level, Rate, Timestamp, TokenBucket};
-    ///
-    /// // Two tokens owed beyond a burst of five.
-    /// let limit = TokenBucket::new(Rate::per_second(10).burst(5))?;
-    /// let level = Level::from_parts(7 * limit.units_per_token(), Timestamp::ZERO);
-    /// let bucket = Bucket::from_parts(level, Timestamp::from_millis(200));
-    /// assert_eq!(limit.tokens(&bucket, Timestamp::ZERO), -2.0);
-    /// assert_eq!(bucket.parts(), (level, Timestamp::from_millis(200)));
-    /// # Ok::<(), tollgate_core::LimitError>(())
-    /// ```
-    pub const fn from_parts(level: Level, last_act: Timestamp) -> Self {
-        Self { level, last_act }
-    }
-
-    /// The level and the time of the latest act: what [`from_parts`](Self::from_parts) takes.
-    pub const fn parts(&self) -> (Level, Timestamp) {
-        (self.level, self.last_act)
-    }
+    /// What is owed.
+    pub level: Level,
+    /// When the latest reservation acts.
+    pub last_act: Timestamp,
 }
 
 impl TokenBucket {
@@ -74,12 +66,11 @@ impl TokenBucket {
     /// let limit = TokenBucket::new(Rate::per_second(10))?;
     /// let mut bucket = Bucket::default();
     /// limit.decide(&mut bucket, Timestamp::ZERO, 3);
-    /// let (level, _) = bucket.parts();
-    /// assert_eq!(level.parts().0, 3 * limit.units_per_token());
+    /// assert_eq!(bucket.level.debt, 3 * limit.units_per_token());
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     pub const fn units_per_token(&self) -> u128 {
-        self.units.price
+        self.debt.price
     }
 
     /// Whether this many tokens are there at `now`.
@@ -96,7 +87,13 @@ impl TokenBucket {
     /// ```
     #[inline]
     pub fn has(&self, bucket: &Bucket, now: Timestamp, tokens: u64) -> bool {
-        self.units.has(&bucket.level, now, tokens)
+        if self.debt.rate.is_unlimited() {
+            return true;
+        }
+        // A product or a sum that overflows is beyond any capacity.
+        let owed = self.debt.units(tokens);
+        owed.and_then(|owed| owed.checked_add(self.debt.debt_at(&bucket.level, now)))
+            .is_some_and(|owed| owed <= self.debt.capacity)
     }
 
     /// When this many tokens are first there beside as many as another bucket has at that time, counted
@@ -117,6 +114,12 @@ impl TokenBucket {
     /// assert_eq!(slow.earliest_beside(&empty(&slow), now, 10, &fast, &empty(&fast)), None);
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
+    // While the other has `k − 1` whole tokens, `cost + k` are needed. They are there at
+    // `T(k) = (price · (cost + k) − spare) / drain`, and the other has one more from
+    // `(its price · k − its spare) / its drain` on. The first `k` for which the former comes before the
+    // latter is the solution of a linear inequality, but for rounding to whole nanoseconds, which a
+    // few steps make good. With numbers that are too large for that, it is a time not after the right
+    // one.
     pub fn earliest_beside(
         &self,
         bucket: &Bucket,
@@ -125,20 +128,57 @@ impl TokenBucket {
         other: &Self,
         beside: &Bucket,
     ) -> Option<Timestamp> {
-        let (units, level) = (&other.units, &beside.level);
-        self.units
-            .earliest_beside(&bucket.level, now, tokens, units, level)
-    }
-
-    /// Tokens there at `now`, negative in debt. For people to read; nothing decides by it.
-    pub fn tokens(&self, bucket: &Bucket, now: Timestamp) -> f64 {
-        self.units.tokens(&bucket.level, now)
-    }
-
-    /// How many tokens became free again by the time `later` of those that act at `earlier`,
-    /// at the pace in force when they were taken.
-    fn drained(drain: u128, earlier: Timestamp, later: Timestamp) -> u128 {
-        drain.saturating_mul(u128::from(later.nanos_since(earlier)))
+        let (own, other) = (&self.debt, &other.debt);
+        let spare = own.capacity.checked_sub(own.debt_at(&bucket.level, now));
+        let theirs = other
+            .capacity
+            .saturating_sub(other.debt_at(&beside.level, now));
+        let whole = |units| u64::try_from(div(units, other.price)).unwrap_or(u64::MAX);
+        let count = whole(theirs).saturating_add(1);
+        let at_once = || own.fits_at(&bucket.level, now, tokens.saturating_add(count));
+        let Some(spare) = spare.filter(|_| bucket.level.as_of.max(beside.level.as_of) <= now)
+        else {
+            return at_once();
+        };
+        if own.drain == 0 {
+            return at_once();
+        }
+        let (Some(faster), Some(slower)) = (
+            own.drain.checked_mul(other.price),
+            other.drain.checked_mul(own.price),
+        ) else {
+            return at_once();
+        };
+        let behind = || {
+            let needed = slower.checked_mul(u128::from(tokens))?;
+            let needed = needed.checked_add(own.drain.checked_mul(theirs)?)?;
+            let Some(missing) = needed.checked_sub(other.drain.checked_mul(spare)?) else {
+                return Some(0);
+            };
+            u64::try_from(div(missing, faster - slower) + 1).ok()
+        };
+        // If the other is as fast, it is before its next token or not at all.
+        let gains = faster > slower;
+        let Some(least) = (if gains { behind() } else { Some(0) }) else {
+            return at_once();
+        };
+        let mut count = count.max(least);
+        let mut nanos = 0;
+        for _ in 0..8 {
+            let needed = own.units(tokens.checked_add(count)?)?;
+            let over = needed.saturating_sub(spare);
+            nanos = u64::try_from(div_ceil(over, own.drain)).ok()?;
+            let then = theirs.saturating_add(mul(other.drain, nanos)?);
+            let then = whole(then).saturating_add(1);
+            if then <= count {
+                break;
+            }
+            if !gains {
+                return None;
+            }
+            count = then;
+        }
+        now.as_nanos().checked_add(nanos).map(Timestamp::from_nanos)
     }
 }
 
@@ -149,33 +189,32 @@ impl Arithmetic for TokenBucket {
     type Floor = ();
 
     fn new(rate: Rate) -> Result<Self, LimitError> {
-        Ok(Self {
-            units: Units::new(rate)?,
-        })
+        let debt = LeakyBucket::new(rate)?;
+        Ok(Self { debt })
     }
 
     #[inline]
     fn rate(&self) -> Rate {
-        self.units.rate
+        self.debt.rate
     }
 
     #[inline]
     fn earliest(&self, bucket: &Bucket, now: Timestamp, cost: u64) -> Option<Timestamp> {
-        self.units.earliest(&bucket.level, now, cost)
+        self.debt.fits_at(&bucket.level, now, cost)
     }
 
     #[inline]
     fn charge(&self, bucket: &mut Bucket, now: Timestamp, at: Timestamp, cost: u64) -> Charge {
-        let mark = if self.units.rate.is_unlimited() {
+        let mark = if self.debt.rate.is_unlimited() {
             Mark::Nothing
         } else {
             let last_act = bucket.last_act;
             // After a part was given back, a new reservation may act before one made earlier.
             bucket.last_act = last_act.max(at);
-            self.units.charge(&mut bucket.level, now, cost);
+            self.debt.pour(&mut bucket.level, now, cost);
             Mark::Booking {
-                drain: self.units.drain,
-                price: self.units.price,
+                drain: self.debt.drain,
+                price: self.debt.price,
                 last_act,
             }
         };
@@ -184,12 +223,27 @@ impl Arithmetic for TokenBucket {
 
     #[inline]
     fn remaining(&self, bucket: &Bucket, now: Timestamp) -> u64 {
-        self.units.remaining(&bucket.level, now)
+        self.debt.spare(&bucket.level, now)
+    }
+
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "for people to read, never for a decision"
+    )]
+    fn tokens(&self, bucket: &Bucket, now: Timestamp) -> f64 {
+        let debt = self.debt.debt_at(&bucket.level, now);
+        let (price, capacity) = (self.debt.price, self.debt.capacity);
+        if debt > capacity {
+            -((debt - capacity) as f64 / price as f64)
+        } else {
+            let spare = capacity - debt;
+            (spare / price) as f64 + (spare % price) as f64 / price as f64
+        }
     }
 
     #[inline]
     fn idle_at(&self, bucket: &Bucket) -> Timestamp {
-        self.units.idle_at(&bucket.level)
+        self.debt.idle_at(&bucket.level)
     }
 
     /// Gives back the tokens less those that later reservations were promised on top of this one:
@@ -203,66 +257,60 @@ impl Arithmetic for TokenBucket {
         else {
             return;
         };
-        if self.units.rate.is_unlimited() || charge.at < now {
+        if self.debt.rate.is_unlimited() || charge.at < now {
             return;
         }
         let taken = price.saturating_mul(u128::from(charge.cost));
-        let same_pace = (drain, price) == (self.units.drain, self.units.price);
+        let same_pace = (drain, price) == (self.debt.drain, self.debt.price);
         if since == Since::Nothing && same_pace {
             // Nothing was promised on top of it, so all of it can be undone, and exactly: act
             // times are rounded, and counting back from them would keep a part.
-            bucket.level = self.units.settle(&bucket.level, now);
-            bucket.level.debt = bucket.level.debt.saturating_sub(taken);
+            self.debt.take_out(&mut bucket.level, now, taken);
             bucket.last_act = last_act;
             return;
         }
-        let promised = Self::drained(drain, charge.at, bucket.last_act);
-        let refund = taken.saturating_sub(promised);
-        if refund == 0 {
-            return;
+        // What became free again of it by the latest act was promised, at the pace in force when it was taken.
+        let ahead = u128::from(bucket.last_act.nanos_since(charge.at));
+        let refund = taken.saturating_sub(drain.saturating_mul(ahead));
+        if refund > 0 {
+            let refund = self.debt.rescale_down(refund, price);
+            self.debt.take_out(&mut bucket.level, now, refund);
         }
-        let level = self.units.settle(&bucket.level, now);
-        let refund = self.units.rescale_down(refund, price);
-        bucket.level = Level {
-            debt: level.debt.saturating_sub(refund),
-            ..level
-        };
     }
 
     fn keep_out(&self, bucket: &mut Bucket, now: Timestamp, out: u64) {
-        self.units.keep_out(&mut bucket.level, now, out);
+        self.debt.keep_out(&mut bucket.level, now, out);
     }
 
     fn overdraw(&self, bucket: &mut Bucket, now: Timestamp, tokens: u64) {
         let cost = tokens.min(self.limit());
-        self.units.charge(&mut bucket.level, now, cost);
+        self.debt.pour(&mut bucket.level, now, cost);
     }
 
     fn gift(&self, bucket: &mut Bucket, now: Timestamp, tokens: u64) {
-        self.units.gift(&mut bucket.level, now, tokens);
+        self.debt.gift(&mut bucket.level, now, tokens);
     }
 
     /// Keeps the tokens: a raised burst adds none at once, a lowered one caps them, debt stays.
     fn adopt(&self, bucket: &mut Bucket, old: &Self, now: Timestamp) {
-        let level = old.units.settle(&bucket.level, now);
-        let (units, old) = (&self.units, &old.units);
+        let (new, old) = (&self.debt, &old.debt);
+        let level = old.settle(&bucket.level, now);
         let debt = if level.debt > old.capacity {
-            let over = units.rescale_up(level.debt - old.capacity, old);
-            units.capacity.saturating_add(over)
+            let over = new.rescale_up(level.debt - old.capacity, old);
+            new.capacity.saturating_add(over)
         } else {
-            let tokens = units.rescale_down(old.capacity - level.debt, old.price);
-            units.capacity.saturating_sub(tokens)
+            let tokens = new.rescale_down(old.capacity - level.debt, old.price);
+            new.capacity.saturating_sub(tokens)
         };
         bucket.level = Level { debt, ..level };
     }
 
     fn keep_spent(&self, bucket: &mut Bucket, old: &Self, now: Timestamp) {
-        self.units.keep_spent(&mut bucket.level, &old.units, now);
+        self.debt.adopt(&mut bucket.level, &old.debt, now);
     }
 
-    /// Where nothing drains, tokens are counted all the same.
     fn counts(&self) -> bool {
-        !self.units.rate.is_unlimited()
+        self.debt.counts()
     }
 
     fn earliest_while(
@@ -272,37 +320,33 @@ impl Arithmetic for TokenBucket {
         now: Timestamp,
         cost: u64,
     ) -> Option<Timestamp> {
-        self.units
-            .earliest_while(&bucket.level, &old.units, now, cost)
+        self.debt
+            .earliest_while(&bucket.level, &old.debt, now, cost)
     }
 
     fn shift(&self, bucket: &mut Bucket, from: Timestamp, to: Timestamp) {
-        self.units.shift(&mut bucket.level, from, to);
+        self.debt.shift(&mut bucket.level, from, to);
         bucket.last_act = bucket.last_act.shifted(from, to);
     }
 
     fn lasts(&self) -> Duration {
-        self.units.lasts()
+        self.debt.lasts()
     }
 
     fn empty(&self, now: Timestamp) -> Bucket {
         Bucket {
-            level: self.units.empty(now),
+            level: self.debt.empty(now),
             last_act: Timestamp::ZERO,
         }
-    }
-
-    fn horizon(&self) -> Duration {
-        Duration::MAX
     }
 
     /// The burst even where nothing refills: stored tokens are spent once.
     #[inline]
     fn limit(&self) -> u64 {
-        if self.units.rate.is_unlimited() {
+        if self.debt.rate.is_unlimited() {
             return u64::MAX;
         }
-        self.units.rate.burst_size()
+        self.debt.rate.burst_size()
     }
 }
 

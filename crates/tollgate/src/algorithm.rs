@@ -1,9 +1,6 @@
 //! How a limit counts: the six algorithms, by name.
 
-use tollgate_core::{
-    Align, Arithmetic as _, FixedWindow, Gcra, LeakyBucket, LimitError, Rate, SlidingCounter,
-    SlidingLog, TokenBucket,
-};
+use tollgate_core::Align;
 
 /// How a limiter counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -22,29 +19,4 @@ pub enum Algorithm {
     SlidingLog,
     /// Two counts stand for a sliding window.
     SlidingCounter,
-}
-
-impl Algorithm {
-    /// Whether it can represent a rate.
-    ///
-    /// # Errors
-    /// Why not, and what it can.
-    ///
-    /// ```
-    /// use tollgate::{Algorithm, Rate};
-    ///
-    /// let slow = Rate::per_day(1).burst(1_000);
-    /// assert!(Algorithm::Gcra.takes(slow).is_err());
-    /// assert!(Algorithm::TokenBucket.takes(slow).is_ok());
-    /// ```
-    pub fn takes(self, rate: Rate) -> Result<(), LimitError> {
-        match self {
-            Self::Gcra => Gcra::new(rate).map(drop),
-            Self::TokenBucket => TokenBucket::new(rate).map(drop),
-            Self::LeakyBucket => LeakyBucket::new(rate).map(drop),
-            Self::FixedWindow(_) => FixedWindow::new(rate).map(drop),
-            Self::SlidingLog => SlidingLog::new(rate).map(drop),
-            Self::SlidingCounter => SlidingCounter::new(rate).map(drop),
-        }
-    }
 }

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Booked, Charge, Decision, LimitError, Rate, Timestamp, Unbooked};
+use tollgate_core::{
+    Arithmetic, Booked, Charge, Decision, Ledger, LimitError, Pace, Rate, Tat, Timestamp, Unbooked,
+};
 
 pub(crate) mod locked;
 pub(crate) mod striped;
@@ -27,10 +29,8 @@ pub enum Ticket {
     Charged(Charge),
     /// A booking of a locked state.
     Booked(Booked),
-    /// An estimate that a locked state keeps track of.
+    /// An estimate that a limit's state, or an entry of a table, keeps track of.
     Held(HoldId),
-    /// An estimate that one entry of a table keeps track of.
-    HeldEntry(HoldId),
     /// An estimate of the bucket that a table's keys without a slot share.
     HeldShared(HoldId),
     /// A booking of one entry of a table: when it acts on the limiter's clock, and which entry it
@@ -52,7 +52,7 @@ impl Ticket {
             Self::Booked(booked) => booked.at(),
             Self::Entry { at, .. } | Self::InLine { at, .. } => *at,
             // Held now, to be used now.
-            Self::Held(_) | Self::HeldEntry(_) | Self::HeldShared(_) => Timestamp::ZERO,
+            Self::Held(_) | Self::HeldShared(_) => Timestamp::ZERO,
         }
     }
 
@@ -61,12 +61,42 @@ impl Ticket {
         match self {
             Self::Charged(charge) => charge.cost(),
             Self::Booked(booked) | Self::Entry { booked, .. } => booked.cost(),
-            Self::Free(_)
-            | Self::Held(_)
-            | Self::HeldEntry(_)
-            | Self::HeldShared(_)
-            | Self::InLine { .. } => 0,
+            Self::Free(_) | Self::Held(_) | Self::HeldShared(_) | Self::InLine { .. } => 0,
         }
+    }
+}
+
+/// How a booking is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undo {
+    /// As much of it as nothing was built on.
+    Rest,
+    /// All of it, as if it had never been booked, or nothing.
+    Whole,
+}
+
+impl Undo {
+    /// The TAT after giving a charge back, if it can be.
+    pub(crate) fn tat(self, tat: Tat, now: Timestamp, charge: &Charge) -> Option<Tat> {
+        match self {
+            Self::Rest => Pace::returned(tat, now, charge),
+            Self::Whole => Pace::undone(tat, now, charge),
+        }
+    }
+
+    /// Gives a booking back to a ledger; whether that is as if it had never been booked.
+    pub(crate) fn booking<A: Arithmetic>(
+        self,
+        ledger: &mut Ledger<A>,
+        limit: &A,
+        now: Timestamp,
+        booked: &Booked,
+    ) -> bool {
+        let undone = ledger.unbook(limit, now, booked);
+        if !undone && self == Self::Rest {
+            ledger.give_back(limit, now, booked);
+        }
+        undone
     }
 }
 
@@ -82,7 +112,7 @@ pub(crate) enum Out {
 pub(crate) enum Cell {
     Word(Word),
     Striped(Box<Striped>),
-    Locked(Box<Locked>),
+    Locked(Box<dyn Locked>),
 }
 
 /// Calls the same method on whichever cell it is.
@@ -140,7 +170,9 @@ impl Cell {
     pub(crate) fn settle(&self, now: Timestamp, ticket: &Ticket, spent: u64) {
         match ticket {
             Ticket::Held(id) => each!(self, cell => cell.settle(now, *id, spent)),
-            _ if spent == 0 => self.give_back(now, ticket),
+            _ if spent == 0 => {
+                self.give_back(now, ticket, Undo::Rest);
+            }
             _ => {}
         }
     }
@@ -165,13 +197,8 @@ impl Cell {
         each!(self, cell => cell.reserve(now, cost, patience, out))
     }
 
-    pub(crate) fn give_back(&self, now: Timestamp, ticket: &Ticket) {
-        each!(self, cell => cell.give_back(now, ticket));
-    }
-
-    /// Takes back the latest charge as if it had never been made; false if it isn't the latest.
-    pub(crate) fn unbook(&self, now: Timestamp, ticket: &Ticket) -> bool {
-        each!(self, cell => cell.unbook(now, ticket))
+    pub(crate) fn give_back(&self, now: Timestamp, ticket: &Ticket, undo: Undo) -> bool {
+        each!(self, cell => cell.give_back(now, ticket, undo))
     }
 
     /// How long a waiter with so much cost before it has to wait at least, counted from when the first of that
@@ -206,7 +233,7 @@ impl Cell {
         match self {
             Self::Word(word) => word.change_rate(now, change).map(|_| ()),
             Self::Striped(striped) => striped.change_rate(now, change),
-            Self::Locked(locked) => locked.change_rate(now, change),
+            Self::Locked(locked) => locked.change_rate(now, &change),
         }
     }
 

@@ -78,7 +78,7 @@ mod wall;
 pub use self::tokio::Tokio;
 #[cfg(not(any(loom, shuttle)))]
 pub use cached::Cached;
-pub use clocked::{Clocked, DefaultClock};
+pub use clocked::{ClockChoice, Clocked, DefaultClock};
 pub use manual::Manual;
 pub use monotonic::Monotonic;
 #[cfg(not(any(loom, shuttle)))]

@@ -16,7 +16,7 @@ pub(crate) mod sealed {
     use tollgate_core::{Decision, Outcome, Timestamp};
 
     use crate::Refused;
-    use crate::cell::Ticket;
+    use crate::cell::{Ticket, Undo};
     use crate::line::meter::{Meter, Request};
     use crate::line::single::{Entered, Single};
     use crate::line::waiting::Waiting;
@@ -162,7 +162,9 @@ pub(crate) mod sealed {
                 });
                 return;
             }
-            self.improve(now, || self.give_back(&self.terms(), now, ticket));
+            self.improve(now, || {
+                self.give_back(&self.terms(), now, ticket, Undo::Rest);
+            });
         }
 
         /// Gives back tokens that no ticket is for. What was booked before can't be taken back after that, so it is taken back

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate_core::{Decision, LimitError, Rate, Timestamp, Unbooked};
 
 use crate::acquire::Acquire;
-use crate::cell::{Cell, Ticket};
+use crate::cell::{Cell, Ticket, Undo};
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::{Home, Lends};
 use crate::line::lined::Lined;
@@ -408,12 +408,8 @@ impl<C: Clock> Meter for &Limiter<C> {
         })
     }
 
-    fn give_back(&self, (): &(), now: Timestamp, ticket: &Ticket) {
-        self.cell.give_back(now, ticket);
-    }
-
-    fn unbook(&self, (): &(), now: Timestamp, ticket: &Ticket) -> bool {
-        self.cell.unbook(now, ticket)
+    fn give_back(&self, (): &(), now: Timestamp, ticket: &Ticket, undo: Undo) -> bool {
+        self.cell.give_back(now, ticket, undo)
     }
 
     fn shows(&self) -> Timestamp {

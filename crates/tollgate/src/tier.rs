@@ -139,6 +139,24 @@ impl Tier {
 }
 
 /// An algorithm as errors call it.
+impl Algorithm {
+    /// Whether it can represent a rate.
+    ///
+    /// # Errors
+    /// Why not, and what it can.
+    ///
+    /// ```
+    /// use tollgate::{Algorithm, Rate};
+    ///
+    /// let slow = Rate::per_day(1).burst(1_000);
+    /// assert!(Algorithm::Gcra.takes(slow).is_err());
+    /// assert!(Algorithm::TokenBucket.takes(slow).is_ok());
+    /// ```
+    pub fn takes(self, rate: Rate) -> Result<(), LimitError> {
+        Tier::new(self, rate).map(drop)
+    }
+}
+
 const fn name(algorithm: Algorithm) -> &'static str {
     match algorithm {
         Algorithm::Gcra => "GCRA",

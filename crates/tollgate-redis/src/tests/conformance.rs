@@ -110,10 +110,11 @@ impl<A: tollgate::core::Arithmetic> Model for Kept<A> {
 
 /// No wait is longer than a bucket's.
 fn clamped(level: &Level, capacity: u128, drain: u128, now: Timestamp) -> (Level, bool) {
-    let (debt, as_of) = level.parts();
+    let Level { debt, as_of } = *level;
     let ahead = u128::from(as_of.nanos_since(now)) * drain;
     if ahead > 0 && ahead + debt > capacity {
-        (Level::from_parts(debt.max(capacity), now), ahead > capacity)
+        let debt = debt.max(capacity);
+        (Level { debt, as_of: now }, ahead > capacity)
     } else {
         (*level, false)
     }
@@ -140,17 +141,15 @@ fn model(rate: Rate, algorithm: Algorithm) -> Box<dyn Model> {
         }
         Algorithm::TokenBucket => kept(TokenBucket::new(rate).unwrap(), |limit, bucket, now| {
             let (capacity, drain) = units(limit.rate(), limit.units_per_token());
-            let (level, last_act) = bucket.parts();
-            let (level, is_far) = clamped(&level, capacity, drain, now);
-            (Bucket::from_parts(level, last_act), is_far)
+            let (level, is_far) = clamped(&bucket.level, capacity, drain, now);
+            (Bucket { level, ..*bucket }, is_far)
         }),
         Algorithm::FixedWindow(align) => kept(
             FixedWindow::new(rate).unwrap().align(align),
             |limit, window, now| {
-                let (start, count) = window.parts();
-                if start > now + limit.rate().period().unwrap() {
+                if window.start > now + limit.rate().period().unwrap() {
                     let start = start_of(limit.rate(), limit.alignment(), now);
-                    (Window::from_parts(start, count), true)
+                    (Window { start, ..*window }, true)
                 } else {
                     (*window, false)
                 }
@@ -167,10 +166,9 @@ fn model(rate: Rate, algorithm: Algorithm) -> Box<dyn Model> {
         }),
         Algorithm::SlidingCounter => {
             kept(SlidingCounter::new(rate).unwrap(), |limit, counts, now| {
-                if counts.start() > now + limit.rate().period().unwrap() {
+                if counts.start > now + limit.rate().period().unwrap() {
                     let start = start_of(limit.rate(), Align::default(), now);
-                    let (previous, current) = (counts.previous(), counts.current());
-                    (Counts::from_parts(start, previous, current), true)
+                    (Counts { start, ..*counts }, true)
                 } else {
                     (*counts, false)
                 }

@@ -132,7 +132,10 @@ fn meter(tally: &mut Tally, sequence: &Sequence, ops: &[Measure]) {
         let within_noise = over.abs() <= NOISE;
         let verdict = if ours != op.ok && within_noise {
             let price = limit.units_per_token() as f64 * parts;
-            level = Level::from_parts((peer.level * price) as u128, now);
+            level = Level {
+                debt: (peer.level * price) as u128,
+                as_of: now,
+            };
             Excused(WITHIN_NOISE)
         } else {
             Ours.says("ok", ours, op.ok)?;

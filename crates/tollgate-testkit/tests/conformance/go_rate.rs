@@ -328,8 +328,7 @@ impl Replay {
 
     /// Whether our latest act lies further from the peer's than a cut double explains.
     fn act_time_differs(&self) -> bool {
-        let (_, ours) = self.bucket.parts();
-        !self.is_near(ours, time(self.peer.last_event))
+        !self.is_near(self.bucket.last_act, time(self.peer.last_event))
     }
 
     /// Whether two acts are one within the nanosecond that a double may cut.
@@ -339,12 +338,12 @@ impl Replay {
 
     /// The latest act, which a double may have cut by one more nanosecond, becomes the peer's.
     fn take_over_act_time(&mut self) -> Result<(), Disagreement> {
-        let (level, ours) = self.bucket.parts();
+        let ours = self.bucket.last_act;
         let theirs = time(self.peer.last_event);
         if self.act_time_differs() {
             return Err(Ours.differs(format!("latest act {ours}, the peer's {theirs}")));
         }
-        self.bucket = Bucket::from_parts(level, theirs);
+        self.bucket.last_act = theirs;
         Ok(())
     }
 
@@ -355,8 +354,14 @@ impl Replay {
         let missing = (self.peer.burst as f64 - self.peer.tokens).max(0.0);
         let whole = missing.trunc() as u128 * price;
         let part = (missing.fract() * price as f64).round() as u128;
-        let level = Level::from_parts(whole + part, time(self.peer.last));
-        self.bucket = Bucket::from_parts(level, time(self.peer.last_event));
+        let level = Level {
+            debt: whole + part,
+            as_of: time(self.peer.last),
+        };
+        self.bucket = Bucket {
+            level,
+            last_act: time(self.peer.last_event),
+        };
     }
 }
 

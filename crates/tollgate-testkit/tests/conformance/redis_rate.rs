@@ -153,8 +153,7 @@ impl Replay {
 
     /// Why what ours decides now may differ, if it may.
     fn excuse(&self, now: Timestamp) -> Option<Verdict> {
-        let (_, as_of) = self.level.parts();
-        (now < as_of).then_some(Excused(WENT_BACK))
+        (now < self.level.as_of).then_some(Excused(WENT_BACK))
     }
 
     /// Ours takes as many whole tokens as there are, up to n; the peer says no below one.
@@ -191,7 +190,9 @@ impl Replay {
         let price = self.limit.units_per_token();
         self.level = match self.peer.held(now_us) {
             Some((as_of, (owed, token))) => {
-                Level::from_parts(owed * price / token, Timestamp::from_micros(as_of))
+                let as_of = Timestamp::from_micros(as_of);
+                let debt = owed * price / token;
+                Level { debt, as_of }
             }
             None => Level::default(),
         };

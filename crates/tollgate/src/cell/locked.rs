@@ -1,185 +1,61 @@
 //! Any algorithm behind one small lock, booked ahead in order.
 
+use std::fmt;
 use std::time::Duration;
 
-use tollgate_core::{
-    Align, Arithmetic as _, Book, Decision, FixedWindow, LeakyBucket, LimitError, Rate,
-    SlidingCounter, SlidingLog, Timestamp, TokenBucket, Unbooked,
-};
+use tollgate_core::{Arithmetic, Book, Decision, Floor, LimitError, Rate, Timestamp, Unbooked};
 
 use super::switch::Switch;
-use super::{Out, Ticket};
+use super::{Out, Ticket, Undo};
 use crate::Algorithm;
 use crate::holds::{HoldId, Holds};
 use crate::steps::Latest;
 use crate::sync::{Mutex, MutexGuard, unpoisoned};
 
-/// One limit of any kind that needs more than a word.
-#[derive(Debug)]
-pub(crate) enum Locked {
-    TokenBucket(Mutex<Slot<TokenBucket>>),
-    LeakyBucket(Mutex<Slot<LeakyBucket>>),
-    FixedWindow(Mutex<Slot<FixedWindow>>),
-    SlidingLog(Mutex<Slot<SlidingLog>>),
-    SlidingCounter(Mutex<Slot<SlidingCounter>>),
+/// A slot, whichever algorithm it is of: a limit of any kind that needs more than a word.
+pub(crate) trait Locked: fmt::Debug + Send + Sync {
+    fn allow(&self, now: Timestamp, cost: u64) -> bool;
+    fn check(&self, now: Timestamp, cost: u64) -> Decision;
+    fn look(&self, now: Timestamp, cost: u64, out: Out) -> Decision;
+    fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Ticket, Unbooked>;
+    fn settle(&self, now: Timestamp, id: HoldId, spent: u64);
+    fn reserve(
+        &self,
+        now: Timestamp,
+        cost: u64,
+        patience: Duration,
+        out: Out,
+    ) -> Result<Ticket, Unbooked>;
+    fn give_back(&self, now: Timestamp, ticket: &Ticket, undo: Undo) -> bool;
+    fn takes(&self, tokens: u128) -> Duration;
+    /// Which it is; windows wherever they begin.
+    fn algorithm(&self) -> Algorithm;
+    fn tokens(&self, now: Timestamp, out: Out) -> f64;
+    fn rate(&self) -> Rate;
+    fn mode(&self) -> Switch;
+    fn change_rate(&self, at: Timestamp, change: &dyn Fn(Rate) -> Rate) -> Result<(), LimitError>;
+    fn set_mode(&self, now: Timestamp, mode: Switch);
 }
 
 /// A limit that is in force, or bypassed.
 #[derive(Debug)]
-pub(crate) struct Slot<A: tollgate_core::Arithmetic> {
+pub(crate) struct Slot<A: Arithmetic> {
+    algorithm: Algorithm,
     book: Book<A>,
     holds: Holds,
     latest: Latest,
     mode: Switch,
 }
 
-/// Locks whichever slot it is and evaluates the same expression on it.
-macro_rules! each {
-    ($self:expr, $slot:ident => $call:expr) => {
-        each!($self, $slot, $call, TokenBucket LeakyBucket FixedWindow SlidingLog SlidingCounter)
-    };
-    ($self:expr, $slot:ident, $call:expr, $($kind:ident)*) => {
-        match $self {
-            $(Locked::$kind(slot) => {
-                let $slot = &mut *lock(slot);
-                $call
-            })*
-        }
-    };
-}
-
-impl Locked {
-    #[inline(never)]
-    pub(crate) fn allow(&self, now: Timestamp, cost: u64) -> bool {
-        each!(self, slot => slot.allow(now, cost))
-    }
-
-    #[inline(never)]
-    pub(crate) fn check(&self, now: Timestamp, cost: u64) -> Decision {
-        each!(self, slot => slot.check(now, cost))
-    }
-
-    pub(crate) fn look(&self, now: Timestamp, cost: u64, _out: Out) -> Decision {
-        each!(self, slot => slot.look(now, cost))
-    }
-
-    pub(crate) fn hold(
-        &self,
-        now: Timestamp,
-        cost: u64,
-        until: Timestamp,
-    ) -> Result<Ticket, Unbooked> {
-        each!(self, slot => slot.hold(now, cost, until))
-    }
-
-    pub(crate) fn settle(&self, now: Timestamp, id: HoldId, spent: u64) {
-        each!(self, slot => slot.settle(now, id, spent));
-    }
-
-    pub(crate) fn reserve(
-        &self,
-        now: Timestamp,
-        cost: u64,
-        patience: Duration,
-        _out: Out,
-    ) -> Result<Ticket, Unbooked> {
-        each!(self, slot => slot.reserve(now, cost, patience))
-    }
-
-    pub(crate) fn give_back(&self, now: Timestamp, ticket: &Ticket) {
-        if let Ticket::Booked(booked) = ticket {
-            each!(self, slot => slot.at(now).give_back(now, booked));
-        }
-    }
-
-    pub(crate) fn unbook(&self, now: Timestamp, ticket: &Ticket) -> bool {
-        match ticket {
-            Ticket::Booked(booked) => each!(self, slot => slot.at(now).unbook(now, booked)),
-            Ticket::Free(_) => true,
-            _ => false,
-        }
-    }
-
-    pub(crate) fn takes(&self, tokens: u128) -> Duration {
-        if self.mode() == Switch::Bypass {
-            return Duration::ZERO;
-        }
-        takes(self.algorithm(), self.rate(), tokens)
-    }
-
-    /// Which it is; windows wherever they begin.
-    pub(crate) const fn algorithm(&self) -> Algorithm {
-        match self {
-            Self::TokenBucket(_) => Algorithm::TokenBucket,
-            Self::LeakyBucket(_) => Algorithm::LeakyBucket,
-            Self::FixedWindow(_) => Algorithm::FixedWindow(Align::FirstHit),
-            Self::SlidingLog(_) => Algorithm::SlidingLog,
-            Self::SlidingCounter(_) => Algorithm::SlidingCounter,
-        }
-    }
-
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "for people to read, never for a decision"
-    )]
-    pub(crate) fn tokens(&self, now: Timestamp, _out: Out) -> f64 {
-        if self.mode() == Switch::Bypass || self.rate().is_unlimited() {
-            return f64::INFINITY;
-        }
-        match self {
-            Self::TokenBucket(slot) => {
-                let mut slot = lock(slot);
-                let book = slot.at(now);
-                book.limit().tokens(book.state(), now)
-            }
-            Self::LeakyBucket(slot) => {
-                let mut slot = lock(slot);
-                let book = slot.at(now);
-                book.limit().limit() as f64 - book.limit().level(book.state(), now)
-            }
-            _ => each!(self, slot => slot.check(now, 0).remaining as f64),
-        }
-    }
-
-    pub(crate) fn rate(&self) -> Rate {
-        each!(self, slot => slot.book.limit().rate())
-    }
-
-    pub(crate) fn mode(&self) -> Switch {
-        each!(self, slot => slot.mode)
-    }
-
-    pub(crate) fn change_rate(
-        &self,
-        now: Timestamp,
-        change: impl Fn(Rate) -> Rate,
-    ) -> Result<(), LimitError> {
-        match self {
-            // Only a fixed window has more to it than its rate.
-            Self::FixedWindow(slot) => {
-                let mut slot = lock(slot);
-                let old = slot.book.limit();
-                let limit = FixedWindow::new(change(old.rate()))?.align(old.alignment());
-                slot.replace(now, limit);
-                Ok(())
-            }
-            _ => each!(self, slot => slot.change_rate(now, change)),
-        }
-    }
-
-    pub(crate) fn set_mode(&self, _now: Timestamp, mode: Switch) {
-        each!(self, slot => slot.mode = mode);
-    }
-}
-
-impl<A: tollgate_core::Arithmetic> Slot<A> {
-    pub(crate) fn new(limit: A, state: A::State) -> Mutex<Self> {
-        Mutex::new(Self {
+impl<A: Arithmetic> Slot<A> {
+    pub(crate) fn new(algorithm: Algorithm, limit: A, state: A::State) -> Self {
+        Self {
+            algorithm,
             book: Book::with_state(limit, state),
             holds: Holds::default(),
             latest: Latest::new(&limit),
             mode: Switch::Enforce,
-        })
+        }
     }
 
     /// The book, for a caller that asks for tokens.
@@ -215,10 +91,6 @@ impl<A: tollgate_core::Arithmetic> Slot<A> {
         ledger.set_back(limit, from, to);
     }
 
-    fn allow(&mut self, now: Timestamp, cost: u64) -> bool {
-        self.mode == Switch::Bypass || self.asked_at(now).allow(now, cost)
-    }
-
     fn look(&mut self, now: Timestamp, cost: u64) -> Decision {
         match self.mode {
             Switch::Bypass => Decision::UNLIMITED,
@@ -233,62 +105,123 @@ impl<A: tollgate_core::Arithmetic> Slot<A> {
             }
         }
     }
+}
 
-    fn hold(&mut self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Ticket, Unbooked> {
-        if self.mode == Switch::Bypass || cost == 0 {
+impl<A: Arithmetic> Locked for Mutex<Slot<A>>
+where
+    Slot<A>: Send,
+{
+    fn allow(&self, now: Timestamp, cost: u64) -> bool {
+        let mut slot = lock(self);
+        slot.mode == Switch::Bypass || slot.asked_at(now).allow(now, cost)
+    }
+
+    fn check(&self, now: Timestamp, cost: u64) -> Decision {
+        let mut slot = lock(self);
+        match slot.mode {
+            Switch::Bypass => Decision::UNLIMITED,
+            Switch::Enforce if cost == 0 => slot.look(now, 0),
+            Switch::Enforce => slot.asked_at(now).decide(now, cost),
+        }
+    }
+
+    fn look(&self, now: Timestamp, cost: u64, _out: Out) -> Decision {
+        lock(self).look(now, cost)
+    }
+
+    fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Ticket, Unbooked> {
+        let mut slot = lock(self);
+        if slot.mode == Switch::Bypass || cost == 0 {
             return Ok(Ticket::Free(now));
         }
-        let booked = self.asked_at(now).reserve(now, cost, Duration::ZERO)?;
-        Ok(Ticket::Held(self.holds.open(booked, cost, until)))
+        let booked = slot.asked_at(now).reserve(now, cost, Duration::ZERO)?;
+        Ok(Ticket::Held(slot.holds.open(booked, cost, until)))
     }
 
-    fn settle(&mut self, now: Timestamp, id: HoldId, spent: u64) {
-        self.at(now);
-        let (limit, ledger) = self.book.parts_mut();
-        self.holds.settle(ledger, limit, now, id, spent);
-    }
-
-    fn check(&mut self, now: Timestamp, cost: u64) -> Decision {
-        match self.mode {
-            Switch::Bypass => Decision::UNLIMITED,
-            Switch::Enforce if cost == 0 => self.look(now, 0),
-            Switch::Enforce => self.asked_at(now).decide(now, cost),
-        }
+    fn settle(&self, now: Timestamp, id: HoldId, spent: u64) {
+        let slot = &mut *lock(self);
+        slot.at(now);
+        let (limit, ledger) = slot.book.parts_mut();
+        slot.holds.settle(ledger, limit, now, id, spent);
     }
 
     fn reserve(
-        &mut self,
+        &self,
         now: Timestamp,
         cost: u64,
         patience: Duration,
+        _out: Out,
     ) -> Result<Ticket, Unbooked> {
-        match self.mode {
-            Switch::Bypass => Ok(Ticket::Free(now)),
-            Switch::Enforce => {
-                self.asked_at(now);
-                let (limit, ledger) = self.book.parts_mut();
-                let out = self.holds.out();
-                let booked = ledger.reserve_beside(limit, out, now, cost, patience);
-                booked.map(Ticket::Booked)
-            }
+        let slot = &mut *lock(self);
+        if slot.mode == Switch::Bypass {
+            return Ok(Ticket::Free(now));
+        }
+        slot.asked_at(now);
+        let (limit, ledger) = slot.book.parts_mut();
+        let booked = ledger.reserve_beside(limit, slot.holds.out(), now, cost, patience);
+        booked.map(Ticket::Booked)
+    }
+
+    fn give_back(&self, now: Timestamp, ticket: &Ticket, undo: Undo) -> bool {
+        let Ticket::Booked(booked) = ticket else {
+            return matches!(ticket, Ticket::Free(_));
+        };
+        let mut slot = lock(self);
+        let (limit, ledger) = slot.at(now).parts_mut();
+        undo.booking(ledger, limit, now, booked)
+    }
+
+    fn takes(&self, tokens: u128) -> Duration {
+        let slot = lock(self);
+        match slot.mode {
+            Switch::Bypass => Duration::ZERO,
+            Switch::Enforce => takes(slot.algorithm, slot.book.limit().rate(), tokens),
         }
     }
 
-    fn replace(&mut self, now: Timestamp, limit: A) {
-        // As of the latest time, if the clock is a little behind that: what it went back isn't something that was spent.
-        self.asked_at(now);
-        self.book.replace(self.latest.at().max(now), limit);
-        self.latest.keep(&limit);
+    fn algorithm(&self) -> Algorithm {
+        lock(self).algorithm
     }
 
-    fn change_rate(
-        &mut self,
-        now: Timestamp,
-        change: impl Fn(Rate) -> Rate,
-    ) -> Result<(), LimitError> {
-        let limit = A::new(change(self.book.limit().rate()))?;
-        self.replace(now, limit);
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "for people to read, never for a decision"
+    )]
+    fn tokens(&self, now: Timestamp, _out: Out) -> f64 {
+        let mut slot = lock(self);
+        if slot.mode == Switch::Bypass || slot.book.limit().rate().is_unlimited() {
+            return f64::INFINITY;
+        }
+        if !A::Floor::IS_DEBT {
+            // What is booked ahead isn't there, though no state shows it.
+            return slot.look(now, 0).remaining as f64;
+        }
+        let book = slot.at(now);
+        book.limit().tokens(book.state(), now)
+    }
+
+    fn rate(&self) -> Rate {
+        lock(self).book.limit().rate()
+    }
+
+    fn mode(&self) -> Switch {
+        lock(self).mode
+    }
+
+    fn change_rate(&self, at: Timestamp, change: &dyn Fn(Rate) -> Rate) -> Result<(), LimitError> {
+        let mut slot = lock(self);
+        let old = slot.book.limit();
+        let limit = old.at_rate(change(old.rate()))?;
+        // As of the latest time, if the clock is a little behind that: what it went back isn't something that was spent.
+        slot.asked_at(at);
+        let latest = slot.latest.at().max(at);
+        slot.book.replace(latest, limit);
+        slot.latest.keep(&limit);
         Ok(())
+    }
+
+    fn set_mode(&self, _now: Timestamp, mode: Switch) {
+        lock(self).mode = mode;
     }
 }
 

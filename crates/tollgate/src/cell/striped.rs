@@ -25,7 +25,7 @@ use tollgate_core::{
 };
 
 use super::word::{Mover, Word};
-use super::{Out, Ticket};
+use super::{Out, Ticket, Undo};
 use crate::cell::switch::Switch;
 use crate::holds::HoldId;
 use crate::sync::{AtomicBool, AtomicU64, Backoff, Ordering, Padded, thread_number};
@@ -109,12 +109,8 @@ impl Striped {
         Ok(ticket)
     }
 
-    pub(crate) fn give_back(&self, now: Timestamp, ticket: &Ticket) {
-        self.shared.give_back(now, ticket);
-    }
-
-    pub(crate) fn unbook(&self, now: Timestamp, ticket: &Ticket) -> bool {
-        self.shared.unbook(now, ticket)
+    pub(crate) fn give_back(&self, now: Timestamp, ticket: &Ticket, undo: Undo) -> bool {
+        self.shared.give_back(now, ticket, undo)
     }
 
     pub(crate) fn takes(&self, tokens: u128) -> Duration {

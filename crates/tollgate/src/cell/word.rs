@@ -31,7 +31,7 @@ use tollgate_core::{
     Arithmetic, Decision, Gcra, Outcome, Pace, Rate, Tat, Timestamp, Unbooked, units,
 };
 
-use super::{Out, Ticket};
+use super::{Out, Ticket, Undo};
 use crate::cell::switch::Switch;
 use crate::holds::Holds;
 use crate::steps::Latest;
@@ -268,34 +268,17 @@ impl Word {
     }
 
     /// Gives back what nothing was built on: only while the TAT is still what the charge left.
-    pub(crate) fn give_back(&self, now: Timestamp, ticket: &Ticket) {
+    pub(crate) fn give_back(&self, now: Timestamp, ticket: &Ticket, undo: Undo) -> bool {
         let Ticket::Charged(charge) = ticket else {
-            return;
-        };
-        let View { tat, now, .. } = self.view(now);
-        if tat.to_word() <= self.sealed.load(Ordering::Relaxed) {
-            return;
-        }
-        if let Some(returned) = Pace::returned(tat, now, charge) {
-            // A lost race means that somebody built on it: nothing more to do.
-            self.take_back(tat.to_word(), returned.to_word());
-        }
-    }
-
-    /// Takes back a charge as if it had never been made: only while the TAT is still what the charge left, and all of
-    /// it lies ahead.
-    pub(crate) fn unbook(&self, now: Timestamp, ticket: &Ticket) -> bool {
-        let charge = match ticket {
-            Ticket::Charged(charge) => charge,
-            Ticket::Free(_) => return true,
-            _ => return false,
+            return matches!(ticket, Ticket::Free(_));
         };
         let View { tat, now, .. } = self.view(now);
         if tat.to_word() <= self.sealed.load(Ordering::Relaxed) {
             return false;
         }
-        let undone = Pace::undone(tat, now, charge);
-        undone.is_some_and(|undone| self.take_back(tat.to_word(), undone.to_word()))
+        // A lost race means that somebody built on it: nothing more to do.
+        let before = undo.tat(tat, now, charge);
+        before.is_some_and(|before| self.take_back(tat.to_word(), before.to_word()))
     }
 
     /// How long so many tokens take.

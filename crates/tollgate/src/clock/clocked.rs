@@ -1,15 +1,34 @@
 //! What all builders have in common: the settings of their limiter, and the clock that it will read.
 
-use super::Clock;
+use super::{Clock, Monotonic};
 
 /// Stands for [`Monotonic`](super::Monotonic) until a limiter is built, so that a builder that is given another
 /// clock never calibrates this one.
 #[derive(Clone, Copy, Debug)]
 pub struct DefaultClock(());
 
-impl DefaultClock {
-    pub(crate) const fn new() -> Self {
-        Self(())
+/// What a builder may have as its clock when it is built: one that it was given, or the default one.
+pub trait ClockChoice {
+    /// What is read.
+    type Clock: Clock;
+
+    /// The clock itself.
+    fn into_clock(self) -> Self::Clock;
+}
+
+impl<C: Clock> ClockChoice for C {
+    type Clock = Self;
+
+    fn into_clock(self) -> Self {
+        self
+    }
+}
+
+impl ClockChoice for DefaultClock {
+    type Clock = Monotonic;
+
+    fn into_clock(self) -> Monotonic {
+        Monotonic::new()
     }
 }
 
@@ -35,7 +54,7 @@ impl<S> Clocked<S> {
     pub(crate) const fn of(settings: S) -> Self {
         Self {
             settings,
-            clock: DefaultClock::new(),
+            clock: DefaultClock(()),
         }
     }
 }
@@ -46,6 +65,16 @@ impl<S, C> Clocked<S, C> {
         Clocked {
             settings: self.settings,
             clock,
+        }
+    }
+}
+
+impl<S, C: ClockChoice> Clocked<S, C> {
+    /// The same with the clock that is read.
+    pub(crate) fn with_clock(self) -> Clocked<S, C::Clock> {
+        Clocked {
+            settings: self.settings,
+            clock: self.clock.into_clock(),
         }
     }
 }

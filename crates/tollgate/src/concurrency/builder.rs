@@ -7,7 +7,7 @@ use super::gate::Gate;
 use super::home::PermitContext;
 use super::stats::Tally;
 use super::{ConcurrencyLimiter, PermitObserver};
-use crate::clock::{Clock, Clocked, DefaultClock, Monotonic};
+use crate::clock::{ClockChoice, Clocked, DefaultClock};
 use crate::line::waiting::Waiting;
 
 /// Builds a [`ConcurrencyLimiter`]; made by [`ConcurrencyLimiter::builder`].
@@ -42,11 +42,6 @@ impl Builder {
             observer: None,
         })
     }
-
-    /// Builds it on the default clock.
-    pub fn build(self) -> ConcurrencyLimiter {
-        self.clock(Monotonic::new()).build()
-    }
 }
 
 impl<C> Builder<C> {
@@ -76,16 +71,16 @@ impl<C> Builder<C> {
     }
 }
 
-impl<C: Clock> Builder<C> {
-    /// Builds it on the clock that was given.
-    pub fn build(self) -> ConcurrencyLimiter<C> {
+impl<C: ClockChoice> Builder<C> {
+    /// Builds it on the clock that was given, or the default one.
+    pub fn build(self) -> ConcurrencyLimiter<C::Clock> {
         let context = PermitContext {
             tally: Tally::new(),
             observer: self.settings.observer,
             max_waiters: self.settings.max_waiters,
             timeout: self.settings.timeout,
             waiting_in_total: None,
-            clock: self.clock,
+            clock: self.clock.into_clock(),
         };
         let gate = Gate::new(self.settings.limit);
         ConcurrencyLimiter { gate, context }

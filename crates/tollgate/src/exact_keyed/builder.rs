@@ -6,7 +6,7 @@ use super::ExactKeyedLimiter;
 use super::kept::RateOf;
 use super::table::{Plan, Timeline};
 use super::tables::Tables;
-use crate::clock::{Clock, Clocked, DefaultClock, Monotonic};
+use crate::clock::{Clock, ClockChoice, Clocked, DefaultClock};
 use crate::line::of_keys::KeyLines;
 use crate::line::waiting::Waiting;
 use crate::stripes::Counters;
@@ -43,14 +43,6 @@ impl<K> Builder<K> {
             rate_of: RateOf(None),
         };
         Self::of(TableSettings::new(rate, capacity, table))
-    }
-
-    /// Builds it on the default clock.
-    ///
-    /// # Errors
-    /// If the algorithm can't represent the rate, or a tier isn't one of the algorithm.
-    pub fn build(self) -> Result<ExactKeyedLimiter<K>, LimitError> {
-        self.clock(Monotonic::new()).build()
     }
 }
 
@@ -91,16 +83,19 @@ impl<K, C> Builder<K, C> {
     }
 }
 
-impl<K, C: Clock> Builder<K, C> {
-    /// Builds it on the clock that was given.
+impl<K, C: ClockChoice> Builder<K, C> {
+    /// Builds it on the clock that was given, or the default one.
     ///
     /// # Errors
     /// If the algorithm can't represent the rate, or a tier isn't one of the algorithm.
-    pub fn build(self) -> Result<ExactKeyedLimiter<K, C>, LimitError> {
-        let timeline = Timeline::of(self.settings.table.algorithm, self.clock.now());
-        self.build_on(timeline)
+    pub fn build(self) -> Result<ExactKeyedLimiter<K, C::Clock>, LimitError> {
+        let builder = self.with_clock();
+        let timeline = Timeline::of(builder.settings.table.algorithm, builder.clock.now());
+        builder.build_on(timeline)
     }
+}
 
+impl<K, C: Clock> Builder<K, C> {
     /// Builds it with a table whose states count time like this.
     pub(super) fn build_on(
         self,

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use tollgate_core::{
-    Align, Arithmetic, Bucket, Counts, FixedWindow, Gcra, LeakyBucket, Level, LimitError, Log,
-    Rate, SlidingCounter, SlidingLog, Tat, Timestamp, TokenBucket, Window,
+    Align, Arithmetic, Bucket, Counts, FixedWindow, Gcra, LeakyBucket, Level, Log, SlidingCounter,
+    SlidingLog, Tat, Timestamp, TokenBucket, Window,
 };
 
 use crate::tier::{Chooses, Tier};
@@ -18,11 +18,6 @@ pub(super) trait Kept: Arithmetic + PartialEq + 'static {
     /// The limit of a tier of this algorithm.
     fn of(tier: &Tier) -> Option<&Arc<Self>> {
         tier.limit().downcast_ref()
-    }
-
-    /// This limit at another rate.
-    fn at_rate(&self, rate: Rate) -> Result<Self, LimitError> {
-        Ok(Self::new(rate)?.aligned(self.boundaries()))
     }
 
     /// Where its windows begin, for what has a choice.
@@ -65,28 +60,33 @@ impl Kept for Gcra {
 
 /// A level as three words.
 fn write_level(level: &Level, words: &mut Vec<u64>) {
-    let (debt, as_of) = level.parts();
+    let Level { debt, as_of } = level;
     let half = |units: u128| u64::try_from(units & u128::from(u64::MAX)).unwrap_or(u64::MAX);
-    words.extend([half(debt >> u64::BITS), half(debt), as_of.as_nanos()]);
+    words.extend([half(debt >> u64::BITS), half(*debt), as_of.as_nanos()]);
 }
 
 fn read_level(words: &mut impl Iterator<Item = u64>) -> Option<Level> {
     let high = u128::from(words.next()?) << u64::BITS;
     let low = u128::from(words.next()?);
-    Some(Level::from_parts(high | low, time(words)?))
+    Some(Level {
+        debt: high | low,
+        as_of: time(words)?,
+    })
 }
 
 impl Kept for TokenBucket {
     const NUMBER: u64 = 2;
 
     fn write(bucket: &Bucket, words: &mut Vec<u64>) {
-        let (level, last_act) = bucket.parts();
-        write_level(&level, words);
-        words.push(last_act.as_nanos());
+        write_level(&bucket.level, words);
+        words.push(bucket.last_act.as_nanos());
     }
 
     fn read(words: &mut impl Iterator<Item = u64>) -> Option<Bucket> {
-        Some(Bucket::from_parts(read_level(words)?, time(words)?))
+        Some(Bucket {
+            level: read_level(words)?,
+            last_act: time(words)?,
+        })
     }
 }
 
@@ -114,12 +114,14 @@ impl Kept for FixedWindow {
     }
 
     fn write(window: &Window, words: &mut Vec<u64>) {
-        let (start, count) = window.parts();
-        words.extend([start.as_nanos(), count]);
+        words.extend([window.start.as_nanos(), window.count]);
     }
 
     fn read(words: &mut impl Iterator<Item = u64>) -> Option<Window> {
-        Some(Window::from_parts(time(words)?, words.next()?))
+        Some(Window {
+            start: time(words)?,
+            count: words.next()?,
+        })
     }
 }
 
@@ -160,16 +162,15 @@ impl Kept for SlidingCounter {
     const NUMBER: u64 = 6;
 
     fn write(counts: &Counts, words: &mut Vec<u64>) {
-        let (previous, current) = (counts.previous(), counts.current());
-        words.extend([counts.start().as_nanos(), previous, current]);
+        words.extend([counts.start.as_nanos(), counts.previous, counts.current]);
     }
 
     fn read(words: &mut impl Iterator<Item = u64>) -> Option<Counts> {
-        Some(Counts::from_parts(
-            time(words)?,
-            words.next()?,
-            words.next()?,
-        ))
+        Some(Counts {
+            start: time(words)?,
+            previous: words.next()?,
+            current: words.next()?,
+        })
     }
 }
 

@@ -14,8 +14,8 @@ use super::shard::{KeyQuery, Lookup};
 use super::tables::{Tables, each};
 use crate::Refused;
 use crate::Tier;
-use crate::cell::Ticket;
 use crate::cell::locked::takes;
+use crate::cell::{Ticket, Undo};
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::Home;
 use crate::key::KeyHandle;
@@ -334,7 +334,7 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'_, K, Q, C> {
     /// Ends a charge or an estimate, of which `spent` was spent.
     pub(crate) fn settle(&self, now: Timestamp, ticket: &Ticket, spent: u64) {
         match ticket {
-            Ticket::HeldEntry(_) | Ticket::HeldShared(_) => {
+            Ticket::Held(_) | Ticket::HeldShared(_) => {
                 self.improve(now, || self.settle_hold(now, ticket, spent));
             }
             // Nothing to keep track of: the key isn't limited, or the request came to nothing.
@@ -431,17 +431,13 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> Meter for StoredKey<'_, K, Q, C> {
         self.limiter.longest_wait
     }
 
-    fn give_back(&self, _asks: &Asks, now: Timestamp, ticket: &Ticket) {
-        let ask = self.ask(now);
-        match ticket {
-            Ticket::HeldEntry(_) | Ticket::HeldShared(_) => self.settle_hold(now, ticket, 0),
-            ticket => each!(&self.limiter.tables, table => table.give_back(&ask, ticket)),
+    fn give_back(&self, _asks: &Asks, now: Timestamp, ticket: &Ticket, undo: Undo) -> bool {
+        if let (Ticket::Held(_) | Ticket::HeldShared(_), Undo::Rest) = (ticket, undo) {
+            self.settle_hold(now, ticket, 0);
+            return true;
         }
-    }
-
-    fn unbook(&self, _asks: &Asks, now: Timestamp, ticket: &Ticket) -> bool {
         let ask = self.ask(now);
-        each!(&self.limiter.tables, table => table.unbook(&ask, ticket))
+        each!(&self.limiter.tables, table => table.give_back(&ask, ticket, undo))
     }
 
     fn books_ahead(&self, asks: &Asks) -> bool {

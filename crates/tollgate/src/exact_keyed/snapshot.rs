@@ -32,7 +32,7 @@ use super::table::{Table, Timeline};
 use super::tables::{Tables, each};
 use super::{Builder, ExactKeyedLimiter};
 use crate::Algorithm;
-use crate::clock::{Clock, Monotonic};
+use crate::clock::{Clock, ClockChoice};
 use crate::snapshot::{
     self, Loaded, SnapshotError, SnapshotReader, SnapshotWriter, Times, push_bytes,
 };
@@ -121,22 +121,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     }
 }
 
-impl<K: Hash + Eq + Clone> Builder<K> {
-    /// Builds it on the default clock with the keys of a file that [`ExactKeyedLimiter::snapshot`]
-    /// wrote. The rest is as on a clock that was given.
-    ///
-    /// # Errors
-    /// As on a clock that was given.
-    pub fn restore(
-        self,
-        path: impl AsRef<Path>,
-        decode: impl FnMut(&[u8]) -> Option<K>,
-    ) -> Result<ExactKeyedLimiter<K>, SnapshotError> {
-        self.clock(Monotonic::new()).restore(path, decode)
-    }
-}
-
-impl<K: Hash + Eq + Clone, C: Clock> Builder<K, C> {
+impl<K: Hash + Eq + Clone, C: ClockChoice> Builder<K, C> {
     /// Builds it with the keys of a file that [`ExactKeyedLimiter::snapshot`] wrote, as they are
     /// after the time that has passed since by the wall clock. A wall clock that went back counts as
     /// no time passed. `decode` makes a key of the bytes that it was encoded as.
@@ -153,15 +138,18 @@ impl<K: Hash + Eq + Clone, C: Clock> Builder<K, C> {
         self,
         path: impl AsRef<Path>,
         mut decode: impl FnMut(&[u8]) -> Option<K>,
-    ) -> Result<ExactKeyedLimiter<K, C>, SnapshotError> {
+    ) -> Result<ExactKeyedLimiter<K, C::Clock>, SnapshotError> {
         let decode = |bytes: &[u8]| decode(bytes).map_or(Decoded::Unknown, Decoded::Key);
-        let capacity = self.settings.capacity;
+        let builder = self.with_clock();
+        let capacity = builder.settings.capacity;
         SnapshotReader::read(path, KIND, VERSION, capacity, |file| {
-            let times = Times::of(self.clock.now());
-            self.load(file, times, decode)
+            let times = Times::of(builder.clock.now());
+            builder.load(file, times, decode)
         })
     }
+}
 
+impl<K: Hash + Eq + Clone, C: Clock> Builder<K, C> {
     /// Builds it with the keys of a section that [`ExactKeyedLimiter::save`] wrote, as they are at these times: as
     /// [`restore`](Self::restore) does, but keys may be left out, and one that finds no slot is counted, and is no
     /// error.

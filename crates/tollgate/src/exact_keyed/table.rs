@@ -8,7 +8,7 @@ use super::act::{Act, Check, Penalize, Reply as _, Reserve};
 use super::entry::Entry;
 use super::kept::{Kept, RateOf};
 use super::shard::{Answer, KeyQuery, Lookup, NOBODY, Need, New, NotRestored, Shard, Under};
-use crate::cell::Ticket;
+use crate::cell::{Ticket, Undo};
 use crate::shards::Shards;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, PoisonError};
 use crate::table::Stats;
@@ -200,7 +200,7 @@ impl<K, A: Kept> Table<K, A> {
             shard.hold(&local, &under, act, self.need(), self.local_time(until))
         };
         if let Some(id) = id {
-            return Ok(Ticket::HeldEntry(id));
+            return Ok(Ticket::Held(id));
         }
         let (booked, birth) = match answer {
             Answer::Given(booked, birth) => (booked, birth),
@@ -234,7 +234,7 @@ impl<K, A: Kept> Table<K, A> {
         ticket: &Ticket,
         spent: u64,
     ) {
-        if let Ticket::HeldEntry(id) = *ticket {
+        if let Ticket::Held(id) = *ticket {
             let mut shard = self.shard(ask.hash);
             shard.settle_hold(&self.local(ask), id, spent);
         } else if let Ticket::HeldShared(id) = *ticket {
@@ -250,7 +250,7 @@ impl<K, A: Kept> Table<K, A> {
         ticket: &mut Ticket,
         until: Timestamp,
     ) {
-        if let Ticket::HeldEntry(id) = ticket {
+        if let Ticket::Held(id) = ticket {
             let mut shard = self.shard(ask.hash);
             shard.prolong_hold(&self.local(ask), id, self.local_time(until));
         } else if let Ticket::HeldShared(id) = ticket {
@@ -259,31 +259,22 @@ impl<K, A: Kept> Table<K, A> {
         }
     }
 
-    pub(super) fn give_back(&self, ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>, ticket: &Ticket) {
-        let Ticket::Entry { booked, birth, .. } = ticket else {
-            return;
-        };
-        if birth & SHARED != 0 {
-            let (mut shared, local) = self.enter_shared(ask);
-            shared.give_back(&local, booked, birth & !SHARED);
-        } else if *birth != NOBODY {
-            let mut shard = self.shard(ask.hash);
-            shard.give_back(&self.local(ask), booked, *birth);
-        }
-    }
-
-    /// Takes back the latest charge of a key as if it had never been made; false if it isn't the latest.
-    pub(super) fn unbook(
+    pub(super) fn give_back(
         &self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         ticket: &Ticket,
+        undo: Undo,
     ) -> bool {
         match ticket {
             Ticket::Free(_) | Ticket::Entry { birth: NOBODY, .. } => true,
-            // Other keys share the bucket at the cap, and what they book isn't in this key's line.
             Ticket::Entry { booked, birth, .. } if birth & SHARED == 0 => {
                 let mut shard = self.shard(ask.hash);
-                shard.unbook(&self.local(ask), booked, *birth)
+                shard.give_back(&self.local(ask), booked, *birth, undo)
+            }
+            // Other keys share the bucket at the cap, and what they book isn't in this key's line.
+            Ticket::Entry { booked, birth, .. } if undo == Undo::Rest => {
+                let (mut shared, local) = self.enter_shared(ask);
+                shared.give_back(&local, booked, birth & !SHARED, undo)
             }
             _ => false,
         }

@@ -7,7 +7,6 @@ use tollgate_core::{
     Timestamp, TokenBucket,
 };
 
-use super::kept::Kept;
 use super::table::{Plan, Table, Timeline};
 use crate::Algorithm;
 use crate::tier::{Compiled, Tier};

@@ -8,7 +8,7 @@ use super::FairLimiter;
 use super::codel::Codel;
 use super::meter::Meter;
 use super::wfq::Fair;
-use crate::clock::{Clock, Clocked, DefaultClock, Monotonic};
+use crate::clock::{Clock, ClockChoice, Clocked, DefaultClock};
 use crate::line::Line;
 use crate::table::hasher::KeyHasher;
 
@@ -49,14 +49,6 @@ impl Builder {
             start_empty: false,
         })
     }
-
-    /// Builds it on the default clock.
-    ///
-    /// # Errors
-    /// If GCRA can't represent the rate.
-    pub fn build(self) -> Result<FairLimiter, LimitError> {
-        self.clock(Monotonic::new()).build()
-    }
 }
 
 impl<C> Builder<C> {
@@ -90,14 +82,15 @@ impl<C> Builder<C> {
     }
 }
 
-impl<C: Clock> Builder<C> {
-    /// Builds it on the clock that was given.
+impl<C: ClockChoice> Builder<C> {
+    /// Builds it on the clock that was given, or the default one.
     ///
     /// # Errors
     /// If GCRA can't represent the rate.
-    pub fn build(self) -> Result<FairLimiter<C>, LimitError> {
+    pub fn build(self) -> Result<FairLimiter<C::Clock>, LimitError> {
         let limit = Gcra::new(self.settings.rate)?;
-        let now = self.clock.now();
+        let clock = self.clock.into_clock();
+        let now = clock.now();
         let full = Meter::new(limit, now);
         let meter = if self.settings.start_empty {
             full.drained(now)
@@ -111,7 +104,7 @@ impl<C: Clock> Builder<C> {
             self.settings.codel,
         );
         Ok(FairLimiter {
-            line: Line::new(fair, self.settings.max_waiters, self.clock),
+            line: Line::new(fair, self.settings.max_waiters, clock),
             hasher: KeyHasher::random(),
         })
     }

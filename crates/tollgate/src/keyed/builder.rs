@@ -9,7 +9,7 @@ use super::rates::{Intervals, PaceCell};
 use super::table::Table;
 use super::{ByKey, KeyedLimiter, OneRate};
 use crate::Tier;
-use crate::clock::{Clock, Clocked, DefaultClock, Monotonic};
+use crate::clock::{Clock, ClockChoice, Clocked, DefaultClock};
 use crate::line::of_keys::KeyLines;
 use crate::line::waiting::Waiting;
 use crate::stripes::Counters;
@@ -48,16 +48,6 @@ impl Builder {
             misfit: None,
         };
         Self::of(TableSettings::new(rate, capacity, table))
-    }
-}
-
-impl<T> Builder<DefaultClock, T> {
-    /// Builds it on the default clock.
-    ///
-    /// # Errors
-    /// If GCRA can't represent the rate, or a tier isn't one of GCRA.
-    pub fn build(self) -> Result<KeyedLimiter<Monotonic, T>, LimitError> {
-        self.clock(Monotonic::new()).build()
     }
 }
 
@@ -103,16 +93,19 @@ impl<C, T> Builder<C, T> {
     }
 }
 
-impl<C: Clock, T> Builder<C, T> {
-    /// Builds it on the clock that was given.
+impl<C: ClockChoice, T> Builder<C, T> {
+    /// Builds it on the clock that was given, or the default one.
     ///
     /// # Errors
     /// If GCRA can't represent the rate, or a tier isn't one of GCRA.
-    pub fn build(self) -> Result<KeyedLimiter<C, T>, LimitError> {
-        let table = self.table(self.clock.now());
-        self.build_on(table)
+    pub fn build(self) -> Result<KeyedLimiter<C::Clock, T>, LimitError> {
+        let builder = self.with_clock();
+        let table = builder.table(builder.clock.now());
+        builder.build_on(table)
     }
+}
 
+impl<C: Clock, T> Builder<C, T> {
     /// An empty table on a clock that shows this time.
     pub(super) fn table(&self, now: Timestamp) -> Table {
         Table::new(self.settings.capacity, now, Arc::new(Intervals::new()))

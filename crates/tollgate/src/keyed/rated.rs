@@ -11,7 +11,7 @@ use super::shard::{Need, Shard};
 use super::slot::{ChargeRequest, Foreign, Judged, KeyWord};
 use super::table::Candidates;
 use super::{KeyedLimiter, NoSlot, OneRate};
-use crate::cell::Ticket;
+use crate::cell::{Ticket, Undo};
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::Home;
 use crate::key::sealed::KeyVerbs;
@@ -401,30 +401,19 @@ impl<C: Clock, T> Meter for Rated<'_, C, T> {
         Duration::from_nanos(Pace::wait_nanos(self.limiter.longest_wait))
     }
 
-    fn give_back(&self, terms: &Self::Terms, now: Timestamp, ticket: &Ticket) {
-        let Ticket::Charged(charge) = ticket else {
-            return;
-        };
-        let now = self.limiter.table.since_anchor(now);
-        let shard = self.shard();
-        shard.update(&self.on(terms).ask(now, 0, 0), |word, now| {
-            let tat = Tat::from_word(word.0);
-            Pace::returned(tat, now, charge).map(|tat| KeyWord(tat.to_word()))
-        });
-    }
-
-    fn unbook(&self, terms: &Self::Terms, now: Timestamp, ticket: &Ticket) -> bool {
+    fn give_back(&self, terms: &Self::Terms, now: Timestamp, ticket: &Ticket, undo: Undo) -> bool {
         let Ticket::Charged(charge) = ticket else {
             return matches!(ticket, Ticket::Free(_));
         };
         let now = self.limiter.table.since_anchor(now);
-        let shard = self.shard();
         let is_undone = std::cell::Cell::new(false);
-        shard.update(&self.on(terms).ask(now, 0, 0), |word, now| {
-            let undone = Pace::undone(Tat::from_word(word.0), now, charge);
-            is_undone.set(undone.is_some());
-            undone.map(|tat| KeyWord(tat.to_word()))
-        });
+        let update = |word: KeyWord, now| {
+            let before = undo.tat(Tat::from_word(word.0), now, charge);
+            is_undone.set(before.is_some());
+            before.map(|tat| KeyWord(tat.to_word()))
+        };
+        let ask = self.on(terms).ask(now, 0, 0);
+        self.shard().update(&ask, update);
         is_undone.get()
     }
 

@@ -26,7 +26,7 @@ use super::shard::Need;
 use super::slot::{ChargeRequest, KeyWord};
 use super::table::Table;
 use super::{Builder, KeyedLimiter};
-use crate::clock::{Clock, DefaultClock, Monotonic};
+use crate::clock::{Clock, ClockChoice};
 use crate::snapshot::{Loaded, SnapshotError, SnapshotReader, SnapshotWriter, Times};
 use crate::sync::Ordering;
 use crate::table::hasher::KeyHasher;
@@ -104,23 +104,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     }
 }
 
-impl<T> Builder<DefaultClock, T> {
-    /// Builds it on the default clock with the keys of a file that [`KeyedLimiter::snapshot`] wrote,
-    /// as they are after the time that has passed since by the wall clock. A wall clock that went
-    /// back counts as no time passed.
-    ///
-    /// # Errors
-    /// If the file can't be read, is no intact snapshot of this format and build, or holds more
-    /// active keys than find a slot; or if GCRA can't represent the rate.
-    pub fn restore(
-        self,
-        path: impl AsRef<Path>,
-    ) -> Result<KeyedLimiter<Monotonic, T>, SnapshotError> {
-        self.clock(Monotonic::new()).restore(path)
-    }
-}
-
-impl<C: Clock, T> Builder<C, T> {
+impl<C: ClockChoice, T> Builder<C, T> {
     /// Builds it with the keys of a file that [`KeyedLimiter::snapshot`] wrote, as they are after
     /// the time that has passed since by the wall clock. A wall clock that went back counts as no
     /// time passed.
@@ -128,14 +112,20 @@ impl<C: Clock, T> Builder<C, T> {
     /// # Errors
     /// If the file can't be read, is no intact snapshot of this format and build, or holds more
     /// active keys than find a slot; or if GCRA can't represent the rate.
-    pub fn restore(self, path: impl AsRef<Path>) -> Result<KeyedLimiter<C, T>, SnapshotError> {
-        let capacity = self.settings.capacity;
+    pub fn restore(
+        self,
+        path: impl AsRef<Path>,
+    ) -> Result<KeyedLimiter<C::Clock, T>, SnapshotError> {
+        let builder = self.with_clock();
+        let capacity = builder.settings.capacity;
         SnapshotReader::read(path, KIND, VERSION, capacity, |file| {
-            let times = Times::of(self.clock.now());
-            self.load(file, times)
+            let times = Times::of(builder.clock.now());
+            builder.load(file, times)
         })
     }
+}
 
+impl<C: Clock, T> Builder<C, T> {
     /// Builds it with the keys of a section that [`KeyedLimiter::save`] wrote, as they are at these times: as
     /// [`restore`](Self::restore) does, but a key that finds no slot is counted, and is no error.
     ///

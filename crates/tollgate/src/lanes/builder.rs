@@ -6,7 +6,7 @@ use tollgate_core::{LimitError, Rate};
 
 use super::Lanes;
 use super::shares::Shares;
-use crate::clock::{Clock, Clocked, DefaultClock, Monotonic};
+use crate::clock::{Clock, ClockChoice, Clocked, DefaultClock};
 use crate::line::Line;
 
 /// Builds [`Lanes`]; made by [`Lanes::builder`].
@@ -94,14 +94,6 @@ impl Builder {
             max_waiters: 1_024,
         })
     }
-
-    /// Builds them on the default clock.
-    ///
-    /// # Errors
-    /// [`LanesError`] names what doesn't fit.
-    pub fn build(self) -> Result<Lanes, LanesError> {
-        self.clock(Monotonic::new()).build()
-    }
 }
 
 impl<C> Builder<C> {
@@ -166,15 +158,16 @@ impl<C> Builder<C> {
     }
 }
 
-impl<C: Clock> Builder<C> {
-    /// Builds them on the clock that was given.
+impl<C: ClockChoice> Builder<C> {
+    /// Builds them on the clock that was given, or the default one.
     ///
     /// # Errors
     /// [`LanesError`] names what doesn't fit.
-    pub fn build(self) -> Result<Lanes<C>, LanesError> {
+    pub fn build(self) -> Result<Lanes<C::Clock>, LanesError> {
         let rates = self.shares()?;
         let most = self.settings.max_waiters.saturating_mul(rates.len());
-        let now = self.clock.now();
+        let clock = self.clock.into_clock();
+        let now = clock.now();
         let shares = Shares::new(
             self.settings.rate,
             rates.into_iter(),
@@ -189,7 +182,7 @@ impl<C: Clock> Builder<C> {
                 .into_iter()
                 .map(|(name, _)| name)
                 .collect(),
-            line: Line::new(shares, most, self.clock),
+            line: Line::new(shares, most, clock),
         })
     }
 }

@@ -3,20 +3,18 @@
 use std::num::NonZeroUsize;
 use std::thread;
 
-use tollgate_core::{
-    Arithmetic as _, FixedWindow, Gcra, LeakyBucket, LimitError, Rate, SlidingCounter, SlidingLog,
-    Timestamp, TokenBucket,
-};
+use tollgate_core::{Arithmetic, Gcra, LimitError, Rate, Timestamp};
 
 use super::Limiter;
 use crate::Algorithm;
 use crate::cell::Cell;
-use crate::cell::locked::{Locked, Slot};
+use crate::cell::locked::Slot;
 use crate::cell::striped::Striped;
 use crate::cell::word::{Mover, Word};
-use crate::clock::{Clock, Clocked, DefaultClock, Monotonic};
+use crate::clock::{Clock, ClockChoice, Clocked, DefaultClock};
 use crate::line::waiting::Waiting;
 use crate::sync::Mutex;
+use crate::tier::{Compiled, Tier};
 
 /// Builds a [`Limiter`]; made by [`Limiter::builder`].
 ///
@@ -44,7 +42,7 @@ pub struct Settings {
     max_waiters: usize,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Start {
     Full,
     Empty,
@@ -59,14 +57,6 @@ impl Builder {
             stripes: None,
             max_waiters: Waiting::DEFAULT_MAX,
         })
-    }
-
-    /// Builds it on the default clock.
-    ///
-    /// # Errors
-    /// If the algorithm can't represent the rate.
-    pub fn build(self) -> Result<Limiter, LimitError> {
-        self.clock(Monotonic::new()).build()
     }
 }
 
@@ -114,69 +104,57 @@ impl<C> Builder<C> {
     }
 }
 
-impl<C: Clock> Builder<C> {
-    /// Builds it on the clock that was given.
+impl<C: ClockChoice> Builder<C> {
+    /// Builds it on the clock that was given, or the default one.
     ///
     /// # Errors
     /// If the algorithm can't represent the rate.
-    pub fn build(self) -> Result<Limiter<C>, LimitError> {
-        let now = self.clock.now();
-        let cell = match self.settings.algorithm {
-            Algorithm::Gcra => self.word(now)?,
-            Algorithm::TokenBucket => {
-                let limit = TokenBucket::new(self.settings.rate)?;
-                locked(Locked::TokenBucket(self.slot(limit, now)))
-            }
-            Algorithm::LeakyBucket => {
-                let limit = LeakyBucket::new(self.settings.rate)?;
-                locked(Locked::LeakyBucket(self.slot(limit, now)))
-            }
-            Algorithm::FixedWindow(align) => {
-                let limit = FixedWindow::new(self.settings.rate)?.align(align);
-                locked(Locked::FixedWindow(self.slot(limit, now)))
-            }
-            Algorithm::SlidingLog => {
-                let limit = SlidingLog::new(self.settings.rate)?;
-                locked(Locked::SlidingLog(self.slot(limit, now)))
-            }
-            Algorithm::SlidingCounter => {
-                let limit = SlidingCounter::new(self.settings.rate)?;
-                locked(Locked::SlidingCounter(self.slot(limit, now)))
-            }
+    pub fn build(self) -> Result<Limiter<C::Clock>, LimitError> {
+        let Clocked { settings, clock } = self.with_clock();
+        let now = clock.now();
+        let cell = match Tier::new(settings.algorithm, settings.rate)?.0 {
+            Compiled::Gcra(limit) => settings.word(*limit, now),
+            Compiled::TokenBucket(limit) => settings.locked(*limit, now),
+            Compiled::LeakyBucket(limit) => settings.locked(*limit, now),
+            Compiled::FixedWindow(limit) => settings.locked(*limit, now),
+            Compiled::SlidingLog(limit) => settings.locked(*limit, now),
+            Compiled::SlidingCounter(limit) => settings.locked(*limit, now),
         };
-        let waiting = Waiting::new(self.settings.max_waiters);
-        Ok(Limiter::from_parts(cell, self.clock, waiting))
+        let waiting = Waiting::new(settings.max_waiters);
+        Ok(Limiter::from_parts(cell, clock, waiting))
     }
+}
 
-    fn word(&self, now: Timestamp) -> Result<Cell, LimitError> {
-        let limit = Gcra::new(self.settings.rate)?;
-        Ok(match self.settings.stripes {
+impl Settings {
+    fn word(&self, limit: Gcra, now: Timestamp) -> Cell {
+        let starts_empty = self.start == Start::Empty;
+        match self.stripes {
             None => {
                 let word = Word::new(limit, now, Mover::Word);
-                if let Start::Empty = self.settings.start {
+                if starts_empty {
                     word.drain();
                 }
                 Cell::Word(word)
             }
             Some(stripes) => {
                 let striped = Striped::new(limit, now, stripes);
-                if let Start::Empty = self.settings.start {
+                if starts_empty {
                     striped.drain();
                 }
                 Cell::Striped(Box::new(striped))
             }
-        })
+        }
     }
 
-    fn slot<A: tollgate_core::Arithmetic>(&self, limit: A, now: Timestamp) -> Mutex<Slot<A>> {
-        let state = match self.settings.start {
+    fn locked<A: Arithmetic + 'static>(&self, limit: A, now: Timestamp) -> Cell
+    where
+        Slot<A>: Send,
+    {
+        let state = match self.start {
             Start::Full => A::State::default(),
             Start::Empty => limit.empty(now),
         };
-        Slot::new(limit, state)
+        let slot = Slot::new(self.algorithm, limit, state);
+        Cell::Locked(Box::new(Mutex::new(slot)))
     }
-}
-
-fn locked(locked: Locked) -> Cell {
-    Cell::Locked(Box::new(locked))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollgate_core::{Decision, Timestamp};
 
 use crate::Refused;
-use crate::cell::Ticket;
+use crate::cell::{Ticket, Undo};
 
 /// What waiters wait for: a limit, asked without regard to its line.
 pub trait Meter {
@@ -30,12 +30,9 @@ pub trait Meter {
         Duration::MAX
     }
 
-    /// Gives back what nobody else relies on.
-    fn give_back(&self, terms: &Self::Terms, now: Timestamp, ticket: &Ticket);
-
-    /// Takes back a charge as if it had never been made. False, and nothing changes, if that isn't possible any more:
-    /// something was charged, given back or changed since.
-    fn unbook(&self, terms: &Self::Terms, now: Timestamp, ticket: &Ticket) -> bool;
+    /// Gives back what nobody else relies on, or all of a charge as if it had never been made. False, and in the latter
+    /// case nothing changes, if that isn't possible any more: something was charged, given back or changed since.
+    fn give_back(&self, terms: &Self::Terms, now: Timestamp, ticket: &Ticket, undo: Undo) -> bool;
 
     /// Whether a waiter on these terms can be charged ahead of its turn.
     fn books_ahead(&self, _terms: &Self::Terms) -> bool {

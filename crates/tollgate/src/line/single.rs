@@ -16,7 +16,7 @@ use super::Waits;
 use super::meter::{AnyMeter, Request};
 use super::places::{Fifo, Id, LinePlace, Places};
 use crate::Refused;
-use crate::cell::Ticket;
+use crate::cell::{Ticket, Undo};
 use crate::steps::SLACK;
 use bookings::Bookings;
 
@@ -305,7 +305,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         if let Some(place) = self.places.remove(id)
             && let Some(ticket) = place.extra.charged
         {
-            meter.give_back(&place.extra.terms, now, &ticket);
+            meter.give_back(&place.extra.terms, now, &ticket, Undo::Rest);
         }
         self.unbook_behind(meter, now);
         self.look_at_first(meter);
@@ -332,7 +332,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         if let Some(waiter) = waiter
             && let Some(ticket) = waiter.charged.take()
         {
-            meter.give_back(&waiter.terms, now, &ticket);
+            meter.give_back(&waiter.terms, now, &ticket, Undo::Rest);
         }
         self.finish(id, Err(Box::new(refused)));
         self.unbook_behind(meter, now);
@@ -489,7 +489,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
             waiter.told = waiter.told.shifted(from, now);
             // What was charged ahead acts at a time of the clock as it was, so it asks again.
             if let Some(ticket) = waiter.charged.take() {
-                meter.give_back(&waiter.terms, now, &ticket);
+                meter.give_back(&waiter.terms, now, &ticket, Undo::Rest);
                 place.cost = ticket.cost();
                 self.line.asks_again(place.cost);
             }

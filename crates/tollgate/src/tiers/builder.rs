@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 
 use super::{Allowance, Directory, Plan, TierError, Tiers};
-use crate::clock::DefaultClock;
-use crate::clock::{Clock, Clocked, Monotonic, Wall};
+use crate::clock::{Clock, ClockChoice, Clocked, DefaultClock, Wall};
 use crate::quota::{Quota, QuotaLimiter};
 use crate::{KeyedConcurrency, KeyedLimiter, Stack};
 
@@ -47,16 +46,6 @@ impl Builder {
     }
 }
 
-impl<W: Clock> Builder<DefaultClock, W> {
-    /// Builds it on the default clock.
-    ///
-    /// # Errors
-    /// If a rate can't be represented.
-    pub fn build(self) -> Result<Tiers<Monotonic, W>, TierError> {
-        self.clock(Monotonic::new()).build()
-    }
-}
-
 impl<C, W: Clock> Builder<C, W> {
     /// Adds a tier, or changes one that was added before.
     pub fn tier(mut self, name: &str, allowance: Allowance) -> Self {
@@ -78,13 +67,13 @@ impl<C, W: Clock> Builder<C, W> {
     }
 }
 
-impl<C: Clock + Clone, W: Clock> Builder<C, W> {
+impl<C: ClockChoice<Clock: Clone>, W: Clock> Builder<C, W> {
     /// Builds it.
     ///
     /// # Errors
     /// If a rate can't be represented.
-    pub fn build(self) -> Result<Tiers<C, W>, TierError> {
-        let Self { settings, clock } = self;
+    pub fn build(self) -> Result<Tiers<C::Clock, W>, TierError> {
+        let Clocked { settings, clock } = self.with_clock();
         let mut tiers = HashMap::new();
         for (name, allowance) in settings.tiers {
             let plan = Plan::new(&name, allowance)?;

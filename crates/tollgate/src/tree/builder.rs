@@ -5,7 +5,7 @@ use tollgate_core::Rate;
 use super::Tree;
 use super::class::{Class, TreeError};
 use super::nodes::Nodes;
-use crate::clock::{Clock, Clocked, DefaultClock, Monotonic};
+use crate::clock::{ClockChoice, Clocked, DefaultClock};
 use crate::sync::Mutex;
 use crate::table::hasher::KeyHasher;
 
@@ -36,14 +36,6 @@ impl Builder {
             strict: false,
         })
     }
-
-    /// Builds it on the default clock.
-    ///
-    /// # Errors
-    /// If the rate can't be represented.
-    pub fn build(self) -> Result<Tree, TreeError> {
-        self.clock(Monotonic::new()).build()
-    }
 }
 
 impl<C> Builder<C> {
@@ -55,19 +47,19 @@ impl<C> Builder<C> {
     }
 }
 
-impl<C: Clock> Builder<C> {
-    /// Builds it on the clock that was given.
+impl<C: ClockChoice> Builder<C> {
+    /// Builds it on the clock that was given, or the default one.
     ///
     /// # Errors
     /// If the rate can't be represented.
-    pub fn build(self) -> Result<Tree<C>, TreeError> {
+    pub fn build(self) -> Result<Tree<C::Clock>, TreeError> {
         let root = Class::new(self.settings.rate).compile("root", self.settings.strict)?;
         let nodes = Nodes::new(&root, self.settings.strict);
         Ok(Tree {
             root: nodes.root(),
             nodes: Mutex::new(nodes),
             hasher: KeyHasher::random(),
-            clock: self.clock,
+            clock: self.clock.into_clock(),
         })
     }
 }

@@ -76,7 +76,10 @@ impl Key {
             return Ok(Compared);
         }
         let start = time(self.expires).as_nanos() - self.item.ticks();
-        self.window = Window::from_parts(Timestamp::from_nanos(start), self.count);
+        self.window = Window {
+            start: Timestamp::from_nanos(start),
+            count: self.count,
+        };
         Ok(ComparedThenSet(REFUSED_COUNTED))
     }
 }

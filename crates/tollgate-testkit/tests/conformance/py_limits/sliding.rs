@@ -76,7 +76,11 @@ impl super::Key for Key {
         if let Ok(Excused(_)) = verdict {
             let view = self.view(t);
             let start = Timestamp::from_nanos(view.index * self.item.ticks());
-            self.counts = Counts::from_parts(start, view.previous, view.current);
+            self.counts = Counts {
+                start,
+                previous: view.previous,
+                current: view.current,
+            };
         }
         verdict
     }
@@ -165,13 +169,13 @@ impl Key {
             at_step |= passes_in.min(every - passes_in) <= TOLERANCE;
             reset_in = reset_in.min(passes_in);
         };
-        if counts.previous() > 0 {
-            let previous = u128::from(counts.previous());
-            let passes_in = (left * previous % window) as f64 / counts.previous() as f64;
-            let every = self.item.seconds() / counts.previous() as f64;
+        if counts.previous > 0 {
+            let previous = u128::from(counts.previous);
+            let passes_in = (left * previous % window) as f64 / counts.previous as f64;
+            let every = self.item.seconds() / counts.previous as f64;
             step(passes_in / second, every);
         }
-        if counts.current() > 0 {
+        if counts.current > 0 {
             step((left % window) as f64 / second, self.item.seconds());
         }
         let reset_in = if reset_in.is_finite() { reset_in } else { 0.0 };

@@ -186,6 +186,7 @@ mod tests {
 
     use super::super::Mover;
     use super::*;
+    use crate::cell::Undo;
 
     /// Without the seal, nine are left where three of ten were just taken: twelve at once.
     #[test]
@@ -205,15 +206,15 @@ mod tests {
         let later = word
             .reserve(at(2), 3, Duration::ZERO, Out::Nothing)
             .expect("seven left");
-        word.give_back(at(2), &charged);
+        word.give_back(at(2), &charged, Undo::Rest);
         assert_eq!(word.look(at(2), 0, Out::Nothing).remaining, 4);
         // Nor is the later one, as nobody can tell them apart; but beyond what was sealed all is as before.
-        word.give_back(at(2), &later);
+        word.give_back(at(2), &later, Undo::Rest);
         assert_eq!(word.look(at(2), 0, Out::Nothing).remaining, 4);
         let beyond = word
             .reserve(at(2), 1, Duration::ZERO, Out::Nothing)
             .expect("four left");
-        word.give_back(at(2), &beyond);
+        word.give_back(at(2), &beyond, Undo::Rest);
         assert_eq!(word.look(at(2), 0, Out::Nothing).remaining, 4);
     }
 

@@ -9,7 +9,7 @@ use tollgate_core::LimitError;
 use super::KeyedConcurrency;
 use super::shard::Shard;
 use crate::AtCap;
-use crate::clock::{Clock, Clocked, DefaultClock, Monotonic};
+use crate::clock::{ClockChoice, Clocked, DefaultClock};
 use crate::concurrency::gate::Gate;
 use crate::concurrency::home::PermitContext;
 use crate::concurrency::stats::Tally;
@@ -66,14 +66,6 @@ impl<K> KeyedBuilder<K> {
             keys: PhantomData,
         })
     }
-
-    /// Builds it on the default clock.
-    ///
-    /// # Errors
-    /// If [`at_cap`](Self::at_cap) was given a choice that this limiter doesn't have.
-    pub fn build(self) -> Result<KeyedConcurrency<K>, LimitError> {
-        self.clock(Monotonic::new()).build()
-    }
 }
 
 impl<K, C> KeyedBuilder<K, C> {
@@ -104,12 +96,12 @@ impl<K, C> KeyedBuilder<K, C> {
     }
 }
 
-impl<K, C: Clock> KeyedBuilder<K, C> {
-    /// Builds it on the clock that was given.
+impl<K, C: ClockChoice> KeyedBuilder<K, C> {
+    /// Builds it on the clock that was given, or the default one.
     ///
     /// # Errors
     /// If [`at_cap`](Self::at_cap) was given a choice that this limiter doesn't have.
-    pub fn build(self) -> Result<KeyedConcurrency<K, C>, LimitError> {
+    pub fn build(self) -> Result<KeyedConcurrency<K, C::Clock>, LimitError> {
         match self.settings.at_cap {
             AtCap::ShareOne | AtCap::DenyNew => Ok(self.finish()),
             // Whoever isn't counted has no permit to end, and a key in flight is never put aside.
@@ -117,8 +109,8 @@ impl<K, C: Clock> KeyedBuilder<K, C> {
         }
     }
 
-    pub(crate) fn finish(self) -> KeyedConcurrency<K, C> {
-        let Self { settings, clock } = self;
+    pub(crate) fn finish(self) -> KeyedConcurrency<K, C::Clock> {
+        let Clocked { settings, clock } = self.with_clock();
         let sizes = Shards::for_threads(settings.capacity, SHARD_KEYS, MOST_SHARDS);
         let shard = || Padded(Mutex::new(Shard::new(sizes.room)));
         KeyedConcurrency {

@@ -5,6 +5,7 @@ use tollgate_core::{Booked, Ledger, Timestamp};
 use super::super::entry::{Entry, Origin};
 use super::super::kept::Kept;
 use super::{KeyQuery, Lookup, Need, New, NotRestored, Shard};
+use crate::cell::Undo;
 use crate::table::Stats;
 
 impl<K, A: Kept> Shard<K, A> {
@@ -62,24 +63,11 @@ impl<K, A: Kept> Shard<K, A> {
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         booked: &Booked,
         birth: u64,
-    ) {
-        self.update(ask, |ledger, limit, own| {
-            if own == birth {
-                ledger.give_back(limit, ask.now, booked);
-            }
-        });
-    }
-
-    /// Takes a booking back as if it had never been made, if it is the latest of the entry that is there now.
-    pub(in super::super) fn unbook(
-        &mut self,
-        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
-        booked: &Booked,
-        birth: u64,
+        undo: Undo,
     ) -> bool {
         let mut is_undone = false;
         self.update(ask, |ledger, limit, own| {
-            is_undone = own == birth && ledger.unbook(limit, ask.now, booked);
+            is_undone = own == birth && undo.booking(ledger, limit, ask.now, booked);
         });
         is_undone
     }

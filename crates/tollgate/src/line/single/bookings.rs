@@ -16,7 +16,7 @@ use super::super::meter::{AnyMeter, Request};
 use super::super::places::{Id, LinePlace};
 use super::{Ended, Single, Waiter};
 use crate::Refused;
-use crate::cell::Ticket;
+use crate::cell::{Ticket, Undo};
 
 /// How many waiters are looked at for one that a booking suffices for.
 const LOOKAHEAD: usize = 64;
@@ -298,7 +298,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         }
         if left == booking.cost {
             // Nobody wanted it; what nothing was built on comes back.
-            meter.give_back(&booking.terms, now, &booking.ticket);
+            meter.give_back(&booking.terms, now, &booking.ticket, Undo::Rest);
         }
         self.tidy();
     }
@@ -334,7 +334,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
             bookings.hand_over(index, Holder::Waiters);
             self.unbook_behind(meter, now);
         } else if let Some(past) = bookings.take_past(number) {
-            meter.give_back(&past.terms, now, &past.ticket);
+            meter.give_back(&past.terms, now, &past.ticket, Undo::Rest);
             self.tidy();
         }
         self.refused_until = Timestamp::ZERO;
@@ -361,7 +361,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
             && last.holder == Holder::Waiters
         {
             // Something else was charged since, so waiters take it when its time comes.
-            if !meter.unbook(&last.terms, now, &last.ticket) {
+            if !meter.give_back(&last.terms, now, &last.ticket, Undo::Whole) {
                 break;
             }
             bookings.pop_back();
@@ -377,7 +377,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         };
         let mut reserved = Vec::new();
         while let Some(booking) = bookings.pop_back() {
-            if !meter.unbook(&booking.terms, now, &booking.ticket) {
+            if !meter.give_back(&booking.terms, now, &booking.ticket, Undo::Whole) {
                 break;
             }
             if booking.holder != Holder::Waiters {
