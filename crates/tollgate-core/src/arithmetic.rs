@@ -106,10 +106,7 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
 
     /// Tokens there at `now`, with the part of one and negative in debt where there is such. For people to read;
     /// nothing decides by it.
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "for people to read, never for a decision"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "only for people to read")]
     fn tokens(&self, state: &Self::State, now: Timestamp) -> f64 {
         self.remaining(state, now) as f64
     }

@@ -305,10 +305,7 @@ impl Pace {
     }
 
     /// Tokens there at `now`, negative in debt. For people to read; nothing decides by it.
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "for people to read, never for a decision"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "only for people to read")]
     pub fn tokens(&self, tat: Tat, now: Timestamp) -> f64 {
         match *self {
             Self::UNLIMITED => f64::INFINITY,

@@ -60,10 +60,7 @@ impl LeakyBucket {
     }
 
     /// How full the bucket is at `now`, in tokens. For people to read; nothing decides by it.
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "for people to read, never for a decision"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "only for people to read")]
     pub fn level(&self, level: &Level, now: Timestamp) -> f64 {
         let (debt, price) = (self.debt_at(level, now), self.price);
         (debt / price) as f64 + (debt % price) as f64 / price as f64
@@ -213,10 +210,7 @@ impl Arithmetic for LeakyBucket {
         self.spare(level, now)
     }
 
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "for people to read, never for a decision"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "only for people to read")]
     fn tokens(&self, level: &Level, now: Timestamp) -> f64 {
         self.limit() as f64 - self.level(level, now)
     }

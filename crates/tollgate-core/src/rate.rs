@@ -179,10 +179,7 @@ impl Rate {
     }
 
     /// Tokens a second, for display and plots: infinite when unlimited.
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "for people to read, never for a decision"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "only for people to read")]
     pub fn as_per_second(&self) -> f64 {
         match self.pace {
             Pace::Unlimited => f64::INFINITY,

@@ -54,10 +54,7 @@ impl Timestamp {
     }
 
     /// Seconds since the origin, for display.
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "for people to read, never for a decision"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "only for people to read")]
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }

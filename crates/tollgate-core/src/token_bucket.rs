@@ -226,10 +226,7 @@ impl Arithmetic for TokenBucket {
         self.debt.spare(&bucket.level, now)
     }
 
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "for people to read, never for a decision"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "only for people to read")]
     fn tokens(&self, bucket: &Bucket, now: Timestamp) -> f64 {
         let debt = self.debt.debt_at(&bucket.level, now);
         let (price, capacity) = (self.debt.price, self.debt.capacity);

@@ -63,43 +63,42 @@ pub use future::Acquiring;
 /// Awaiting it while tokio's time is paused, if it has to wait on a clock that goes on; in a tokio runtime
 /// without timers, where tokio says to call `enable_time` (the only way to find out whether a runtime has
 /// timers is to ask for one).
-#[cfg_attr(
-    feature = "tokio",
-    doc = r#"
-```
-use std::time::Duration;
-use tollgate::{Limiter, Rate, Refused, clock::Tokio};
-
-# #[tokio::main(flavor = "current_thread", start_paused = true)]
-# async fn main() {
-let limiter = Limiter::with_clock(Rate::per_second(10).burst(1), Tokio::new());
-assert_eq!(limiter.acquire().await, Ok(Duration::ZERO));
-assert_eq!(limiter.acquire().await, Ok(Duration::from_millis(100)));
-
-let hasty = limiter.acquire().timeout(Duration::from_millis(50)).await;
-assert!(matches!(hasty, Err(Refused::TooLate(_))));
-# }
-```
-
-It becomes a future when it is awaited, so `tokio::spawn(limiter.acquire())` doesn't compile ("is not a future"). Spawn a task that awaits it,
-and that has the limiter in an [`Arc`](std::sync::Arc):
-
-```
-use std::sync::Arc;
-use tollgate::{Limiter, Rate};
-
-# #[tokio::main(flavor = "current_thread")]
-# async fn main() {
-let limiter = Arc::new(Limiter::new(Rate::per_second(10)));
-let task = tokio::spawn({
-    let limiter = Arc::clone(&limiter);
-    async move { limiter.acquire().await }
-});
-assert!(task.await.expect("it doesn't panic").is_ok());
-# }
-```
-"#
-)]
+///
+/// ```
+/// # #[cfg(feature = "tokio")]
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() {
+/// use std::time::Duration;
+/// use tollgate::{Limiter, Rate, Refused, clock::Tokio};
+///
+/// let limiter = Limiter::with_clock(Rate::per_second(10).burst(1), Tokio::new());
+/// assert_eq!(limiter.acquire().await, Ok(Duration::ZERO));
+/// assert_eq!(limiter.acquire().await, Ok(Duration::from_millis(100)));
+///
+/// let hasty = limiter.acquire().timeout(Duration::from_millis(50)).await;
+/// assert!(matches!(hasty, Err(Refused::TooLate(_))));
+/// # }
+/// # #[cfg(not(feature = "tokio"))]
+/// # fn main() {}
+/// ```
+///
+/// It becomes a future when it is awaited, so `tokio::spawn(limiter.acquire())` doesn't compile ("is not a future"). Spawn a task that awaits it,
+/// and that has the limiter in an [`Arc`](std::sync::Arc):
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate::{Limiter, Rate};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let limiter = Arc::new(Limiter::new(Rate::per_second(10)));
+/// let task = tokio::spawn({
+///     let limiter = Arc::clone(&limiter);
+///     async move { limiter.acquire().await }
+/// });
+/// assert!(task.await.expect("it doesn't panic").is_ok());
+/// # }
+/// ```
 #[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
 pub struct Acquire<H: Home> {
     home: H,

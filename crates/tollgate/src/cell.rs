@@ -30,9 +30,11 @@ pub enum Ticket {
     /// A booking of a locked state.
     Booked(Booked),
     /// An estimate that a limit's state, or an entry of a table, keeps track of.
-    Held(HoldId),
-    /// An estimate of the bucket that a table's keys without a slot share.
-    HeldShared(HoldId),
+    Held {
+        id: HoldId,
+        /// Whether it is the entry that a table's keys without a slot share.
+        is_shared: bool,
+    },
     /// A booking of one entry of a table: when it acts on the limiter's clock, and which entry it
     /// was, because the key may have been dropped and come back meanwhile.
     Entry {
@@ -52,7 +54,7 @@ impl Ticket {
             Self::Booked(booked) => booked.at(),
             Self::Entry { at, .. } | Self::InLine { at, .. } => *at,
             // Held now, to be used now.
-            Self::Held(_) | Self::HeldShared(_) => Timestamp::ZERO,
+            Self::Held { .. } => Timestamp::ZERO,
         }
     }
 
@@ -61,7 +63,7 @@ impl Ticket {
         match self {
             Self::Charged(charge) => charge.cost(),
             Self::Booked(booked) | Self::Entry { booked, .. } => booked.cost(),
-            Self::Free(_) | Self::Held(_) | Self::HeldShared(_) | Self::InLine { .. } => 0,
+            Self::Free(_) | Self::Held { .. } | Self::InLine { .. } => 0,
         }
     }
 }
@@ -169,7 +171,7 @@ impl Cell {
     /// Settles what was taken, of which so much was spent. Only an estimate can be spent in part.
     pub(crate) fn settle(&self, now: Timestamp, ticket: &Ticket, spent: u64) {
         match ticket {
-            Ticket::Held(id) => each!(self, cell => cell.settle(now, *id, spent)),
+            Ticket::Held { id, .. } => each!(self, cell => cell.settle(now, *id, spent)),
             _ if spent == 0 => {
                 self.give_back(now, ticket, Undo::Rest);
             }

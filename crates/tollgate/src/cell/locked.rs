@@ -135,7 +135,10 @@ where
             return Ok(Ticket::Free(now));
         }
         let booked = slot.asked_at(now).reserve(now, cost, Duration::ZERO)?;
-        Ok(Ticket::Held(slot.holds.open(booked, cost, until)))
+        Ok(Ticket::Held {
+            id: slot.holds.open(booked, cost, until),
+            is_shared: false,
+        })
     }
 
     fn settle(&self, now: Timestamp, id: HoldId, spent: u64) {
@@ -183,10 +186,7 @@ where
         lock(self).algorithm
     }
 
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "for people to read, never for a decision"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "only for people to read")]
     fn tokens(&self, now: Timestamp, _out: Out) -> f64 {
         let mut slot = lock(self);
         if slot.mode == Switch::Bypass || slot.book.limit().rate().is_unlimited() {

@@ -243,8 +243,11 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> KeyVerbs for StoredKey<'_, K, Q, C> {
 
     fn refund(&self, tokens: u64) {
         let now = self.shows();
-        let gift = || each!(&self.limiter.tables, table => table.gift(&self.ask(now), tokens));
-        self.refund_in_turn(now, gift);
+        self.refund_in_turn(now, || {
+            each!(&self.limiter.tables, table => table.with_entry(&self.ask(now), false, |shard, slot, now| {
+                shard.gift(slot, now, tokens);
+            }));
+        });
     }
 
     fn penalize(&self, tokens: u64) -> Result<(), NoSlot> {
@@ -255,8 +258,11 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> KeyVerbs for StoredKey<'_, K, Q, C> {
 
     fn reset(&self) {
         let now = self.shows();
-        let reset = || each!(&self.limiter.tables, table => table.reset(&self.ask(now)));
-        self.reset_in_turn(now, reset);
+        self.reset_in_turn(now, || {
+            each!(&self.limiter.tables, table => table.with_entry(&self.ask(now), false, |shard, slot, _| {
+                shard.reset(slot);
+            }));
+        });
     }
 
     fn block_for(&self, duration: Duration) -> Result<(), NoSlot> {
@@ -334,7 +340,7 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'_, K, Q, C> {
     /// Ends a charge or an estimate, of which `spent` was spent.
     pub(crate) fn settle(&self, now: Timestamp, ticket: &Ticket, spent: u64) {
         match ticket {
-            Ticket::Held(_) | Ticket::HeldShared(_) => {
+            Ticket::Held { .. } => {
                 self.improve(now, || self.settle_hold(now, ticket, spent));
             }
             // Nothing to keep track of: the key isn't limited, or the request came to nothing.
@@ -432,7 +438,7 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> Meter for StoredKey<'_, K, Q, C> {
     }
 
     fn give_back(&self, _asks: &Asks, now: Timestamp, ticket: &Ticket, undo: Undo) -> bool {
-        if let (Ticket::Held(_) | Ticket::HeldShared(_), Undo::Rest) = (ticket, undo) {
+        if let (Ticket::Held { .. }, Undo::Rest) = (ticket, undo) {
             self.settle_hold(now, ticket, 0);
             return true;
         }
@@ -450,7 +456,10 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> Meter for StoredKey<'_, K, Q, C> {
     }
 
     fn is_blocked(&self, now: Timestamp) -> bool {
-        each!(&self.limiter.tables, table => table.is_blocked(&self.ask(now)))
+        let blocked = each!(&self.limiter.tables, table => {
+            table.with_entry(&self.ask(now), false, |shard, slot, now| shard.is_blocked(slot, now))
+        });
+        blocked.unwrap_or(false)
     }
 
     fn takes(&self, asks: &Asks, tokens: u128) -> Duration {

@@ -72,6 +72,8 @@ pub(super) struct Lookup<'a, Q: ?Sized> {
     pub(super) now: Timestamp,
     /// What the clock shows. That is later than `now` for a waiter that is charged as of its turn.
     pub(super) clock: Timestamp,
+    /// Whether the bucket is asked that keys without a slot share, as any of them.
+    pub(super) is_shared: bool,
 }
 
 impl<'a, Q: ?Sized> Lookup<'a, Q> {
@@ -84,6 +86,7 @@ impl<'a, Q: ?Sized> Lookup<'a, Q> {
             hash,
             now,
             clock,
+            is_shared: false,
         }
     }
 }
@@ -325,7 +328,7 @@ impl<K, A: Kept> Shard<K, A> {
     /// The key's slot, with its state carried over to the limit in force.
     // Always inlined: on the way of every check, whoever else calls it.
     #[inline(always)]
-    fn find(&mut self, ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>) -> Option<u32> {
+    pub(super) fn find(&mut self, ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>) -> Option<u32> {
         let slot = self.find_as_it_is(ask)?;
         self.keep_out(slot, ask.now);
         Some(slot)
@@ -337,9 +340,10 @@ impl<K, A: Kept> Shard<K, A> {
         self.keep_pace(ask.clock);
         let entries = &self.entries;
         let is = |slot| {
-            entries
-                .get(slot)
-                .is_some_and(|entry| ask.key.is_key(&entry.key))
+            ask.is_shared
+                || entries
+                    .get(slot)
+                    .is_some_and(|entry| ask.key.is_key(&entry.key))
         };
         let slot = self.index.find(tag(ask.hash), is)?;
         self.follow(slot);

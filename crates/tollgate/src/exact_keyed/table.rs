@@ -40,7 +40,7 @@ pub(super) struct Table<K, A: Kept> {
     rate_of: RateOf<K>,
     /// The bucket that keys without a slot share: the only key of its shard. Its lock is also held while the rate
     /// changes.
-    shared: Locked<(), A>,
+    shared: Locked<K, A>,
     overflowed: AtomicU64,
 }
 
@@ -105,11 +105,6 @@ impl<K, A: Kept> Table<K, A> {
             shared: Padded(Mutex::new(Shard::new(limit, 1))),
             overflowed: AtomicU64::new(0),
         }
-    }
-
-    /// Whether a key is blocked.
-    pub(super) fn is_blocked(&self, ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>) -> bool {
-        self.shard(ask.hash).is_blocked(&self.local(ask))
     }
 
     /// Whether keys have no rates of their own by a function.
@@ -195,29 +190,29 @@ impl<K, A: Kept> Table<K, A> {
         until: Timestamp,
     ) -> Result<Ticket, Unbooked> {
         let under = self.under(tier);
-        let (answer, id) = {
+        let (mut answer, mut id) = {
             let (mut shard, local) = self.enter(ask);
             shard.hold(&local, &under, act, self.need(), self.local_time(until))
         };
+        let is_shared = matches!(answer, Answer::Full(..)) && self.at_cap == AtCap::ShareOne;
+        if is_shared {
+            self.overflowed.fetch_add(1, Ordering::Relaxed);
+            let (mut shared, local) = self.enter_shared(ask);
+            let (own, until) = (Under::Own(&RateOf(None)), self.local_time(until));
+            (answer, id) = shared.hold(&local, &own, act, self.need(), until);
+        }
         if let Some(id) = id {
-            return Ok(Ticket::Held(id));
+            return Ok(Ticket::Held { id, is_shared });
         }
         let (booked, birth) = match answer {
-            Answer::Given(booked, birth) => (booked, birth),
-            Answer::Full(..) if self.at_cap == AtCap::ShareOne => {
-                self.overflowed.fetch_add(1, Ordering::Relaxed);
-                let (mut shared, local) = self.enter_shared(ask);
-                let (own, until) = (Under::Own(&RateOf(None)), self.local_time(until));
-                let (answer, id) = shared.hold(&local, &own, act, self.need(), until);
-                if let Some(id) = id {
-                    return Ok(Ticket::HeldShared(id));
-                }
-                let (booked, birth) = answer.into_parts();
-                (booked, SHARED | birth)
-            }
-            Answer::Full(fresh, now) => {
+            Answer::Given(booked, birth) if !is_shared => (booked, birth),
+            Answer::Full(fresh, now) if !is_shared => {
                 let (booked, birth, _) = self.at_the_cap(act, fresh, now, ask);
                 (booked, birth)
+            }
+            shared => {
+                let (booked, birth) = shared.into_parts();
+                (booked, SHARED | birth)
             }
         };
         Ok(Ticket::Entry {
@@ -234,12 +229,10 @@ impl<K, A: Kept> Table<K, A> {
         ticket: &Ticket,
         spent: u64,
     ) {
-        if let Ticket::Held(id) = *ticket {
-            let mut shard = self.shard(ask.hash);
-            shard.settle_hold(&self.local(ask), id, spent);
-        } else if let Ticket::HeldShared(id) = *ticket {
-            let (mut shared, local) = self.enter_shared(ask);
-            shared.settle_hold(&local, id, spent);
+        if let Ticket::Held { id, is_shared } = *ticket {
+            self.with_entry(ask, is_shared, |shard, slot, now| {
+                shard.settle_hold(slot, now, id, spent);
+            });
         }
     }
 
@@ -250,12 +243,10 @@ impl<K, A: Kept> Table<K, A> {
         ticket: &mut Ticket,
         until: Timestamp,
     ) {
-        if let Ticket::Held(id) = ticket {
-            let mut shard = self.shard(ask.hash);
-            shard.prolong_hold(&self.local(ask), id, self.local_time(until));
-        } else if let Ticket::HeldShared(id) = ticket {
-            let (mut shared, local) = self.enter_shared(ask);
-            shared.prolong_hold(&local, id, self.local_time(until));
+        if let Ticket::Held { id, is_shared } = ticket {
+            self.with_entry(ask, *is_shared, |shard, slot, _| {
+                shard.prolong_hold(slot, id, self.local_time(until));
+            });
         }
     }
 
@@ -265,27 +256,34 @@ impl<K, A: Kept> Table<K, A> {
         ticket: &Ticket,
         undo: Undo,
     ) -> bool {
-        match ticket {
-            Ticket::Free(_) | Ticket::Entry { birth: NOBODY, .. } => true,
-            Ticket::Entry { booked, birth, .. } if birth & SHARED == 0 => {
-                let mut shard = self.shard(ask.hash);
-                shard.give_back(&self.local(ask), booked, *birth, undo)
-            }
-            // Other keys share the bucket at the cap, and what they book isn't in this key's line.
-            Ticket::Entry { booked, birth, .. } if undo == Undo::Rest => {
-                let (mut shared, local) = self.enter_shared(ask);
-                shared.give_back(&local, booked, birth & !SHARED, undo)
-            }
-            _ => false,
+        let Ticket::Entry { booked, birth, .. } = ticket else {
+            return matches!(ticket, Ticket::Free(_));
+        };
+        let is_shared = birth & SHARED != 0;
+        // Other keys share the bucket at the cap, and what they book isn't in this key's line.
+        if *birth == NOBODY || (is_shared && undo == Undo::Whole) {
+            return !is_shared;
         }
+        let undone = self.with_entry(ask, is_shared, |shard, slot, now| {
+            shard.give_back(slot, now, booked, birth & !SHARED, undo)
+        });
+        undone.unwrap_or(false)
     }
 
-    pub(super) fn reset(&self, ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>) {
-        self.shard(ask.hash).reset(&self.local(ask));
-    }
-
-    pub(super) fn gift(&self, ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>, tokens: u64) {
-        self.shard(ask.hash).gift(&self.local(ask), tokens);
+    /// What comes of this, done to the entry of a key or to the bucket that keys without a slot share, if it is there.
+    pub(super) fn with_entry<T>(
+        &self,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
+        is_shared: bool,
+        change: impl FnOnce(&mut Shard<K, A>, u32, Timestamp) -> T,
+    ) -> Option<T> {
+        let (mut shard, local) = if is_shared {
+            self.enter_shared(ask)
+        } else {
+            (self.shard(ask.hash), self.local(ask))
+        };
+        let slot = shard.find(&local)?;
+        Some(change(&mut shard, slot, local.now))
     }
 
     /// Takes tokens from a key, by the limit that it is under if none is said; no if it is new and there
@@ -406,7 +404,7 @@ impl<K, A: Kept> Table<K, A> {
 
     /// What the policy says about a new key for which there is no slot.
     #[cold]
-    fn at_the_cap<Q: ?Sized, T: Act<A>>(
+    fn at_the_cap<Q: KeyQuery<K> + ?Sized, T: Act<A>>(
         &self,
         act: &T,
         fresh: T::Answer,
@@ -464,15 +462,15 @@ impl<K, A: Kept> Table<K, A> {
     }
 
     /// The bucket that keys without a slot share, and what it is asked in their place.
-    fn enter_shared<Q: ?Sized>(
+    fn enter_shared<'a, Q: ?Sized>(
         &self,
-        ask: &Lookup<'_, Q>,
-    ) -> (MutexGuard<'_, Shard<(), A>>, Lookup<'static, ()>) {
+        ask: &Lookup<'a, Q>,
+    ) -> (MutexGuard<'_, Shard<K, A>>, Lookup<'a, Q>) {
         let shared = lock(&self.shared.0);
-        let Lookup { now, clock, .. } = self.local(ask);
         let local = Lookup {
-            clock,
-            ..Lookup::new(&(), 0, now)
+            hash: 0,
+            is_shared: true,
+            ..self.local(ask)
         };
         (shared, local)
     }

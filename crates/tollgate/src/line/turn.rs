@@ -27,29 +27,28 @@ use crate::patience::Patience;
 /// aside.
 ///
 /// It can be awaited on any executor, as [`Acquire`](crate::wait::Acquire) can, and panics as that does.
-#[cfg_attr(
-    feature = "tokio",
-    doc = r#"
-```
-use std::time::Duration;
-use tollgate::{FairLimiter, Rate, Refused, clock::Tokio};
-
-# #[tokio::main(flavor = "current_thread", start_paused = true)]
-# async fn main() -> Result<(), tollgate::LimitError> {
-let rate = Rate::every(Duration::from_millis(10));
-let limiter = FairLimiter::builder(rate).clock(Tokio::new()).build()?;
-assert_eq!(limiter.acquire("ada").await, Ok(Duration::ZERO));
-// Weight 2 and weight 1: of every three turns bob has two.
-let (bob, ada) = tokio::join!(limiter.acquire("bob").weight(2), limiter.acquire("ada"));
-assert_eq!((bob, ada), (Ok(Duration::from_millis(10)), Ok(Duration::from_millis(20))));
-
-let hasty = limiter.acquire("ada").timeout(Duration::from_millis(5)).await;
-assert!(matches!(hasty, Err(Refused::TooLate(_))));
-# Ok(())
-# }
-```
-"#
-)]
+///
+/// ```
+/// # #[cfg(feature = "tokio")]
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), tollgate::LimitError> {
+/// use std::time::Duration;
+/// use tollgate::{FairLimiter, Rate, Refused, clock::Tokio};
+///
+/// let rate = Rate::every(Duration::from_millis(10));
+/// let limiter = FairLimiter::builder(rate).clock(Tokio::new()).build()?;
+/// assert_eq!(limiter.acquire("ada").await, Ok(Duration::ZERO));
+/// // Weight 2 and weight 1: of every three turns bob has two.
+/// let (bob, ada) = tokio::join!(limiter.acquire("bob").weight(2), limiter.acquire("ada"));
+/// assert_eq!((bob, ada), (Ok(Duration::from_millis(10)), Ok(Duration::from_millis(20))));
+///
+/// let hasty = limiter.acquire("ada").timeout(Duration::from_millis(5)).await;
+/// assert!(matches!(hasty, Err(Refused::TooLate(_))));
+/// # Ok(())
+/// # }
+/// # #[cfg(not(feature = "tokio"))]
+/// # fn main() {}
+/// ```
 #[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
 pub struct Turn<'a, D: Discipline, C: Clock> {
     line: &'a Line<D, C>,

@@ -40,7 +40,10 @@ impl Word {
         if cost == 0 || !counts {
             return Ok(Ticket::Free(now));
         }
-        Ok(Ticket::Held(settings.holds.open((), cost, until)))
+        Ok(Ticket::Held {
+            id: settings.holds.open((), cost, until),
+            is_shared: false,
+        })
     }
 
     /// Ends a hold of which so much was spent: the rest comes back, and what was spent beyond it is owed, up to
@@ -194,7 +197,7 @@ mod tests {
         let at = Timestamp::from_secs;
         let limit = Gcra::new(Rate::per_second(1).burst(10)).expect("a rate that fits");
         let word = Word::new(limit, at(0), Mover::Word);
-        let Ok(Ticket::Held(id)) = word.hold(at(0), 3, at(60)) else {
+        let Ok(Ticket::Held { id, .. }) = word.hold(at(0), 3, at(60)) else {
             panic!("a full bucket");
         };
         let charged = word
@@ -225,7 +228,7 @@ mod tests {
         let limit = Gcra::new(Rate::per_second(1).burst(10)).expect("a rate that fits");
         for now in [at(5 * year + 7), at(50 * year)] {
             let word = Word::new(limit, at(7), Mover::Word);
-            let Ok(Ticket::Held(id)) = word.hold(at(7), 6, at(90 * year)) else {
+            let Ok(Ticket::Held { id, .. }) = word.hold(at(7), 6, at(90 * year)) else {
                 panic!("a full bucket");
             };
             assert!(word.pass_time(now));

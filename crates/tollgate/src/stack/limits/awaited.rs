@@ -23,34 +23,33 @@ where
     /// # Errors
     /// [`Refused`] at once if it can never pass, not in time, or too many are waiting; later if its time is over, as nobody knows when
     /// others settle what they hold.
-    #[cfg_attr(
-        feature = "tokio",
-        doc = r#"
-```
-use std::sync::Arc;
-use std::time::Duration;
-use tollgate::{Algorithm, ExactKeyedLimiter, Rate, clock::Tokio};
-
-# #[tokio::main(flavor = "current_thread", start_paused = true)]
-# async fn main() -> Result<(), Box<dyn std::error::Error>> {
-let tokens = ExactKeyedLimiter::<String, _>::builder(Rate::per_minute(6_000).burst(5_000), 1_000)
-    .algorithm(Algorithm::TokenBucket)
-    .clock(Tokio::new())
-    .build()?;
-let acme = Arc::new(tokens).key_owned("acme");
-let minute = Duration::from_secs(60);
-let first = acme.acquire_n(4_000).hold(minute).await?;
-first.settle(3_000);
-// There are 2,000, so this one waits for 20 seconds.
-let second = acme.acquire_n(4_000).timeout(minute).hold(minute).await?;
-assert_eq!(acme.peek().remaining, 0);
-second.settle(1_500);
-assert_eq!(acme.peek().remaining, 2_500);
-# Ok(())
-# }
-```
-"#
-    )]
+    ///
+    /// ```
+    /// # #[cfg(feature = "tokio")]
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::sync::Arc;
+    /// use std::time::Duration;
+    /// use tollgate::{Algorithm, ExactKeyedLimiter, Rate, clock::Tokio};
+    ///
+    /// let tokens = ExactKeyedLimiter::<String, _>::builder(Rate::per_minute(6_000).burst(5_000), 1_000)
+    ///     .algorithm(Algorithm::TokenBucket)
+    ///     .clock(Tokio::new())
+    ///     .build()?;
+    /// let acme = Arc::new(tokens).key_owned("acme");
+    /// let minute = Duration::from_secs(60);
+    /// let first = acme.acquire_n(4_000).hold(minute).await?;
+    /// first.settle(3_000);
+    /// // There are 2,000, so this one waits for 20 seconds.
+    /// let second = acme.acquire_n(4_000).timeout(minute).hold(minute).await?;
+    /// assert_eq!(acme.peek().remaining, 0);
+    /// second.settle(1_500);
+    /// assert_eq!(acme.peek().remaining, 2_500);
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "tokio"))]
+    /// # fn main() {}
+    /// ```
     #[cfg(not(any(loom, shuttle)))]
     pub async fn hold(self, terms: impl Into<Terms>) -> Result<Hold<'static>, Refused> {
         let (acquire, awaited) = self.awaited(terms.into());
