@@ -291,12 +291,8 @@ impl Charge {
 
     /// A receipt for a part of it, the one that was taken last.
     #[must_use]
-    pub const fn part(&self, tokens: u64) -> Self {
-        let cost = if tokens < self.cost {
-            tokens
-        } else {
-            self.cost
-        };
+    pub fn part(&self, tokens: u64) -> Self {
+        let cost = tokens.min(self.cost);
         let mark = match self.mark {
             // The price is a whole number of intervals, one for each token.
             Mark::Tat { after, price } if self.cost > 0 => Mark::Tat {
@@ -320,10 +316,9 @@ pub(crate) enum Mark {
     Nothing,
     /// The interval `(after − price, after]` of the TAT line.
     Tat { after: u64, price: u64 },
-    /// What one nanosecond drained and one token cost when the charge was made.
-    Debt { drain: u128, price: u128 },
-    /// The same, and when the latest reservation before it acts.
-    Booking {
+    /// What one nanosecond drained and one token cost when the charge was made; and, of a bucket that knows it, when the
+    /// latest reservation before it acts.
+    Debt {
         drain: u128,
         price: u128,
         last_act: Timestamp,

@@ -108,24 +108,6 @@ impl<A: Arithmetic> Book<A> {
         self.ledger.give_back(&self.limit, now, booked);
     }
 
-    /// Takes back a booking as if it had never been made, if it is the latest; false, and nothing changes, if it isn't.
-    ///
-    /// ```
-    /// use core::time::Duration;
-    /// use tollgate_core::{Arithmetic, Book, Rate, Timestamp, TokenBucket};
-    ///
-    /// let mut book = Book::new(TokenBucket::new(Rate::per_second(1).burst(1))?);
-    /// let now = Timestamp::ZERO;
-    /// let booked: Vec<_> = (0..3).map(|_| book.reserve(now, 1, Duration::MAX).expect("in order")).collect();
-    /// assert!(!book.unbook(now, &booked[1]));
-    /// assert!(book.unbook(now, &booked[2]) && book.unbook(now, &booked[1]));
-    /// assert_eq!(book.look(now, 1).wait(), Duration::from_secs(1));
-    /// # Ok::<(), tollgate_core::LimitError>(())
-    /// ```
-    pub fn unbook(&mut self, now: Timestamp, booked: &Booked) -> bool {
-        self.ledger.unbook(&self.limit, now, booked)
-    }
-
     /// Gives back `tokens` without a booking, at most what was spent.
     ///
     /// ```

@@ -82,16 +82,20 @@ impl FixedWindow {
         if !never_used && self.end_of(window).is_none_or(|end| now < end) {
             return *window;
         }
+        if self.align != Align::FirstHit && now < window.start {
+            return *window;
+        }
+        Window {
+            start: self.start_at(now),
+            count: 0,
+        }
+    }
+
+    /// Where a window begins that is opened at `now`.
+    fn start_at(&self, now: Timestamp) -> Timestamp {
         match self.align {
-            Align::FirstHit => Window {
-                start: now,
-                count: 0,
-            },
-            Align::Boundary(_) if now < window.start => *window,
-            Align::Boundary(boundary) => Window {
-                start: self.span.start_of(now, boundary),
-                count: 0,
-            },
+            Align::FirstHit => now,
+            Align::Boundary(boundary) => self.span.start_of(now, boundary),
         }
     }
 }
@@ -185,16 +189,10 @@ impl Arithmetic for FixedWindow {
             // Zero and unlimited have no windows of their own: the count waits for the next that has.
             return;
         }
-        let open = old.open(window, now);
-        let keeps_start = self.span.nanos == old.span.nanos && self.align == old.align;
-        *window = match self.align {
-            _ if keeps_start => open,
-            Align::FirstHit => Window { start: now, ..open },
-            Align::Boundary(boundary) => Window {
-                start: self.span.start_of(now, boundary),
-                ..open
-            },
-        };
+        *window = old.open(window, now);
+        if (self.span.nanos, self.align) != (old.span.nanos, old.align) {
+            window.start = self.start_at(now);
+        }
     }
 
     /// The count moves to whichever window of the new limit is open, so it stays until the old window ends.
@@ -219,22 +217,14 @@ impl Arithmetic for FixedWindow {
     /// Where boundaries are fixed, the count goes on in the window that is open at that time.
     fn shift(&self, window: &mut Window, from: Timestamp, to: Timestamp) {
         if self.span.rate.period().is_none() {
-            *window = Window {
-                start: to,
-                ..*window
-            };
+            window.start = to;
             return;
         }
-        let open = self.open(window, from);
-        *window = Window {
-            start: match self.align {
-                _ if open.count == 0 => Timestamp::ZERO,
-                Align::FirstHit => open.start.shifted(from, to),
-                Align::Boundary(boundary) => self
-                    .span
-                    .start_of(open.start.max(from).shifted(from, to), boundary),
-            },
-            ..open
+        *window = self.open(window, from);
+        window.start = match self.align {
+            _ if window.count == 0 => Timestamp::ZERO,
+            Align::FirstHit => window.start.shifted(from, to),
+            Align::Boundary(_) => self.start_at(window.start.max(from).shifted(from, to)),
         };
     }
 

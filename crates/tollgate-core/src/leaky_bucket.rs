@@ -165,6 +165,7 @@ impl LeakyBucket {
         Mark::Debt {
             drain: self.drain,
             price: self.price,
+            last_act: Timestamp::ZERO,
         }
     }
 }

@@ -216,6 +216,20 @@ impl<A: Arithmetic> Ledger<A> {
     }
 
     /// Takes back a booking as if it had never been made, if it is the latest; false, and nothing changes, if it isn't.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use tollgate_core::{Arithmetic, Ledger, Rate, Timestamp, TokenBucket};
+    ///
+    /// let (limit, now) = (TokenBucket::new(Rate::per_second(1).burst(1))?, Timestamp::ZERO);
+    /// let mut ledger = Ledger::default();
+    /// let mut reserve = || ledger.reserve(&limit, now, 1, Duration::MAX).expect("in order");
+    /// let booked = [reserve(), reserve(), reserve()];
+    /// assert!(!ledger.unbook(&limit, now, &booked[1]));
+    /// assert!(ledger.unbook(&limit, now, &booked[2]) && ledger.unbook(&limit, now, &booked[1]));
+    /// assert_eq!(ledger.look(&limit, now, 1).wait(), Duration::from_secs(1));
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
     pub fn unbook(&mut self, limit: &A, now: Timestamp, booked: &Booked) -> bool {
         let is_latest = booked.version == self.version;
         if is_latest {

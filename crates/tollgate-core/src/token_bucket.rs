@@ -212,7 +212,7 @@ impl Arithmetic for TokenBucket {
             // After a part was given back, a new reservation may act before one made earlier.
             bucket.last_act = last_act.max(at);
             self.debt.pour(&mut bucket.level, now, cost);
-            Mark::Booking {
+            Mark::Debt {
                 drain: self.debt.drain,
                 price: self.debt.price,
                 last_act,
@@ -246,7 +246,7 @@ impl Arithmetic for TokenBucket {
     /// Gives back the tokens less those that later reservations were promised on top of this one:
     /// what drains between its act and the latest act. Nothing once its time has passed.
     fn give_back(&self, bucket: &mut Bucket, now: Timestamp, charge: &Charge, since: Since) {
-        let Mark::Booking {
+        let Mark::Debt {
             drain,
             price,
             last_act,

@@ -1,6 +1,5 @@
 //! Waiting: a place in the limit's line, so first come is first served, and whoever leaves frees its place.
 
-use std::fmt;
 use std::time::Duration;
 
 use tollgate_core::Timestamp;
@@ -18,8 +17,6 @@ use crate::patience::Patience;
 mod future;
 mod jitter;
 
-#[cfg(not(any(loom, shuttle)))]
-use crate::{Reservation, line::Await};
 #[cfg(not(any(loom, shuttle)))]
 pub use future::Acquiring;
 
@@ -99,6 +96,7 @@ pub use future::Acquiring;
 /// assert!(task.await.expect("it doesn't panic").is_ok());
 /// # }
 /// ```
+#[derive(Debug)]
 #[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
 pub struct Acquire<H: Home> {
     home: H,
@@ -202,40 +200,6 @@ impl<H: Home> Acquire<H> {
         }
     }
 
-    /// Waits, and returns the charge as a reservation whose time has come, so that it can still be cancelled.
-    ///
-    /// # Errors
-    /// As [`wait_blocking`](Self::wait_blocking).
-    ///
-    /// ```
-    /// use tollgate::{Limiter, Rate, Refused};
-    ///
-    /// # fn is_still_wanted() -> bool { true }
-    /// async fn send(limiter: &Limiter) -> Result<(), Refused> {
-    ///     let charge = limiter.acquire().reserved().await?;
-    ///     if is_still_wanted() {
-    ///         charge.keep();
-    ///     } else {
-    ///         charge.cancel();
-    ///     }
-    ///     Ok(())
-    /// }
-    /// # let limiter = Limiter::new(Rate::per_second(1));
-    /// # let _ = send(&limiter);
-    /// ```
-    #[cfg(not(any(loom, shuttle)))]
-    pub async fn reserved(self) -> Result<Reservation<H>, Refused> {
-        let arrived = self.arrival();
-        let ticket = match self.start(arrived)? {
-            Started::Passed(ticket) => ticket,
-            Started::Waiting(standing) => {
-                let ticket = Await::new(standing).await?.ticket;
-                ticket.unwrap_or(Ticket::Free(arrived))
-            }
-        };
-        Ok(Reservation::new(self.home, ticket))
-    }
-
     fn arrival(&self) -> Timestamp {
         self.now.unwrap_or_else(|| self.home.limit().now())
     }
@@ -274,14 +238,4 @@ impl<H: Home> Acquire<H> {
 /// When a waiter whose turn came at this time continues.
 fn spread(at: Timestamp, jitter: Duration) -> Timestamp {
     at + jitter::up_to(jitter)
-}
-
-impl<H: Home> fmt::Debug for Acquire<H> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acquire")
-            .field("cost", &self.cost)
-            .field("patience", &self.patience)
-            .field("jitter", &self.jitter)
-            .finish_non_exhaustive()
-    }
 }

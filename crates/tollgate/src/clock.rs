@@ -49,7 +49,7 @@
 //! # let _ = (production.send(), tested.send());
 //! ```
 
-use std::sync::Arc;
+use std::ops::Deref;
 use std::task::Waker;
 
 use tollgate_core::Timestamp;
@@ -149,29 +149,8 @@ pub trait Clock: Send + Sync {
     }
 }
 
-impl<C: Clock + ?Sized> Clock for &C {
-    fn now(&self) -> Timestamp {
-        (**self).now()
-    }
-
-    fn identity(&self) -> Option<usize> {
-        (**self).identity()
-    }
-
-    fn park_until(&self, at: Timestamp) {
-        (**self).park_until(at);
-    }
-
-    fn nap_until(&self, at: Timestamp) {
-        (**self).nap_until(at);
-    }
-
-    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
-        (**self).wake_at(at, waker)
-    }
-}
-
-impl<C: Clock + ?Sized> Clock for Arc<C> {
+/// A pointer to a clock reads what it points to: a reference, an `Arc`, a `Box`.
+impl<P: Deref<Target: Clock> + Send + Sync> Clock for P {
     fn now(&self) -> Timestamp {
         (**self).now()
     }

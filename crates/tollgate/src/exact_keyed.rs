@@ -99,10 +99,8 @@ impl<K> ExactKeyedLimiter<K> {
     /// assert!(!limiter.allow(&key));
     /// ```
     pub fn new(rate: Rate, capacity: usize) -> Self {
-        match Self::builder(rate, capacity).build() {
-            Ok(limiter) => limiter,
-            Err(error) => panic!("{error}"),
-        }
+        let built = Self::builder(rate, capacity).build();
+        built.unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Chooses the algorithm, the policy at the cap, the clock, and the bounds on waiting.
@@ -278,18 +276,11 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     /// limiter.for_each_active(|seen| active.push(seen.key.clone()));
     /// assert_eq!(active, ["busy"]);
     /// ```
-    pub fn for_each_active(&self, mut each: impl FnMut(ActiveKey<&K>))
+    pub fn for_each_active(&self, each: impl FnMut(ActiveKey<&K>))
     where
         K: Clone,
     {
-        self.tables
-            .for_each(self.clock.now(), |key, idle_after, blocked| {
-                each(ActiveKey {
-                    key,
-                    idle_after,
-                    blocked,
-                });
-            });
+        self.tables.for_each(self.clock.now(), each);
     }
 
     /// How many active keys are sure of a slot.
@@ -327,11 +318,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     }
 
     fn unless_full(&self, done: bool) -> Result<(), NoSlot> {
-        if done {
-            Ok(())
-        } else {
-            Err(NoSlot::new(self.capacity))
-        }
+        done.then_some(()).ok_or(NoSlot::new(self.capacity))
     }
 }
 

@@ -100,10 +100,8 @@ impl KeyedLimiter {
     /// # Panics
     /// If GCRA can't represent the rate; [`builder`](Self::builder) returns the error instead.
     pub fn new(rate: Rate, capacity: usize) -> Self {
-        match Self::builder(rate, capacity).build() {
-            Ok(limiter) => limiter,
-            Err(error) => panic!("{error}"),
-        }
+        let built = Self::builder(rate, capacity).build();
+        built.unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Chooses the policy at the cap, the clock, and the bounds on waiting.

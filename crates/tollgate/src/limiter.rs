@@ -101,19 +101,8 @@ impl<C: Clock> Limiter<C> {
     /// # Panics
     /// As [`new`](Limiter::new).
     pub fn with_clock(rate: Rate, clock: C) -> Self {
-        match Limiter::builder(rate).clock(clock).build() {
-            Ok(limiter) => limiter,
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    pub(crate) fn from_parts(cell: Cell, clock: C, waiting: Waiting) -> Self {
-        Self {
-            cell,
-            clock,
-            line: Lined::new(),
-            waiting,
-        }
+        let built = Limiter::builder(rate).clock(clock).build();
+        built.unwrap_or_else(|error| panic!("{error}"))
     }
 
     // Check: decide now.

@@ -7,7 +7,6 @@
 //! that touches the line moves it on as well. So a timer that fires late causes a delay, but loses no token:
 //! each turn counts from the time at which it came.
 
-use std::fmt;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -49,18 +48,9 @@ pub trait Waits {
     /// Waiters that needn't wait any more; each is returned once.
     fn take_done(&mut self) -> Vec<Id>;
 
-    /// The result for this waiter, if it needn't wait any more: when its turn came, or why it was refused. Its
-    /// place is free then.
-    fn collect(&mut self, id: Id) -> Option<Result<Timestamp, Refused>>;
-
-    /// What this waiter was charged, if it passed and can give that back.
-    fn charged(&self, id: Id) -> Option<Ticket> {
-        let _ = id;
-        None
-    }
-
-    /// When this waiter came.
-    fn arrived(&self, id: Id) -> Option<Timestamp>;
+    /// The result for this waiter, if it needn't wait any more: how it passed, or why it was refused. Its place is free
+    /// then.
+    fn collect(&mut self, id: Id, now: Timestamp) -> Option<Result<Passed, Refused>>;
 
     /// Frees the memory of many waiters, if none of them is left and the line stays.
     fn rest(&mut self) -> bool {
@@ -113,7 +103,7 @@ pub struct State<W> {
 
 /// A waiter whose turn came.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Passed {
+pub struct Passed {
     /// When its turn came.
     pub(crate) at: Timestamp,
     pub(crate) waited: Duration,
@@ -177,14 +167,11 @@ impl<S: Stands> Standing<S> {
         post.visit(Some(id), |state| {
             let now = post.clock().now();
             post.advance(&mut state.waits, now);
-            let arrived = state.waits.arrived(id).unwrap_or(now);
-            let ticket = state.waits.charged(id);
-            if let Some(result) = state.waits.collect(id) {
+            if let Some(result) = state.waits.collect(id, now) {
                 state.seats.forget(id);
                 *place = None;
                 post.gone();
-                let waited = now - arrived;
-                return Progress::Done(result.map(|at| Passed { at, waited, ticket }));
+                return Progress::Done(result);
             }
             let until = state.waits.look_again(now, id);
             state.seats.remember(id, waker, until);
@@ -329,11 +316,5 @@ impl<D: Discipline, C: Clock> Post for &Line<D, C> {
 
     fn leave(&self, waits: &mut Queue<D>, now: Timestamp, id: Id) {
         waits.leave(now, id);
-    }
-}
-
-impl<D: Discipline, C> fmt::Debug for Line<D, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Line").finish_non_exhaustive()
     }
 }

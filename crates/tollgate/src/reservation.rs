@@ -1,6 +1,5 @@
 //! A slot that was taken ahead of its time: wait for it, or give it back.
 
-use std::fmt;
 use std::time::Duration;
 #[cfg(not(any(loom, shuttle)))]
 use std::{future::poll_fn, pin::pin};
@@ -40,6 +39,7 @@ use crate::line::waiting::Seat;
 /// assert_eq!(limiter.reserve(1)?.delay(), Duration::from_millis(100));
 /// # Ok::<(), tollgate::Refused>(())
 /// ```
+#[derive(Debug)]
 #[must_use = "a reservation that is dropped before its time is given back"]
 pub struct Reservation<H: Home> {
     home: H,
@@ -155,14 +155,5 @@ impl<H: Home> Drop for Reservation<H> {
                 self.mark_used();
             }
         }
-    }
-}
-
-impl<H: Home> fmt::Debug for Reservation<H> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reservation")
-            .field("act_at", &self.at)
-            .field("open", &self.ticket.is_some())
-            .finish_non_exhaustive()
     }
 }

@@ -17,9 +17,11 @@ use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tollgate_core::{LimitError, Rate, Timestamp};
+
+use crate::clock::{Clock as _, Wall};
 
 const WORD: usize = size_of::<u64>();
 /// Where the number of all words is.
@@ -55,7 +57,8 @@ pub struct Times {
 impl Times {
     /// This moment, for a table that shows this time.
     pub(crate) fn of(now: Timestamp) -> Self {
-        let wall = Timestamp::from_nanos(wall_nanos());
+        // No monotonic clock tells how long no process ran.
+        let wall = Wall.now();
         Self { now, wall }
     }
 
@@ -138,17 +141,6 @@ fn io_error(path: &Path, source: io::Error) -> SnapshotError {
         path: path.to_owned(),
         source,
     }
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "no monotonic clock tells how long no process ran"
-)]
-fn wall_nanos() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| {
-        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-    })
 }
 
 /// FNV-1a: tells a damaged file, not a forged one. Each step can be undone, so no single byte changes unnoticed.

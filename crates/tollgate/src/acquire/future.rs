@@ -10,11 +10,12 @@ use pin_project_lite::pin_project;
 use tollgate_core::Timestamp;
 
 use super::{Acquire, Started, spread};
-use crate::Refused;
+use crate::cell::Ticket;
 use crate::clock::alarm::Alarm;
 use crate::home::Home;
 use crate::home::sealed::Home as _;
 use crate::line::{Await, Post};
+use crate::{Refused, Reservation};
 
 pin_project! {
     /// The future that [`Acquire`] turns into. Dropping it frees the place in line.
@@ -46,6 +47,41 @@ pin_project! {
             arrived: Timestamp,
         },
         Done,
+    }
+}
+
+impl<H: Home> Acquire<H> {
+    /// Waits, and returns the charge as a reservation whose time has come, so that it can still be cancelled.
+    ///
+    /// # Errors
+    /// As [`wait_blocking`](Self::wait_blocking).
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Rate, Refused};
+    ///
+    /// # fn is_still_wanted() -> bool { true }
+    /// async fn send(limiter: &Limiter) -> Result<(), Refused> {
+    ///     let charge = limiter.acquire().reserved().await?;
+    ///     if is_still_wanted() {
+    ///         charge.keep();
+    ///     } else {
+    ///         charge.cancel();
+    ///     }
+    ///     Ok(())
+    /// }
+    /// # let limiter = Limiter::new(Rate::per_second(1));
+    /// # let _ = send(&limiter);
+    /// ```
+    pub async fn reserved(self) -> Result<Reservation<H>, Refused> {
+        let arrived = self.arrival();
+        let ticket = match self.start(arrived)? {
+            Started::Passed(ticket) => ticket,
+            Started::Waiting(standing) => {
+                let ticket = Await::new(standing).await?.ticket;
+                ticket.unwrap_or(Ticket::Free(arrived))
+            }
+        };
+        Ok(Reservation::new(self.home, ticket))
     }
 }
 

@@ -30,13 +30,13 @@ pub(super) struct HeapPlace(u32);
 impl HeapPlace {
     /// In the heap of blocked keys.
     const GUARDED: u32 = 1 << 31;
-    /// Asked for at a tier that came with the call.
+    /// Its limit came with a call; otherwise it is the limiter's rate, or what its function says of the key.
     const GIVEN: u32 = 1 << 30;
     const FLAGS: u32 = Self::GUARDED | Self::GIVEN;
 
     /// In no heap yet.
-    pub(super) const fn new(origin: Origin) -> Self {
-        Self(0).with_origin(origin)
+    pub(super) const fn new(is_given: bool) -> Self {
+        Self(0).with_given(is_given)
     }
 
     pub(super) const fn number(self) -> u32 {
@@ -47,17 +47,13 @@ impl HeapPlace {
         self.0 & Self::GUARDED != 0
     }
 
-    pub(super) const fn origin(self) -> Origin {
-        if self.0 & Self::GIVEN == 0 {
-            Origin::Own
-        } else {
-            Origin::Given
-        }
+    pub(super) const fn is_given(self) -> bool {
+        self.0 & Self::GIVEN != 0
     }
 
-    /// The same, with its limit from this origin.
-    pub(super) const fn with_origin(self, origin: Origin) -> Self {
-        self.with(Self::GIVEN, matches!(origin, Origin::Given))
+    /// The same, with its limit from a call or not.
+    pub(super) const fn with_given(self, is_given: bool) -> Self {
+        self.with(Self::GIVEN, is_given)
     }
 
     /// The same in the heap of blocked keys, or of the others.
@@ -79,15 +75,6 @@ impl HeapPlace {
     }
 }
 
-/// Where a key's limit comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
-    /// The limiter's rate, or what its function says of the key.
-    Own,
-    /// The call.
-    Given,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,9 +88,9 @@ mod tests {
 
     #[test]
     fn flags_and_number_stay_apart() {
-        let place = HeapPlace::new(Origin::Given).at(77).with_guard(true);
-        assert_eq!((place.number(), place.origin()), (77, Origin::Given));
+        let place = HeapPlace::new(true).at(77).with_guard(true);
+        assert_eq!((place.number(), place.is_given()), (77, true));
         assert!(place.at(3).is_guarded() && !place.with_guard(false).is_guarded());
-        assert_eq!(place.with_guard(false).with_origin(Origin::Own).0, 77);
+        assert_eq!(place.with_guard(false).with_given(false).0, 77);
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tollgate_core::{Decision, LimitError, Timestamp, Unbooked};
 
 use super::ExactKeyedLimiter;
-use super::act::{Allow, Check, Look, Purpose, Reserve};
+use super::act::Purpose;
 use super::shard::{KeyQuery, Lookup};
 use super::tables::{Tables, each};
 use crate::Refused;
@@ -25,7 +25,7 @@ use crate::line::places::Id;
 use crate::line::single::Single;
 use crate::line::waiting::Waiting;
 use crate::line::{Post, State};
-use crate::sync::{Mutex, PoisonError};
+use crate::sync::{Mutex, unpoisoned};
 use crate::table::NoSlot;
 
 /// One key of an [`ExactKeyedLimiter`], which it borrows. Made by [`ExactKeyedLimiter::key`]; [`KeyHandle`] has the
@@ -234,7 +234,10 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> KeyVerbs for StoredKey<'_, K, Q, C> {
         if let Some(told) = self.told_to_wait(now, cost) {
             return told;
         }
-        let decision = each!(&self.limiter.tables, table => table.act(&self.ask(now), self.tier, &Check(cost)));
+        let (ask, charge) = (self.ask(now), (cost, Purpose::Charge));
+        let decision = each!(&self.limiter.tables, table => {
+            table.act(&ask, self.tier, charge, |ledger, limit, now, _| ledger.decide(limit, now, cost))
+        });
         if cost > 0 {
             self.count(decision.is_allowed());
         }
@@ -282,12 +285,21 @@ impl<'a, K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'a, K, Q, C> {
         if let Some(told) = self.told_to_wait(now, cost) {
             return told.is_allowed();
         }
-        let (ask, act) = (self.ask(now), Allow(cost));
-        let allowed = each!(&self.limiter.tables, table => table.act(&ask, self.tier, &act));
+        let (ask, charge) = (self.ask(now), (cost, Purpose::Charge));
+        let allowed = each!(&self.limiter.tables, table => {
+            table.act(&ask, self.tier, charge, |ledger, limit, now, _| ledger.allow(limit, now, cost))
+        });
         if cost > 0 {
             self.count(allowed);
         }
         allowed
+    }
+
+    /// What a request of this cost would be told, without charging it.
+    fn look_at(&self, ask: &Lookup<'a, Q>, tier: Option<&Tier>, look: (u64, Purpose)) -> Decision {
+        each!(&self.limiter.tables, table => {
+            table.act(ask, tier, look, |ledger, limit, now, _| ledger.look(limit, now, look.0))
+        })
     }
 
     /// What the table is asked for, to find the key.
@@ -327,12 +339,8 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'_, K, Q, C> {
         {
             return Err(told);
         }
-        let act = Reserve {
-            cost,
-            patience: Duration::ZERO,
-        };
         let ask = self.ask(now);
-        let held = each!(&self.limiter.tables, table => table.hold(&ask, self.tier, &act, until));
+        let held = each!(&self.limiter.tables, table => table.hold(&ask, self.tier, cost, until));
         self.count(held.is_ok());
         held.map_err(Unbooked::decision)
     }
@@ -400,8 +408,11 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> Meter for StoredKey<'_, K, Q, C> {
     type Terms = Asks;
 
     fn look(&self, asks: &Asks, now: Timestamp, cost: u64) -> Decision {
-        let (ask, look) = (self.ask_in_turn(now), Look(cost, Purpose::Ask));
-        each!(&self.limiter.tables, table => table.act(&ask, asks.tier.as_ref(), &look))
+        self.look_at(
+            &self.ask_in_turn(now),
+            asks.tier.as_ref(),
+            (cost, Purpose::Ask),
+        )
     }
 
     fn book(
@@ -415,15 +426,13 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> Meter for StoredKey<'_, K, Q, C> {
         let booked = match &asks.held {
             None => {
                 let patience = patience.min(self.longest_booking());
-                let act = Reserve { cost, patience };
-                each!(&self.limiter.tables, table => table.reserve(&ask, tier, &act))
+                each!(&self.limiter.tables, table => table.reserve(&ask, tier, cost, patience))
             }
             // An estimate is held from when it may be used: nobody knows how long before that others hold theirs.
             Some(held) => {
-                let (patience, until) = (Duration::ZERO, held.until(now));
-                let act = Reserve { cost, patience };
+                let until = held.until(now);
                 let taken =
-                    each!(&self.limiter.tables, table => table.hold(&ask, tier, &act, until));
+                    each!(&self.limiter.tables, table => table.hold(&ask, tier, cost, until));
                 taken.inspect(|ticket| held.put(*ticket, until))
             }
         };
@@ -485,8 +494,7 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> Home for StoredKey<'_, K, Q, C> {
     }
 
     fn see(&self, now: Timestamp, cost: u64) -> Decision {
-        let (ask, look) = (self.ask(now), Look(cost, Purpose::See));
-        each!(&self.limiter.tables, table => table.act(&ask, self.tier, &look))
+        self.look_at(&self.ask(now), self.tier, (cost, Purpose::See))
     }
 
     fn visit_if_any<T>(&self, change: impl FnOnce(&mut State<Self::Waits>) -> T) -> Option<T> {
@@ -527,13 +535,11 @@ impl Held {
     }
 
     fn put(&self, ticket: Ticket, until: Timestamp) {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        *taken = Some((ticket, until));
+        *unpoisoned(self.taken.lock()) = Some((ticket, until));
     }
 
     pub(crate) fn take(&self) -> Option<(Ticket, Timestamp)> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.take()
+        unpoisoned(self.taken.lock()).take()
     }
 }
 

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use tollgate_core::{Decision, Ledger, Outcome, Timestamp};
 
-use super::act::{Act, Reply as _};
-use super::entry::{Entry, HeapPlace, Origin};
+use super::act::{Act, Reply};
+use super::entry::{Entry, HeapPlace};
 use super::kept::{Kept, RateOf};
 use crate::holds::Holds;
 use crate::steps::Latest;
@@ -167,7 +167,7 @@ pub(super) struct New<K, A: Kept> {
     pub(super) hash: u64,
     pub(super) ledger: Ledger<A>,
     pub(super) tier: Option<Arc<A>>,
-    pub(super) origin: Origin,
+    pub(super) is_given: bool,
     pub(super) blocked_until: Timestamp,
 }
 
@@ -199,7 +199,7 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// The slots of a shard with this much room, with those that are kept for blocked keys.
-    fn slots(room: usize) -> usize {
+    pub(super) fn slots(room: usize) -> usize {
         room + room / KEYS_OF_ONE_BLOCK + 16
     }
 
@@ -212,20 +212,15 @@ impl<K, A: Kept> Shard<K, A> {
             + carry_over::CHANGES_KEPT * size_of::<(Timestamp, A)>()
     }
 
-    /// The most keys that a shard with this much room holds.
-    pub(super) fn most_keys(room: usize) -> usize {
-        Self::slots(room)
-    }
-
     /// Puts a question to the key's state, which is stored if it is new and was charged.
     #[inline]
-    pub(super) fn act<T: Act<A>>(
+    pub(super) fn act<T: Reply>(
         &mut self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         under: &Under<'_, K, A>,
-        act: &T,
+        act: &Act<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T>,
         need: Need,
-    ) -> Answer<T::Answer> {
+    ) -> Answer<T> {
         self.follow_some();
         if !act.looks() {
             self.latest.pass(ask.now);
@@ -244,18 +239,17 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     #[inline]
-    fn act_on<T: Act<A>>(
+    fn act_on<T: Reply>(
         &mut self,
         slot: u32,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         under: &Under<'_, K, A>,
-        act: &T,
+        act: &Act<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T>,
         need: Need,
-    ) -> Answer<T::Answer> {
+    ) -> Answer<T> {
         if let Some((blocked, birth)) = self.blocked(slot, ask.now, under, act.looks()) {
-            let told = act.retold(T::Answer::refused(blocked), |cost, blocked| {
-                self.told_behind_a_block(slot, ask.now, cost, blocked)
-            });
+            let told = T::refused(blocked)
+                .retold(|blocked| self.told_behind_a_block(slot, ask.now, act.cost, blocked));
             return Answer::Given(told, birth);
         }
         let out = self.out(slot);
@@ -270,7 +264,7 @@ impl<K, A: Kept> Shard<K, A> {
             // A charge only makes the key idle later, so its place in the heap may stay.
             (None, _) => {
                 let limit = entry.tier.as_deref().unwrap_or(&self.limit);
-                let answer = act.on_held(&mut entry.ledger, limit, ask.now, out);
+                let answer = (act.on)(&mut entry.ledger, limit, ask.now, out);
                 Answer::Given(answer, u64::from(entry.birth.get()))
             }
         }
@@ -283,20 +277,17 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// Asks a fresh state, and stores it if it was charged.
     #[cold]
-    fn act_on_new<T: Act<A>>(
+    fn act_on_new<T: Reply>(
         &mut self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         under: &Under<'_, K, A>,
-        act: &T,
+        act: &Act<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T>,
         need: Need,
-    ) -> Answer<T::Answer> {
+    ) -> Answer<T> {
         let now = ask.now.max(self.high_water);
-        let (mut key, mut tier, mut origin) = (None, None, Origin::Own);
+        let (mut key, mut tier) = (None, None);
         match under {
-            Under::Given(given) => {
-                tier = Some(Arc::clone(given));
-                origin = Origin::Given;
-            }
+            Under::Given(given) => tier = Some(Arc::clone(given)),
             Under::Own(rate_of) | Under::Present(rate_of) if !rate_of.is_none() => {
                 let owned = ask.key.to_key();
                 tier = rate_of.tier(&owned);
@@ -306,7 +297,7 @@ impl<K, A: Kept> Shard<K, A> {
         }
         let limit = tier.as_deref().unwrap_or(self.in_force());
         let mut ledger = Ledger::default();
-        let answer = act.on(&mut ledger, limit, now);
+        let answer = (act.on)(&mut ledger, limit, now, 0);
         if limit.rate().is_unlimited() || *ledger.state() == A::State::default() {
             return Answer::Given(answer, NOBODY);
         }
@@ -319,7 +310,7 @@ impl<K, A: Kept> Shard<K, A> {
             hash: ask.hash,
             ledger,
             tier,
-            origin,
+            is_given: matches!(under, Under::Given(_)),
             blocked_until: Timestamp::ZERO,
         });
         Answer::Given(answer, birth)
@@ -363,11 +354,11 @@ impl<K, A: Kept> Shard<K, A> {
             tag: tag(new.hash),
             birth,
             follows: self.version,
-            place: HeapPlace::new(new.origin),
+            place: HeapPlace::new(new.is_given),
         });
         self.index.insert(tag(new.hash), slot);
         if new.blocked_until > Timestamp::ZERO {
-            self.enter_guarded(slot, new.blocked_until);
+            self.enter(slot, new.blocked_until, true);
         } else {
             self.enter_open(slot);
         }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use tollgate_core::{Align, Ledger, Timestamp};
 
-use super::entry::{Entry, Origin};
+use super::entry::Entry;
 use super::kept::Kept;
 use super::shard::{New, NotRestored};
 use super::table::{Table, Timeline};
@@ -383,7 +383,7 @@ impl Section<'_> {
             ledger,
             tier,
             // The first call says which limit it is under.
-            origin: Origin::Given,
+            is_given: true,
             blocked_until,
         }))
     }

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Decision, Outcome, Timestamp, Unbooked, units};
+use tollgate_core::{Booked, Decision, Ledger, Outcome, Timestamp, Unbooked, units};
 
-use super::act::{Act, Check, Penalize, Reply as _, Reserve};
+use super::act::{Act, Purpose, Reply};
 use super::entry::Entry;
 use super::kept::{Kept, RateOf};
 use super::shard::{Answer, KeyQuery, Lookup, NOBODY, Need, New, NotRestored, Shard, Under};
 use crate::cell::{Ticket, Undo};
 use crate::shards::Shards;
-use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, PoisonError};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, unpoisoned};
 use crate::table::Stats;
 use crate::{Algorithm, AtCap, Tier};
 
@@ -117,19 +117,21 @@ impl<K, A: Kept> Table<K, A> {
         let states = self.limit().heap_bytes();
         let shard = size_of::<Locked<K, A>>()
             .saturating_add(Shard::<K, A>::bytes(self.sizes.room))
-            .saturating_add(Shard::<K, A>::most_keys(self.sizes.room).saturating_mul(states));
+            .saturating_add(Shard::<K, A>::slots(self.sizes.room).saturating_mul(states));
         shard.saturating_mul(self.shards.len())
     }
 
     /// Puts a question to a key's state, or to what stands for it at the cap.
     #[inline]
-    pub(super) fn act<T: Act<A>>(
+    pub(super) fn act<T: Reply>(
         &self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         tier: Option<&Tier>,
-        act: &T,
-    ) -> T::Answer {
-        self.act_on(ask, tier, act).0
+        (cost, purpose): (u64, Purpose),
+        on: impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T,
+    ) -> T {
+        let act = Act { cost, purpose, on };
+        self.act_on(ask, tier, &act).0
     }
 
     /// Decides requests in their order, and locks a shard once for those of it in a row.
@@ -141,7 +143,7 @@ impl<K, A: Kept> Table<K, A> {
         let (under, need) = (Under::Own(&self.rate_of), self.need());
         let mut held: Option<(usize, MutexGuard<'_, Shard<K, A>>)> = None;
         for (ask, cost) in requests {
-            let number = self.number(ask.hash);
+            let number = self.sizes.number(ask.hash);
             if held.as_ref().is_none_or(|(locked, _)| *locked != number) {
                 // One lock is given up before the next is taken.
                 drop(held.take());
@@ -156,11 +158,16 @@ impl<K, A: Kept> Table<K, A> {
             let Some((_, shard)) = &mut held else {
                 continue;
             };
-            let decision = match shard.act(&local, &under, &Check(cost), need) {
+            let act = Act {
+                cost,
+                purpose: Purpose::Charge,
+                on: |ledger: &mut Ledger<A>, limit: &A, now, _| ledger.decide(limit, now, cost),
+            };
+            let decision = match shard.act(&local, &under, &act, need) {
                 Answer::Given(decision, _) => decision,
                 Answer::Full(fresh, now) => {
                     drop(held.take());
-                    self.at_the_cap(&Check(cost), fresh, now, &ask).0
+                    self.at_the_cap(&act, fresh, now, &ask).0
                 }
             };
             each(decision, cost);
@@ -171,9 +178,10 @@ impl<K, A: Kept> Table<K, A> {
         &self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         tier: Option<&Tier>,
-        act: &Reserve,
+        cost: u64,
+        patience: Duration,
     ) -> Result<Ticket, Unbooked> {
-        let (booked, birth, now) = self.act_on(ask, tier, act);
+        let (booked, birth, now) = self.act_on(ask, tier, &reserve(cost, patience));
         booked.map(|booked| Ticket::Entry {
             at: ask.now + (booked.at() - now),
             booked,
@@ -186,20 +194,20 @@ impl<K, A: Kept> Table<K, A> {
         &self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         tier: Option<&Tier>,
-        act: &Reserve,
+        cost: u64,
         until: Timestamp,
     ) -> Result<Ticket, Unbooked> {
-        let under = self.under(tier);
+        let (under, act) = (self.under(tier), reserve(cost, Duration::ZERO));
         let (mut answer, mut id) = {
             let (mut shard, local) = self.enter(ask);
-            shard.hold(&local, &under, act, self.need(), self.local_time(until))
+            shard.hold(&local, &under, &act, self.need(), self.local_time(until))
         };
         let is_shared = matches!(answer, Answer::Full(..)) && self.at_cap == AtCap::ShareOne;
         if is_shared {
             self.overflowed.fetch_add(1, Ordering::Relaxed);
             let (mut shared, local) = self.enter_shared(ask);
             let (own, until) = (Under::Own(&RateOf(None)), self.local_time(until));
-            (answer, id) = shared.hold(&local, &own, act, self.need(), until);
+            (answer, id) = shared.hold(&local, &own, &act, self.need(), until);
         }
         if let Some(id) = id {
             return Ok(Ticket::Held { id, is_shared });
@@ -207,7 +215,7 @@ impl<K, A: Kept> Table<K, A> {
         let (booked, birth) = match answer {
             Answer::Given(booked, birth) if !is_shared => (booked, birth),
             Answer::Full(fresh, now) if !is_shared => {
-                let (booked, birth, _) = self.at_the_cap(act, fresh, now, ask);
+                let (booked, birth, _) = self.at_the_cap(&act, fresh, now, ask);
                 (booked, birth)
             }
             shared => {
@@ -299,7 +307,15 @@ impl<K, A: Kept> Table<K, A> {
             Some(limit) => Under::Given(limit),
         };
         let (mut shard, local) = self.enter(ask);
-        let answer = shard.act(&local, &under, &Penalize(tokens), Need::default());
+        let act = Act {
+            cost: tokens,
+            purpose: Purpose::Charge,
+            on: |ledger: &mut Ledger<A>, limit: &A, now, _| {
+                ledger.penalize(limit, now, tokens);
+                true
+            },
+        };
+        let answer = shard.act(&local, &under, &act, Need::default());
         matches!(answer, Answer::Given(..))
     }
 
@@ -368,12 +384,12 @@ impl<K, A: Kept> Table<K, A> {
     }
 
     #[inline]
-    fn act_on<T: Act<A>>(
+    fn act_on<T: Reply>(
         &self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         tier: Option<&Tier>,
-        act: &T,
-    ) -> (T::Answer, u64, Timestamp) {
+        act: &Act<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T>,
+    ) -> (T, u64, Timestamp) {
         let under = self.under(tier);
         // The shard's lock is given up before the shared bucket's is taken.
         let (answer, local) = {
@@ -404,13 +420,13 @@ impl<K, A: Kept> Table<K, A> {
 
     /// What the policy says about a new key for which there is no slot.
     #[cold]
-    fn at_the_cap<Q: KeyQuery<K> + ?Sized, T: Act<A>>(
+    fn at_the_cap<T: Reply>(
         &self,
-        act: &T,
-        fresh: T::Answer,
+        act: &Act<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T>,
+        fresh: T,
         at: Timestamp,
-        ask: &Lookup<'_, Q>,
-    ) -> (T::Answer, u64, Timestamp) {
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
+    ) -> (T, u64, Timestamp) {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
         match self.at_cap {
             AtCap::AdmitNew => (fresh, NOBODY, at),
@@ -421,9 +437,7 @@ impl<K, A: Kept> Table<K, A> {
                 (answer, SHARED | birth, local.now)
             }
             // Even an evicting table is full if all of its keys are blocked.
-            AtCap::DenyNew | AtCap::EvictNearestIdle => {
-                (T::Answer::refused(self.denied()), NOBODY, at)
-            }
+            AtCap::DenyNew | AtCap::EvictNearestIdle => (T::refused(self.denied()), NOBODY, at),
         }
     }
 
@@ -438,12 +452,7 @@ impl<K, A: Kept> Table<K, A> {
 
     #[inline]
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K, A>> {
-        lock(&self.shards[self.number(hash)].0)
-    }
-
-    #[inline]
-    fn number(&self, hash: u64) -> usize {
-        self.sizes.number(hash)
+        lock(&self.shards[self.sizes.number(hash)].0)
     }
 
     /// The shard of a key, and what is asked in the time of states: they are moved first if it is far.
@@ -521,8 +530,22 @@ impl<K, A: Kept> Table<K, A> {
     }
 }
 
+/// Takes this cost, to act within so long.
+fn reserve<A: Kept>(
+    cost: u64,
+    patience: Duration,
+) -> Act<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> Result<Booked, Unbooked>> {
+    Act {
+        cost,
+        purpose: Purpose::Charge,
+        on: move |ledger: &mut Ledger<A>, limit: &A, now, out| {
+            ledger.reserve_beside(limit, out, now, cost, patience)
+        },
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // The caller's code runs under the lock only where nothing is half done (comparing keys, cloning
     // a new one, asking for its tier), so a poisoned lock holds a good table.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    unpoisoned(mutex.lock())
 }

@@ -1,7 +1,5 @@
 //! Which algorithm a limiter's table is of: chosen once, so that entries hold one kind of state.
 
-use std::time::Duration;
-
 use tollgate_core::{
     Arithmetic as _, FixedWindow, Gcra, LeakyBucket, LimitError, Rate, SlidingCounter, SlidingLog,
     Timestamp, TokenBucket,
@@ -9,6 +7,7 @@ use tollgate_core::{
 
 use super::table::{Plan, Table, Timeline};
 use crate::Algorithm;
+use crate::table::ActiveKey;
 use crate::tier::{Compiled, Tier};
 
 /// A table of any algorithm.
@@ -74,7 +73,7 @@ impl<K> Tables<K> {
 
     /// Visits every key that is active at `now`, outside of all locks: how long until it is idle, whether
     /// it is blocked.
-    pub(super) fn for_each(&self, now: Timestamp, mut each: impl FnMut(&K, Duration, bool))
+    pub(super) fn for_each(&self, now: Timestamp, mut each: impl FnMut(ActiveKey<&K>))
     where
         K: Clone,
     {
@@ -86,7 +85,7 @@ impl<K> Tables<K> {
                 active.push((entry.key.clone(), idle.max(until) - local, until > local));
             });
             for (key, idle_after, blocked) in active.drain(..) {
-                each(&key, idle_after, blocked);
+                each(ActiveKey { key: &key, idle_after, blocked });
             }
         });
     }

@@ -518,13 +518,13 @@ impl<C: Clock, T> Rated<'_, C, T> {
 impl<C: Clock, T> Glance<'_, C, T> {
     /// Whether the request passed.
     #[inline(always)]
-    pub const fn is_allowed(self) -> bool {
+    pub const fn is_allowed(&self) -> bool {
         self.allowed
     }
 
     /// How much is left, and when to come back.
     #[inline(always)]
-    pub fn decision(self) -> Decision {
+    pub fn decision(&self) -> Decision {
         let now = self.moment.now;
         if self.allowed {
             let none = Duration::ZERO;
@@ -545,14 +545,6 @@ fn refusal<C: Clock, T>(
 ) -> Decision {
     rated.report(&word.judge(rated.key.in_force.pace, now, cost), cost)
 }
-
-impl<C: Clock, T> Clone for Glance<'_, C, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<C: Clock, T> Copy for Glance<'_, C, T> {}
 
 impl<C: Clock, T> fmt::Debug for Glance<'_, C, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

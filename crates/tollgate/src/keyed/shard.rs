@@ -123,11 +123,12 @@ impl Shard {
 
     /// Charges a key, whether it is there or new. None if it is new and every slot that it may have holds an active key.
     pub(crate) fn charge(&self, ask: &ChargeRequest<'_>, need: Need) -> Option<Judged> {
-        if let Some(slot) = self.find(ask.fingerprint) {
+        let mut backoff = Backoff::default();
+        while let Some(slot) = self.find(ask.fingerprint) {
             match attempt(slot, ask) {
                 Ok(judged) => return self.settle(ask, judged),
-                Err(Lost::Race) => return self.charge_again(ask, need),
-                Err(Lost::Slot) => {}
+                Err(Lost::Race) => backoff.lost(),
+                Err(Lost::Slot) => break,
             }
         }
         if let Some(refused) = self.refused_elsewhere(ask) {
@@ -309,21 +310,6 @@ impl Shard {
             .find(fingerprint)
             .or_else(|| second.find(fingerprint))
             .or_else(|| self.stash.find(fingerprint))
-    }
-
-    /// Charges a key that other threads charge too.
-    #[cold]
-    #[inline(never)]
-    fn charge_again(&self, ask: &ChargeRequest<'_>, need: Need) -> Option<Judged> {
-        let mut backoff = Backoff::default();
-        while let Some(slot) = self.find(ask.fingerprint) {
-            match attempt(slot, ask) {
-                Ok(judged) => return self.settle(ask, judged),
-                Err(Lost::Race) => backoff.lost(),
-                Err(Lost::Slot) => break,
-            }
-        }
-        self.charge_slowly(ask, need)
     }
 
     #[cold]

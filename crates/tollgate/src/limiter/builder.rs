@@ -12,6 +12,7 @@ use crate::cell::locked::Slot;
 use crate::cell::striped::Striped;
 use crate::cell::word::{Mover, Word};
 use crate::clock::{Clock, ClockChoice, Clocked, DefaultClock};
+use crate::line::lined::Lined;
 use crate::line::waiting::Waiting;
 use crate::sync::Mutex;
 use crate::tier::{Compiled, Tier};
@@ -37,15 +38,9 @@ pub type Builder<C = DefaultClock> = Clocked<Settings, C>;
 pub struct Settings {
     rate: Rate,
     algorithm: Algorithm,
-    start: Start,
+    start_empty: bool,
     stripes: Option<usize>,
     max_waiters: usize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Start {
-    Full,
-    Empty,
 }
 
 impl Builder {
@@ -53,7 +48,7 @@ impl Builder {
         Self::of(Settings {
             rate,
             algorithm: Algorithm::Gcra,
-            start: Start::Full,
+            start_empty: false,
             stripes: None,
             max_waiters: Waiting::DEFAULT_MAX,
         })
@@ -69,7 +64,7 @@ impl<C> Builder<C> {
 
     /// Starts with nothing to give instead of a full burst.
     pub fn start_empty(mut self) -> Self {
-        self.settings.start = Start::Empty;
+        self.settings.start_empty = true;
         self
     }
 
@@ -120,25 +115,28 @@ impl<C: ClockChoice> Builder<C> {
             Compiled::SlidingLog(limit) => settings.locked(*limit, now),
             Compiled::SlidingCounter(limit) => settings.locked(*limit, now),
         };
-        let waiting = Waiting::new(settings.max_waiters);
-        Ok(Limiter::from_parts(cell, clock, waiting))
+        Ok(Limiter {
+            cell,
+            clock,
+            line: Lined::new(),
+            waiting: Waiting::new(settings.max_waiters),
+        })
     }
 }
 
 impl Settings {
     fn word(&self, limit: Gcra, now: Timestamp) -> Cell {
-        let starts_empty = self.start == Start::Empty;
         match self.stripes {
             None => {
                 let word = Word::new(limit, now, Mover::Word);
-                if starts_empty {
+                if self.start_empty {
                     word.drain();
                 }
                 Cell::Word(word)
             }
             Some(stripes) => {
                 let striped = Striped::new(limit, now, stripes);
-                if starts_empty {
+                if self.start_empty {
                     striped.drain();
                 }
                 Cell::Striped(Box::new(striped))
@@ -150,9 +148,10 @@ impl Settings {
     where
         Slot<A>: Send,
     {
-        let state = match self.start {
-            Start::Full => A::State::default(),
-            Start::Empty => limit.empty(now),
+        let state = if self.start_empty {
+            limit.empty(now)
+        } else {
+            A::State::default()
         };
         let slot = Slot::new(self.algorithm, limit, state);
         Cell::Locked(Box::new(Mutex::new(slot)))

@@ -151,12 +151,6 @@ impl<K, T: Clone + fmt::Debug> KeyLines<K, T> {
     }
 }
 
-impl<K, T> fmt::Debug for KeyLines<K, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyLines").finish_non_exhaustive()
-    }
-}
-
 #[inline(always)]
 fn index(hash: u64) -> usize {
     usize::try_from(hash % MARKS as u64).unwrap_or(0)

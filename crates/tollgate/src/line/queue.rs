@@ -6,8 +6,8 @@ use std::mem;
 
 use tollgate_core::{Decision, Outcome, Timestamp};
 
-use super::Waits;
 use super::places::{Fifo, Id, LinePlace, Places};
+use super::{Passed, Waits};
 use crate::Refused;
 
 /// Who is next, and what that costs: what weighted fair queueing and priority lanes differ in.
@@ -261,11 +261,7 @@ impl<D: Discipline> Queue<D> {
         if let Some((deadline, id)) = over.filter(|(deadline, _)| *deadline < now)
             && turn.is_none_or(|(_, due)| deadline < due)
         {
-            // What is left in line says how long it would have taken, or more.
-            let at = self.discipline.all_passed(&self.lines);
-            let decision = self.discipline.decision(now, Outcome::Denied, at);
-            let refused = Err(Box::new(Refused::TooLate(decision)));
-            self.finish(id, refused, Change::Left);
+            self.drop_out(now, id, Refused::TooLate);
             return true;
         }
         let Some((owner, due)) = turn else {
@@ -277,15 +273,20 @@ impl<D: Discipline> Queue<D> {
         };
         let (cost, arrived) = (place.cost, place.arrived);
         if self.discipline.sheds(owner, &line, due, arrived) {
-            let at = self.discipline.all_passed(&self.lines);
-            let decision = self.discipline.decision(now, Outcome::Denied, at);
-            let refused = Err(Box::new(Refused::Shed(decision)));
-            self.finish(id, refused, Change::Left);
+            self.drop_out(now, id, Refused::Shed);
         } else {
             let receipt = self.discipline.pass(owner, due, cost);
             self.finish(id, Ok((receipt, due)), Change::Passed);
         }
         true
+    }
+
+    /// Denies a waiter what it waits for.
+    fn drop_out(&mut self, now: Timestamp, id: Id, why: impl FnOnce(Decision) -> Refused) {
+        // What is left in line says how long it would have taken, or more.
+        let at = self.discipline.all_passed(&self.lines);
+        let decision = self.discipline.decision(now, Outcome::Denied, at);
+        self.finish(id, Err(Box::new(why(decision))), Change::Left);
     }
 
     /// Takes a waiter out of its line and notes its result.
@@ -360,13 +361,15 @@ impl<D: Discipline> Waits for Queue<D> {
         mem::take(&mut self.done)
     }
 
-    fn collect(&mut self, id: Id) -> Option<Result<Timestamp, Refused>> {
+    fn collect(&mut self, id: Id, now: Timestamp) -> Option<Result<Passed, Refused>> {
+        let waited = now - self.places.get(id)?.arrived;
         let result = self.places.collect(id)?;
-        Some(result.map(|(_, at)| at).map_err(|refused| *refused))
-    }
-
-    fn arrived(&self, id: Id) -> Option<Timestamp> {
-        self.places.get(id).map(|place| place.arrived)
+        let passed = result.map(|(_, at)| Passed {
+            at,
+            waited,
+            ticket: None,
+        });
+        Some(passed.map_err(|refused| *refused))
     }
 }
 
@@ -374,7 +377,8 @@ impl<D: Discipline> Waits for Queue<D> {
 impl<D: Discipline> Queue<D> {
     /// The result for this waiter, if it needn't wait any more.
     pub(crate) fn fate(&mut self, id: Id) -> Option<Result<(), Refused>> {
-        self.collect(id).map(|result| result.map(drop))
+        self.collect(id, Timestamp::ZERO)
+            .map(|result| result.map(drop))
     }
 
     /// When something happens next if no waiter comes or leaves.

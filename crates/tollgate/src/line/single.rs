@@ -12,9 +12,9 @@ use tollgate_core::{Decision, Outcome, Timestamp};
 
 mod bookings;
 
-use super::Waits;
 use super::meter::{AnyMeter, Request};
 use super::places::{Fifo, Id, LinePlace, Places};
+use super::{Passed, Waits};
 use crate::Refused;
 use crate::cell::{Ticket, Undo};
 use crate::steps::SLACK;
@@ -521,17 +521,12 @@ impl<T: Clone + fmt::Debug> Waits for Single<T> {
         mem::take(&mut self.done)
     }
 
-    fn collect(&mut self, id: Id) -> Option<Result<Timestamp, Refused>> {
+    fn collect(&mut self, id: Id, now: Timestamp) -> Option<Result<Passed, Refused>> {
+        let place = self.places.get(id)?;
+        let (waited, ticket) = (now - place.arrived, place.extra.charged);
         let result = self.places.collect(id)?;
-        Some(result.map_err(|refused| *refused))
-    }
-
-    fn charged(&self, id: Id) -> Option<Ticket> {
-        self.places.get(id)?.extra.charged
-    }
-
-    fn arrived(&self, id: Id) -> Option<Timestamp> {
-        self.places.get(id).map(|place| place.arrived)
+        let passed = result.map(|at| Passed { at, waited, ticket });
+        Some(passed.map_err(|refused| *refused))
     }
 
     fn rest(&mut self) -> bool {

@@ -5,10 +5,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tollgate_core::{Decision, Ledger, Timestamp};
+use tollgate_core::{Decision, Ledger, Outcome, Timestamp};
 
-use super::super::act::{Act, Came};
-use super::super::entry::{Entry, Origin};
+use super::super::act::{Act, Reply};
+use super::super::entry::Entry;
 use super::super::kept::Kept;
 use super::{Answer, NOBODY, Shard, Under, next_birth};
 
@@ -118,20 +118,20 @@ impl<K, A: Kept> Shard<K, A> {
 impl<K, A: Kept> Shard<K, A> {
     /// Puts a question to the state of the key in this slot, which is there, at another limit.
     #[cold]
-    pub(super) fn act_at_other<T: Act<A>>(
+    pub(super) fn act_at_other<T: Reply>(
         &mut self,
         slot: u32,
         change: Change<A>,
-        act: &T,
+        act: &Act<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T>,
         now: Timestamp,
         out: u64,
-    ) -> Answer<T::Answer> {
-        let Change { tier, origin } = change;
+    ) -> Answer<T> {
+        let Change { tier, is_given } = change;
         let (own, in_force) = (self.limit, *self.in_force());
         let Some(entry) = self.entries.get_mut(slot) else {
             // The caller has just found it.
             let mut fresh = Ledger::default();
-            return Answer::Given(act.on(&mut fresh, &in_force, now), NOBODY);
+            return Answer::Given((act.on)(&mut fresh, &in_force, now, 0), NOBODY);
         };
         let old = *entry.tier.as_deref().unwrap_or(&own);
         let new = *tier.as_deref().unwrap_or(&in_force);
@@ -140,7 +140,7 @@ impl<K, A: Kept> Shard<K, A> {
         if old != new {
             if !new.counts() {
                 // A limit that counts nothing doesn't touch what another has counted.
-                return Answer::Given(act.on(&mut ledger, &new, now), NOBODY);
+                return Answer::Given((act.on)(&mut ledger, &new, now, 0), NOBODY);
             }
             carry_over(&mut ledger, &old, &new, now);
             ledger.forget_bookings(&new, now);
@@ -149,19 +149,17 @@ impl<K, A: Kept> Shard<K, A> {
             // What is out is owed at the new price too.
             ledger.keep_out(&new, now, out);
         }
-        let answer = act.on_held(&mut ledger, &new, now, out);
-        let stored = match act.came_to(&answer) {
-            Came::Charged => true,
+        let answer = (act.on)(&mut ledger, &new, now, out);
+        let stored = match answer.outcome() {
+            Outcome::Allowed => !act.looks(),
             // From now on the debt drains at the faster rate.
-            Came::Refused => new.rate().is_faster_than(old.rate()),
-            Came::Looked => false,
+            Outcome::Denied => act.asks() && new.rate().is_faster_than(old.rate()),
+            Outcome::Never => false,
         };
         if !stored {
             let stays = old != new && !new.rate().is_faster_than(old.rate());
             let answer = if stays && !entry.ledger.is_idle(&old, now) {
-                act.retold(answer, |cost, decision| {
-                    told(&entry.ledger, &old, &new, now, cost, decision)
-                })
+                answer.retold(|decision| told(&entry.ledger, &old, &new, now, act.cost, decision))
             } else {
                 answer
             };
@@ -172,7 +170,7 @@ impl<K, A: Kept> Shard<K, A> {
         self.latest.keep(&new);
         entry.birth = birth;
         entry.follows = self.version;
-        entry.place = entry.place.with_origin(origin);
+        entry.place = entry.place.with_given(is_given);
         self.settle(slot);
         Answer::Given(answer, u64::from(birth.get()))
     }
@@ -233,7 +231,7 @@ impl<K, A: Kept> Shard<K, A> {
             } else if until > from {
                 // It lasts as long as it had left.
                 self.leave_heap(slot);
-                self.enter_guarded(slot, until.shifted(from, to));
+                self.enter(slot, until.shifted(from, to), true);
             } else {
                 self.unguard(slot);
             }
@@ -244,7 +242,7 @@ impl<K, A: Kept> Shard<K, A> {
 /// The limit that a key changes to by a call: its tier, or none for the limiter's own rate, and where that comes from.
 pub(super) struct Change<A> {
     pub(super) tier: Option<Arc<A>>,
-    pub(super) origin: Origin,
+    pub(super) is_given: bool,
 }
 
 impl<A> Change<A> {
@@ -252,8 +250,8 @@ impl<A> Change<A> {
     pub(super) const OWN: Self = Self::own(None);
 
     const fn own(tier: Option<Arc<A>>) -> Self {
-        let origin = Origin::Own;
-        Self { tier, origin }
+        let is_given = false;
+        Self { tier, is_given }
     }
 }
 
@@ -275,7 +273,7 @@ pub(super) fn changed<K, A: Kept>(
         Under::Present(rate_of) if rate_of.is_none() => {
             (entry.tier.is_some() && idle()).then_some(Change::OWN)
         }
-        Under::Own(rate_of) if entry.place.origin() == Origin::Given || idle() => {
+        Under::Own(rate_of) if entry.place.is_given() || idle() => {
             Some(Change::own(rate_of.tier(&entry.key)))
         }
         Under::Present(rate_of) if idle() => Some(Change::own(rate_of.tier(&entry.key))),
@@ -287,7 +285,7 @@ pub(super) fn changed<K, A: Kept>(
             };
             (!same).then(|| Change {
                 tier: Some(Arc::clone(given)),
-                origin: Origin::Given,
+                is_given: true,
             })
         }
     }

@@ -134,7 +134,7 @@ impl<K, A: Kept> Shard<K, A> {
         };
         if !place.is_guarded() {
             self.leave_heap(slot);
-            self.enter_guarded(slot, until);
+            self.enter(slot, until, true);
         } else if self.guarded.due(place.number()) < until {
             let (heap, moved) = self.heap(true);
             heap.set(place.number(), until, moved);
@@ -153,11 +153,7 @@ impl<K, A: Kept> Shard<K, A> {
         }
     }
 
-    pub(super) fn enter_guarded(&mut self, slot: u32, until: Timestamp) {
-        self.enter(slot, until, true);
-    }
-
-    fn enter(&mut self, slot: u32, due: Timestamp, is_guarded: bool) {
+    pub(super) fn enter(&mut self, slot: u32, due: Timestamp, is_guarded: bool) {
         if let Some(entry) = self.entries.get_mut(slot) {
             entry.place = entry.place.with_guard(is_guarded);
             let (heap, moved) = self.heap(is_guarded);

@@ -2,7 +2,7 @@
 
 use tollgate_core::{Booked, Ledger, Timestamp, Unbooked};
 
-use super::super::act::Reserve;
+use super::super::act::Act;
 use super::super::kept::Kept;
 use super::{Answer, KeyQuery, Lookup, NOBODY, Need, Shard, Under};
 use crate::holds::{HoldId, Holds};
@@ -70,7 +70,7 @@ impl<K, A: Kept> Shard<K, A> {
         &mut self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         under: &Under<'_, K, A>,
-        act: &Reserve,
+        act: &Act<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> Result<Booked, Unbooked>>,
         need: Need,
         until: Timestamp,
     ) -> (Answer<Result<Booked, Unbooked>>, Option<HoldId>) {

@@ -2,7 +2,7 @@
 
 use tollgate_core::{Booked, Ledger, Timestamp};
 
-use super::super::entry::{Entry, Origin};
+use super::super::entry::Entry;
 use super::super::kept::Kept;
 use super::{KeyQuery, Lookup, Need, New, NotRestored, Shard};
 use crate::cell::Undo;
@@ -39,7 +39,7 @@ impl<K, A: Kept> Shard<K, A> {
             ledger: Ledger::default(),
             tier: None,
             // The first call that passes says which limit it is under.
-            origin: Origin::Given,
+            is_given: true,
             blocked_until: until,
         });
         true

@@ -4,9 +4,8 @@
 use tollgate_core::{Timestamp, units};
 
 use super::super::rates::Tag;
-use super::super::slot::Slot;
-use super::super::slot::{BUSY, Foreign, Judged, KeyWord};
-use super::super::slot::{ChargeRequest, is_free, passes, publish, swap};
+use super::super::slot::{BUSY, ChargeRequest, Foreign, Judged, KeyWord, Slot};
+use super::super::slot::{is_free, passes, publish, swap};
 use super::{Shard, is_still, word_in};
 use crate::sync::Ordering;
 

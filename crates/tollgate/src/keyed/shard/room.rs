@@ -2,8 +2,7 @@
 //! stash; and lines that are split as keys become more. All of it under the shard's lock.
 
 use super::super::shard::Shape;
-use super::super::slot::{BUSY, KeyWord};
-use super::super::slot::{CacheLine, SLOTS, Slot};
+use super::super::slot::{BUSY, CacheLine, KeyWord, SLOTS, Slot};
 use super::super::slot::{clear, publish, reusable, swap, take};
 use super::{Need, Shard, Structure};
 use crate::sync::Ordering;
