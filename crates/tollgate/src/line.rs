@@ -214,9 +214,7 @@ impl<S: Stands> Standing<S> {
 
 impl<S: Stands> Drop for Standing<S> {
     fn drop(&mut self) {
-        let Some(id) = self.id else {
-            return;
-        };
+        let Some(id) = self.id else { return };
         let post = self.at.post();
         post.visit(None, |state| {
             let now = post.clock().now();

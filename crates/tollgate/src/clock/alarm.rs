@@ -13,7 +13,7 @@ use super::{Clock, Wakeup};
 mod runtime;
 mod thread;
 
-use runtime::Sleeping;
+use runtime::{Sleeping, is_virtual, sleep};
 use thread::Entry;
 
 pin_project! {
@@ -43,7 +43,7 @@ impl Timer {
         if let Some(wakeup) = clock.wake_at(at, waker) {
             return Self::Clock { wakeup };
         }
-        match Sleeping::new(left) {
+        match sleep(left) {
             Some(sleeping) => Self::Runtime { sleeping },
             None => Self::Thread {
                 entry: Entry::new(left, waker),
@@ -88,7 +88,7 @@ impl Alarm {
                         return Poll::Pending;
                     }
                     assert!(
-                        clock.now() >= at || !sleeping.is_virtual(),
+                        clock.now() >= at || !is_virtual(&sleeping),
                         "tokio's time is paused, but this limiter's clock isn't tokio's: make the limiter \
                          with `clock::Tokio`, which follows `tokio::time::pause` and `advance`, or with \
                          `clock::Manual`"

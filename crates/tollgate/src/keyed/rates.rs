@@ -17,7 +17,7 @@ use super::anchor::{SLACK, move_word};
 use super::slot::KeyWord;
 use crate::Tier;
 use crate::snapshot::{rate_of, words_of};
-use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, PoisonError, fence};
+use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, fence, unpoisoned};
 use crate::table::hasher::{KEY_BITS, TAG_SHIFT};
 use crate::tier::Chooses;
 
@@ -158,7 +158,7 @@ impl PaceCell {
     }
 
     fn lock(&self) -> MutexGuard<'_, Gcra> {
-        self.limit.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.limit.lock())
     }
 }
 

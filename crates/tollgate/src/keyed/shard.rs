@@ -43,7 +43,7 @@ use super::slot::{BUSY, Foreign, Judged, KeyWord};
 use super::slot::{CacheLine, SLOTS, Slot};
 use super::slot::{ChargeRequest, Lost, attempt, is_free, passes, publish, swap, try_pass};
 use super::stash::Stash;
-use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, PoisonError};
+use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, unpoisoned};
 use crate::table::Stats;
 use crate::table::hasher::KEY_BITS;
 
@@ -402,9 +402,7 @@ impl Shard {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Structure> {
-        self.structure
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.structure.lock())
     }
 }
 

@@ -194,9 +194,7 @@ impl<R, X> Places<R, X> {
 
     /// Takes a place out, wherever it stands.
     pub(crate) fn unlink(&mut self, fifo: &mut Fifo, id: Id) {
-        let Some(place) = self.get(id) else {
-            return;
-        };
+        let Some(place) = self.get(id) else { return };
         let Stage::Queued { before, after } = place.stage else {
             return;
         };

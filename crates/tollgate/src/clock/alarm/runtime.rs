@@ -5,10 +5,10 @@
 pub(super) struct RuntimeEnded;
 
 #[cfg(feature = "tokio")]
-pub(super) use tokio_timer::Sleeping;
+pub(super) use tokio_timer::{Sleeping, is_virtual, sleep};
 
 #[cfg(not(feature = "tokio"))]
-pub(super) use none::Sleeping;
+pub(super) use none::{Sleeping, is_virtual, sleep};
 
 #[cfg(feature = "tokio")]
 mod tokio_timer {
@@ -34,23 +34,21 @@ mod tokio_timer {
         }
     }
 
-    impl Sleeping {
-        /// None outside a runtime.
-        pub(in super::super) fn new(left: Duration) -> Option<Self> {
-            Handle::try_current().ok()?;
-            Some(Self {
-                sleep: tokio::time::sleep(left),
-                left,
-                began: (Instant::now(), real_time()),
-            })
-        }
+    /// None outside a runtime.
+    pub(in super::super) fn sleep(left: Duration) -> Option<Sleeping> {
+        Handle::try_current().ok()?;
+        Some(Sleeping {
+            sleep: tokio::time::sleep(left),
+            left,
+            began: (Instant::now(), real_time()),
+        })
+    }
 
-        /// Whether tokio's time went on without the system's since it was armed.
-        pub(in super::super) fn is_virtual(&self) -> bool {
-            let (virtually, really) = self.began;
-            let ahead = (Instant::now() - virtually).saturating_sub(real_time() - really);
-            ahead > self.left / 2 + Duration::from_millis(1)
-        }
+    /// Whether tokio's time went on without the system's since it was armed.
+    pub(in super::super) fn is_virtual(sleeping: &Sleeping) -> bool {
+        let (virtually, really) = sleeping.began;
+        let ahead = (Instant::now() - virtually).saturating_sub(real_time() - really);
+        ahead > sleeping.left / 2 + Duration::from_millis(1)
     }
 
     impl Future for Sleeping {
@@ -77,32 +75,19 @@ mod tokio_timer {
     }
 }
 
+/// Without tokio there is no timer, and nothing that could be polled.
 #[cfg(not(feature = "tokio"))]
 mod none {
-    use std::convert::Infallible;
-    use std::future::Future;
-    use std::pin::Pin;
-    use std::task::{Context, Poll};
+    use std::future::Pending;
     use std::time::Duration;
 
-    /// There is none.
-    pub(in super::super) struct Sleeping(Infallible);
+    pub(in super::super) type Sleeping = Pending<Result<(), super::RuntimeEnded>>;
 
-    impl Sleeping {
-        pub(in super::super) fn new(_left: Duration) -> Option<Self> {
-            None
-        }
-
-        pub(in super::super) fn is_virtual(&self) -> bool {
-            match self.0 {}
-        }
+    pub(in super::super) fn sleep(_left: Duration) -> Option<Sleeping> {
+        None
     }
 
-    impl Future for Sleeping {
-        type Output = Result<(), super::RuntimeEnded>;
-
-        fn poll(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<Self::Output> {
-            match self.0 {}
-        }
+    pub(in super::super) fn is_virtual(_sleeping: &Sleeping) -> bool {
+        false
     }
 }

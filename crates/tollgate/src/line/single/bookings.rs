@@ -276,9 +276,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
     /// The time of the first booking for waiters has come: the first waiters that it suffices for pass.
     pub(super) fn pass_booked(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp) {
         let next = self.bookings.as_mut().and_then(|it| it.take_next());
-        let Some(booking) = next else {
-            return;
-        };
+        let Some(booking) = next else { return };
         let at = booking.ticket.at();
         self.seen = self.seen.max(at);
         let (mut left, mut looked_at, mut next) = (booking.cost, 0, self.line.first());
