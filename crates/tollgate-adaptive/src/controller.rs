@@ -5,6 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use derive_more::Display;
+use derive_where::derive_where;
 use tollgate::clock::Clock;
 use tollgate::concurrency::{self, Ended, Ending, PermitObserver};
 use tollgate::{ConcurrencyLimiter, LimitError, Limiter, Rate};
@@ -28,7 +30,8 @@ use crate::sync::{Mutex, unpoisoned};
 /// assert_eq!(change.reason, Reason::Dropped);
 /// # Ok::<(), tollgate_adaptive::LawError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq)]
+#[display("limit {from:.1} → {to:.1}: {reason}")]
 #[non_exhaustive]
 pub struct Change {
     /// The limit before.
@@ -37,13 +40,6 @@ pub struct Change {
     pub to: f64,
     /// Why.
     pub reason: Reason,
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { from, to, reason } = self;
-        write!(f, "limit {from:.1} → {to:.1}: {reason}")
-    }
 }
 
 type Tell = dyn Fn(&Change) + Send + Sync;
@@ -73,6 +69,7 @@ struct Shared<L> {
 /// assert_eq!(limiter.rate().to_string(), "50000 per 1000s burst 100");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive_where(Clone)]
 pub struct Controller<L> {
     shared: Arc<Shared<L>>,
 }
@@ -339,14 +336,6 @@ fn per_second(limit: f64, before: Rate) -> Rate {
 /// Whether two rates let as many pass in any time, but for their bursts.
 fn is_as_fast(one: Rate, other: Rate) -> bool {
     !one.is_faster_than(other) && !other.is_faster_than(one)
-}
-
-impl<L> Clone for Controller<L> {
-    fn clone(&self) -> Self {
-        Self {
-            shared: Arc::clone(&self.shared),
-        }
-    }
 }
 
 impl<L: fmt::Debug> fmt::Debug for Controller<L> {

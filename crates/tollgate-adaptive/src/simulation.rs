@@ -28,7 +28,6 @@ mod scenarios;
 mod world;
 
 pub use run::{Judged, PhaseRun, Point, Run};
-pub use scenarios::SCENARIOS;
 
 /// What happens to whom: servers, calls, and when what changes.
 #[derive(Clone, Debug, PartialEq)]
@@ -163,17 +162,10 @@ impl std::fmt::Debug for Limit {
 }
 
 impl Scenario {
-    /// One of [`SCENARIOS`].
+    /// The one of [`all`](Self::all) that has this name.
     pub fn named(name: &str) -> Option<Self> {
-        SCENARIOS
-            .iter()
-            .map(|make| make())
-            .find(|scenario| scenario.name == name)
-    }
-
-    /// All of [`SCENARIOS`].
-    pub fn all() -> Vec<Self> {
-        SCENARIOS.iter().map(|make| make()).collect()
+        let mut all = Self::all().into_iter();
+        all.find(|scenario| scenario.name == name)
     }
 
     /// Plays it, with a limit for each client, by chance from this seed.

@@ -1,11 +1,11 @@
 //! The order of what protects a call, and what each is told when it is over.
 
-use std::fmt;
 use std::future::{Future, IntoFuture, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use derive_more::{Display, Error};
 use tollgate::clock::{Clock, Monotonic};
 use tollgate::concurrency::{Ending, NoPermit, Permit};
 use tollgate::{ConcurrencyLimiter, Limiter, Rate, Refused, Reservation};
@@ -47,7 +47,9 @@ pub struct Protected<C: Clock = Monotonic> {
 }
 
 /// Why a call wasn't made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
+#[display("not called: {_0}")]
+#[error(ignore)]
 #[non_exhaustive]
 pub enum NotCalled {
     /// The breaker is open. Nothing was charged.
@@ -59,7 +61,8 @@ pub enum NotCalled {
 }
 
 /// A call that failed, or wasn't made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
+#[error(ignore)]
 pub enum CallError<E> {
     /// It wasn't made.
     NotCalled(NotCalled),
@@ -69,8 +72,10 @@ pub enum CallError<E> {
 
 /// A call that may be made now: it holds its slot until it ends or is dropped.
 #[must_use = "a call that is dropped counts as one without an answer, and gives back its slot"]
+#[derive(derive_more::Debug)]
 pub struct Entered<'a, C: Clock> {
     call: Option<Call<'a, C>>,
+    #[debug(skip)]
     permit: Option<Permit<&'a ConcurrencyLimiter<C>>>,
 }
 
@@ -219,34 +224,3 @@ impl<C: Clock> Entered<'_, C> {
         }
     }
 }
-
-impl<C: Clock> fmt::Debug for Entered<'_, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Entered")
-            .field("call", &self.call)
-            .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Display for NotCalled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Open(open) => write!(f, "not called: {open}"),
-            Self::Rate(refused) => write!(f, "not called: {refused}"),
-            Self::Full(full) => write!(f, "not called: {full}"),
-        }
-    }
-}
-
-impl std::error::Error for NotCalled {}
-
-impl<E: fmt::Display> fmt::Display for CallError<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotCalled(why) => why.fmt(f),
-            Self::Failed(error) => error.fmt(f),
-        }
-    }
-}
-
-impl<E: std::error::Error> std::error::Error for CallError<E> {}
