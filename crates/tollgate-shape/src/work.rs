@@ -9,7 +9,6 @@
 //! one while nothing waits.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -19,6 +18,7 @@ use std::time::Duration;
 #[cfg(not(any(loom, shuttle)))]
 use std::{future::poll_fn, pin::pin};
 
+use derive_more::{Display, Error};
 #[cfg(not(any(loom, shuttle)))]
 use tollgate::clock::sleep_until;
 use tollgate::{Clock, Timestamp};
@@ -476,23 +476,12 @@ impl Drop for Inside {
 ///     "an action still runs after 5s: it goes on, and no other one starts"
 /// );
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
+#[display("an action still runs after {waited:?}: it goes on, and no other one starts")]
 pub struct StillRunning {
     /// How long it was waited for.
     pub waited: Duration,
 }
-
-impl fmt::Display for StillRunning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let waited = self.waited;
-        write!(
-            f,
-            "an action still runs after {waited:?}: it goes on, and no other one starts"
-        )
-    }
-}
-
-impl std::error::Error for StillRunning {}
 
 impl<S: Store, C: Clock> Work<S, C> {
     /// Whether it was stopped and no action runs but those that this thread is inside of. If not, the waker is
