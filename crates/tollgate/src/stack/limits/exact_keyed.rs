@@ -13,12 +13,8 @@ use crate::stack::level::{AnyLimit, Exactly};
 use crate::stack::limit::{Breadth, Limit, Seen, Taken};
 
 impl<P: StoredPointer + Sync> Limit for KeyHandle<P> {
-    fn kind(&self) -> Kind {
-        Kind::Rate
-    }
-
-    fn breadth(&self) -> Breadth {
-        Breadth::Key
+    fn class(&self) -> (Kind, Breadth) {
+        (Kind::Rate, Breadth::Key)
     }
 
     fn now(&self, seen: &mut Seen) -> Timestamp {
@@ -37,10 +33,6 @@ impl<P: StoredPointer + Sync> Limit for KeyHandle<P> {
 
     fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
         self.0.stored().take(now, cost).map(Taken::Charge)
-    }
-
-    fn put_back(&self, now: Timestamp, taken: Taken) {
-        self.settle(now, taken, 0);
     }
 
     fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken, Decision> {

@@ -16,12 +16,8 @@ use crate::stack::level::{AnyLimit, Exactly, Inner};
 use crate::stack::limit::{Breadth, Limit, Mark, Seen, Taken};
 
 impl<C: Clock> Limit for Limiter<C> {
-    fn kind(&self) -> Kind {
-        Kind::Rate
-    }
-
-    fn breadth(&self) -> Breadth {
-        Breadth::Shared
+    fn class(&self) -> (Kind, Breadth) {
+        (Kind::Rate, Breadth::Shared)
     }
 
     fn now(&self, seen: &mut Seen) -> Timestamp {
@@ -58,10 +54,6 @@ impl<C: Clock> Limit for Limiter<C> {
         }
         let (pace, after) = word.charge(seen.read(&self.clock), cost)?;
         Mark::new(after, pace, cost)
-    }
-
-    fn put_back(&self, now: Timestamp, taken: Taken) {
-        self.settle(now, taken, 0);
     }
 
     fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken, Decision> {

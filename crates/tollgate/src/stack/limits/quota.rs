@@ -19,12 +19,8 @@ where
     K: Deref<Target = [u8]> + Sync,
     Q: Borrow<Quota> + fmt::Debug + Sync,
 {
-    fn kind(&self) -> Kind {
-        Kind::Quota
-    }
-
-    fn breadth(&self) -> Breadth {
-        Breadth::Key
+    fn class(&self) -> (Kind, Breadth) {
+        (Kind::Quota, Breadth::Key)
     }
 
     fn now(&self, seen: &mut Seen) -> Timestamp {
@@ -37,10 +33,6 @@ where
 
     fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
         QuotaKey::charge(self, now, cost).map(Taken::Quota)
-    }
-
-    fn put_back(&self, now: Timestamp, taken: Taken) {
-        Limit::settle(self, now, taken, 0);
     }
 
     fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
