@@ -98,12 +98,10 @@ impl<C: Clock> Builder<C> {
     pub fn build(self) -> Result<FairLimiter<C>, LimitError> {
         let limit = Gcra::new(self.settings.rate)?;
         let now = self.clock.now();
-        let full = Meter::new(limit, now);
-        let meter = if self.settings.start_empty {
-            full.drained(now)
-        } else {
-            full
-        };
+        let mut meter = Meter::new(limit, now);
+        if self.settings.start_empty {
+            meter = meter.drained(now);
+        }
         let fair = Fair::new(
             meter,
             now,
