@@ -22,7 +22,7 @@ use crate::sync::{Mutex, unpoisoned};
 /// fn line(change: &Change) -> String {
 ///     change.to_string()
 /// }
-/// # use tollgate_adaptive::{Aimd, Bounds, Controller, Sample};
+/// # use tollgate_adaptive::{Aimd, Bounds, Controller, Law, Sample};
 /// # let controller = Controller::new(Aimd::new(Bounds::new(1.0, 100.0)?).initial(20.0));
 /// # let sample = Sample::new(std::time::Duration::from_millis(1), 20).dropped();
 /// # let change = controller.observe(&sample).unwrap();
@@ -58,7 +58,7 @@ struct Shared<L> {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_adaptive::{Aimd, Bounds, Controller, Sample};
+/// use tollgate_adaptive::{Aimd, Bounds, Controller, Law, Sample};
 /// use tollgate::{Limiter, Rate};
 ///
 /// let limiter = Limiter::new(Rate::per_second(100));
@@ -196,7 +196,7 @@ impl<L> Controller<L> {
     /// If the limiter can't have such a rate; then it keeps the one that it has.
     ///
     /// ```
-    /// use tollgate_adaptive::{Aimd, Bounds, Controller, Sample};
+    /// use tollgate_adaptive::{Aimd, Bounds, Controller, Law, Sample};
     /// use tollgate::{Limiter, Rate};
     ///
     /// let limiter = Limiter::new(Rate::per_second(5_000));

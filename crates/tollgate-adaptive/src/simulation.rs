@@ -138,10 +138,12 @@ fn exponential(chance: &mut Chance) -> f64 {
 }
 
 /// What holds a client's calls back.
+#[derive(derive_more::Debug)]
 pub enum Limit {
     /// Always as many at once.
     Fixed(u32),
     /// As many as a law says.
+    #[debug("Law({:?})", _0.limit())]
     Law(Box<dyn Law>),
 }
 
@@ -149,15 +151,6 @@ impl Limit {
     /// As many as this law says.
     pub fn law(law: impl Law + 'static) -> Self {
         Self::Law(Box::new(law))
-    }
-}
-
-impl std::fmt::Debug for Limit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Fixed(limit) => f.debug_tuple("Fixed").field(limit).finish(),
-            Self::Law(law) => f.debug_tuple("Law").field(&law.limit()).finish(),
-        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! Waiting for a permit: a place in a queue that is left again however the wait ends.
 
-use std::fmt;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -53,6 +52,7 @@ assert!(limiter.acquire().await.is_ok());
 "#
 )]
 #[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
+#[derive(Debug)]
 pub struct Acquire<H: PermitHome> {
     /// Or why the key has no gate.
     home: Result<H, NoPermit>,
@@ -200,6 +200,7 @@ fn refused<H: PermitHome>(home: &H, why: fn(super::Occupancy) -> NoPermit) -> No
 }
 
 /// A place in the queue; dropping it leaves the queue.
+#[derive(Debug)]
 struct QueuedWait<H: PermitHome> {
     /// Taken out once the wait is over.
     home: Option<H>,
@@ -255,14 +256,5 @@ impl<H: PermitHome> Drop for QueuedWait<H> {
         if let Some(Told::Granted { .. }) = home.gate().give_up(self.place) {
             home.gate().leave(self.weight);
         }
-    }
-}
-
-impl<H: PermitHome> fmt::Debug for Acquire<H> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acquire")
-            .field("weight", &self.weight)
-            .field("patience", &self.patience)
-            .finish_non_exhaustive()
     }
 }

@@ -209,16 +209,18 @@ macro_rules! each {
     };
 }
 
-impl<'a> AnyLimit<'a> {
+impl<'a, L: Limit> From<&'a L> for AnyLimit<'a> {
     #[inline]
-    pub(super) fn new(limit: &'a impl Limit) -> Self {
+    fn from(limit: &'a L) -> Self {
         Self(match limit.class().1 {
             Breadth::Key => Inner::Key(limit),
             Breadth::Shared => Inner::Shared(limit),
             Breadth::Slots => Inner::Slots(limit),
         })
     }
+}
 
+impl<'a> AnyLimit<'a> {
     pub(super) fn owned(limit: impl Limit + Send + 'a) -> Self {
         Self(Inner::Owned(Arc::new(limit)))
     }

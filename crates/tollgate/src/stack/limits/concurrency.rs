@@ -144,25 +144,8 @@ impl<H: PermitHome + Send + Sync> Slot for Permit<H> {
     }
 }
 
-impl<'a, C: Clock + 'static> From<&'a Arc<ConcurrencyLimiter<C>>> for AnyLimit<'a> {
-    fn from(limiter: &'a Arc<ConcurrencyLimiter<C>>) -> Self {
-        Self::new(limiter)
-    }
-}
-
 impl<C: Clock + 'static> From<Arc<ConcurrencyLimiter<C>>> for AnyLimit<'_> {
     fn from(limiter: Arc<ConcurrencyLimiter<C>>) -> Self {
         Self::owned(limiter)
-    }
-}
-
-impl<'a, K, Q, C> From<&'a Key<'a, Arc<KeyedConcurrency<K, C>>, Q>> for AnyLimit<'a>
-where
-    K: Borrow<Q> + Send + Sync + 'static,
-    Q: Hash + Eq + ToOwned<Owned = K> + fmt::Debug + Sync + ?Sized,
-    C: Clock + 'static,
-{
-    fn from(key: &'a Key<'a, Arc<KeyedConcurrency<K, C>>, Q>) -> Self {
-        Self::new(key)
     }
 }

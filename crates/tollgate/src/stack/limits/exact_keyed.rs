@@ -3,7 +3,7 @@
 use tollgate_core::{Decision, Timestamp};
 
 use crate::clock::Clock;
-use crate::exact_keyed::{Key, KeyQuery, OwnedKey, StoredPointer};
+use crate::exact_keyed::{Key, OwnedKey, StoredPointer};
 use crate::home::sealed::Home;
 use crate::key::KeyHandle;
 use crate::key::sealed::KeyVerbs as _;
@@ -53,27 +53,6 @@ impl<P: StoredPointer + Sync> Limit for KeyHandle<P> {
 
     fn charge_late(&self, now: Timestamp, cost: u64) {
         self.0.stored().charge_late(now, cost);
-    }
-}
-
-impl<'a, K, Q, C> From<&'a Key<'a, K, Q, C>> for AnyLimit<'a>
-where
-    K: Send,
-    Q: KeyQuery<K> + Sync + ?Sized,
-    C: Clock,
-{
-    fn from(key: &'a Key<'a, K, Q, C>) -> Self {
-        Self::new(key)
-    }
-}
-
-impl<'a, K, C> From<&'a OwnedKey<K, C>> for AnyLimit<'a>
-where
-    K: Eq + Clone + Send + Sync,
-    C: Clock,
-{
-    fn from(key: &'a OwnedKey<K, C>) -> Self {
-        Self::new(key)
     }
 }
 

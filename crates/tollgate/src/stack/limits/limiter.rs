@@ -82,16 +82,9 @@ impl<C: Clock> Limit for Limiter<C> {
     }
 }
 
-impl<'a, C: Clock> From<&'a Limiter<C>> for AnyLimit<'a> {
-    #[inline]
-    fn from(limiter: &'a Limiter<C>) -> Self {
-        Self::new(limiter)
-    }
-}
-
 impl<'a, C: Clock> From<&'a Arc<Limiter<C>>> for AnyLimit<'a> {
     fn from(limiter: &'a Arc<Limiter<C>>) -> Self {
-        Self::new(&**limiter)
+        (&**limiter).into()
     }
 }
 

@@ -42,18 +42,6 @@ where
     }
 }
 
-impl<'a, C: Clock> From<&'a Key<'a, C>> for AnyLimit<'a> {
-    fn from(key: &'a Key<'a, C>) -> Self {
-        Self::new(key)
-    }
-}
-
-impl<'a, C: Clock> From<&'a OwnedKey<C>> for AnyLimit<'a> {
-    fn from(key: &'a OwnedKey<C>) -> Self {
-        Self::new(key)
-    }
-}
-
 impl<'a, C: Clock + 'a> From<OwnedKey<C>> for AnyLimit<'a> {
     fn from(key: OwnedKey<C>) -> Self {
         Self::owned(key)

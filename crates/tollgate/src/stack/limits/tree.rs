@@ -4,7 +4,6 @@ use tollgate_core::{Decision, Timestamp};
 
 use crate::clock::Clock;
 use crate::stack::Kind;
-use crate::stack::level::AnyLimit;
 use crate::stack::limit::{Breadth, Limit, Seen, Taken};
 use crate::tree::TreeLevel;
 
@@ -42,11 +41,5 @@ impl<C: Clock> Limit for TreeLevel<'_, C> {
         if let (Taken::Tree(receipt), 0) = (taken, spent) {
             self.tree.give_back_at(now, *receipt);
         }
-    }
-}
-
-impl<'a, C: Clock> From<&'a TreeLevel<'a, C>> for AnyLimit<'a> {
-    fn from(leaf: &'a TreeLevel<'a, C>) -> Self {
-        Self::new(leaf)
     }
 }
