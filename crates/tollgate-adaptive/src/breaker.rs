@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use tollgate::clock::{Clock, Monotonic};
 
+use crate::undo::Undo;
+
 mod call;
 mod circuit;
 mod event;
 pub(crate) mod window;
 mod word;
 
-pub(crate) use call::NotMade;
 pub use call::{Call, Open};
 pub use circuit::{Admission, Circuit, Entry};
 pub use event::{BreakerEvent, Force, State, Trip};
@@ -147,9 +148,9 @@ impl<C: Clock> Breaker<C> {
             Admission::Pass(entry) => Ok(call(entry)),
             Admission::Probe(entry) => {
                 // First, so that a listener that panics gives the probe up: nothing was called.
-                let probe = NotMade(Some(call(entry)));
+                let probe = Undo::new(Some(call(entry)), Call::ignored);
                 self.report(Some(BreakerEvent::Probing));
-                probe.made().ok_or(Open { wait: None })
+                probe.keep().ok_or(Open { wait: None })
             }
             Admission::Refused { wait } => Err(Open { wait }),
         }

@@ -80,24 +80,6 @@ impl<C: Clock> Drop for Call<'_, C> {
     }
 }
 
-/// A call that was let through and isn't made yet: if it never is, that says nothing.
-pub(crate) struct NotMade<'a, C: Clock>(pub(crate) Option<Call<'a, C>>);
-
-impl<'a, C: Clock> NotMade<'a, C> {
-    /// It is made now.
-    pub(crate) fn made(mut self) -> Option<Call<'a, C>> {
-        self.0.take()
-    }
-}
-
-impl<C: Clock> Drop for NotMade<'_, C> {
-    fn drop(&mut self) {
-        if let Some(call) = self.0.take() {
-            call.ignored();
-        }
-    }
-}
-
 /// A call that wasn't made, because the circuit is open.
 #[derive(Clone, Copy, Debug, derive_more::Error, PartialEq, Eq)]
 pub struct Open {

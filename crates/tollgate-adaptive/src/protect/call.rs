@@ -10,7 +10,8 @@ use tollgate::clock::{Clock, Monotonic};
 use tollgate::concurrency::{Ending, NoPermit, Permit};
 use tollgate::{ConcurrencyLimiter, Limiter, Rate, Refused, Reservation};
 
-use crate::breaker::{Breaker, Call, NotMade, Open};
+use crate::breaker::{Breaker, Call, Open};
+use crate::undo::Undo;
 
 /// What protects calls to one backend: a breaker, a rate and a bulkhead, each if it is given.
 ///
@@ -79,17 +80,6 @@ pub struct Entered<'a, C: Clock> {
     permit: Option<Permit<&'a ConcurrencyLimiter<C>>>,
 }
 
-/// A token that is given back unless it is used.
-struct Token<'a, C: Clock>(Option<Reservation<&'a Limiter<C>>>);
-
-impl<C: Clock> Drop for Token<'_, C> {
-    fn drop(&mut self) {
-        if let Some(slot) = self.0.take() {
-            slot.cancel();
-        }
-    }
-}
-
 impl<C: Clock> Protected<C> {
     /// Nothing protects it yet.
     pub const fn new() -> Self {
@@ -136,14 +126,15 @@ impl<C: Clock> Protected<C> {
     /// # Errors
     /// [`NotCalled`]: nothing is charged and nothing held.
     pub async fn enter(&self) -> Result<Entered<'_, C>, NotCalled> {
-        let mut call = NotMade(self.ask_breaker()?);
-        let (mut token, mut has_waited) = (Token(None), false);
+        let mut call = Undo::new(self.ask_breaker()?, Call::ignored);
+        let (mut token, mut has_waited) = (None, false);
         if let Some(rate) = self.rate.as_deref() {
             // In the line, as everybody who waits: a reservation that is made to learn its delay, and cancelled, would
             // move waiters about.
             let turn = rate.acquire().timeout(self.patience).reserved();
             let turn = noting_waits(turn, &mut has_waited).await;
-            token.0 = Some(turn.map_err(NotCalled::Rate)?);
+            let turn = turn.map_err(NotCalled::Rate)?;
+            token = Some(Undo::new(Some(turn), Reservation::cancel));
         }
         let permit = match self.bulkhead.as_deref() {
             Some(bulkhead) => {
@@ -155,13 +146,13 @@ impl<C: Clock> Protected<C> {
         if has_waited {
             // The circuit may have opened meanwhile, and a wait here isn't the backend's slowness.
             drop(call);
-            call = NotMade(self.ask_breaker()?);
+            call = Undo::new(self.ask_breaker()?, Call::ignored);
         }
-        if let Some(slot) = token.0.take() {
+        if let Some(slot) = token.and_then(Undo::keep) {
             slot.keep();
         }
         Ok(Entered {
-            call: call.made(),
+            call: call.keep(),
             permit,
         })
     }

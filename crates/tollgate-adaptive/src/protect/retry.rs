@@ -10,8 +10,8 @@ use tollgate::Rate;
 use tollgate::clock::{Clock, Monotonic, sleep_until};
 
 use super::Budget;
-use super::budget::Taken;
 use crate::chance::{Chance, random_seed};
+use crate::undo::Undo;
 
 /// How often a call is tried, and how long is waited in between: three times, at most 1 s and then 2 s, by chance.
 ///
@@ -256,7 +256,7 @@ impl<C: Clock> Retry<C> {
             drop(error);
             sleep_until(&self.clock, now + wait).await;
             if let Some(taken) = taken {
-                taken.begin();
+                taken.keep();
             }
             tries += 1;
         }
@@ -268,7 +268,7 @@ impl<C: Clock> Retry<C> {
         tries: u32,
         advice: Advice,
         passed: Duration,
-    ) -> Result<(Duration, Option<Taken<'_>>), Stopped> {
+    ) -> Result<(Duration, Option<Undo<&Budget>>), Stopped> {
         let said = match advice {
             Advice::Stop => return Err(Stopped::Advised),
             Advice::Retry => None,
