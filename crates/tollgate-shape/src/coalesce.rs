@@ -265,7 +265,7 @@ where
         if self.0.is_inside() {
             return Ok(());
         }
-        let drained = Arc::clone(self.0.work()).drain(most).await;
+        let drained = Arc::clone(&self.0.work).drain(most).await;
         self.stop();
         drained
     }

@@ -113,10 +113,11 @@ impl<S, C: Clock + Clone + 'static> Builder<S, C> {
             let driver = crate::work::Driver::new(Arc::clone(&work));
             match self.spawner {
                 Some(spawn) => spawn(Box::pin(driver)),
-                None => place::run(work.clock(), driver),
+                None => place::run(&work.clock, driver),
             }
         }
-        Handle(Arc::new(Owner::new(work, self.at_end)))
+        let at_end = self.at_end;
+        Handle(Arc::new(Owner { work, at_end }))
     }
 }
 
@@ -201,7 +202,7 @@ impl<S: Store<Outcome = ()>, C: Clock + Clone + 'static> Handle<S, C> {
         most: Duration,
     ) -> impl Future<Output = Result<(), StillRunning>> + Send + use<S, C> {
         self.stop();
-        Arc::clone(self.0.work()).drain(most)
+        Arc::clone(&self.0.work).drain(most)
     }
 }
 

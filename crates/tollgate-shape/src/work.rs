@@ -21,12 +21,12 @@ use std::{future::poll_fn, pin::pin};
 use derive_more::{Display, Error};
 #[cfg(not(any(loom, shuttle)))]
 use tollgate::clock::sleep_until;
-use tollgate::{Clock, Timestamp};
+use tollgate::{Clock, Timestamp, waker_of_this_thread};
 
 #[cfg(not(any(loom, shuttle)))]
 mod driver;
 
-use crate::sync::{Mutex, MutexGuard, waker_of_this_thread};
+use crate::sync::{Mutex, MutexGuard};
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use driver::Driver;
 
@@ -118,7 +118,7 @@ pub struct Stats {
 /// All of one debouncer or coalescer.
 pub(crate) struct Work<S: Store, C> {
     state: Mutex<State<S>>,
-    clock: C,
+    pub(crate) clock: C,
 }
 
 struct State<S: Store> {
@@ -169,11 +169,6 @@ impl<S: Store, C: Clock> Work<S, C> {
             }),
             clock,
         }
-    }
-
-    #[cfg(not(any(loom, shuttle)))]
-    pub(crate) const fn clock(&self) -> &C {
-        &self.clock
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
@@ -399,19 +394,8 @@ pub(crate) enum AtEnd {
 
 /// The callers' side. The driver has the work alone, so that this is dropped with the last caller.
 pub(crate) struct Owner<S: Store, C: Clock> {
-    work: Arc<Work<S, C>>,
-    at_end: AtEnd,
-}
-
-impl<S: Store, C: Clock> Owner<S, C> {
-    pub(crate) const fn new(work: Arc<Work<S, C>>, at_end: AtEnd) -> Self {
-        Self { work, at_end }
-    }
-
-    #[cfg(not(any(loom, shuttle)))]
-    pub(crate) const fn work(&self) -> &Arc<Work<S, C>> {
-        &self.work
-    }
+    pub(crate) work: Arc<Work<S, C>>,
+    pub(crate) at_end: AtEnd,
 }
 
 impl<S: Store, C: Clock> Deref for Owner<S, C> {

@@ -89,6 +89,8 @@ pub use keyed::KeyedLimiter;
 pub use lanes::Lanes;
 pub use limiter::Limiter;
 pub use missing_key::OnMissingKey;
+#[doc(hidden)]
+pub use patience::waker_of_this_thread;
 #[cfg(feature = "quota")]
 pub use quota::{Quota, QuotaLimiter};
 pub use refused::Refused;

@@ -158,20 +158,13 @@ impl<H: PermitHome> Acquire<H> {
             };
             return Err(why);
         }
-        if home
-            .context()
-            .waiting_in_total
-            .as_ref()
-            .is_some_and(|all| !all.enter())
-        {
+        if !home.context().waiting_in_total.enter() {
             return Err(refused(&home, NoPermit::QueueFull));
         }
         let place = match home.gate().join(weight, home.context().max_waiters) {
             Joined::Queued { place } => place,
             other => {
-                if let Some(all) = &home.context().waiting_in_total {
-                    all.leave();
-                }
+                home.context().waiting_in_total.leave();
                 return match other {
                     Joined::Entered { in_flight } => {
                         Ok(Started::Passed(Permit::new(home, weight, in_flight)))
@@ -236,9 +229,7 @@ impl<H: PermitHome> QueuedWait<H> {
 
     fn leave(&mut self) -> Option<H> {
         let home = self.home.take()?;
-        if let Some(all) = &home.context().waiting_in_total {
-            all.leave();
-        }
+        home.context().waiting_in_total.leave();
         Some(home)
     }
 

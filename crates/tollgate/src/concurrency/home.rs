@@ -43,8 +43,8 @@ pub struct PermitContext<C: ?Sized> {
     pub(super) max_waiters: usize,
     /// How long a wait may take if the call doesn't say.
     pub(super) timeout: Option<Duration>,
-    /// Who waits at all gates together, if that is bounded too.
-    pub(super) waiting_in_total: Option<Waiting>,
+    /// Who waits at all gates together: keys bound that, too.
+    pub(super) waiting_in_total: Waiting,
     pub(super) clock: C,
 }
 
