@@ -9,10 +9,10 @@ use derive_more::Display;
 use derive_where::derive_where;
 use tollgate::clock::Clock;
 use tollgate::concurrency::{self, Ended, Ending, PermitObserver};
-use tollgate::{ConcurrencyLimiter, LimitError, Limiter, Rate};
+use tollgate::{ConcurrencyLimiter, LimitError, Limiter, Rate, unpoisoned};
 
 use super::{Bounds, Law, Reason, Sample, Told};
-use crate::sync::{Mutex, unpoisoned};
+use crate::sync::Mutex;
 
 /// A limit that was changed, and why.
 ///

@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 #[cfg(not(any(loom, shuttle)))]
@@ -21,7 +21,7 @@ use std::{future::poll_fn, pin::pin};
 use derive_more::{Display, Error};
 #[cfg(not(any(loom, shuttle)))]
 use tollgate::clock::sleep_until;
-use tollgate::{Clock, Timestamp, waker_of_this_thread};
+use tollgate::{Clock, Timestamp, unpoisoned, waker_of_this_thread};
 
 #[cfg(not(any(loom, shuttle)))]
 mod driver;
@@ -366,7 +366,7 @@ impl<S: Store, C: Clock> Work<S, C> {
 
     fn lock(&self) -> MutexGuard<'_, State<S>> {
         // Only a user's own `Hash`, `Eq` or merge function can panic in here, and the stores stay sound then.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.state.lock())
     }
 }
 

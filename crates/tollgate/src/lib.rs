@@ -96,6 +96,8 @@ pub use quota::{Quota, QuotaLimiter};
 pub use refused::Refused;
 pub use reservation::Reservation;
 pub use stack::{Level, Stack};
+#[doc(hidden)]
+pub use sync::unpoisoned;
 pub use tier::Tier;
 #[cfg(feature = "quota")]
 pub use tiers::Tiers;

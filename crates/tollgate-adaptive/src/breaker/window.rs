@@ -5,10 +5,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tollgate::Timestamp;
 use tollgate::stripes::{Stripes, Writers};
-
-use crate::sync::unpoisoned;
+use tollgate::{Timestamp, unpoisoned};
 
 /// Which calls a share is taken of.
 ///

@@ -4,11 +4,11 @@ use std::fmt;
 use std::future::{poll_fn, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use derive_more::{Display, Error};
-use tollgate::Clock;
+use tollgate::{Clock, unpoisoned};
 
 use super::{PaceRefused, Pacer};
 use crate::place;
@@ -177,7 +177,7 @@ impl<R> Slot<R> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<R>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.state.lock())
     }
 }
 

@@ -176,9 +176,8 @@ pub struct AnyLimit<'a>(pub(super) Inner<'a>);
 
 #[derive(Clone)]
 pub(super) enum Inner<'a> {
-    Key(&'a (dyn Limit + 'a)),
-    Shared(&'a (dyn Limit + 'a)),
-    Slots(&'a (dyn Limit + 'a)),
+    /// With who shares it, so that the order of charging is known without a call.
+    Borrowed(Breadth, &'a (dyn Limit + 'a)),
     /// By value, because a key is made for one call.
     KeyParts {
         limiter: &'a (dyn KeyedBook + 'a),
@@ -212,11 +211,7 @@ macro_rules! each {
 impl<'a, L: Limit> From<&'a L> for AnyLimit<'a> {
     #[inline]
     fn from(limit: &'a L) -> Self {
-        Self(match limit.class().1 {
-            Breadth::Key => Inner::Key(limit),
-            Breadth::Shared => Inner::Shared(limit),
-            Breadth::Slots => Inner::Slots(limit),
-        })
+        Self(Inner::Borrowed(limit.class().1, limit))
     }
 }
 
@@ -228,7 +223,7 @@ impl<'a> AnyLimit<'a> {
     #[inline(always)]
     fn view(&self) -> View<'_> {
         match &self.0 {
-            Inner::Key(limit) | Inner::Shared(limit) | Inner::Slots(limit) => View::Whole(*limit),
+            Inner::Borrowed(_, limit) => View::Whole(*limit),
             Inner::KeyParts { limiter, key } => View::KeyParts(*limiter, key),
             Inner::OwnedKeyParts { limiter, key } => View::KeyParts(&**limiter, key),
             Inner::Owned(limit) => View::Whole(&**limit),
@@ -245,9 +240,8 @@ impl<'a> AnyLimit<'a> {
     #[inline]
     pub(super) fn breadth(&self) -> Breadth {
         match &self.0 {
-            Inner::Key(_) | Inner::KeyParts { .. } | Inner::OwnedKeyParts { .. } => Breadth::Key,
-            Inner::Shared(_) => Breadth::Shared,
-            Inner::Slots(_) => Breadth::Slots,
+            Inner::Borrowed(breadth, _) => *breadth,
+            Inner::KeyParts { .. } | Inner::OwnedKeyParts { .. } => Breadth::Key,
             Inner::Owned(limit) => limit.class().1,
         }
     }
