@@ -158,13 +158,13 @@ impl<H: PermitHome> Acquire<H> {
             };
             return Err(why);
         }
-        if !home.context().waiting_in_total.enter() {
+        if !home.context().enter_wait() {
             return Err(refused(&home, NoPermit::QueueFull));
         }
         let place = match home.gate().join(weight, home.context().max_waiters) {
             Joined::Queued { place } => place,
             other => {
-                home.context().waiting_in_total.leave();
+                home.context().leave_wait();
                 return match other {
                     Joined::Entered { in_flight } => {
                         Ok(Started::Passed(Permit::new(home, weight, in_flight)))
@@ -229,7 +229,7 @@ impl<H: PermitHome> QueuedWait<H> {
 
     fn leave(&mut self) -> Option<H> {
         let home = self.home.take()?;
-        home.context().waiting_in_total.leave();
+        home.context().leave_wait();
         Some(home)
     }
 

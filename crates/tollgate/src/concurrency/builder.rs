@@ -84,7 +84,7 @@ impl<C: Clock> Builder<C> {
             observer: self.settings.observer,
             max_waiters: self.settings.max_waiters,
             timeout: self.settings.timeout,
-            waiting_in_total: Waiting::new(usize::MAX),
+            waiting_in_total: None,
             clock: self.clock,
         };
         let gate = Gate::new(self.settings.limit);

@@ -43,9 +43,20 @@ pub struct PermitContext<C: ?Sized> {
     pub(super) max_waiters: usize,
     /// How long a wait may take if the call doesn't say.
     pub(super) timeout: Option<Duration>,
-    /// Who waits at all gates together: keys bound that, too.
-    pub(super) waiting_in_total: Waiting,
+    /// Who waits at all gates together, if that is bounded too.
+    pub(super) waiting_in_total: Option<Waiting>,
     pub(super) clock: C,
+}
+
+impl<C: ?Sized> PermitContext<C> {
+    /// Counts one more waiter, unless there are too many.
+    pub(super) fn enter_wait(&self) -> bool {
+        self.waiting_in_total.as_ref().is_none_or(Waiting::enter)
+    }
+
+    pub(super) fn leave_wait(&self) {
+        self.waiting_in_total.iter().for_each(Waiting::leave);
+    }
 }
 
 impl<C: ?Sized> fmt::Debug for PermitContext<C> {

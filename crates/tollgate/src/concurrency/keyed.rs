@@ -12,6 +12,7 @@ use super::{Acquire, NoPermit, Occupancy, Stats};
 use crate::AtCap;
 use crate::clock::{Clock, Monotonic};
 use crate::line::seats::Woken;
+use crate::line::waiting::Waiting;
 use crate::shards::Shards;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, unpoisoned};
 use crate::table::hasher::KeyHasher;
@@ -173,7 +174,8 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
     /// How many wait on all keys together, those among them who have not yet looked at what they
     /// were given.
     pub fn waiters(&self) -> usize {
-        self.context.waiting_in_total.current()
+        let all = self.context.waiting_in_total.as_ref();
+        all.map_or(0, Waiting::current)
     }
 
     /// What happened since it was made, on all keys together.

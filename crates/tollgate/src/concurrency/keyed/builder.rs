@@ -133,7 +133,7 @@ impl<K, C: Clock> KeyedBuilder<K, C> {
                 observer: None,
                 max_waiters: settings.max_waiters_per_key,
                 timeout: settings.timeout,
-                waiting_in_total: Waiting::new(settings.max_waiters),
+                waiting_in_total: Some(Waiting::new(settings.max_waiters)),
                 clock,
             },
         }
