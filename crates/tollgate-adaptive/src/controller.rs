@@ -9,7 +9,8 @@ use derive_more::Display;
 use derive_where::derive_where;
 use tollgate::clock::Clock;
 use tollgate::concurrency::{self, Ended, Ending, PermitObserver};
-use tollgate::{ConcurrencyLimiter, LimitError, Limiter, Rate, unpoisoned};
+use tollgate::internal::unpoisoned;
+use tollgate::{ConcurrencyLimiter, LimitError, Limiter, Rate};
 
 use super::{Bounds, Law, Reason, Sample, Told};
 use crate::sync::Mutex;

@@ -13,7 +13,8 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use tollgate::{Clock, Timestamp, unpoisoned};
+use tollgate::internal::unpoisoned;
+use tollgate::{Clock, Timestamp};
 
 /// Runs a future to its end.
 pub(crate) fn run(clock: &impl Clock, future: impl Future<Output = ()> + Send + 'static) {

@@ -21,7 +21,8 @@ use std::{future::poll_fn, pin::pin};
 use derive_more::{Display, Error};
 #[cfg(not(any(loom, shuttle)))]
 use tollgate::clock::sleep_until;
-use tollgate::{Clock, Timestamp, unpoisoned, waker_of_this_thread};
+use tollgate::internal::{unpoisoned, waker_of_this_thread};
+use tollgate::{Clock, Timestamp};
 
 #[cfg(not(any(loom, shuttle)))]
 mod driver;

@@ -89,21 +89,24 @@ pub use keyed::KeyedLimiter;
 pub use lanes::Lanes;
 pub use limiter::Limiter;
 pub use missing_key::OnMissingKey;
-#[doc(hidden)]
-pub use patience::waker_of_this_thread;
 #[cfg(feature = "quota")]
 pub use quota::{Quota, QuotaLimiter};
 pub use refused::Refused;
 pub use reservation::Reservation;
 pub use stack::{Level, Stack};
-#[doc(hidden)]
-pub use sync::unpoisoned;
 pub use tier::Tier;
 #[cfg(feature = "quota")]
 pub use tiers::Tiers;
 pub use tollgate_core as core;
 pub use tollgate_core::{Decision, DenyReason, LimitError, Outcome, Rate, Timestamp};
 pub use tree::Tree;
+
+/// What the crates of this project lock and wake by.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::patience::waker_of_this_thread;
+    pub use crate::sync::unpoisoned;
+}
 
 /// What only models of the crate's own protocols see.
 #[cfg(loom)]

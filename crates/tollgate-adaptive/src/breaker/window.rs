@@ -5,8 +5,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tollgate::Timestamp;
+use tollgate::internal::unpoisoned;
 use tollgate::stripes::{Stripes, Writers};
-use tollgate::{Timestamp, unpoisoned};
 
 /// Which calls a share is taken of.
 ///

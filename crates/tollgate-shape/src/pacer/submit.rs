@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use derive_more::{Display, Error};
-use tollgate::{Clock, unpoisoned};
+use tollgate::Clock;
+use tollgate::internal::unpoisoned;
 
 use super::{PaceRefused, Pacer};
 use crate::place;
