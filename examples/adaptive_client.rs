@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tollgate::clock::Tokio;
-use tollgate_adaptive::{Bounds, Controller, Little};
+use tollgate_adaptive::{Bounds, Controller, Law, Little};
 
 type Failed = Box<dyn std::error::Error>;
 

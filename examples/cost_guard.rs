@@ -83,10 +83,8 @@ async fn main() -> Result<(), Failed> {
     };
     // Its time is the program's to move, so that nobody has to wait for half a minute.
     let clock = Manual::new();
-    let breaker = Breaker::builder(terms)
-        .on_event(|event| println!("        {event}"))
-        .clock(clock.clone())
-        .build();
+    let breaker =
+        Breaker::with_clock(terms, clock.clone()).on_event(|event| println!("        {event}"));
 
     let (mut made, mut came) = (0, Vec::new());
     for number in 1..=9 {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::clock::{Clock, Monotonic};
 use tollgate::{Limiter, Rate, Timestamp};
-use tollgate_adaptive::{Bounds, Controller, CpuPressure, CpuUse, Gauge, GaugeError, Target};
+use tollgate_adaptive::{Bounds, Controller, CpuPressure, CpuUse, Gauge, GaugeError, Law, Target};
 
 type Failed = Box<dyn std::error::Error>;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::sample::keeps_limit_in;
+use super::sample::{Range, keeps_limit_in};
 use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// Additive increase, multiplicative decrease: what TCP does. It needs no clear latency, only a sign of overload.
@@ -62,19 +62,12 @@ impl Aimd {
         }
     }
 
-    /// Begins at this limit. The first sample brings it within the bounds.
-    #[must_use]
-    pub fn initial(mut self, limit: f64) -> Self {
-        self.limit = self.bounds.begins(limit);
-        self
-    }
-
     /// Adds so much for a success.
     ///
     /// # Errors
     /// Unless it is a number above 0.
     pub fn increase(mut self, by: f64) -> Result<Self, LawError> {
-        self.increase = LawError::positive("an increase", by)?;
+        self.increase = Range::POSITIVE.check("an increase", by)?;
         Ok(self)
     }
 
@@ -83,7 +76,7 @@ impl Aimd {
     /// # Errors
     /// Unless it is above 0 and below 1.
     pub fn backoff(mut self, factor: f64) -> Result<Self, LawError> {
-        self.backoff = LawError::below_one("a backoff", factor)?;
+        self.backoff = Range::BELOW_ONE.check("a backoff", factor)?;
         Ok(self)
     }
 

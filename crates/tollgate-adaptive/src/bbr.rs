@@ -67,13 +67,6 @@ impl Bbr {
         }
     }
 
-    /// Begins at this limit.
-    #[must_use]
-    pub fn initial(mut self, limit: f64) -> Self {
-        self.limit = self.bounds.begins(limit);
-        self
-    }
-
     /// So many samples are a round: 50 unless said otherwise.
     #[must_use]
     pub fn samples(mut self, samples: u32) -> Self {

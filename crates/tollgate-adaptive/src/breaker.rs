@@ -3,8 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use tollgate::Timestamp;
 use tollgate::clock::{Clock, Monotonic};
+
+use crate::undo::Undo;
 
 mod call;
 mod circuit;
@@ -12,7 +13,6 @@ mod event;
 pub(crate) mod window;
 mod word;
 
-pub(crate) use call::NotMade;
 pub use call::{Call, Open};
 pub use circuit::{Admission, Circuit, Entry};
 pub use event::{BreakerEvent, Force, State, Trip};
@@ -72,62 +72,7 @@ impl Default for Thresholds {
     }
 }
 
-/// Stands for [`Monotonic`] until a breaker is built, so that a builder that is given another clock never calibrates it.
-#[derive(Clone, Copy, Debug)]
-pub struct DefaultClock(());
-
-/// Builds a [`Breaker`]; made by [`Breaker::builder`].
-#[must_use = "a builder does nothing until it is built"]
-pub struct Builder<C = DefaultClock> {
-    terms: Thresholds,
-    tell: Option<Box<Tell>>,
-    clock: C,
-}
-
 type Tell = dyn Fn(&BreakerEvent) + Send + Sync;
-
-impl Builder {
-    /// Builds it on the default clock.
-    pub fn build(self) -> Breaker {
-        self.clock(Monotonic::new()).build()
-    }
-}
-
-impl<C> Builder<C> {
-    /// Tells this what happens, on the thread that caused it.
-    pub fn on_event(mut self, tell: impl Fn(&BreakerEvent) + Send + Sync + 'static) -> Self {
-        self.tell = Some(Box::new(tell));
-        self
-    }
-
-    /// Reads this clock instead of the default one.
-    pub fn clock<D: Clock>(self, clock: D) -> Builder<D> {
-        Builder {
-            terms: self.terms,
-            tell: self.tell,
-            clock,
-        }
-    }
-}
-
-impl<C: Clock> Builder<C> {
-    /// Builds it on the clock that was given.
-    pub fn build(self) -> Breaker<C> {
-        Breaker {
-            circuit: Circuit::new(self.terms),
-            tell: self.tell,
-            clock: self.clock,
-        }
-    }
-}
-
-impl<C> fmt::Debug for Builder<C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder")
-            .field("terms", &self.terms)
-            .finish_non_exhaustive()
-    }
-}
 
 /// A circuit breaker: calls pass while it is closed, and are refused at once while it is open.
 ///
@@ -144,7 +89,7 @@ impl<C> fmt::Debug for Builder<C> {
 /// use tollgate::clock::Manual;
 ///
 /// let clock = Manual::new();
-/// let breaker = Breaker::builder(Thresholds { min_calls: 4, ..Thresholds::default() }).clock(clock.clone()).build();
+/// let breaker = Breaker::with_clock(Thresholds { min_calls: 4, ..Thresholds::default() }, clock.clone());
 /// for _ in 0..4 {
 ///     breaker.try_call()?.failure();
 /// }
@@ -164,20 +109,27 @@ pub struct Breaker<C: Clock = Monotonic> {
 impl Breaker {
     /// By these terms, on the default clock.
     pub fn new(terms: Thresholds) -> Self {
-        Self::builder(terms).build()
-    }
-
-    /// Chooses the clock and who is told of events.
-    pub fn builder(terms: Thresholds) -> Builder {
-        Builder {
-            terms,
-            tell: None,
-            clock: DefaultClock(()),
-        }
+        Self::with_clock(terms, Monotonic::new())
     }
 }
 
 impl<C: Clock> Breaker<C> {
+    /// The same on a clock of one's own.
+    pub fn with_clock(terms: Thresholds, clock: C) -> Self {
+        Self {
+            circuit: Circuit::new(terms),
+            tell: None,
+            clock,
+        }
+    }
+
+    /// Tells this what happens, on the thread that caused it.
+    #[must_use]
+    pub fn on_event(mut self, tell: impl Fn(&BreakerEvent) + Send + Sync + 'static) -> Self {
+        self.tell = Some(Box::new(tell));
+        self
+    }
+
     /// Lets a call through, or says for how long there is none. Tell the [`Call`] how it ended. One that is just dropped is no
     /// failure, but counts as one without an answer; if it was a probe, the circuit stays open for as long again.
     ///
@@ -186,13 +138,19 @@ impl<C: Clock> Breaker<C> {
     #[inline]
     pub fn try_call(&self) -> Result<Call<'_, C>, Open> {
         let now = self.clock.now();
+        let call = |entry| Call {
+            breaker: self,
+            entry,
+            started: now,
+            is_told: false,
+        };
         match self.circuit.enter(now) {
-            Admission::Pass(entry) => Ok(Call::new(self, entry, now)),
+            Admission::Pass(entry) => Ok(call(entry)),
             Admission::Probe(entry) => {
                 // First, so that a listener that panics gives the probe up: nothing was called.
-                let probe = NotMade(Some(Call::new(self, entry, now)));
-                self.tell_of(BreakerEvent::Probing);
-                probe.made().ok_or(Open { wait: None })
+                let probe = Undo::new(Some(call(entry)), Call::ignored);
+                self.report(Some(BreakerEvent::Probing));
+                probe.keep().ok_or(Open { wait: None })
             }
             Admission::Refused { wait } => Err(Open { wait }),
         }
@@ -221,7 +179,7 @@ impl<C: Clock> Breaker<C> {
     /// ```
     pub fn force(&self, force: Force) {
         self.circuit.force(force);
-        self.tell_of(BreakerEvent::Forced(force));
+        self.report(Some(BreakerEvent::Forced(force)));
     }
 
     /// The clock it reads.
@@ -229,38 +187,13 @@ impl<C: Clock> Breaker<C> {
         &self.clock
     }
 
-    /// A call ended so.
-    fn record(&self, entry: Entry, started: Timestamp, is_failure: Failed) {
-        let now = self.clock.now();
-        let happened = match is_failure {
-            Failed::No => self.circuit.answered(entry, now, now - started),
-            Failed::Yes => self.circuit.fails(entry, now),
-        };
-        if let Some(event) = happened {
-            self.tell_of(event);
-        }
-    }
-
-    /// A call was dropped, and nobody knows what came of it.
-    #[cold]
-    fn dropped(&self, entry: Entry) {
-        if let Some(event) = self.circuit.dropped(entry, self.clock.now()) {
-            self.tell_of(event);
-        }
-    }
-
+    /// Tells what happened, if anything did.
     #[inline]
-    fn tell_of(&self, event: BreakerEvent) {
-        if let Some(tell) = &self.tell {
+    fn report(&self, happened: Option<BreakerEvent>) {
+        if let (Some(event), Some(tell)) = (happened, &self.tell) {
             tell(&event);
         }
     }
-}
-
-#[derive(Clone, Copy)]
-enum Failed {
-    No,
-    Yes,
 }
 
 impl<C: Clock> fmt::Debug for Breaker<C> {

@@ -5,12 +5,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use derive_more::Display;
+use derive_where::derive_where;
 use tollgate::clock::Clock;
 use tollgate::concurrency::{self, Ended, Ending, PermitObserver};
+use tollgate::internal::unpoisoned;
 use tollgate::{ConcurrencyLimiter, LimitError, Limiter, Rate};
 
 use super::{Bounds, Law, Reason, Sample, Told};
-use crate::sync::{Mutex, unpoisoned};
+use crate::sync::Mutex;
 
 /// A limit that was changed, and why.
 ///
@@ -20,7 +23,7 @@ use crate::sync::{Mutex, unpoisoned};
 /// fn line(change: &Change) -> String {
 ///     change.to_string()
 /// }
-/// # use tollgate_adaptive::{Aimd, Bounds, Controller, Sample};
+/// # use tollgate_adaptive::{Aimd, Bounds, Controller, Law, Sample};
 /// # let controller = Controller::new(Aimd::new(Bounds::new(1.0, 100.0)?).initial(20.0));
 /// # let sample = Sample::new(std::time::Duration::from_millis(1), 20).dropped();
 /// # let change = controller.observe(&sample).unwrap();
@@ -28,7 +31,8 @@ use crate::sync::{Mutex, unpoisoned};
 /// assert_eq!(change.reason, Reason::Dropped);
 /// # Ok::<(), tollgate_adaptive::LawError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq)]
+#[display("limit {from:.1} → {to:.1}: {reason}")]
 #[non_exhaustive]
 pub struct Change {
     /// The limit before.
@@ -37,13 +41,6 @@ pub struct Change {
     pub to: f64,
     /// Why.
     pub reason: Reason,
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { from, to, reason } = self;
-        write!(f, "limit {from:.1} → {to:.1}: {reason}")
-    }
 }
 
 type Tell = dyn Fn(&Change) + Send + Sync;
@@ -62,7 +59,7 @@ struct Shared<L> {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_adaptive::{Aimd, Bounds, Controller, Sample};
+/// use tollgate_adaptive::{Aimd, Bounds, Controller, Law, Sample};
 /// use tollgate::{Limiter, Rate};
 ///
 /// let limiter = Limiter::new(Rate::per_second(100));
@@ -73,6 +70,7 @@ struct Shared<L> {
 /// assert_eq!(limiter.rate().to_string(), "50000 per 1000s burst 100");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive_where(Clone)]
 pub struct Controller<L> {
     shared: Arc<Shared<L>>,
 }
@@ -199,7 +197,7 @@ impl<L> Controller<L> {
     /// If the limiter can't have such a rate; then it keeps the one that it has.
     ///
     /// ```
-    /// use tollgate_adaptive::{Aimd, Bounds, Controller, Sample};
+    /// use tollgate_adaptive::{Aimd, Bounds, Controller, Law, Sample};
     /// use tollgate::{Limiter, Rate};
     ///
     /// let limiter = Limiter::new(Rate::per_second(5_000));
@@ -339,14 +337,6 @@ fn per_second(limit: f64, before: Rate) -> Rate {
 /// Whether two rates let as many pass in any time, but for their bursts.
 fn is_as_fast(one: Rate, other: Rate) -> bool {
     !one.is_faster_than(other) && !other.is_faster_than(one)
-}
-
-impl<L> Clone for Controller<L> {
-    fn clone(&self) -> Self {
-        Self {
-            shared: Arc::clone(&self.shared),
-        }
-    }
 }
 
 impl<L: fmt::Debug> fmt::Debug for Controller<L> {

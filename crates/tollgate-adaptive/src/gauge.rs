@@ -1,10 +1,10 @@
 //! How busy the machine is, by the kernel's files: processors, pressure, and the limits of a container.
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use derive_more::{Display, Error};
 use tollgate::Timestamp;
 
 /// Something that can be read now and then: 0 for idle, 1 for busy.
@@ -33,10 +33,11 @@ pub trait Gauge {
 }
 
 /// A gauge that can't be read.
-#[derive(Debug)]
+#[derive(Debug, Display, Error)]
 #[non_exhaustive]
 pub enum GaugeError {
     /// The kernel's file can't be read.
+    #[display("{} can't be read: {source}; {help}", path.display())]
     File {
         /// Which file.
         path: PathBuf,
@@ -46,34 +47,13 @@ pub enum GaugeError {
         source: io::Error,
     },
     /// The kernel's file doesn't say what is looked for.
+    #[display("{} has no {wanted}", path.display())]
     Text {
         /// Which file.
         path: PathBuf,
         /// What is looked for.
         wanted: &'static str,
     },
-}
-
-impl fmt::Display for GaugeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File { path, help, source } => {
-                write!(f, "{} can't be read: {source}; {help}", path.display())
-            }
-            Self::Text { path, wanted } => {
-                write!(f, "{} has no {wanted}", path.display())
-            }
-        }
-    }
-}
-
-impl std::error::Error for GaugeError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::File { source, .. } => Some(source),
-            Self::Text { .. } => None,
-        }
-    }
 }
 
 fn text(path: &Path, help: &'static str) -> Result<String, GaugeError> {

@@ -1,7 +1,7 @@
 //! Gradient: how much longer calls take than the quickest one, as a factor of the limit.
 
 use super::chance::Chance;
-use super::sample::keeps_limit_in;
+use super::sample::{Range, keeps_limit_in};
 use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// Multiplies the limit by how many times quicker the quickest call was, and adds room for a queue.
@@ -52,19 +52,12 @@ impl Gradient {
         law
     }
 
-    /// Begins at this limit.
-    #[must_use]
-    pub fn initial(mut self, limit: f64) -> Self {
-        self.estimate = self.bounds.begins(limit);
-        self
-    }
-
     /// Goes this part of the way to a lower limit.
     ///
     /// # Errors
     /// Unless it is above 0 and at most 1.
     pub fn smoothing(mut self, part: f64) -> Result<Self, LawError> {
-        self.smoothing = LawError::part("a smoothing", part)?;
+        self.smoothing = Range::PART.check("a smoothing", part)?;
         Ok(self)
     }
 
@@ -73,7 +66,7 @@ impl Gradient {
     /// # Errors
     /// Unless it is a number from 1 on.
     pub fn tolerance(mut self, times: f64) -> Result<Self, LawError> {
-        self.tolerance = LawError::multiple("a tolerance", times)?;
+        self.tolerance = Range::MULTIPLE.check("a tolerance", times)?;
         Ok(self)
     }
 
@@ -82,7 +75,7 @@ impl Gradient {
     /// # Errors
     /// Unless it is above 0 and below 1.
     pub fn backoff(mut self, factor: f64) -> Result<Self, LawError> {
-        self.backoff = LawError::below_one("a backoff", factor)?;
+        self.backoff = Range::BELOW_ONE.check("a backoff", factor)?;
         Ok(self)
     }
 

@@ -1,6 +1,6 @@
 //! Gradient2: each call against the mean of the last few hundred.
 
-use super::sample::keeps_limit_in;
+use super::sample::{Range, keeps_limit_in};
 use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// How many samples the mean is plain over, before it becomes a running one.
@@ -50,19 +50,12 @@ impl Gradient2 {
         }
     }
 
-    /// Begins at this limit.
-    #[must_use]
-    pub fn initial(mut self, limit: f64) -> Self {
-        self.estimate = self.bounds.begins(limit);
-        self
-    }
-
     /// Goes this part of the way to each new limit.
     ///
     /// # Errors
     /// Unless it is above 0 and at most 1.
     pub fn smoothing(mut self, part: f64) -> Result<Self, LawError> {
-        self.smoothing = LawError::part("a smoothing", part)?;
+        self.smoothing = Range::PART.check("a smoothing", part)?;
         Ok(self)
     }
 
@@ -78,7 +71,7 @@ impl Gradient2 {
     /// # Errors
     /// Unless it is a number from 1 on.
     pub fn tolerance(mut self, times: f64) -> Result<Self, LawError> {
-        self.tolerance = LawError::multiple("a tolerance", times)?;
+        self.tolerance = Range::MULTIPLE.check("a tolerance", times)?;
         Ok(self)
     }
 

@@ -57,6 +57,7 @@ mod steady;
 mod sync;
 mod target;
 mod threshold;
+mod undo;
 mod vegas;
 mod windowed;
 

@@ -3,6 +3,7 @@
 use tollgate::Timestamp;
 
 use super::chance::Chance;
+use super::sample::Range;
 use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// The most that a limit grows, and the least that it falls to, from one window to the next.
@@ -198,23 +199,13 @@ impl Little {
         }
     }
 
-    /// Begins at this limit.
-    #[must_use]
-    pub fn initial(mut self, limit: f64) -> Self {
-        self.limit = self.bounds.clamp(limit);
-        self
-    }
-
     /// So many times what is worked on, and so many more: 1.75 and 1.3 unless said otherwise.
     ///
     /// # Errors
     /// Unless the first is a number above 1 and the second one from 0 on.
     pub fn headroom(mut self, times: f64, more: f64) -> Result<Self, LawError> {
-        let is_fine = times.is_finite() && times > 1.0;
-        LawError::unless(is_fine, "a gain", times, "above 1")?;
-        let is_fine = more.is_finite() && more >= 0.0;
-        LawError::unless(is_fine, "room for more", more, "0 or more")?;
-        (self.gain, self.room) = (times, more);
+        self.gain = Range::MORE.check("a gain", times)?;
+        self.room = Range::NOT_NEGATIVE.check("room for more", more)?;
         Ok(self)
     }
 

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use derive_more::{Display, Error};
+
 use super::{
     Aimd, Bbr, Bounds, Gradient, Gradient2, LatencyThreshold, Law, LawError, Little, SelfTuning,
     Vegas, Windowed,
@@ -105,17 +107,9 @@ impl fmt::Display for NamedLaw {
 }
 
 /// A name that no law has.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoSuchLaw(String);
-
-impl fmt::Display for NoSuchLaw {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no law is named {}; there are ", self.0)?;
-        f.write_str(&NamedLaw::ALL.map(NamedLaw::name).join(", "))
-    }
-}
-
-impl std::error::Error for NoSuchLaw {}
+#[derive(Clone, Debug, Display, Error, PartialEq, Eq)]
+#[display("no law is named {_0}; there are {}", NamedLaw::ALL.map(NamedLaw::name).join(", "))]
+pub struct NoSuchLaw(#[error(not(source))] String);
 
 impl FromStr for NamedLaw {
     type Err = NoSuchLaw;

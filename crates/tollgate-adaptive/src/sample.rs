@@ -1,8 +1,8 @@
 //! What laws learn from, and what every law is: samples in, a limit out.
 
-use std::fmt;
 use std::time::Duration;
 
+use derive_more::{Display, Error};
 use tollgate::Timestamp;
 use tollgate::concurrency::{Ended, Ending};
 
@@ -76,12 +76,6 @@ impl Sample {
         let (seconds, rest) = (self.rtt.as_secs(), u64::from(self.rtt.subsec_nanos()));
         seconds.saturating_mul(1_000_000_000).saturating_add(rest) as f64
     }
-
-    /// Whether it says anything: a clock that stood still or was set back gives no duration.
-    #[inline]
-    pub(super) fn tells(&self) -> bool {
-        !self.rtt.is_zero() && self.ending != Ending::Ignored
-    }
 }
 
 impl From<&Ended> for Sample {
@@ -97,46 +91,39 @@ impl From<&Ended> for Sample {
 }
 
 /// Why a law changed its limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
     /// Calls are as quick as ever, and the limit is in use: there is room.
+    #[display("calls are as quick as ever and the limit is in use")]
     Room,
     /// Calls take longer: they queue.
+    #[display("calls take longer: they queue")]
     Queueing,
     /// A call timed out, or was rejected for overload.
+    #[display("a call timed out or was rejected for overload")]
     Dropped,
     /// A call took longer than the threshold.
+    #[display("a call took longer than the threshold")]
     Slow,
     /// The limit is lower for a moment, to see how quick calls are without a queue.
+    #[display("a moment with few calls, to see how quick they are then")]
     Probing,
     /// Too few calls succeed.
+    #[display("too few calls succeed")]
     Failing,
     /// More calls succeed than are asked for.
+    #[display("more calls succeed than are asked for")]
     Succeeding,
     /// The machine is busier than its target.
+    #[display("the machine is busier than its target")]
     Pressed,
     /// The machine is less busy than its target.
+    #[display("the machine is less busy than its target")]
     Relaxed,
     /// Somebody set the limit by hand.
+    #[display("set by hand")]
     Ordered,
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Room => "calls are as quick as ever and the limit is in use",
-            Self::Queueing => "calls take longer: they queue",
-            Self::Dropped => "a call timed out or was rejected for overload",
-            Self::Slow => "a call took longer than the threshold",
-            Self::Probing => "a moment with few calls, to see how quick they are then",
-            Self::Failing => "too few calls succeed",
-            Self::Succeeding => "more calls succeed than are asked for",
-            Self::Pressed => "the machine is busier than its target",
-            Self::Relaxed => "the machine is less busy than its target",
-            Self::Ordered => "set by hand",
-        })
-    }
 }
 
 /// A rule that says, after each sample, what the limit should be.
@@ -187,6 +174,16 @@ pub trait Law<S = Sample>: Send {
 
     /// Goes on from this limit, as after a change by hand or by [`Steady`](super::Steady).
     fn set_limit(&mut self, limit: f64);
+
+    /// Begins at this limit, in place of what a law begins with by itself.
+    #[must_use]
+    fn initial(mut self, limit: f64) -> Self
+    where
+        Self: Sized,
+    {
+        self.set_limit(limit);
+        self
+    }
 
     /// Takes a sample into account. The answer is why the limit changed, or `None` if it didn't.
     fn step(&mut self, sample: &S) -> Option<Reason>;
@@ -248,8 +245,9 @@ pub trait Told {
 }
 
 impl Told for Sample {
+    #[inline]
     fn tells(&self) -> bool {
-        self.tells()
+        !self.rtt.is_zero() && self.ending != Ending::Ignored
     }
 }
 
@@ -323,10 +321,13 @@ impl Bounds {
 }
 
 /// A law that can't be.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Display, Error, PartialEq)]
 #[non_exhaustive]
 pub enum LawError {
     /// The least and the most of a limit don't go together.
+    #[display(
+        "a limit between {min} and {max}: both have to be numbers above 0, and the least no more than the most"
+    )]
     Bounds {
         /// The least that was asked for.
         min: f64,
@@ -334,6 +335,7 @@ pub enum LawError {
         max: f64,
     },
     /// A number of a law is out of its range.
+    #[display("{name} of {given}: it has to be {expected}")]
     Parameter {
         /// Which number.
         name: &'static str,
@@ -344,62 +346,31 @@ pub enum LawError {
     },
 }
 
-impl LawError {
-    /// The number, if it is a part of something that may be all of it.
-    pub(super) fn part(name: &'static str, part: f64) -> Result<f64, Self> {
-        let is_fine = part > 0.0 && part <= 1.0;
-        Self::unless(is_fine, name, part, "above 0 and at most 1").map(|()| part)
-    }
+/// What a number of a law may be, and how that is said.
+pub(super) struct Range(fn(f64) -> bool, &'static str);
 
-    /// The number, if it is a part of something that is never all of it.
-    pub(super) fn below_one(name: &'static str, part: f64) -> Result<f64, Self> {
-        let is_fine = part > 0.0 && part < 1.0;
-        Self::unless(is_fine, name, part, "above 0 and below 1").map(|()| part)
-    }
+impl Range {
+    /// A part of something that may be all of it.
+    pub(super) const PART: Self = Self(|n| n > 0.0 && n <= 1.0, "above 0 and at most 1");
+    /// A part of something that is never all of it.
+    pub(super) const BELOW_ONE: Self = Self(|n| n > 0.0 && n < 1.0, "above 0 and below 1");
+    /// None of something, or a part of it.
+    pub(super) const FROM_ZERO: Self = Self(|n| (0.0..1.0).contains(&n), "from 0 on and below 1");
+    /// So many times something, and not less of it.
+    pub(super) const MULTIPLE: Self = Self(|n| n.is_finite() && n >= 1.0, "1 or more");
+    /// More of something.
+    pub(super) const MORE: Self = Self(|n| n.is_finite() && n > 1.0, "above 1");
+    pub(super) const POSITIVE: Self = Self(|n| n.is_finite() && n > 0.0, "above 0");
+    pub(super) const ABOVE_ZERO: Self = Self(|n| n > 0.0, "above 0");
+    pub(super) const NOT_NEGATIVE: Self = Self(|n| n.is_finite() && n >= 0.0, "0 or more");
 
-    /// The number, if it is so many times something, and not less of it.
-    pub(super) fn multiple(name: &'static str, times: f64) -> Result<f64, Self> {
-        let is_fine = times.is_finite() && times >= 1.0;
-        Self::unless(is_fine, name, times, "1 or more").map(|()| times)
-    }
-
-    /// The number, if it is one above 0.
-    pub(super) fn positive(name: &'static str, number: f64) -> Result<f64, Self> {
-        let is_fine = number.is_finite() && number > 0.0;
-        Self::unless(is_fine, name, number, "above 0").map(|()| number)
-    }
-
-    /// An error unless the number is one of the range.
-    pub(super) fn unless(
-        is_fine: bool,
-        name: &'static str,
-        given: f64,
-        expected: &'static str,
-    ) -> Result<(), Self> {
-        let error = Self::Parameter {
+    /// The number that has this name, if it may be so.
+    pub(super) fn check(&self, name: &'static str, given: f64) -> Result<f64, LawError> {
+        let Self(is_fine, expected) = *self;
+        is_fine(given).then_some(given).ok_or(LawError::Parameter {
             name,
             given,
             expected,
-        };
-        if is_fine { Ok(()) } else { Err(error) }
+        })
     }
 }
-
-impl fmt::Display for LawError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bounds { min, max } => write!(
-                f,
-                "a limit between {min} and {max}: both have to be numbers above 0, and the least no more \
-                 than the most"
-            ),
-            Self::Parameter {
-                name,
-                given,
-                expected,
-            } => write!(f, "{name} of {given}: it has to be {expected}"),
-        }
-    }
-}
-
-impl std::error::Error for LawError {}

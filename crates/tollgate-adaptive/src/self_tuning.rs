@@ -1,6 +1,6 @@
 //! By the share of calls that succeed.
 
-use super::sample::keeps_limit_in;
+use super::sample::{Range, keeps_limit_in};
 use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// Lowers the limit while too few calls succeed, and raises it while more do than are asked for.
@@ -43,20 +43,13 @@ impl SelfTuning {
         Ok(Self {
             bounds,
             limit: bounds.min(),
-            target: LawError::below_one("a target", target)?,
+            target: Range::BELOW_ONE.check("a target", target)?,
             samples: 10,
             lower: 0.9,
             raise: 1.05,
             seen: 0,
             succeeded: 0,
         })
-    }
-
-    /// Begins at this limit.
-    #[must_use]
-    pub fn initial(mut self, limit: f64) -> Self {
-        self.limit = self.bounds.begins(limit);
-        self
     }
 
     /// Judges by so many samples at a time: 10 unless said otherwise.

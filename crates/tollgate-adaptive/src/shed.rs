@@ -5,6 +5,7 @@ use std::sync::Arc;
 // Not loom's: each count is one word of its own, and the gate decides.
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use derive_more::{Display, Error};
 use tollgate::ConcurrencyLimiter;
 use tollgate::clock::{Clock, Monotonic};
 use tollgate::concurrency::{Attached, NoPermit, OwnedPermit, Permit, PermitHome, part};
@@ -58,20 +59,9 @@ impl std::str::FromStr for Criticality {
 }
 
 /// A name that no class has.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoSuchClass(String);
-
-impl fmt::Display for NoSuchClass {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "no class is named {}; there are critical, default and sheddable",
-            self.0
-        )
-    }
-}
-
-impl std::error::Error for NoSuchClass {}
+#[derive(Clone, Debug, Display, Error, PartialEq, Eq)]
+#[display("no class is named {_0}; there are critical, default and sheddable")]
+pub struct NoSuchClass(#[error(not(source))] String);
 
 /// Which part of a limit each class may use: 70 % for sheddable requests, 90 % for default ones and all of it for critical
 /// ones, unless chosen otherwise.

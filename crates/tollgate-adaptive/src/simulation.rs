@@ -28,7 +28,6 @@ mod scenarios;
 mod world;
 
 pub use run::{Judged, PhaseRun, Point, Run};
-pub use scenarios::SCENARIOS;
 
 /// What happens to whom: servers, calls, and when what changes.
 #[derive(Clone, Debug, PartialEq)]
@@ -139,10 +138,12 @@ fn exponential(chance: &mut Chance) -> f64 {
 }
 
 /// What holds a client's calls back.
+#[derive(derive_more::Debug)]
 pub enum Limit {
     /// Always as many at once.
     Fixed(u32),
     /// As many as a law says.
+    #[debug("Law({:?})", _0.limit())]
     Law(Box<dyn Law>),
 }
 
@@ -153,27 +154,11 @@ impl Limit {
     }
 }
 
-impl std::fmt::Debug for Limit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Fixed(limit) => f.debug_tuple("Fixed").field(limit).finish(),
-            Self::Law(law) => f.debug_tuple("Law").field(&law.limit()).finish(),
-        }
-    }
-}
-
 impl Scenario {
-    /// One of [`SCENARIOS`].
+    /// The one of [`all`](Self::all) that has this name.
     pub fn named(name: &str) -> Option<Self> {
-        SCENARIOS
-            .iter()
-            .map(|make| make())
-            .find(|scenario| scenario.name == name)
-    }
-
-    /// All of [`SCENARIOS`].
-    pub fn all() -> Vec<Self> {
-        SCENARIOS.iter().map(|make| make()).collect()
+        let mut all = Self::all().into_iter();
+        all.find(|scenario| scenario.name == name)
     }
 
     /// Plays it, with a limit for each client, by chance from this seed.

@@ -1,6 +1,7 @@
 //! What keeps a law from swinging: changes only after several wishes in a row, damped, bounded and jittered.
 
 use super::chance::Chance;
+use super::sample::Range;
 use super::{Bounds, Law, LawError, Reason};
 
 /// A law whose wishes are followed with care.
@@ -70,7 +71,7 @@ impl<L> Steady<L> {
     /// # Errors
     /// Unless it is above 0 and at most 1.
     pub fn damping(mut self, part: f64) -> Result<Self, LawError> {
-        self.damping = LawError::part("a damping", part)?;
+        self.damping = Range::PART.check("a damping", part)?;
         Ok(self)
     }
 
@@ -79,9 +80,8 @@ impl<L> Steady<L> {
     /// # Errors
     /// Unless the part is from 0 on and below 1.
     pub fn jitter(mut self, part: f64, seed: u64) -> Result<Self, LawError> {
-        let is_fine = (0.0..1.0).contains(&part);
-        LawError::unless(is_fine, "a jitter", part, "from 0 on and below 1")?;
-        (self.jitter, self.chance) = (part, Chance::new(seed));
+        self.jitter = Range::FROM_ZERO.check("a jitter", part)?;
+        self.chance = Chance::new(seed);
         Ok(self)
     }
 
@@ -90,8 +90,7 @@ impl<L> Steady<L> {
     /// # Errors
     /// Unless it is a number above 0.
     pub fn max_step(mut self, part: f64) -> Result<Self, LawError> {
-        LawError::unless(part > 0.0, "a step", part, "above 0")?;
-        self.max_step = part;
+        self.max_step = Range::ABOVE_ZERO.check("a step", part)?;
         Ok(self)
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::sample::Range;
 use super::{Aimd, Bounds, Law, LawError, Reason, Sample};
 
 /// How fast the running percentile follows.
@@ -70,8 +71,8 @@ impl LatencyThreshold {
     /// # Ok::<(), tollgate_adaptive::LawError>(())
     /// ```
     pub fn running(bounds: Bounds, times: f64, part: f64) -> Result<Self, LawError> {
-        let times = LawError::multiple("a multiple", times)?;
-        let part = LawError::below_one("a percentile", part)?;
+        let times = Range::MULTIPLE.check("a multiple", times)?;
+        let part = Range::BELOW_ONE.check("a percentile", part)?;
         Ok(Self {
             aimd: Aimd::new(bounds),
             threshold: Threshold::Running {
@@ -80,13 +81,6 @@ impl LatencyThreshold {
                 estimate: 0.0,
             },
         })
-    }
-
-    /// Begins at this limit.
-    #[must_use]
-    pub fn initial(mut self, limit: f64) -> Self {
-        self.aimd = self.aimd.initial(limit);
-        self
     }
 
     /// Steps of its own: see [`Aimd::increase`] and [`Aimd::backoff`].

@@ -1,7 +1,7 @@
 //! Vegas: the queue, as estimated from how much longer calls take than the quickest one.
 
 use super::chance::Chance;
-use super::sample::keeps_limit_in;
+use super::sample::{Range, keeps_limit_in};
 use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// Keeps a short queue: compares each call with the quickest one, and wants between α and β calls to queue.
@@ -53,19 +53,12 @@ impl Vegas {
         }
     }
 
-    /// Begins at this limit.
-    #[must_use]
-    pub fn initial(mut self, limit: f64) -> Self {
-        self.estimate = self.bounds.begins(limit);
-        self
-    }
-
     /// Goes this part of the way to each new limit.
     ///
     /// # Errors
     /// Unless it is above 0 and at most 1.
     pub fn smoothing(mut self, part: f64) -> Result<Self, LawError> {
-        self.smoothing = LawError::part("a smoothing", part)?;
+        self.smoothing = Range::PART.check("a smoothing", part)?;
         Ok(self)
     }
 

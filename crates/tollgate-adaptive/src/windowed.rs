@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tollgate::Timestamp;
 
+use super::sample::Range;
 use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// Gathers samples over a window of time and gives the law one for all of them.
@@ -99,7 +100,7 @@ impl<L> Windowed<L> {
     /// # Errors
     /// Unless it is above 0 and at most 1.
     pub fn percentile(mut self, part: f64, capacity: usize) -> Result<Self, LawError> {
-        let part = LawError::part("a percentile", part)?;
+        let part = Range::PART.check("a percentile", part)?;
         self.tracked = Tracked::Percentile { part, capacity };
         self.window.each.reserve_exact(capacity);
         Ok(self)

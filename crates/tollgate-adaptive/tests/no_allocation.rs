@@ -14,9 +14,7 @@ static ALLOCATOR: Counting = Counting;
 fn a_permit_that_adapts_a_law_and_a_closed_breaker_allocate_nothing() {
     let clock = Manual::new();
     let bounds = Bounds::new(5.0, 100.0).unwrap();
-    let breaker = Breaker::builder(Thresholds::default())
-        .clock(clock.clone())
-        .build();
+    let breaker = Breaker::with_clock(Thresholds::default(), clock.clone());
     for law in NamedLaw::ALL {
         let controller = Controller::new(law.make(bounds, 1).unwrap());
         let limiter = controller.concurrency().clock(clock.clone()).build();

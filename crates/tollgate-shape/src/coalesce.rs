@@ -1,10 +1,11 @@
 //! Coalescing: items are collected into batches, and each batch is flushed by one call.
 
-use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
+use derive_more::{Display, Error};
+use derive_where::derive_where;
 use tollgate::Clock;
 use tollgate::clock::Monotonic;
 
@@ -264,7 +265,7 @@ where
         if self.0.is_inside() {
             return Ok(());
         }
-        let drained = Arc::clone(self.0.work()).drain(most).await;
+        let drained = Arc::clone(&self.0.work).drain(most).await;
         self.stop();
         drained
     }
@@ -291,6 +292,7 @@ type Next<K, V> = Then<Batch<K, V>>;
 /// # Ok::<(), tollgate_shape::AddError<i32, &str>>(())
 /// ```
 #[derive(Debug)]
+#[derive_where(Clone)]
 pub struct Batch<K, V> {
     items: Arc<Vec<(K, V)>>,
     attempt: u32,
@@ -368,25 +370,20 @@ impl<K, V> Batch<K, V> {
     }
 }
 
-impl<K, V> Clone for Batch<K, V> {
-    fn clone(&self) -> Self {
-        Self {
-            items: Arc::clone(&self.items),
-            attempt: self.attempt,
-        }
-    }
-}
-
 /// Why an item was not added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotAdded {
     /// As many items as may be are held.
+    #[display("isn't added: {most} are held already; wait by `add`, or raise max_pending")]
     Full {
         /// How many that are.
         most: usize,
     },
     /// It alone weighs more than a batch may.
+    #[display(
+        "weighs {weight}, above the {most} that a batch may weigh: split it, or raise max_weight"
+    )]
     TooLarge {
         /// What it weighs.
         weight: u64,
@@ -394,11 +391,14 @@ pub enum NotAdded {
         most: u64,
     },
     /// It was stopped, or is being closed.
+    #[display("isn't added: the coalescer was stopped")]
     Stopped,
 }
 
 /// An item that was not added, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Display, Error, PartialEq, Eq)]
+#[display("the item {}{why}", item.as_ref().map_or(String::new(), |(key, _)| format!("{key:?} ")))]
+#[display(bound(K: std::fmt::Debug))]
 pub struct AddError<K, V> {
     /// Why.
     pub why: NotAdded,
@@ -411,25 +411,3 @@ impl<K, V> AddError<K, V> {
         Self { why, item }
     }
 }
-
-impl<K: fmt::Debug, V> fmt::Display for AddError<K, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the item")?;
-        if let Some((key, _)) = &self.item {
-            write!(f, " {key:?}")?;
-        }
-        match self.why {
-            NotAdded::Full { most } => write!(
-                f,
-                " isn't added: {most} are held already; wait by `add`, or raise max_pending"
-            ),
-            NotAdded::TooLarge { weight, most } => write!(
-                f,
-                " weighs {weight}, above the {most} that a batch may weigh: split it, or raise max_weight"
-            ),
-            NotAdded::Stopped => f.write_str(" isn't added: the coalescer was stopped"),
-        }
-    }
-}
-
-impl<K: fmt::Debug, V: fmt::Debug> std::error::Error for AddError<K, V> {}

@@ -1,9 +1,9 @@
 //! Debounce and throttle: many calls, of which one fires with the latest value.
 
-use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use derive_where::derive_where;
 use tollgate::clock::Monotonic;
 use tollgate::{Clock, Timestamp};
 
@@ -237,6 +237,9 @@ pub type Debouncer<T, C = Monotonic> = Handle<Single<T>, C>;
 /// }
 /// assert_eq!(countdown.stats().fired, 3);
 /// ```
+#[derive(derive_more::Debug)]
+#[debug("WeakDebouncer {{ .. }}")]
+#[derive_where(Clone)]
 pub struct WeakDebouncer<T: Send + 'static, C: Clock = Monotonic> {
     handle: Weak<Owner<Single<T>, C>>,
 }
@@ -282,20 +285,6 @@ impl<T: Send + 'static, C: Clock> WeakDebouncer<T, C> {
     /// The debouncer, unless all handles of it are gone.
     pub fn upgrade(&self) -> Option<Debouncer<T, C>> {
         self.handle.upgrade().map(Handle)
-    }
-}
-
-impl<T: Send + 'static, C: Clock> Clone for WeakDebouncer<T, C> {
-    fn clone(&self) -> Self {
-        Self {
-            handle: Weak::clone(&self.handle),
-        }
-    }
-}
-
-impl<T: Send + 'static, C: Clock> fmt::Debug for WeakDebouncer<T, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WeakDebouncer").finish_non_exhaustive()
     }
 }
 

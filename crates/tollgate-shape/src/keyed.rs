@@ -1,8 +1,8 @@
 //! One debounce for each key: a million pending keys on one timer structure, and one driver for all.
 
-use std::fmt;
 use std::hash::Hash;
 
+use derive_more::{Display, Error};
 use tollgate::clock::Monotonic;
 use tollgate::{Clock, Timestamp};
 
@@ -48,7 +48,11 @@ pub enum WhenFull {
 ///      WhenFull::FireEarliest"
 /// );
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
+#[display(
+    "{capacity} keys are pending already, which is the capacity: try again later, raise it, or choose \
+     WhenFull::FireEarliest"
+)]
 pub struct NoRoom<K, T> {
     /// The key.
     pub key: K,
@@ -57,19 +61,6 @@ pub struct NoRoom<K, T> {
     /// How many keys may be pending.
     pub capacity: usize,
 }
-
-impl<K, T> fmt::Display for NoRoom<K, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let capacity = self.capacity;
-        write!(
-            f,
-            "{capacity} keys are pending already, which is the capacity: try again later, raise it, or choose \
-             WhenFull::FireEarliest"
-        )
-    }
-}
-
-impl<K: fmt::Debug, T: fmt::Debug> std::error::Error for NoRoom<K, T> {}
 
 /// How a debounce for each key behaves; made by [`Debounce::keyed`].
 #[derive(Debug)]

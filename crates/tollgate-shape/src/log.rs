@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use derive_where::derive_where;
 use foldhash::fast::RandomState;
 use tollgate::clock::{Monotonic, sleep_until};
 use tollgate::{Clock, LimitError, Limiter, Rate, Timestamp};
@@ -51,6 +52,7 @@ const EVERY: Duration = Duration::from_secs(10);
 /// assert!(throttle.suppressed() >= 890);
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
+#[derive_where(Clone)]
 pub struct LogThrottle<C: Clock = Monotonic> {
     shared: Arc<Shared<C>>,
 }
@@ -205,14 +207,6 @@ where
 
     fn event_enabled(&self, event: &Event<'_>, _context: &Context<'_, S>) -> bool {
         self.allows(event)
-    }
-}
-
-impl<C: Clock> Clone for LogThrottle<C> {
-    fn clone(&self) -> Self {
-        Self {
-            shared: Arc::clone(&self.shared),
-        }
     }
 }
 

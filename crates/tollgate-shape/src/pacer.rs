@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use derive_more::{Display, Error};
+use derive_where::derive_where;
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use tollgate::clock::Monotonic;
@@ -35,10 +37,14 @@ pub use submit::{Gone, Submitted};
 /// # drop(waits);
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PaceRefused {
     /// As many as may be are in the queue.
+    #[display(
+        "the queue is full: {waiting} wait, of a capacity of {capacity} with the one that has just left; its turn \
+         would come in {turn_in:?}"
+    )]
     Full {
         /// How many wait.
         waiting: usize,
@@ -48,6 +54,7 @@ pub enum PaceRefused {
         turn_in: Duration,
     },
     /// It would take longer than the deadline allows.
+    #[display("the deadline is too soon: {waiting} wait, and its turn would come in {turn_in:?}")]
     TooLate {
         /// How many wait.
         waiting: usize,
@@ -55,28 +62,6 @@ pub enum PaceRefused {
         turn_in: Duration,
     },
 }
-
-impl fmt::Display for PaceRefused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Full {
-                waiting,
-                capacity,
-                turn_in,
-            } => write!(
-                f,
-                "the queue is full: {waiting} wait, of a capacity of {capacity} with the one that has just left; its turn \
-                 would come in {turn_in:?}"
-            ),
-            Self::TooLate { waiting, turn_in } => write!(
-                f,
-                "the deadline is too soon: {waiting} wait, and its turn would come in {turn_in:?}"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for PaceRefused {}
 
 /// Lets things go one by one at an exact rate, first come first served, whatever arrives.
 ///
@@ -107,6 +92,7 @@ impl std::error::Error for PaceRefused {}
 /// # Ok(())
 /// # }
 /// ```
+#[derive_where(Clone)]
 pub struct Pacer<C: Clock = Monotonic> {
     shared: Arc<Shared<C>>,
 }
@@ -316,14 +302,6 @@ enum Patience {
     Queue,
 }
 
-impl<C: Clock> Clone for Pacer<C> {
-    fn clone(&self) -> Self {
-        Self {
-            shared: Arc::clone(&self.shared),
-        }
-    }
-}
-
 impl<C: Clock> fmt::Debug for Pacer<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pacer")
@@ -339,7 +317,9 @@ impl<C: Clock> fmt::Debug for Pacer<C> {
 ///
 /// It takes its place when the wait begins. Dropping the future frees the place.
 #[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
+#[derive(derive_more::Debug)]
 pub struct Pace<C: Clock> {
+    #[debug(skip)]
     shared: Arc<Shared<C>>,
     deadline: Option<Timestamp>,
 }
@@ -385,6 +365,8 @@ impl<C: Clock> IntoFuture for Pace<C> {
 pin_project! {
     /// The future that [`Pace`] turns into. Dropping it frees the place in the queue.
     #[must_use = "futures do nothing unless awaited"]
+    #[derive(derive_more::Debug)]
+    #[debug("Pacing {{ .. }}")]
     pub struct Pacing<C: Clock> {
         // The caller's deadline, until the wait has begun.
         start: Option<Option<Timestamp>>,
@@ -414,23 +396,11 @@ impl<C: Clock> Future for Pacing<C> {
     }
 }
 
-impl<C: Clock> fmt::Debug for Pace<C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pace")
-            .field("deadline", &self.deadline)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<C: Clock> fmt::Debug for Pacing<C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pacing").finish_non_exhaustive()
-    }
-}
-
 pin_project! {
     /// A stream whose items come at the rate of a [`Pacer`]; made by [`Pacer::stream`].
     #[must_use = "streams do nothing unless polled"]
+    #[derive(derive_more::Debug)]
+    #[debug("Paced {{ .. }}")]
     pub struct Paced<S: Stream, C: Clock> {
         #[pin]
         stream: S,
@@ -512,13 +482,5 @@ impl<S: Stream, C: Clock> Stream for Paced<S, C> {
         let (least, most) = self.stream.size_hint();
         let most = most.and_then(|most| most.checked_add(held));
         (least.saturating_add(held), most)
-    }
-}
-
-impl<S: Stream, C: Clock> fmt::Debug for Paced<S, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Paced")
-            .field("pacer", &self.pacer)
-            .finish_non_exhaustive()
     }
 }

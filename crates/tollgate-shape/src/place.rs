@@ -8,11 +8,12 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
+use tollgate::internal::unpoisoned;
 use tollgate::{Clock, Timestamp};
 
 /// Runs a future to its end.
@@ -21,9 +22,13 @@ pub(crate) fn run(clock: &impl Clock, future: impl Future<Output = ()> + Send + 
         // A test moves the time, and sees what came of it as soon as `advance` returns.
         return Task::start(Box::pin(future), On::Waker);
     }
-    if let Some(future) = in_a_runtime(Box::pin(future)) {
-        Task::start(future, On::Threads);
+    let future = Box::pin(future);
+    #[cfg(feature = "tokio")]
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        drop(runtime.spawn(future));
+        return;
     }
+    Task::start(future, On::Threads);
 }
 
 /// Whether the clock's time is moved by somebody, who then wakes tasks.
@@ -32,23 +37,6 @@ fn wakes_by_itself(clock: &impl Clock) -> bool {
 }
 
 type Boxed = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// Hands the future back if there is no runtime.
-#[cfg(feature = "tokio")]
-fn in_a_runtime(future: Boxed) -> Option<Boxed> {
-    match tokio::runtime::Handle::try_current() {
-        Ok(runtime) => {
-            runtime.spawn(future);
-            None
-        }
-        Err(_) => Some(future),
-    }
-}
-
-#[cfg(not(feature = "tokio"))]
-fn in_a_runtime(future: Boxed) -> Option<Boxed> {
-    Some(future)
-}
 
 /// Where a task is polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,13 +72,13 @@ impl Task {
         loop {
             let seen = self.wakes.load(Ordering::Acquire);
             // Out of its place meanwhile: one that panics is dropped, and with it stops what it drives.
-            let mut future = self.lock().take();
+            let mut future = unpoisoned(self.future.lock()).take();
             if let Some(running) = &mut future
                 && running.as_mut().poll(&mut context).is_ready()
             {
                 future = None;
             }
-            *self.lock() = future;
+            *unpoisoned(self.future.lock()) = future;
             // Not if it was woken while it was polled.
             let slept = self
                 .wakes
@@ -99,10 +87,6 @@ impl Task {
                 return;
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Boxed>> {
-        self.future.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -139,7 +123,7 @@ static PUSHED: Condvar = Condvar::new();
 
 /// Has a task polled.
 fn push(task: Arc<Task>) {
-    let mut state = lock_threads();
+    let mut state = unpoisoned(THREADS.lock());
     state.queue.push_back(task);
     if state.idle >= state.queue.len() || state.threads >= MOST {
         drop(state);
@@ -152,14 +136,10 @@ fn push(task: Arc<Task>) {
         .name("tollgate-shape".into())
         .spawn(poll_tasks);
     if spawned.is_err() {
-        let mut state = lock_threads();
+        let mut state = unpoisoned(THREADS.lock());
         state.threads -= 1;
         let is_alone = state.threads == 0;
-        let task = if is_alone {
-            state.queue.pop_front()
-        } else {
-            None
-        };
+        let task = is_alone.then(|| state.queue.pop_front()).flatten();
         drop(state);
         // No thread can be had at all: better here than never.
         task.into_iter().for_each(Task::poll);
@@ -167,19 +147,17 @@ fn push(task: Arc<Task>) {
 }
 
 fn poll_tasks() {
-    let mut state = lock_threads();
+    let mut state = unpoisoned(THREADS.lock());
     loop {
         if let Some(task) = state.queue.pop_front() {
             drop(state);
             // Actions are caught where they run; this is for what panics as it is dropped.
             let _ = catch_unwind(AssertUnwindSafe(|| task.poll()));
-            state = lock_threads();
+            state = unpoisoned(THREADS.lock());
             continue;
         }
         state.idle += 1;
-        let (woken, waited) = PUSHED
-            .wait_timeout(state, IDLE)
-            .unwrap_or_else(PoisonError::into_inner);
+        let (woken, waited) = unpoisoned(PUSHED.wait_timeout(state, IDLE));
         state = woken;
         state.idle -= 1;
         if waited.timed_out() && state.queue.is_empty() {
@@ -187,8 +165,4 @@ fn poll_tasks() {
             return;
         }
     }
-}
-
-fn lock_threads() -> MutexGuard<'static, Threads> {
-    THREADS.lock().unwrap_or_else(PoisonError::into_inner)
 }

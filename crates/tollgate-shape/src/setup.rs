@@ -4,10 +4,9 @@ use std::fmt;
 #[cfg(not(any(loom, shuttle)))]
 use std::pin::Pin;
 use std::sync::Arc;
-#[cfg(not(any(loom, shuttle)))]
-use std::task::{Context, Poll};
 use std::time::Duration;
 
+use derive_where::derive_where;
 use tollgate::Clock;
 use tollgate::clock::Monotonic;
 
@@ -33,24 +32,7 @@ use crate::work::{Action, AtEnd, Owner, Stats, StillRunning, Store, Work};
 /// assert!(debouncer.is_stopped());
 /// ```
 #[cfg(not(any(loom, shuttle)))]
-#[must_use = "nothing runs unless this is spawned or awaited"]
-pub struct Driver(Pin<Box<dyn Future<Output = ()> + Send>>);
-
-#[cfg(not(any(loom, shuttle)))]
-impl Future for Driver {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        self.0.as_mut().poll(context)
-    }
-}
-
-#[cfg(not(any(loom, shuttle)))]
-impl fmt::Debug for Driver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Driver").finish_non_exhaustive()
-    }
-}
+pub type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 #[cfg(not(any(loom, shuttle)))]
 type Spawner = Box<dyn FnOnce(Driver) + Send>;
@@ -70,11 +52,13 @@ type Spawner = Box<dyn FnOnce(Driver) + Send>;
 /// drop(save); // saved "toll"
 /// ```
 #[must_use = "a builder does nothing until it is built"]
+#[derive(derive_more::Debug)]
 pub struct Builder<S, C = Monotonic> {
     pub(crate) settings: S,
     clock: C,
     at_end: AtEnd,
     #[cfg(not(any(loom, shuttle)))]
+    #[debug(skip)]
     spawner: Option<Spawner>,
 }
 
@@ -128,21 +112,12 @@ impl<S, C: Clock + Clone + 'static> Builder<S, C> {
         {
             let driver = crate::work::Driver::new(Arc::clone(&work));
             match self.spawner {
-                Some(spawn) => spawn(Driver(Box::pin(driver))),
-                None => place::run(work.clock(), driver),
+                Some(spawn) => spawn(Box::pin(driver)),
+                None => place::run(&work.clock, driver),
             }
         }
-        Handle(Arc::new(Owner::new(work, self.at_end)))
-    }
-}
-
-impl<S: fmt::Debug, C: fmt::Debug> fmt::Debug for Builder<S, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder")
-            .field("settings", &self.settings)
-            .field("clock", &self.clock)
-            .field("at_end", &self.at_end)
-            .finish_non_exhaustive()
+        let at_end = self.at_end;
+        Handle(Arc::new(Owner { work, at_end }))
     }
 }
 
@@ -158,6 +133,7 @@ impl<S: fmt::Debug, C: fmt::Debug> fmt::Debug for Builder<S, C> {
 /// other.stop();
 /// assert!(save.is_stopped());
 /// ```
+#[derive_where(Clone)]
 pub struct Handle<S: Store, C: Clock = Monotonic>(pub(crate) Arc<Owner<S, C>>);
 
 impl<S: Store, C: Clock> Handle<S, C> {
@@ -226,13 +202,7 @@ impl<S: Store<Outcome = ()>, C: Clock + Clone + 'static> Handle<S, C> {
         most: Duration,
     ) -> impl Future<Output = Result<(), StillRunning>> + Send + use<S, C> {
         self.stop();
-        Arc::clone(self.0.work()).drain(most)
-    }
-}
-
-impl<S: Store, C: Clock> Clone for Handle<S, C> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
+        Arc::clone(&self.0.work).drain(most)
     }
 }
 

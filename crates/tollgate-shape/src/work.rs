@@ -9,24 +9,25 @@
 //! one while nothing waits.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 #[cfg(not(any(loom, shuttle)))]
 use std::{future::poll_fn, pin::pin};
 
+use derive_more::{Display, Error};
 #[cfg(not(any(loom, shuttle)))]
 use tollgate::clock::sleep_until;
+use tollgate::internal::{unpoisoned, waker_of_this_thread};
 use tollgate::{Clock, Timestamp};
 
 #[cfg(not(any(loom, shuttle)))]
 mod driver;
 
-use crate::sync::{Mutex, MutexGuard, waker_of_this_thread};
+use crate::sync::{Mutex, MutexGuard};
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use driver::Driver;
 
@@ -118,7 +119,7 @@ pub struct Stats {
 /// All of one debouncer or coalescer.
 pub(crate) struct Work<S: Store, C> {
     state: Mutex<State<S>>,
-    clock: C,
+    pub(crate) clock: C,
 }
 
 struct State<S: Store> {
@@ -169,11 +170,6 @@ impl<S: Store, C: Clock> Work<S, C> {
             }),
             clock,
         }
-    }
-
-    #[cfg(not(any(loom, shuttle)))]
-    pub(crate) const fn clock(&self) -> &C {
-        &self.clock
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
@@ -371,7 +367,7 @@ impl<S: Store, C: Clock> Work<S, C> {
 
     fn lock(&self) -> MutexGuard<'_, State<S>> {
         // Only a user's own `Hash`, `Eq` or merge function can panic in here, and the stores stay sound then.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.state.lock())
     }
 }
 
@@ -399,19 +395,8 @@ pub(crate) enum AtEnd {
 
 /// The callers' side. The driver has the work alone, so that this is dropped with the last caller.
 pub(crate) struct Owner<S: Store, C: Clock> {
-    work: Arc<Work<S, C>>,
-    at_end: AtEnd,
-}
-
-impl<S: Store, C: Clock> Owner<S, C> {
-    pub(crate) const fn new(work: Arc<Work<S, C>>, at_end: AtEnd) -> Self {
-        Self { work, at_end }
-    }
-
-    #[cfg(not(any(loom, shuttle)))]
-    pub(crate) const fn work(&self) -> &Arc<Work<S, C>> {
-        &self.work
-    }
+    pub(crate) work: Arc<Work<S, C>>,
+    pub(crate) at_end: AtEnd,
 }
 
 impl<S: Store, C: Clock> Deref for Owner<S, C> {
@@ -476,23 +461,12 @@ impl Drop for Inside {
 ///     "an action still runs after 5s: it goes on, and no other one starts"
 /// );
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
+#[display("an action still runs after {waited:?}: it goes on, and no other one starts")]
 pub struct StillRunning {
     /// How long it was waited for.
     pub waited: Duration,
 }
-
-impl fmt::Display for StillRunning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let waited = self.waited;
-        write!(
-            f,
-            "an action still runs after {waited:?}: it goes on, and no other one starts"
-        )
-    }
-}
-
-impl std::error::Error for StillRunning {}
 
 impl<S: Store, C: Clock> Work<S, C> {
     /// Whether it was stopped and no action runs but those that this thread is inside of. If not, the waker is

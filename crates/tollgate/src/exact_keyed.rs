@@ -34,7 +34,6 @@ pub use snapshot::Decoded;
 pub(crate) use key::{Held, StoredPointer};
 
 use key::Asks;
-pub(crate) use shard::KeyQuery;
 use tables::{Tables, each};
 
 /// A limit for each key, by any [`Algorithm`], in a table that stores the keys.

@@ -101,6 +101,13 @@ pub use tollgate_core as core;
 pub use tollgate_core::{Decision, DenyReason, LimitError, Outcome, Rate, Timestamp};
 pub use tree::Tree;
 
+/// What the crates of this project lock and wake by.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::patience::waker_of_this_thread;
+    pub use crate::sync::unpoisoned;
+}
+
 /// What only models of the crate's own protocols see.
 #[cfg(loom)]
 #[doc(hidden)]

@@ -55,8 +55,8 @@ impl Until {
     }
 }
 
-/// Wakes the calling thread, which is parked or sleeps for a moment.
-pub(crate) fn waker_of_this_thread() -> Waker {
+/// Wakes the calling thread, which is parked or sleeps for a moment: for the crates of this project.
+pub fn waker_of_this_thread() -> Waker {
     Waker::from(Arc::new(Unpark(current_thread())))
 }
 

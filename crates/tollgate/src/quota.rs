@@ -442,10 +442,7 @@ impl<C: Clock> QuotaLimiter<C> {
 
 /// The decision, whether the charge passed or was refused.
 fn decision(charged: Result<Receipt, QuotaRefused>) -> Decision {
-    match charged {
-        Ok(receipt) => receipt.decision,
-        Err(refused) => *refused.decision(),
-    }
+    charged.map_or_else(|refused| *refused.decision(), |receipt| receipt.decision)
 }
 
 impl<C> fmt::Debug for QuotaLimiter<C> {

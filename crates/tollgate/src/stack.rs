@@ -115,7 +115,10 @@ impl Stack {
             return StackVerdict::Refused(refusal);
         }
         match self.charge(levels, &mut seen) {
-            Ok(pass) => StackVerdict::new(&Self::left(levels, &mut seen), pass),
+            Ok(pass) => {
+                let left = Worst::of(levels, &mut seen, |level, now| level.limit.look(now, 0));
+                StackVerdict::new(&left, pass)
+            }
             Err(refusal) => StackVerdict::Refused(refusal),
         }
     }
@@ -132,11 +135,9 @@ impl Stack {
     /// ```
     pub fn peek<'a>(&self, levels: &[Level<'a>]) -> StackVerdict<'a> {
         let mut seen = Seen::default();
-        let mut worst = Worst::default();
-        for (index, level) in levels.iter().enumerate() {
-            let now = level.limit.now(&mut seen);
-            worst.meet(index, level, level.limit.look(now, level.cost));
-        }
+        let worst = Worst::of(levels, &mut seen, |level, now| {
+            level.limit.look(now, level.cost)
+        });
         match worst.refusal() {
             Some(refusal) => StackVerdict::Refused(refusal),
             None => StackVerdict::new(&worst, Pass::default()),
@@ -152,21 +153,7 @@ impl Stack {
     /// The refusal with the longest wait, unless everything fits by now.
     #[cold]
     fn worst<'a>(levels: &[Level<'a>], seen: &mut Seen) -> Option<Refusal<'a>> {
-        let mut worst = Worst::default();
-        for (index, level) in levels.iter().enumerate() {
-            let now = level.limit.now(seen);
-            worst.meet(index, level, level.limit.ask(now, level.cost));
-        }
-        worst.refusal()
-    }
-
-    fn left<'a>(levels: &[Level<'a>], seen: &mut Seen) -> Worst<'a> {
-        let mut worst = Worst::default();
-        for (index, level) in levels.iter().enumerate() {
-            let now = level.limit.now(seen);
-            worst.meet(index, level, level.limit.look(now, 0));
-        }
-        worst
+        Worst::of(levels, seen, |level, now| level.limit.ask(now, level.cost)).refusal()
     }
 
     /// Charges levels as far as two words tell how to give them back, which is all of them in most
@@ -175,7 +162,7 @@ impl Stack {
     fn charge<'a>(&self, levels: &[Level<'a>], seen: &mut Seen) -> Result<Pass, Refusal<'a>> {
         let mut marks = [(0, None); MARKS];
         let mut marked = 0;
-        let mut rest = None;
+        let mut are_all = true;
         'marking: for breadth in Breadth::ALL {
             for (index, level) in levels.iter().enumerate() {
                 if level.limit.breadth() != breadth {
@@ -188,21 +175,21 @@ impl Stack {
                     Some(())
                 });
                 if mark.is_none() {
-                    rest = Some(Position { breadth, index });
+                    are_all = false;
                     break 'marking;
                 }
                 marked += 1;
             }
         }
-        if rest.is_none() {
+        if are_all {
             return Ok(Pass::default());
         }
-        let rest = self.charge_rest(levels, rest, seen);
+        let rest = self.charge_rest(levels, marked, seen);
         if rest.is_err() {
             for (index, mark) in marks[..marked].iter().rev() {
                 let (level, now) = (&levels[*index], levels[*index].limit.now(seen));
                 if let Some(mark) = mark {
-                    level.limit.put_back(now, mark.taken(now));
+                    level.limit.settle(now, mark.taken(now), 0);
                 }
             }
         }
@@ -212,13 +199,13 @@ impl Stack {
     fn charge_rest<'a>(
         &self,
         levels: &[Level<'a>],
-        step: Option<Position>,
+        marked: usize,
         seen: &mut Seen,
     ) -> Result<Pass, Refusal<'a>> {
         let mut pass = Pass::default();
         let take = |level: &Level<'a>, now| level.limit.take(now, level.cost);
         let keep = &mut |_: &Level<'a>, _, taken| pass.keep(taken);
-        match take_all(levels, step, seen, &take, keep) {
+        match take_all(levels, marked, seen, &take, keep) {
             Ok(()) => Ok(pass),
             Err(refusal) => {
                 self.lose();
@@ -236,48 +223,23 @@ impl Stack {
 /// How many levels are charged by marks: most requests meet fewer.
 const MARKS: usize = 8;
 
-/// A position in the order in which levels are charged.
-#[derive(Clone, Copy)]
-struct Position {
-    breadth: Breadth,
-    index: usize,
-}
-
-impl Position {
-    fn first(levels: &[Level<'_>]) -> Option<Self> {
-        Self::from(levels, Breadth::Key, 0)
-    }
-
-    #[inline]
-    fn next(self, levels: &[Level<'_>]) -> Option<Self> {
-        Self::from(levels, self.breadth, self.index + 1)
-    }
-
-    /// The first level of this breadth from an index on, or of the next breadth.
-    #[inline]
-    fn from(levels: &[Level<'_>], mut breadth: Breadth, mut index: usize) -> Option<Self> {
-        loop {
-            let rest = levels.iter().enumerate().skip(index);
-            for (index, level) in rest {
-                if level.limit.breadth() == breadth {
-                    return Some(Self { breadth, index });
-                }
-            }
-            breadth = breadth.next()?;
-            index = 0;
-        }
-    }
+/// Levels in the order in which they are charged, with their places.
+fn in_order<'l, 'a>(levels: &'l [Level<'a>]) -> impl Iterator<Item = (usize, &'l Level<'a>)> {
+    Breadth::ALL.into_iter().flat_map(move |breadth| {
+        let all = levels.iter().enumerate();
+        all.filter(move |(_, level)| level.limit.breadth() == breadth)
+    })
 }
 
 /// How many levels are taken without asking for memory.
 const INLINE: usize = 8;
 
-/// Takes one level and all that come after it in the order of charging; gives them back if one of
+/// Takes all levels but the first few in the order of charging; gives them back if one of
 /// those refuses. By a loop, as a request may have any number of levels; what was taken is kept, and
 /// given back, from the last to the first.
 fn take_all<'a>(
     levels: &[Level<'a>],
-    mut step: Option<Position>,
+    skip: usize,
     seen: &mut Seen,
     take: &impl Fn(&Level<'a>, Timestamp) -> Result<Taken, Decision>,
     keep: &mut impl FnMut(&Level<'a>, Timestamp, Taken),
@@ -285,8 +247,7 @@ fn take_all<'a>(
     let mut inline: [Option<(usize, Timestamp, Taken)>; INLINE] = [const { None }; INLINE];
     let (mut used, mut more) = (0, Vec::new());
     let mut refusal = None;
-    while let Some(Position { index, .. }) = step {
-        let level = &levels[index];
+    for (index, level) in in_order(levels).skip(skip) {
         let now = level.limit.now(seen);
         match (take(level, now), inline.get_mut(used)) {
             (Ok(taken), Some(place)) => (*place, used) = (Some((index, now, taken)), used + 1),
@@ -296,14 +257,13 @@ fn take_all<'a>(
                 break;
             }
         }
-        step = step.and_then(|step| step.next(levels));
     }
     let first = inline.into_iter().flatten().rev();
     for (index, now, taken) in more.into_iter().rev().chain(first) {
         let level = &levels[index];
         match refusal {
             None => keep(level, now, taken),
-            Some(_) => level.limit.put_back(now, taken),
+            Some(_) => level.limit.settle(now, taken, 0),
         }
     }
     refusal.map_or(Ok(()), Err)

@@ -45,7 +45,7 @@ pub(crate) fn park_timeout(timeout: Duration) {
 }
 
 /// What a lock guards, also after a panic: nothing in this crate panics between two writes that belong together.
-pub(crate) fn unpoisoned<T>(locked: LockResult<T>) -> T {
+pub fn unpoisoned<T>(locked: LockResult<T>) -> T {
     locked.unwrap_or_else(PoisonError::into_inner)
 }
 

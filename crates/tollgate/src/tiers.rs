@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 use std::time::{Duration, SystemTime};
 
 use tollgate_core::{Arithmetic, Gcra, LimitError, Rate, Timestamp};
@@ -12,6 +12,7 @@ use crate::home::sealed::{Home, Lends};
 use crate::keyed::{self, NoSlot};
 use crate::quota::{self, FileError, Quota, QuotaLimiter};
 use crate::stack::{Pass, StackVerdict};
+use crate::sync::unpoisoned;
 use crate::{KeyedConcurrency, KeyedLimiter, Level, Stack, concurrency};
 
 mod builder;
@@ -303,12 +304,15 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
 
     /// The tier that a tenant is in; its own name if it has an override.
     pub fn tier_of(&self, tenant: &str) -> String {
-        self.read().plan(tenant).name.clone()
+        unpoisoned(self.directory.read()).plan(tenant).name.clone()
     }
 
     /// What a tenant is allowed.
     pub fn allowance_of(&self, tenant: &str) -> Allowance {
-        self.read().plan(tenant).allowance.clone()
+        unpoisoned(self.directory.read())
+            .plan(tenant)
+            .allowance
+            .clone()
     }
 
     /// Puts a tenant into a tier, from its next request on.
@@ -316,7 +320,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// # Errors
     /// If there is no such tier, or too many tenants are assigned.
     pub fn assign(&self, tenant: &str, tier: &str) -> Result<(), TierError> {
-        let mut directory = self.write();
+        let mut directory = unpoisoned(self.directory.write());
         directory.expect(tier)?;
         directory.place(tenant, LimitsOf::Tier(tier.to_owned()), self.capacity)
     }
@@ -337,13 +341,12 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// ```
     pub fn set_override(&self, tenant: &str, allowance: Allowance) -> Result<(), TierError> {
         let plan = Plan::new(tenant, allowance)?;
-        self.write()
-            .place(tenant, LimitsOf::Own(plan), self.capacity)
+        unpoisoned(self.directory.write()).place(tenant, LimitsOf::Own(plan), self.capacity)
     }
 
     /// Puts a tenant back into the default tier.
     pub fn unassign(&self, tenant: &str) {
-        self.write().tenants.remove(tenant);
+        unpoisoned(self.directory.write()).tenants.remove(tenant);
     }
 
     /// Changes what a tier allows, or adds a tier.
@@ -352,7 +355,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// If the rate can't be represented.
     pub fn set_tier(&self, tier: &str, allowance: Allowance) -> Result<(), TierError> {
         let plan = Plan::new(tier, allowance)?;
-        let mut directory = self.write();
+        let mut directory = unpoisoned(self.directory.write());
         if directory.default.name == tier {
             directory.default = Arc::clone(&plan);
         }
@@ -367,19 +370,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     }
 
     fn plan(&self, tenant: &str) -> Arc<Plan> {
-        Arc::clone(self.read().plan(tenant))
-    }
-
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, Directory> {
-        self.directory
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Directory> {
-        self.directory
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
+        Arc::clone(unpoisoned(self.directory.read()).plan(tenant))
     }
 }
 

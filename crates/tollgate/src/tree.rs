@@ -264,7 +264,7 @@ impl<C: Clock> Tree<C> {
     #[must_use = "a request that isn't allowed mustn't pass"]
     pub fn allow_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> bool {
         let nodes = &mut *self.lock();
-        decide(nodes, now, leaf, cost, None).is_some_and(|(_, look)| look.passes())
+        decide(nodes, now, leaf, cost, Act::Charge).is_some_and(|(_, look)| look.passes())
     }
 
     /// Decides one request, and says who decided.
@@ -280,7 +280,7 @@ impl<C: Clock> Tree<C> {
     /// Decides a request of this cost at a time on the tree's clock.
     pub fn check_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> TreeVerdict {
         let nodes = &mut *self.lock();
-        let decided = decide(nodes, now, leaf, cost, None);
+        let decided = decide(nodes, now, leaf, cost, Act::Charge);
         rule(nodes, decided, now, leaf, cost)
     }
 
@@ -293,9 +293,7 @@ impl<C: Clock> Tree<C> {
     /// What would come of a request of this cost at a time on the tree's clock.
     pub fn peek_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> TreeVerdict {
         let nodes = &mut *self.lock();
-        let at = now.max(nodes.latest);
-        let slot = nodes.slot(leaf, at);
-        let seen = slot.map(|slot| (slot, nodes.way(slot).look(at, cost)));
+        let seen = decide(nodes, now, leaf, cost, Act::Peek);
         rule(nodes, seen, now, leaf, cost)
     }
 
@@ -329,7 +327,7 @@ impl<C: Clock> Tree<C> {
     /// as a want.
     pub fn ask_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> TreeVerdict {
         let nodes = &mut *self.lock();
-        let seen = ask(nodes, now, leaf, cost);
+        let seen = decide(nodes, now, leaf, cost, Act::Ask);
         rule(nodes, seen, now, leaf, cost)
     }
 
@@ -342,7 +340,7 @@ impl<C: Clock> Tree<C> {
     /// Whether a request of this cost would pass at a time on the tree's clock.
     pub fn would_pass_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> bool {
         let nodes = &mut *self.lock();
-        ask(nodes, now, leaf, cost).is_some_and(|(_, look)| look.passes())
+        decide(nodes, now, leaf, cost, Act::Ask).is_some_and(|(_, look)| look.passes())
     }
 
     /// Takes a cost, to be given back if something else refuses after all.
@@ -372,7 +370,7 @@ impl<C: Clock> Tree<C> {
     pub fn take_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> Result<Receipt, TreeVerdict> {
         let mut taken = Taken::new(cost);
         let nodes = &mut *self.lock();
-        let decided = decide(nodes, now, leaf, cost, Some(&mut taken));
+        let decided = decide(nodes, now, leaf, cost, Act::Take(&mut taken));
         let ruling = rule(nodes, decided, now, leaf, cost);
         if ruling.is_allowed() {
             Ok(Receipt { taken, ruling })
@@ -407,36 +405,37 @@ impl<C: Clock> Tree<C> {
     }
 }
 
-/// Decides and charges, or notes the want; none if the leaf was removed.
+/// What comes of a decision.
+enum Act<'t> {
+    /// Nothing.
+    Peek,
+    /// A refusal is noted as a want.
+    Ask,
+    /// That, and what passes is charged.
+    Charge,
+    /// That, to be given back.
+    Take(&'t mut Taken),
+}
+
+/// Decides, and acts on it; none if the leaf was removed.
 fn decide(
     nodes: &mut Nodes,
     now: Timestamp,
     leaf: Leaf,
     cost: u64,
-    taken: Option<&mut Taken>,
+    act: Act<'_>,
 ) -> Option<(u32, Look)> {
     let now = now.max(nodes.latest);
     let slot = nodes.slot(leaf, now)?;
     let way = nodes.way(slot);
     let (path, look) = (way.path, way.look(now, cost));
-    if cost > 0 {
-        if look.passes() {
-            nodes.charge(&path, &look, now, cost, taken);
-        } else {
-            nodes.note_refused(&path, &look, now);
-        }
-    }
-    Some((slot, look))
-}
-
-/// Decides and notes the want, but charges nothing; none if the leaf was removed.
-fn ask(nodes: &mut Nodes, now: Timestamp, leaf: Leaf, cost: u64) -> Option<(u32, Look)> {
-    let now = now.max(nodes.latest);
-    let slot = nodes.slot(leaf, now)?;
-    let way = nodes.way(slot);
-    let (path, look) = (way.path, way.look(now, cost));
-    if cost > 0 && !look.passes() {
-        nodes.note_refused(&path, &look, now);
+    match act {
+        _ if cost == 0 => {}
+        Act::Peek => {}
+        _ if !look.passes() => nodes.note_refused(&path, &look, now),
+        Act::Ask => {}
+        Act::Charge => nodes.charge(&path, &look, now, cost, None),
+        Act::Take(taken) => nodes.charge(&path, &look, now, cost, Some(taken)),
     }
     Some((slot, look))
 }

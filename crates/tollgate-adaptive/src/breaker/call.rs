@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollgate::Timestamp;
 use tollgate::clock::Clock;
 
-use super::{Breaker, Entry, Failed};
+use super::{Breaker, Entry};
 
 /// A call that a breaker let through. Say how it ended. Dropped, as when its caller waited no longer, it is no failure; but
 /// what never answers is [silent](super::Thresholds::silent_for), and a probe that is dropped keeps the circuit open.
@@ -25,36 +25,33 @@ use super::{Breaker, Entry, Failed};
 /// # Ok::<(), tollgate_adaptive::breaker::Open>(())
 /// ```
 #[must_use = "a call that is dropped counts as one without an answer"]
+#[derive(derive_more::Debug)]
 pub struct Call<'a, C: Clock> {
-    breaker: &'a Breaker<C>,
-    entry: Entry,
-    started: Timestamp,
-    is_told: bool,
+    #[debug(skip)]
+    pub(super) breaker: &'a Breaker<C>,
+    pub(super) entry: Entry,
+    #[debug(skip)]
+    pub(super) started: Timestamp,
+    #[debug(skip)]
+    pub(super) is_told: bool,
 }
 
-impl<'a, C: Clock> Call<'a, C> {
-    #[inline]
-    pub(super) fn new(breaker: &'a Breaker<C>, entry: Entry, started: Timestamp) -> Self {
-        Self {
-            breaker,
-            entry,
-            started,
-            is_told: false,
-        }
-    }
-
+impl<C: Clock> Call<'_, C> {
     /// It succeeded; if it took longer than the terms say, it was slow.
     #[inline]
     pub fn success(mut self) {
-        self.is_told = true;
-        self.breaker.record(self.entry, self.started, Failed::No);
+        let now = self.ends();
+        let circuit = &self.breaker.circuit;
+        let happened = circuit.answered(self.entry, now, now - self.started);
+        self.breaker.report(happened);
     }
 
     /// It failed.
     #[inline]
     pub fn failure(mut self) {
-        self.is_told = true;
-        self.breaker.record(self.entry, self.started, Failed::Yes);
+        let now = self.ends();
+        let happened = self.breaker.circuit.fails(self.entry, now);
+        self.breaker.report(happened);
     }
 
     /// It ended in a way that says nothing about what was called, or wasn't made at all: if it was a probe, the next call is one.
@@ -62,45 +59,29 @@ impl<'a, C: Clock> Call<'a, C> {
         self.is_told = true;
         self.breaker.circuit.gives_up(self.entry);
     }
+
+    /// Now, and from now on its drop says nothing.
+    #[inline]
+    fn ends(&mut self) -> Timestamp {
+        self.is_told = true;
+        self.breaker.clock.now()
+    }
 }
 
 impl<C: Clock> Drop for Call<'_, C> {
     #[inline]
     fn drop(&mut self) {
         if !self.is_told {
-            self.breaker.dropped(self.entry);
+            // Nobody knows what came of it.
+            let now = self.breaker.clock.now();
+            self.breaker
+                .report(self.breaker.circuit.dropped(self.entry, now));
         }
-    }
-}
-
-/// A call that was let through and isn't made yet: if it never is, that says nothing.
-pub(crate) struct NotMade<'a, C: Clock>(pub(crate) Option<Call<'a, C>>);
-
-impl<'a, C: Clock> NotMade<'a, C> {
-    /// It is made now.
-    pub(crate) fn made(mut self) -> Option<Call<'a, C>> {
-        self.0.take()
-    }
-}
-
-impl<C: Clock> Drop for NotMade<'_, C> {
-    fn drop(&mut self) {
-        if let Some(call) = self.0.take() {
-            call.ignored();
-        }
-    }
-}
-
-impl<C: Clock> fmt::Debug for Call<'_, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Call")
-            .field("entry", &self.entry)
-            .finish_non_exhaustive()
     }
 }
 
 /// A call that wasn't made, because the circuit is open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, derive_more::Error, PartialEq, Eq)]
 pub struct Open {
     /// How long it stays open; `None` if somebody holds it.
     pub wait: Option<Duration>,
@@ -117,5 +98,3 @@ impl fmt::Display for Open {
         }
     }
 }
-
-impl std::error::Error for Open {}

@@ -1,7 +1,8 @@
 //! What a breaker tells: its state, what happened to it, and why.
 
-use std::fmt;
 use std::time::Duration;
+
+use derive_more::Display;
 
 /// Whether calls pass.
 ///
@@ -22,16 +23,20 @@ pub enum State {
 }
 
 /// Why a breaker opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Trip {
     /// Too many calls failed.
+    #[display("too many calls failed")]
     Failing,
     /// Too many calls were slow.
+    #[display("too many calls were slow")]
     Slow,
     /// There was no answer for too long.
+    #[display("there was no answer for too long")]
     Silent,
     /// A probe failed.
+    #[display("a probe failed")]
     Probe,
 }
 
@@ -44,10 +49,11 @@ pub enum Trip {
 /// let opened = BreakerEvent::Opened { stays: Duration::from_secs(2), why: Trip::Probe };
 /// assert_eq!(opened.to_string(), "the circuit is open for 2s: a probe failed");
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BreakerEvent {
     /// No call passes for so long.
+    #[display("the circuit is open for {stays:?}: {why}")]
     Opened {
         /// For how long.
         stays: Duration,
@@ -55,44 +61,26 @@ pub enum BreakerEvent {
         why: Trip,
     },
     /// A call is let through to see whether it succeeds.
+    #[display("a call is let through as a probe")]
     Probing,
     /// Calls pass again.
+    #[display("the circuit is closed")]
     Closed,
     /// Somebody holds it, or let it go.
+    #[display("the circuit is {_0}")]
     Forced(Force),
 }
 
 /// What somebody orders of a breaker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 pub enum Force {
     /// Nothing: it decides by itself.
+    #[display("let go, and closed")]
     No,
     /// No call passes.
+    #[display("held open")]
     Open,
     /// All calls pass.
+    #[display("held closed")]
     Closed,
-}
-
-impl fmt::Display for Trip {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Failing => "too many calls failed",
-            Self::Slow => "too many calls were slow",
-            Self::Silent => "there was no answer for too long",
-            Self::Probe => "a probe failed",
-        })
-    }
-}
-
-impl fmt::Display for BreakerEvent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Opened { stays, why } => write!(f, "the circuit is open for {stays:?}: {why}"),
-            Self::Probing => f.write_str("a call is let through as a probe"),
-            Self::Closed => f.write_str("the circuit is closed"),
-            Self::Forced(Force::No) => f.write_str("the circuit is let go, and closed"),
-            Self::Forced(Force::Open) => f.write_str("the circuit is held open"),
-            Self::Forced(Force::Closed) => f.write_str("the circuit is held closed"),
-        }
-    }
 }

@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tollgate::Timestamp;
+use tollgate::internal::unpoisoned;
 use tollgate::stripes::{Stripes, Writers};
-
-use crate::sync::unpoisoned;
 
 /// Which calls a share is taken of.
 ///

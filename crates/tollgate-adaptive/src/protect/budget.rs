@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::undo::Undo;
+
 /// Allows retries up to a share of the calls that were made.
 ///
 /// Three tries of each call triple the load on a backend that fails, which is when it can bear it least. With a budget of
@@ -30,23 +32,6 @@ pub struct Budget {
 /// A retry costs so much.
 const RETRY: u64 = 100;
 
-/// A retry that waits for its time. Dropped before that, it comes back: nothing was sent.
-#[derive(Debug)]
-pub(super) struct Taken<'a>(&'a Budget);
-
-impl Taken<'_> {
-    /// It is tried now, and so it is spent.
-    pub(super) fn begin(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        self.0.add(RETRY);
-    }
-}
-
 impl Budget {
     /// So many retries for 100 calls. What 1,000 calls add can be saved up, and 100 retries at least.
     pub fn percent(percent: u8) -> Self {
@@ -73,10 +58,11 @@ impl Budget {
         taken.is_ok()
     }
 
-    /// As [`try_retry`](Self::try_retry), but the retry comes back unless it is begun.
-    pub(super) fn take(&self) -> Option<Taken<'_>> {
+    /// As [`try_retry`](Self::try_retry), but the retry comes back unless it is kept: before its time nothing was sent.
+    pub(super) fn take(&self) -> Option<Undo<&Self>> {
         // Made only if there is one: it comes back when it is dropped.
-        self.try_retry().then(|| Taken(self))
+        self.try_retry()
+            .then(|| Undo::new(Some(self), |budget| budget.add(RETRY)))
     }
 
     /// How many retries are left.

@@ -1,16 +1,17 @@
 //! The order of what protects a call, and what each is told when it is over.
 
-use std::fmt;
 use std::future::{Future, IntoFuture, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use derive_more::{Display, Error};
 use tollgate::clock::{Clock, Monotonic};
 use tollgate::concurrency::{Ending, NoPermit, Permit};
 use tollgate::{ConcurrencyLimiter, Limiter, Rate, Refused, Reservation};
 
-use crate::breaker::{Breaker, Call, NotMade, Open};
+use crate::breaker::{Breaker, Call, Open};
+use crate::undo::Undo;
 
 /// What protects calls to one backend: a breaker, a rate and a bulkhead, each if it is given.
 ///
@@ -47,7 +48,9 @@ pub struct Protected<C: Clock = Monotonic> {
 }
 
 /// Why a call wasn't made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
+#[display("not called: {_0}")]
+#[error(ignore)]
 #[non_exhaustive]
 pub enum NotCalled {
     /// The breaker is open. Nothing was charged.
@@ -59,7 +62,8 @@ pub enum NotCalled {
 }
 
 /// A call that failed, or wasn't made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
+#[error(ignore)]
 pub enum CallError<E> {
     /// It wasn't made.
     NotCalled(NotCalled),
@@ -69,20 +73,11 @@ pub enum CallError<E> {
 
 /// A call that may be made now: it holds its slot until it ends or is dropped.
 #[must_use = "a call that is dropped counts as one without an answer, and gives back its slot"]
+#[derive(derive_more::Debug)]
 pub struct Entered<'a, C: Clock> {
     call: Option<Call<'a, C>>,
+    #[debug(skip)]
     permit: Option<Permit<&'a ConcurrencyLimiter<C>>>,
-}
-
-/// A token that is given back unless it is used.
-struct Token<'a, C: Clock>(Option<Reservation<&'a Limiter<C>>>);
-
-impl<C: Clock> Drop for Token<'_, C> {
-    fn drop(&mut self) {
-        if let Some(slot) = self.0.take() {
-            slot.cancel();
-        }
-    }
 }
 
 impl<C: Clock> Protected<C> {
@@ -131,14 +126,15 @@ impl<C: Clock> Protected<C> {
     /// # Errors
     /// [`NotCalled`]: nothing is charged and nothing held.
     pub async fn enter(&self) -> Result<Entered<'_, C>, NotCalled> {
-        let mut call = NotMade(self.ask_breaker()?);
-        let (mut token, mut has_waited) = (Token(None), false);
+        let mut call = Undo::new(self.ask_breaker()?, Call::ignored);
+        let (mut token, mut has_waited) = (None, false);
         if let Some(rate) = self.rate.as_deref() {
             // In the line, as everybody who waits: a reservation that is made to learn its delay, and cancelled, would
             // move waiters about.
             let turn = rate.acquire().timeout(self.patience).reserved();
             let turn = noting_waits(turn, &mut has_waited).await;
-            token.0 = Some(turn.map_err(NotCalled::Rate)?);
+            let turn = turn.map_err(NotCalled::Rate)?;
+            token = Some(Undo::new(Some(turn), Reservation::cancel));
         }
         let permit = match self.bulkhead.as_deref() {
             Some(bulkhead) => {
@@ -150,13 +146,13 @@ impl<C: Clock> Protected<C> {
         if has_waited {
             // The circuit may have opened meanwhile, and a wait here isn't the backend's slowness.
             drop(call);
-            call = NotMade(self.ask_breaker()?);
+            call = Undo::new(self.ask_breaker()?, Call::ignored);
         }
-        if let Some(slot) = token.0.take() {
+        if let Some(slot) = token.and_then(Undo::keep) {
             slot.keep();
         }
         Ok(Entered {
-            call: call.made(),
+            call: call.keep(),
             permit,
         })
     }
@@ -219,34 +215,3 @@ impl<C: Clock> Entered<'_, C> {
         }
     }
 }
-
-impl<C: Clock> fmt::Debug for Entered<'_, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Entered")
-            .field("call", &self.call)
-            .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Display for NotCalled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Open(open) => write!(f, "not called: {open}"),
-            Self::Rate(refused) => write!(f, "not called: {refused}"),
-            Self::Full(full) => write!(f, "not called: {full}"),
-        }
-    }
-}
-
-impl std::error::Error for NotCalled {}
-
-impl<E: fmt::Display> fmt::Display for CallError<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotCalled(why) => why.fmt(f),
-            Self::Failed(error) => error.fmt(f),
-        }
-    }
-}
-
-impl<E: std::error::Error> std::error::Error for CallError<E> {}

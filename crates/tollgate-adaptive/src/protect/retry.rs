@@ -1,17 +1,17 @@
 //! Trying again: how often, after how long, and when not.
 
-use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use derive_more::{Display, Error};
 use tollgate::Rate;
 use tollgate::clock::{Clock, Monotonic, sleep_until};
 
 use super::Budget;
-use super::budget::Taken;
 use crate::chance::{Chance, random_seed};
+use crate::undo::Undo;
 
 /// How often a call is tried, and how long is waited in between: three times, at most 1 s and then 2 s, by chance.
 ///
@@ -125,21 +125,26 @@ pub enum Advice {
 }
 
 /// Why a call isn't tried again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stopped {
     /// Its error isn't one to be tried again.
+    #[display("which isn't tried again")]
     Advised,
     /// It was tried as often as it may be.
+    #[display("and it isn't tried more often")]
     Tries,
     /// The budget is spent.
+    #[display("and the budget of retries is spent")]
     Budget,
     /// The next try would begin after the deadline.
+    #[display("and there is no time for another")]
     Deadline,
 }
 
 /// The last error of a call that isn't tried again, and why.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
+#[display("{error} (try {tries}, {why})")]
 #[non_exhaustive]
 pub struct GaveUp<E> {
     /// What it failed with.
@@ -149,21 +154,6 @@ pub struct GaveUp<E> {
     /// Why it isn't again.
     pub why: Stopped,
 }
-
-impl<E: fmt::Display> fmt::Display for GaveUp<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { error, tries, why } = self;
-        let why = match why {
-            Stopped::Advised => "which isn't tried again",
-            Stopped::Tries => "and it isn't tried more often",
-            Stopped::Budget => "and the budget of retries is spent",
-            Stopped::Deadline => "and there is no time for another",
-        };
-        write!(f, "{error} (try {tries}, {why})")
-    }
-}
-
-impl<E: std::error::Error> std::error::Error for GaveUp<E> {}
 
 /// Tries calls again that failed with errors which are named retryable.
 ///
@@ -266,7 +256,7 @@ impl<C: Clock> Retry<C> {
             drop(error);
             sleep_until(&self.clock, now + wait).await;
             if let Some(taken) = taken {
-                taken.begin();
+                taken.keep();
             }
             tries += 1;
         }
@@ -278,7 +268,7 @@ impl<C: Clock> Retry<C> {
         tries: u32,
         advice: Advice,
         passed: Duration,
-    ) -> Result<(Duration, Option<Taken<'_>>), Stopped> {
+    ) -> Result<(Duration, Option<Undo<&Budget>>), Stopped> {
         let said = match advice {
             Advice::Stop => return Err(Stopped::Advised),
             Advice::Retry => None,

@@ -1,9 +1,9 @@
 //! Client-side throttling: calls that would be rejected anyway aren't sent.
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use derive_more::{Display, Error};
 use tollgate::Timestamp;
 use tollgate::clock::{Clock, Monotonic};
 
@@ -41,23 +41,15 @@ pub struct Throttle<C: Clock = Monotonic> {
 }
 
 /// A call that was rejected before it was sent.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Display, Error, PartialEq)]
+#[display(
+    "not sent: the backend rejects so much that {:.0} % of calls are kept back",
+    probability * 100.0
+)]
 pub struct Throttled {
     /// How likely that was.
     pub probability: f64,
 }
-
-impl fmt::Display for Throttled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let percent = self.probability * 100.0;
-        write!(
-            f,
-            "not sent: the backend rejects so much that {percent:.0} % of calls are kept back"
-        )
-    }
-}
-
-impl std::error::Error for Throttled {}
 
 /// A call that may be sent. Say what the backend did; dropped, it says nothing.
 #[derive(Debug)]

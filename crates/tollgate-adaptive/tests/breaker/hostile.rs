@@ -87,10 +87,8 @@ fn a_listener_that_panics_keeps_no_probe() {
         min_calls: 1,
         ..Thresholds::default()
     };
-    let breaker = Breaker::builder(terms)
-        .on_event(|event| assert_ne!(*event, BreakerEvent::Probing))
-        .clock(clock.clone())
-        .build();
+    let breaker = Breaker::with_clock(terms, clock.clone())
+        .on_event(|event| assert_ne!(*event, BreakerEvent::Probing));
     breaker.try_call().unwrap().failure();
     clock.advance(SECOND);
     for _ in 0..3 {
@@ -102,11 +100,11 @@ fn a_listener_that_panics_keeps_no_probe() {
 #[test]
 fn a_call_that_panics_while_it_probes_keeps_the_circuit_open_as_long_again() {
     let clock = Manual::new();
-    let breaker = Breaker::builder(Thresholds {
+    let terms = Thresholds {
         min_calls: 1,
         ..Thresholds::default()
-    });
-    let breaker = breaker.clock(clock.clone()).build();
+    };
+    let breaker = Breaker::with_clock(terms, clock.clone());
     breaker.try_call().unwrap().failure();
     clock.advance(SECOND);
     let panicked = catch_unwind(AssertUnwindSafe(|| {
@@ -184,7 +182,7 @@ fn what_never_answers_is_silent_when_callers_give_up() {
         silent_for: Duration::from_secs(1),
         ..Thresholds::default()
     };
-    let breaker = Breaker::builder(terms).clock(clock.clone()).build();
+    let breaker = Breaker::with_clock(terms, clock.clone());
     let mut calls = 0;
     for _ in 0..300 {
         // Each waits for 10 ms, and then its caller drops it.
@@ -213,8 +211,7 @@ fn what_never_answers_is_silent_when_callers_give_up() {
 #[test]
 fn calls_from_before_an_outage_say_nothing_after_it() {
     let clock = Manual::new();
-    let breaker = Breaker::builder(Thresholds::default()).clock(clock.clone());
-    let breaker = breaker.build();
+    let breaker = Breaker::with_clock(Thresholds::default(), clock.clone());
     let before: Vec<_> = (0..100).map(|_| breaker.try_call().unwrap()).collect();
     let mut before = before.into_iter();
     for call in before.by_ref().take(20) {
@@ -237,8 +234,7 @@ fn calls_from_before_an_outage_say_nothing_after_it() {
 #[test]
 fn probes_that_are_dropped_reach_a_dead_backend_seldom() {
     let clock = Manual::new();
-    let breaker = Breaker::builder(Thresholds::default()).clock(clock.clone());
-    let breaker = breaker.build();
+    let breaker = Breaker::with_clock(Thresholds::default(), clock.clone());
     for _ in 0..20 {
         breaker.try_call().unwrap().failure();
     }

@@ -25,10 +25,8 @@ fn check(terms: Thresholds, table: &[(u64, Do, State)], told: &[&str]) {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let breaker = {
         let heard = Arc::clone(&heard);
-        Breaker::builder(terms)
+        Breaker::with_clock(terms, clock.clone())
             .on_event(move |event| heard.lock().unwrap().push(event.to_string()))
-            .clock(clock.clone())
-            .build()
     };
     for (row, (millis, what, state)) in table.iter().enumerate() {
         clock.set(tollgate::Timestamp::from_millis(*millis));
@@ -121,7 +119,7 @@ fn probes_at_once_are_bounded() {
         probes: 2,
         ..Thresholds::default()
     };
-    let breaker = Breaker::builder(terms).clock(clock.clone()).build();
+    let breaker = Breaker::with_clock(terms, clock.clone());
     breaker.try_call().unwrap().failure();
     clock.advance(Duration::from_secs(1));
     let (first, second) = (breaker.try_call().unwrap(), breaker.try_call().unwrap());
@@ -178,7 +176,7 @@ fn a_clock_that_goes_back_opens_nothing_and_keeps_nothing_open_for_longer() {
         min_calls: 1,
         ..Thresholds::default()
     };
-    let breaker = Breaker::builder(terms).clock(clock.clone()).build();
+    let breaker = Breaker::with_clock(terms, clock.clone());
     let call = breaker.try_call().unwrap();
     clock.set(tollgate::Timestamp::from_secs(10));
     call.success();

@@ -26,7 +26,7 @@ fn guarded(rate: Rate, slots: u32, waiters: usize) -> Guarded {
         min_calls: 2,
         ..Thresholds::default()
     };
-    let breaker = Arc::new(Breaker::builder(terms).clock(clock.clone()).build());
+    let breaker = Arc::new(Breaker::with_clock(terms, clock.clone()));
     let rate = Arc::new(Limiter::with_clock(rate, clock.clone()));
     let bulkhead = ConcurrencyLimiter::builder(slots).max_waiters(waiters);
     let bulkhead = Arc::new(bulkhead.clock(clock.clone()).build());
@@ -151,7 +151,7 @@ fn a_wait_for_the_bulkhead_is_no_slow_call() {
         slow_after: Duration::from_millis(100),
         ..Thresholds::default()
     };
-    let breaker = Arc::new(Breaker::builder(terms).clock(clock.clone()).build());
+    let breaker = Arc::new(Breaker::with_clock(terms, clock.clone()));
     let bulkhead = ConcurrencyLimiter::builder(1).max_waiters(1);
     let bulkhead = Arc::new(bulkhead.clock(clock.clone()).build());
     let calls = Protected::new()

@@ -1,6 +1,5 @@
 //! Waiting for room for an item.
 
-use std::fmt;
 use std::hash::Hash;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,6 +12,8 @@ use crate::work::Then;
 /// Adds an item as soon as there is room; the future of [`Coalescer::add`]. Dropping it gives up, and the item
 /// is dropped with it.
 #[must_use = "futures do nothing unless awaited"]
+#[derive(derive_more::Debug)]
+#[debug("Adding {{ .. }}")]
 pub struct Adding<K, V, C>
 where
     K: Hash + Eq + Send + Sync + 'static,
@@ -69,16 +70,5 @@ where
             let left = self.coalescer.0.with(|store| store.leave(waiter));
             drop(left);
         }
-    }
-}
-
-impl<K, V, C> fmt::Debug for Adding<K, V, C>
-where
-    K: Hash + Eq + Send + Sync + 'static,
-    V: Send + Sync + 'static,
-    C: Clock,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Adding").finish_non_exhaustive()
     }
 }

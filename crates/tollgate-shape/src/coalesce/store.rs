@@ -7,7 +7,6 @@
 //! `pending` counts the items of all five, and an item is in exactly one of them.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::hash::{BuildHasher, Hash};
 use std::task::Waker;
 use std::time::Duration;
@@ -26,6 +25,7 @@ type Weigh<K, V> = Box<dyn Fn(&K, &V) -> u64 + Send + Sync>;
 type Merge<K, V> = Box<dyn Fn(&K, &mut V, V) + Send + Sync>;
 
 /// What was chosen.
+#[derive(derive_more::Debug)]
 pub struct Limits<K, V> {
     /// From the first item of a batch.
     pub(super) max_wait: Option<Duration>,
@@ -33,11 +33,15 @@ pub struct Limits<K, V> {
     pub(super) quiet: Option<Duration>,
     pub(super) max_items: usize,
     pub(super) max_weight: u64,
+    #[debug(skip)]
     pub(super) weigh: Option<Weigh<K, V>>,
+    #[debug(skip)]
     pub(super) merge: Option<Merge<K, V>>,
     pub(super) max_pending: usize,
 }
 
+#[derive(derive_more::Debug)]
+#[debug("Batches {{ .. }}")]
 pub struct Batches<K, V> {
     limits: Limits<K, V>,
     open: Open<K, V>,
@@ -358,24 +362,6 @@ where
 
     fn woken(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.woken)
-    }
-}
-
-impl<K, V> fmt::Debug for Batches<K, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batches").finish_non_exhaustive()
-    }
-}
-
-impl<K, V> fmt::Debug for Limits<K, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limits")
-            .field("max_wait", &self.max_wait)
-            .field("quiet", &self.quiet)
-            .field("max_items", &self.max_items)
-            .field("max_weight", &self.max_weight)
-            .field("max_pending", &self.max_pending)
-            .finish_non_exhaustive()
     }
 }
 

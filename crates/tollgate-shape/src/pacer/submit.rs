@@ -4,25 +4,20 @@ use std::fmt;
 use std::future::{poll_fn, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
+use derive_more::{Display, Error};
 use tollgate::Clock;
+use tollgate::internal::unpoisoned;
 
 use super::{PaceRefused, Pacer};
 use crate::place;
 
 /// Work that was submitted won't end: it panicked, or the runtime that it was to run in is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
+#[display("the work that was submitted panicked, or its runtime is gone")]
 pub struct Gone;
-
-impl fmt::Display for Gone {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the work that was submitted panicked, or its runtime is gone")
-    }
-}
-
-impl std::error::Error for Gone {}
 
 /// Work that waits for its turn or runs: await it for its result. Dropping it lets the work go on by itself;
 /// [`cancel`](Self::cancel) takes it out of the queue.
@@ -183,7 +178,7 @@ impl<R> Slot<R> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<R>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.state.lock())
     }
 }
 

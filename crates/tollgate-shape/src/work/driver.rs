@@ -41,7 +41,7 @@ pin_project! {
 
 impl<S: Store, C: Clock + Clone> Driver<S, C> {
     pub(crate) fn new(work: Arc<Work<S, C>>) -> Self {
-        let sleep = sleep_until(work.clock().clone(), Timestamp::MAX);
+        let sleep = sleep_until(work.clock.clone(), Timestamp::MAX);
         Self {
             work,
             sleep,
@@ -93,7 +93,7 @@ impl<S: Store, C: Clock + Clone> Future for Driver<S, C> {
                 }
                 Next::Idle => {
                     // A timer that was set for what isn't due any more is dropped.
-                    let clock = this.work.clock().clone();
+                    let clock = this.work.clock.clone();
                     this.sleep.set(sleep_until(clock, Timestamp::MAX));
                     return Poll::Pending;
                 }

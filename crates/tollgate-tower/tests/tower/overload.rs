@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tollgate::ConcurrencyLimiter;
 use tollgate::clock::Manual;
 use tollgate_adaptive::shed::{Criticality, Shedder};
-use tollgate_adaptive::{Bounds, Controller, Little};
+use tollgate_adaptive::{Bounds, Controller, Law, Little};
 use tollgate_tower::{Admits, ShedLayer};
 
 /// What happens, in the order in which the test learns of it.

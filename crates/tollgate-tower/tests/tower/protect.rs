@@ -121,7 +121,7 @@ fn breaker(clock: &Manual) -> Arc<Breaker<Manual>> {
         min_calls: 2,
         ..Thresholds::default()
     };
-    Arc::new(Breaker::builder(terms).clock(clock.clone()).build())
+    Arc::new(Breaker::with_clock(terms, clock.clone()))
 }
 
 #[test]

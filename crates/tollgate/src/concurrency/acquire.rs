@@ -1,6 +1,5 @@
 //! Waiting for a permit: a place in a queue that is left again however the wait ends.
 
-use std::fmt;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -53,6 +52,7 @@ assert!(limiter.acquire().await.is_ok());
 "#
 )]
 #[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
+#[derive(Debug)]
 pub struct Acquire<H: PermitHome> {
     /// Or why the key has no gate.
     home: Result<H, NoPermit>,
@@ -158,20 +158,13 @@ impl<H: PermitHome> Acquire<H> {
             };
             return Err(why);
         }
-        if home
-            .context()
-            .waiting_in_total
-            .as_ref()
-            .is_some_and(|all| !all.enter())
-        {
+        if !home.context().enter_wait() {
             return Err(refused(&home, NoPermit::QueueFull));
         }
         let place = match home.gate().join(weight, home.context().max_waiters) {
             Joined::Queued { place } => place,
             other => {
-                if let Some(all) = &home.context().waiting_in_total {
-                    all.leave();
-                }
+                home.context().leave_wait();
                 return match other {
                     Joined::Entered { in_flight } => {
                         Ok(Started::Passed(Permit::new(home, weight, in_flight)))
@@ -200,6 +193,7 @@ fn refused<H: PermitHome>(home: &H, why: fn(super::Occupancy) -> NoPermit) -> No
 }
 
 /// A place in the queue; dropping it leaves the queue.
+#[derive(Debug)]
 struct QueuedWait<H: PermitHome> {
     /// Taken out once the wait is over.
     home: Option<H>,
@@ -235,9 +229,7 @@ impl<H: PermitHome> QueuedWait<H> {
 
     fn leave(&mut self) -> Option<H> {
         let home = self.home.take()?;
-        if let Some(all) = &home.context().waiting_in_total {
-            all.leave();
-        }
+        home.context().leave_wait();
         Some(home)
     }
 
@@ -255,14 +247,5 @@ impl<H: PermitHome> Drop for QueuedWait<H> {
         if let Some(Told::Granted { .. }) = home.gate().give_up(self.place) {
             home.gate().leave(self.weight);
         }
-    }
-}
-
-impl<H: PermitHome> fmt::Debug for Acquire<H> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acquire")
-            .field("weight", &self.weight)
-            .field("patience", &self.patience)
-            .finish_non_exhaustive()
     }
 }

@@ -1,6 +1,7 @@
 //! What permits and waits need of whoever gave them: a limiter, or one key of a keyed one.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,6 +48,17 @@ pub struct PermitContext<C: ?Sized> {
     pub(super) clock: C,
 }
 
+impl<C: ?Sized> PermitContext<C> {
+    /// Counts one more waiter, unless there are too many.
+    pub(super) fn enter_wait(&self) -> bool {
+        self.waiting_in_total.as_ref().is_none_or(Waiting::enter)
+    }
+
+    pub(super) fn leave_wait(&self) {
+        self.waiting_in_total.iter().for_each(Waiting::leave);
+    }
+}
+
 impl<C: ?Sized> fmt::Debug for PermitContext<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PermitContext").finish_non_exhaustive()
@@ -70,36 +82,26 @@ impl<C: Clock> sealed::PermitHome for ConcurrencyLimiter<C> {
     }
 }
 
-/// The methods of a home that is another one's.
-macro_rules! as_home {
-    ($self:ident => $home:expr) => {
-        #[inline]
-        fn gate(&$self) -> &Gate {
-            $home.gate()
-        }
+/// Whatever points to one: a reference, an `Arc`, or one with a value.
+impl<P: Deref<Target: sealed::PermitHome>> sealed::PermitHome for P {
+    #[inline]
+    fn gate(&self) -> &Gate {
+        (**self).gate()
+    }
 
-        #[inline]
-        fn context(&$self) -> &PermitContext<dyn Clock + '_> {
-            $home.context()
-        }
+    #[inline]
+    fn context(&self) -> &PermitContext<dyn Clock + '_> {
+        (**self).context()
+    }
 
-        #[inline]
-        fn now(&$self) -> Timestamp {
-            $home.now()
-        }
+    #[inline]
+    fn now(&self) -> Timestamp {
+        (**self).now()
+    }
 
-        fn refusal(&$self, by_gate: NoPermit) -> NoPermit {
-            $home.refusal(by_gate)
-        }
-    };
-}
-
-impl<C: Clock> sealed::PermitHome for &ConcurrencyLimiter<C> {
-    as_home!(self => (**self));
-}
-
-impl<C: Clock> sealed::PermitHome for Arc<ConcurrencyLimiter<C>> {
-    as_home!(self => (**self));
+    fn refusal(&self, by_gate: NoPermit) -> NoPermit {
+        (**self).refusal(by_gate)
+    }
 }
 
 /// Gives permits that keep a value until they are dropped.
@@ -111,19 +113,13 @@ pub struct Attached<H, T> {
     pub value: T,
 }
 
-impl<H: sealed::PermitHome, T> sealed::PermitHome for Attached<H, T> {
-    as_home!(self => self.home);
-}
+impl<H, T> Deref for Attached<H, T> {
+    type Target = H;
 
-/// A limiter whatever its clock.
-pub(crate) struct SharedHome(pub(crate) Arc<dyn sealed::PermitHome + Send + Sync>);
-
-impl fmt::Debug for SharedHome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SharedHome")
+    fn deref(&self) -> &H {
+        &self.home
     }
 }
 
-impl sealed::PermitHome for SharedHome {
-    as_home!(self => self.0);
-}
+/// A limiter whatever its clock.
+pub(crate) type SharedHome = Arc<dyn PermitHome + Send + Sync>;

@@ -87,10 +87,8 @@ impl<H: PermitHome> Permit<H> {
 
     #[inline]
     pub(crate) fn try_new(home: H, weight: u32) -> Result<Self, NoPermit> {
-        match home.gate().try_enter(weight) {
-            Some(in_flight) => Ok(Self::new(home, weight, in_flight)),
-            None => Err(refuse(&home, weight)),
-        }
+        let in_flight = home.gate().try_enter(weight);
+        Self::entered(home, weight, in_flight)
     }
 
     /// A permit while less than so many percent of the limit are in use: for the crates of this project.
@@ -100,10 +98,8 @@ impl<H: PermitHome> Permit<H> {
     #[doc(hidden)]
     #[inline]
     pub fn try_new_within(home: H, percent: u8) -> Result<Self, NoPermit> {
-        match home.gate().try_enter_within(1, percent) {
-            Some(in_flight) => Ok(Self::new(home, 1, in_flight)),
-            None => Err(refuse(&home, 1)),
-        }
+        let in_flight = home.gate().try_enter_within(1, percent);
+        Self::entered(home, 1, in_flight)
     }
 
     /// A permit also if the limit is reached, for a caller who was promised one at the limit in force: for the crates of
@@ -117,12 +113,17 @@ impl<H: PermitHome> Permit<H> {
         is_promised: impl FnOnce(u32) -> bool,
     ) -> Result<Self, NoPermit> {
         let gate = home.gate();
-        let in_flight = match gate.try_enter(1) {
-            Some(in_flight) => in_flight,
-            None if is_promised(gate.limit()) => gate.enter_anyway(1),
-            None => return Err(refuse(&home, 1)),
-        };
-        Ok(Self::new(home, 1, in_flight))
+        let anyway = || is_promised(gate.limit()).then(|| gate.enter_anyway(1));
+        let in_flight = gate.try_enter(1).or_else(anyway);
+        Self::entered(home, 1, in_flight)
+    }
+
+    #[inline]
+    fn entered(home: H, weight: u32, in_flight: Option<u32>) -> Result<Self, NoPermit> {
+        match in_flight {
+            Some(in_flight) => Ok(Self::new(home, weight, in_flight)),
+            None => Err(refuse(&home, weight)),
+        }
     }
 
     /// How much of the limit it holds.

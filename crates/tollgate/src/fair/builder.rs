@@ -91,12 +91,10 @@ impl<C: ClockChoice> Builder<C> {
         let limit = Gcra::new(self.settings.rate)?;
         let clock = self.clock.into_clock();
         let now = clock.now();
-        let full = Meter::new(limit, now);
-        let meter = if self.settings.start_empty {
-            full.drained(now)
-        } else {
-            full
-        };
+        let mut meter = Meter::new(limit, now);
+        if self.settings.start_empty {
+            meter = meter.drained(now);
+        }
         let fair = Fair::new(
             meter,
             now,

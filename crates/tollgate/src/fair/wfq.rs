@@ -6,7 +6,6 @@
 //! with no credit from the past, and nothing is remembered of one that has nothing in line.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fmt;
 
 use foldhash::fast::FixedState;
 use tollgate_core::{Arithmetic, Charge, Decision, Gcra, Outcome, Timestamp};
@@ -30,6 +29,7 @@ pub struct Claim {
 }
 
 /// The clients that have something in line, and the limit that they share.
+#[derive(Debug)]
 pub struct Fair {
     meter: Meter,
     /// The latest visit: nobody passes at an earlier time.
@@ -331,15 +331,5 @@ impl Discipline for Fair {
 
     fn all_passed(&self, lines: &Lines) -> Timestamp {
         self.passed_by(lines.cost())
-    }
-}
-
-impl fmt::Debug for Fair {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fair")
-            .field("rate", &self.meter.limit().rate())
-            .field("clients", &self.order.len())
-            .field("codel", &self.codel)
-            .finish_non_exhaustive()
     }
 }

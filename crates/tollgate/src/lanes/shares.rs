@@ -165,12 +165,14 @@ impl Shares {
         Some(at)
     }
 
+    fn others(&self, lane: u32) -> impl Iterator<Item = &State> {
+        let (before, rest) = self.lanes.split_at(index(lane));
+        before.iter().chain(&rest[1..])
+    }
+
     fn held_by_others(&self, lane: u32, at: Timestamp) -> u64 {
-        let others = self.lanes.iter().enumerate();
-        let others = others.filter(|(other, _)| *other != index(lane));
-        others.fold(0, |sum: u64, (_, other)| {
-            sum.saturating_add(other.own.tokens_up(at))
-        })
+        let held = self.others(lane).map(|other| other.own.tokens_up(at));
+        held.fold(0, u64::saturating_add)
     }
 
     /// Follows a clock that was set back: all buckets hold what they held.
@@ -249,11 +251,8 @@ impl Discipline for Shares {
         let own = (lines.of(*lane).cost() + u128::from(cost)).saturating_sub(credit);
         let own = state.own.passed_by(now, own);
         // With everybody before it, and all other lanes full.
-        let others = self.lanes.iter().enumerate();
-        let others = others.filter(|(other, _)| *other != index(*lane));
-        let held: u128 = others
-            .map(|(_, other)| u128::from(other.own.limit.limit()))
-            .sum();
+        let bursts = self.others(*lane).map(|other| other.own.limit.limit());
+        let held: u128 = bursts.map(u128::from).sum();
         let all = lines.cost() + u128::from(cost) + held;
         own.min(self.total.passed_by(now, all))
     }

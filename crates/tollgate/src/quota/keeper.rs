@@ -19,7 +19,7 @@ use super::record::Batch;
 use super::store::{End, FileError, Maker, Store};
 use super::table::Table;
 use super::{Durability, OnFileFailure};
-use crate::sync::{AtomicU64, Ordering, PoisonError};
+use crate::sync::{AtomicU64, Ordering, unpoisoned};
 
 /// Keys that are written down while the lock of their shard is held once.
 const CHUNK: usize = 256;
@@ -98,7 +98,7 @@ impl Unsaved {
     }
 
     fn call(&self, change: impl FnOnce(&mut Call)) {
-        let mut call = self.call.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut call = unpoisoned(self.call.lock());
         let before = (call.flush, call.stop);
         change(&mut call);
         if before != (call.flush, call.stop) {
@@ -108,13 +108,13 @@ impl Unsaved {
 
     /// Waits until it is time to flush, or to stop: then true.
     fn wait(&self) -> bool {
-        let call = self.call.lock().unwrap_or_else(PoisonError::into_inner);
+        let call = unpoisoned(self.call.lock());
         let waited = self
             .called
             .wait_timeout_while(call, self.limits.flush_every, |call| {
                 !call.flush && !call.stop
             });
-        let (mut call, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (mut call, _) = unpoisoned(waited);
         call.flush = false;
         call.stop
     }
@@ -168,17 +168,14 @@ impl Saver {
             let path = self.path.clone();
             return Err(FileError::Forked { path });
         }
-        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut store = unpoisoned(self.store.lock());
         let unsaved = self.unsaved.units();
         let mut claims = Claims {
             ahead: end == End::Open && self.unsaved.block().is_some(),
             made: Vec::new(),
         };
         let saved = Self::write(&mut store, table, end, &mut claims);
-        let mut last = self
-            .last_error
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut last = unpoisoned(self.last_error.lock());
         match saved {
             Ok(wrote) => {
                 self.unsaved.units.fetch_sub(unsaved, Ordering::AcqRel);
@@ -214,8 +211,7 @@ impl Saver {
 
     /// Why the latest flush failed, while it does.
     pub(super) fn last_error(&self) -> Option<String> {
-        let last = self.last_error.lock();
-        last.unwrap_or_else(PoisonError::into_inner).clone()
+        unpoisoned(self.last_error.lock()).clone()
     }
 }
 

@@ -17,7 +17,7 @@ use super::keeper::Unsaved;
 use super::period::{Part, Period};
 use super::{Quota, QuotaRefused, Receipt};
 use crate::AtCap;
-use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, Padded, PoisonError};
+use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, Padded, unpoisoned};
 use crate::table::hasher::KeyHasher;
 
 const SHARDS: usize = 64;
@@ -467,7 +467,7 @@ fn take(count: &AtomicUsize, most: usize) -> bool {
 }
 
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
+    unpoisoned(shard.lock())
 }
 
 /// Keys of each shard that a full table lets follow the clock at once.

@@ -6,14 +6,6 @@ use super::pass::Slot;
 use crate::concurrency::Ending;
 
 /// How an estimate ended.
-///
-/// ```
-/// use tollgate::stack::{Pass, Settled};
-///
-/// let mut pass = Pass::default();
-/// pass.hold_estimate(|settled| assert_eq!(settled, Settled::Unsaid));
-/// drop(pass); // The client has hung up, say.
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
     /// The request cost so much.
@@ -68,14 +60,20 @@ pub enum Expire {
 /// An estimate that is held elsewhere for a time: see [`Pass::hold_timed_estimate`](super::Pass::hold_timed_estimate).
 ///
 /// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering};
 /// use std::time::Duration;
 /// use tollgate::stack::{Expire, Pass, Settled, Settlement, TimedEstimate};
 ///
-/// /// One that has no end.
-/// struct Endless;
+/// /// One that has no end, and whose book takes what was spent.
+/// struct Endless(Arc<AtomicU64>);
 ///
 /// impl TimedEstimate for Endless {
-///     fn settle(&mut self, _: Settled) -> Settlement {
+///     fn settle(&mut self, settled: Settled) -> Settlement {
+///         match settled {
+///             Settled::Spent(tokens) => self.0.store(tokens, Ordering::Relaxed),
+///             Settled::Charged | Settled::Unsaid | Settled::Cancelled => {}
+///         }
 ///         Settlement::InTime
 ///     }
 ///     fn time_left(&self) -> Option<Duration> {
@@ -85,9 +83,10 @@ pub enum Expire {
 ///     fn renew(&mut self) {}
 /// }
 ///
-/// let mut pass = Pass::default();
-/// pass.hold_timed_estimate(Endless);
-/// assert_eq!((pass.time_left(), pass.settle(3)), (None, Settlement::InTime));
+/// let (book, mut pass) = (Arc::new(AtomicU64::new(0)), Pass::default());
+/// pass.hold_timed_estimate(Endless(Arc::clone(&book)));
+/// assert_eq!((pass.time_left(), pass.settle(1_500)), (None, Settlement::InTime));
+/// assert_eq!(book.load(Ordering::Relaxed), 1_500);
 /// ```
 pub trait TimedEstimate: Send + Sync {
     /// The request ended so, in its time or later. Called once.
@@ -164,52 +163,6 @@ impl<E: TimedEstimate> Slot for Timed<E> {
 }
 
 impl<E: TimedEstimate> Drop for Timed<E> {
-    fn drop(&mut self) {
-        self.call(Settled::Unsaid);
-    }
-}
-
-/// An estimate that is held elsewhere, and what to call when it ends.
-pub(super) struct Estimate<F: FnOnce(Settled)>(Option<F>);
-
-impl<F: FnOnce(Settled)> Estimate<F> {
-    pub(super) fn new(end: F) -> Self {
-        Self(Some(end))
-    }
-
-    fn call(&mut self, settled: Settled) {
-        if let Some(end) = self.0.take() {
-            end(settled);
-        }
-    }
-}
-
-impl<F: FnOnce(Settled) + Send + Sync> Slot for Estimate<F> {
-    fn end(mut self: Box<Self>, _: Ending) {
-        self.call(Settled::Unsaid);
-    }
-
-    fn cancel(mut self: Box<Self>) {
-        self.call(Settled::Cancelled);
-    }
-
-    fn settle(&mut self, spent: u64) -> Settlement {
-        self.call(Settled::Spent(spent));
-        Settlement::InTime
-    }
-
-    fn charge(&mut self) {
-        self.call(Settled::Charged);
-    }
-
-    fn expire(&mut self, which: Expire) {
-        if which == Expire::All {
-            self.call(Settled::Unsaid);
-        }
-    }
-}
-
-impl<F: FnOnce(Settled)> Drop for Estimate<F> {
     fn drop(&mut self) {
         self.call(Settled::Unsaid);
     }

@@ -6,8 +6,7 @@ use tollgate_core::Timestamp;
 
 use super::limit::{Seen, Taken};
 use super::{
-    Expire, Level, Pass, Position, Refusal, Settled, Settlement, Stack, TimedEstimate, Worst,
-    take_all,
+    Expire, Level, Pass, Refusal, Settled, Settlement, Stack, TimedEstimate, Worst, take_all,
 };
 use crate::concurrency::Ending;
 
@@ -100,19 +99,6 @@ struct Part<'a> {
     ended: Option<u64>,
 }
 
-/// How a hold ends.
-#[derive(Clone, Copy)]
-enum End {
-    /// Having spent so much, where that is asked.
-    Settled(u64),
-    /// Having spent what it holds.
-    Charged(Ending),
-    /// As if it had never been.
-    Cancelled,
-    /// As its terms say.
-    Dropped,
-}
-
 impl Hold<'_> {
     /// The request is done and cost so much, at the levels that were given an estimate; and whether that is said in time.
     ///
@@ -130,7 +116,7 @@ impl Hold<'_> {
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     pub fn settle(mut self, spent: u64) -> Settlement {
-        self.finish(End::Settled(spent))
+        self.finish(Settled::Spent(spent))
     }
 
     /// The request passes at the costs that are held: nothing is settled later. The slots among them are
@@ -151,7 +137,7 @@ impl Hold<'_> {
     /// ```
     pub fn keep(mut self) -> Pass {
         let pass = self.slots();
-        let _ = self.finish(End::Charged(Ending::Success));
+        let _ = self.finish(Settled::Charged);
         pass
     }
 
@@ -159,12 +145,8 @@ impl Hold<'_> {
     fn slots(&mut self) -> Pass {
         let mut pass = Pass::default();
         for part in &mut self.parts {
-            if let Some(Taken::Slot(_)) = part.taken {
-                part.taken
-                    .take()
-                    .into_iter()
-                    .for_each(|slot| pass.keep(slot));
-            }
+            let slot = part.taken.take_if(|taken| matches!(taken, Taken::Slot(_)));
+            slot.into_iter().for_each(|slot| pass.keep(slot));
         }
         pass
     }
@@ -182,58 +164,53 @@ impl Hold<'_> {
     /// assert_eq!(limiter.peek().remaining, 9);
     /// ```
     pub fn cancel(mut self) {
-        let _ = self.finish(End::Cancelled);
+        let _ = self.finish(Settled::Cancelled);
     }
 
     /// In the reverse of the order of charging, so that what was charged last comes back first.
-    fn finish(&mut self, end: End) -> Settlement {
+    fn finish(&mut self, settled: Settled) -> Settlement {
         let (mut seen, mut said) = (Seen::default(), Settlement::InTime);
         for part in &mut self.parts {
             let now = part.level.limit.now(&mut seen);
-            said = said.max(part.finish(now, end));
+            said = said.max(part.finish(now, settled));
         }
         said
     }
 }
 
 impl Part<'_> {
-    fn finish(&mut self, now: Timestamp, end: End) -> Settlement {
-        let end = match (end, &self.dropped) {
-            (End::Dropped, Dropped::Charged) => End::Charged(Ending::Ignored),
-            (End::Dropped, Dropped::Refunded | Dropped::AlwaysRefunded) => End::Cancelled,
-            (end, _) => end,
-        };
+    fn finish(&mut self, now: Timestamp, settled: Settled) -> Settlement {
         let limit = &self.level.limit;
-        let is_over = now >= self.until && self.dropped != Dropped::AlwaysRefunded;
+        let comes_back = match settled {
+            Settled::Cancelled => true,
+            Settled::Unsaid => self.dropped != Dropped::Charged,
+            Settled::Spent(_) | Settled::Charged => false,
+        };
+        let said = match settled {
+            Settled::Spent(spent) if self.level.estimated => Some(spent),
+            _ => None,
+        };
         match self.taken.take() {
             // It is held for as long as the request runs, and has no estimate that could be over.
-            Some(Taken::Slot(permit)) => match end {
-                End::Settled(_) => permit.end(Ending::Success),
-                End::Charged(ending) => permit.end(ending),
-                End::Cancelled | End::Dropped => permit.cancel(),
+            Some(Taken::Slot(permit)) => match settled {
+                _ if comes_back => permit.cancel(),
+                Settled::Unsaid => permit.end(Ending::Ignored),
+                _ => permit.end(Ending::Success),
             },
-            Some(taken) if is_over => {
+            Some(taken) if now >= self.until && self.dropped != Dropped::AlwaysRefunded => {
                 limit.settle(now, taken, self.level.held());
                 self.ended = Some(self.level.held());
             }
             Some(taken) => {
-                let spent = match end {
-                    End::Settled(spent) if self.level.estimated => spent,
-                    End::Settled(_) | End::Charged(_) => self.level.held(),
-                    End::Cancelled | End::Dropped => 0,
-                };
-                limit.settle(now, taken, spent);
-                let is_late = matches!(end, End::Settled(_)) && now >= self.until;
-                return Settlement::of(is_late && self.level.estimated);
+                let charged = if comes_back { 0 } else { self.level.held() };
+                limit.settle(now, taken, said.unwrap_or(charged));
+                return Settlement::of(said.is_some() && now >= self.until);
             }
             None => {}
         }
-        let (Some(charged), End::Settled(spent)) = (self.ended.take(), end) else {
+        let (Some(charged), Some(spent)) = (self.ended.take(), said) else {
             return Settlement::InTime;
         };
-        if !self.level.estimated {
-            return Settlement::InTime;
-        }
         if spent > charged {
             limit.charge_late(now, spent - charged);
         }
@@ -308,12 +285,7 @@ impl Hold<'static> {
 
 impl TimedEstimate for Hold<'static> {
     fn settle(&mut self, settled: Settled) -> Settlement {
-        self.finish(match settled {
-            Settled::Spent(spent) => End::Settled(spent),
-            Settled::Charged => End::Charged(Ending::Success),
-            Settled::Cancelled => End::Cancelled,
-            Settled::Unsaid => End::Dropped,
-        })
+        self.finish(settled)
     }
 
     fn time_left(&self) -> Option<Duration> {
@@ -351,7 +323,7 @@ impl TimedEstimate for Hold<'static> {
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
-        let _ = self.finish(End::Dropped);
+        let _ = self.finish(Settled::Unsaid);
     }
 }
 
@@ -369,11 +341,9 @@ impl Stack {
         let terms = terms.into();
         let own = |level: &Level<'a>| level.terms.unwrap_or(terms);
         let mut seen = Seen::default();
-        let mut worst = Worst::default();
-        for (index, level) in levels.iter().enumerate() {
-            let now = level.limit.now(&mut seen);
-            worst.meet(index, level, level.limit.ask(now, level.held()));
-        }
+        let worst = Worst::of(levels, &mut seen, |level, now| {
+            level.limit.ask(now, level.held())
+        });
         if let Some(refusal) = worst.refusal() {
             return Err(refusal);
         }
@@ -398,7 +368,7 @@ impl Stack {
                 ended: None,
             });
         };
-        match take_all(levels, Position::first(levels), &mut seen, &take, keep) {
+        match take_all(levels, 0, &mut seen, &take, keep) {
             Ok(()) => Ok(Hold { parts }),
             Err(refusal) => {
                 self.lose();

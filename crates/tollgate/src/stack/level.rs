@@ -100,11 +100,9 @@ impl<'a> Level<'a> {
     #[inline]
     pub fn estimated(name: &'a str, limit: impl Settles<'a>, cost: u64) -> Self {
         Self {
-            name,
             cost,
             estimated: true,
-            terms: None,
-            limit: limit.into(),
+            ..Self::new(name, limit)
         }
     }
 
@@ -178,9 +176,8 @@ pub struct AnyLimit<'a>(pub(super) Inner<'a>);
 
 #[derive(Clone)]
 pub(super) enum Inner<'a> {
-    Key(&'a (dyn Limit + 'a)),
-    Shared(&'a (dyn Limit + 'a)),
-    Slots(&'a (dyn Limit + 'a)),
+    /// With who shares it, so that the order of charging is known without a call.
+    Borrowed(Breadth, &'a (dyn Limit + 'a)),
     /// By value, because a key is made for one call.
     KeyParts {
         limiter: &'a (dyn KeyedBook + 'a),
@@ -195,59 +192,62 @@ pub(super) enum Inner<'a> {
     Owned(Arc<dyn Limit + Send + 'a>),
 }
 
+/// What there is of one, whoever owns it.
+enum View<'v> {
+    Whole(&'v dyn Limit),
+    KeyParts(&'v dyn KeyedBook, &'v RatedKey),
+}
+
 /// Calls the same method on whichever limit it is.
 macro_rules! each {
     ($self:expr, $method:ident($($argument:expr),*)) => {
-        match &$self.0 {
-            Inner::Key(limit) | Inner::Shared(limit) | Inner::Slots(limit) => {
-                limit.$method($($argument),*)
-            }
-            Inner::KeyParts { limiter, key } => limiter.$method(key, $($argument),*),
-            Inner::OwnedKeyParts { limiter, key } => limiter.$method(key, $($argument),*),
-            Inner::Owned(limit) => limit.$method($($argument),*),
+        match $self.view() {
+            View::Whole(limit) => limit.$method($($argument),*),
+            View::KeyParts(limiter, key) => limiter.$method(key, $($argument),*),
         }
     };
 }
 
-impl<'a> AnyLimit<'a> {
+impl<'a, L: Limit> From<&'a L> for AnyLimit<'a> {
     #[inline]
-    pub(super) fn new(limit: &'a impl Limit) -> Self {
-        Self(match limit.breadth() {
-            Breadth::Key => Inner::Key(limit),
-            Breadth::Shared => Inner::Shared(limit),
-            Breadth::Slots => Inner::Slots(limit),
-        })
+    fn from(limit: &'a L) -> Self {
+        Self(Inner::Borrowed(limit.class().1, limit))
     }
+}
 
+impl<'a> AnyLimit<'a> {
     pub(super) fn owned(limit: impl Limit + Send + 'a) -> Self {
         Self(Inner::Owned(Arc::new(limit)))
     }
 
-    pub(super) fn kind(&self) -> Kind {
+    #[inline(always)]
+    fn view(&self) -> View<'_> {
         match &self.0 {
-            Inner::Key(limit) | Inner::Shared(limit) | Inner::Slots(limit) => limit.kind(),
-            Inner::KeyParts { .. } | Inner::OwnedKeyParts { .. } => Kind::Rate,
-            Inner::Owned(limit) => limit.kind(),
+            Inner::Borrowed(_, limit) => View::Whole(*limit),
+            Inner::KeyParts { limiter, key } => View::KeyParts(*limiter, key),
+            Inner::OwnedKeyParts { limiter, key } => View::KeyParts(&**limiter, key),
+            Inner::Owned(limit) => View::Whole(&**limit),
+        }
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        match self.view() {
+            View::Whole(limit) => limit.class().0,
+            View::KeyParts(..) => Kind::Rate,
         }
     }
 
     #[inline]
     pub(super) fn breadth(&self) -> Breadth {
         match &self.0 {
-            Inner::Key(_) | Inner::KeyParts { .. } | Inner::OwnedKeyParts { .. } => Breadth::Key,
-            Inner::Shared(_) => Breadth::Shared,
-            Inner::Slots(_) => Breadth::Slots,
-            Inner::Owned(limit) => limit.breadth(),
+            Inner::Borrowed(breadth, _) => *breadth,
+            Inner::KeyParts { .. } | Inner::OwnedKeyParts { .. } => Breadth::Key,
+            Inner::Owned(limit) => limit.class().1,
         }
     }
 
     pub(super) fn now(&self, seen: &mut Seen) -> Timestamp {
-        match &self.0 {
-            Inner::Key(limit) | Inner::Shared(limit) | Inner::Slots(limit) => limit.now(seen),
-            Inner::KeyParts { limiter, .. } => limiter.now(seen),
-            Inner::OwnedKeyParts { limiter, .. } => limiter.now(seen),
-            Inner::Owned(limit) => limit.now(seen),
-        }
+        each!(self, now(seen))
     }
 
     #[inline]
@@ -279,23 +279,15 @@ impl<'a> AnyLimit<'a> {
         each!(self, take(now, cost))
     }
 
-    pub(super) fn put_back(&self, now: Timestamp, taken: Taken) {
-        each!(self, put_back(now, taken));
-    }
-
     pub(super) fn hold(
         &self,
         now: Timestamp,
         cost: u64,
         until: Timestamp,
     ) -> Result<Taken, Decision> {
-        match &self.0 {
-            Inner::Key(limit) | Inner::Shared(limit) | Inner::Slots(limit) => {
-                limit.hold(now, cost, until)
-            }
-            Inner::KeyParts { limiter, key } => limiter.take(key, now, cost),
-            Inner::OwnedKeyParts { limiter, key } => limiter.take(key, now, cost),
-            Inner::Owned(limit) => limit.hold(now, cost, until),
+        match self.view() {
+            View::Whole(limit) => limit.hold(now, cost, until),
+            View::KeyParts(limiter, key) => limiter.take(key, now, cost),
         }
     }
 
@@ -304,38 +296,28 @@ impl<'a> AnyLimit<'a> {
     }
 
     pub(super) fn prolong(&self, taken: &mut Taken, until: Timestamp) {
-        match &self.0 {
-            Inner::Key(limit) | Inner::Shared(limit) | Inner::Slots(limit) => {
-                limit.prolong(taken, until)
-            }
-            // These keep no track of estimates.
-            Inner::KeyParts { .. } | Inner::OwnedKeyParts { .. } => {}
-            Inner::Owned(limit) => limit.prolong(taken, until),
+        // Keys by their parts keep no track of estimates.
+        if let View::Whole(limit) = self.view() {
+            limit.prolong(taken, until);
         }
     }
 
     pub(super) fn charge_late(&self, now: Timestamp, cost: u64) {
-        match &self.0 {
-            Inner::Key(limit) | Inner::Shared(limit) | Inner::Slots(limit) => {
-                limit.charge_late(now, cost)
+        match self.view() {
+            View::Whole(limit) => limit.charge_late(now, cost),
+            View::KeyParts(limiter, key) => {
+                let room = limiter.look(key, now, 0).remaining;
+                let _ = limiter.take(key, now, cost.min(room));
             }
-            Inner::KeyParts { limiter, key } => {
-                let _ = limiter.take(key, now, cost.min(limiter.look(key, now, 0).remaining));
-            }
-            Inner::OwnedKeyParts { limiter, key } => {
-                let _ = limiter.take(key, now, cost.min(limiter.look(key, now, 0).remaining));
-            }
-            Inner::Owned(limit) => limit.charge_late(now, cost),
         }
     }
 }
 
 impl fmt::Debug for AnyLimit<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Inner::Key(limit) | Inner::Shared(limit) | Inner::Slots(limit) => limit.fmt(f),
-            Inner::KeyParts { .. } | Inner::OwnedKeyParts { .. } => f.write_str("Key"),
-            Inner::Owned(limit) => limit.fmt(f),
+        match self.view() {
+            View::Whole(limit) => limit.fmt(f),
+            View::KeyParts(..) => f.write_str("Key"),
         }
     }
 }

@@ -33,9 +33,8 @@ impl Seen {
 
 /// A limit that can stand in a [`Stack`](super::Stack).
 pub(crate) trait Limit: fmt::Debug + Sync {
-    fn kind(&self) -> Kind;
-
-    fn breadth(&self) -> Breadth;
+    /// What it limits, and who shares it.
+    fn class(&self) -> (Kind, Breadth);
 
     /// The time on its clock, as this request sees it.
     fn now(&self, seen: &mut Seen) -> Timestamp;
@@ -65,21 +64,15 @@ pub(crate) trait Limit: fmt::Debug + Sync {
         None
     }
 
-    /// Gives back what was taken for a request that was then refused, as far as nobody else relies on it.
-    fn put_back(&self, now: Timestamp, taken: Taken);
-
     /// Charges an estimate that is to be settled by `until`.
     fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken, Decision> {
         let _ = until;
         self.take(now, cost)
     }
 
-    /// Settles what was taken, of which `spent` was spent: all or nothing of it, unless it takes estimates.
-    fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
-        if spent == 0 {
-            self.put_back(now, taken);
-        }
-    }
+    /// Settles what was taken, of which `spent` was spent: all or nothing of it, unless it takes estimates. Nothing gives back
+    /// what was taken for a request that was then refused, as far as nobody else relies on it.
+    fn settle(&self, now: Timestamp, taken: Taken, spent: u64);
 
     /// Prolongs what was taken as an estimate, until then. A limit that doesn't end estimates by itself has nothing to do.
     fn prolong(&self, taken: &mut Taken, until: Timestamp) {
@@ -95,7 +88,7 @@ pub(crate) trait Limit: fmt::Debug + Sync {
 
 /// A keyed limiter, whatever its clock, with the key given in each call.
 pub(crate) trait KeyedBook: Send + Sync {
-    fn now(&self, seen: &mut Seen) -> Timestamp;
+    fn now(&self, _: &RatedKey, seen: &mut Seen) -> Timestamp;
     /// Starts to bring the key's state into the cache.
     fn prefetch(&self, key: &RatedKey);
     fn fits(&self, key: &RatedKey, seen: &mut Seen, cost: u64) -> bool;
@@ -103,7 +96,6 @@ pub(crate) trait KeyedBook: Send + Sync {
     fn ask(&self, key: &RatedKey, now: Timestamp, cost: u64) -> Decision;
     fn take(&self, key: &RatedKey, now: Timestamp, cost: u64) -> Result<Taken, Decision>;
     fn charge(&self, key: &RatedKey, seen: &mut Seen, cost: u64) -> Option<Mark>;
-    fn put_back(&self, key: &RatedKey, now: Timestamp, taken: Taken);
     fn settle(&self, key: &RatedKey, now: Timestamp, taken: Taken, spent: u64);
 }
 
@@ -121,14 +113,6 @@ pub(crate) enum Breadth {
 impl Breadth {
     /// In the order of charging.
     pub(super) const ALL: [Self; 3] = [Self::Key, Self::Shared, Self::Slots];
-
-    pub(super) const fn next(self) -> Option<Self> {
-        match self {
-            Self::Key => Some(Self::Shared),
-            Self::Shared => Some(Self::Slots),
-            Self::Slots => None,
-        }
-    }
 }
 
 /// What a limit took, to be given back.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::estimate::{Estimate, Expire, Settled, Settlement, Timed, TimedEstimate};
+use super::estimate::{Expire, Settlement, Timed, TimedEstimate};
 use super::limit::Taken;
 use crate::clock::Clock;
 use crate::concurrency::{Ending, OwnedPermit, Permit, SharedHome};
@@ -77,28 +77,7 @@ impl Pass {
         self.keep(Taken::Slot(held));
     }
 
-    /// Also holds an estimate that is kept elsewhere, and calls this once when it is known what came of it.
-    ///
-    /// ```
-    /// use std::sync::Arc;
-    /// use std::sync::atomic::{AtomicU64, Ordering};
-    /// use tollgate::stack::{Pass, Settled};
-    ///
-    /// let (used, mut pass) = (Arc::new(AtomicU64::new(0)), Pass::default());
-    /// let book = Arc::clone(&used);
-    /// pass.hold_estimate(move |settled| match settled {
-    ///     Settled::Spent(tokens) => book.store(tokens, Ordering::Relaxed),
-    ///     Settled::Charged | Settled::Unsaid | Settled::Cancelled => {}
-    /// });
-    /// pass.settle(1_500);
-    /// assert_eq!(used.load(Ordering::Relaxed), 1_500);
-    /// ```
-    pub fn hold_estimate(&mut self, end: impl FnOnce(Settled) + Send + Sync + 'static) {
-        let estimate = AnyPermit::Keyed(Box::new(Estimate::new(end)));
-        self.keep(Taken::Slot(estimate));
-    }
-
-    /// The same for an estimate whose time ends, and of which it may be said later what it cost.
+    /// Also holds an estimate that is kept elsewhere, which is told what came of it.
     pub fn hold_timed_estimate(&mut self, estimate: impl TimedEstimate + 'static) {
         let timed = AnyPermit::Keyed(Box::new(Timed::new(estimate)));
         self.keep(Taken::Slot(timed));
@@ -135,32 +114,19 @@ impl Pass {
     /// # Ok::<(), tollgate::concurrency::NoPermit>(())
     /// ```
     pub fn tell(&mut self, ending: Ending) {
-        for permit in self.first.iter_mut().chain(&mut self.more) {
-            match permit {
-                AnyPermit::Shared(permit) => permit.tell(ending),
-                AnyPermit::Keyed(permit) => permit.tell(ending),
-            }
-        }
+        self.slots_mut().for_each(|slot| slot.tell(ending));
     }
 
     /// The request cost so much. Its slots are held on; estimates are settled, once: what is said again is too late. If the
     /// time of an estimate is over, what the request cost beyond what is still charged is charged, and nothing comes back.
     pub fn settle(&mut self, spent: u64) -> Settlement {
-        let mut said = Settlement::InTime;
-        for permit in self.keyed() {
-            said = said.max(permit.settle(spent));
-        }
-        said
+        let settled = self.slots_mut().map(|slot| slot.settle(spent));
+        settled.fold(Settlement::InTime, Settlement::max)
     }
 
     /// How long it takes until the time of an estimate is over that nobody has settled; none if there is none.
     pub fn time_left(&self) -> Option<Duration> {
-        let all = self.first.iter().chain(&self.more);
-        let left = all.filter_map(|permit| match permit {
-            AnyPermit::Keyed(permit) => permit.time_left(),
-            AnyPermit::Shared(_) => None,
-        });
-        left.min()
+        self.slots().filter_map(Slot::time_left).min()
     }
 
     /// Whether it holds nothing but estimates whose time is over and which were [ended](Self::expire): all that may still come
@@ -175,22 +141,19 @@ impl Pass {
     /// assert!(!pass.is_over());
     /// ```
     pub fn is_over(&self) -> bool {
-        let mut all = self.first.iter().chain(&self.more);
-        all.all(|permit| match permit {
-            AnyPermit::Keyed(permit) => permit.may_be_settled() && permit.time_left().is_none(),
-            AnyPermit::Shared(_) => false,
-        })
+        self.slots()
+            .all(|slot| slot.may_be_settled() && slot.time_left().is_none())
     }
 
     /// Ends estimates as ones that nobody settles: charged, or given back, as their terms say. What they did cost may still
     /// be [said](Self::settle).
     pub fn expire(&mut self, which: Expire) {
-        self.keyed().for_each(|permit| permit.expire(which));
+        self.slots_mut().for_each(|slot| slot.expire(which));
     }
 
     /// The time of estimates that aren't over begins anew.
     pub fn renew(&mut self) {
-        self.keyed().for_each(|permit| permit.renew());
+        self.slots_mut().for_each(Slot::renew);
     }
 
     /// The request is over, and nobody says what it cost: slots end ignored, and estimates [as ones that nobody
@@ -198,23 +161,27 @@ impl Pass {
     pub fn end_unsettled(mut self) -> Self {
         self.expire(Expire::All);
         let mut rest = Self::default();
-        for permit in self.first.into_iter().chain(self.more) {
-            match permit {
-                AnyPermit::Keyed(permit) if permit.may_be_settled() => {
-                    rest.keep(Taken::Slot(AnyPermit::Keyed(permit)));
-                }
-                permit => permit.end(Ending::Ignored),
+        for permit in self.into_permits() {
+            if permit.slot().may_be_settled() {
+                rest.keep(Taken::Slot(permit));
+            } else {
+                permit.end(Ending::Ignored);
             }
         }
         rest
     }
 
-    fn keyed(&mut self) -> impl Iterator<Item = &mut Box<dyn Slot + Send>> {
+    fn into_permits(self) -> impl Iterator<Item = AnyPermit> {
+        self.first.into_iter().chain(self.more)
+    }
+
+    fn slots(&self) -> impl Iterator<Item = &dyn Slot> {
+        self.first.iter().chain(&self.more).map(AnyPermit::slot)
+    }
+
+    fn slots_mut(&mut self) -> impl Iterator<Item = &mut dyn Slot> {
         let all = self.first.iter_mut().chain(&mut self.more);
-        all.filter_map(|permit| match permit {
-            AnyPermit::Keyed(permit) => Some(permit),
-            AnyPermit::Shared(_) => None,
-        })
+        all.map(AnyPermit::slot_mut)
     }
 
     /// The request cost what its estimates are, whatever dropping this would mean. Its slots are held on; what is said
@@ -222,40 +189,37 @@ impl Pass {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use std::sync::atomic::{AtomicBool, Ordering};
-    /// use tollgate::stack::{Pass, Settled};
+    /// use std::time::Duration;
+    /// use tollgate::{Level, Limiter, Rate, Stack, clock::Manual};
     ///
-    /// let (is_spent, mut pass) = (Arc::new(AtomicBool::new(false)), Pass::default());
-    /// let book = Arc::clone(&is_spent);
-    /// pass.hold_estimate(move |settled| book.store(settled == Settled::Charged, Ordering::Relaxed));
+    /// let limiter = Arc::new(Limiter::with_clock(Rate::per_minute(1_000), Manual::new()));
+    /// let level = Level::estimated("tokens", Arc::clone(&limiter), 400);
+    /// let mut pass = Stack::new().hold(&[level], Duration::from_secs(60))?.into_pass();
     /// pass.charge();
-    /// assert!(is_spent.load(Ordering::Relaxed));
+    /// drop(pass);
+    /// assert_eq!(limiter.peek().remaining, 600);
+    /// # Ok::<(), tollgate::stack::Refusal<'_>>(())
     /// ```
     pub fn charge(&mut self) {
-        for permit in self.first.iter_mut().chain(&mut self.more) {
-            if let AnyPermit::Keyed(permit) = permit {
-                permit.charge();
-            }
-        }
+        self.slots_mut().for_each(Slot::charge);
     }
 
     /// The request never ran: estimates are given back, whatever dropping this would mean, and slots end ignored.
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use std::sync::atomic::{AtomicBool, Ordering};
-    /// use tollgate::stack::{Pass, Settled};
+    /// use std::time::Duration;
+    /// use tollgate::{Level, Limiter, Rate, Stack, clock::Manual};
     ///
-    /// let (is_back, mut pass) = (Arc::new(AtomicBool::new(false)), Pass::default());
-    /// let book = Arc::clone(&is_back);
-    /// pass.hold_estimate(move |settled| book.store(settled == Settled::Cancelled, Ordering::Relaxed));
+    /// let limiter = Arc::new(Limiter::with_clock(Rate::per_minute(1_000), Manual::new()));
+    /// let level = Level::estimated("tokens", Arc::clone(&limiter), 400);
+    /// let pass = Stack::new().hold(&[level], Duration::from_secs(60))?.into_pass();
     /// pass.cancel();
-    /// assert!(is_back.load(Ordering::Relaxed));
+    /// assert_eq!(limiter.peek().remaining, 1_000);
+    /// # Ok::<(), tollgate::stack::Refusal<'_>>(())
     /// ```
     pub fn cancel(self) {
-        for permit in self.first.into_iter().chain(self.more) {
-            permit.cancel();
-        }
+        self.into_permits().for_each(AnyPermit::cancel);
     }
 
     /// One pass that holds what both of these hold.
@@ -272,9 +236,9 @@ impl Pass {
     /// assert_eq!((a.available(), b.available()), (1, 1));
     /// ```
     pub fn and(mut self, other: Self) -> Self {
-        for permit in other.first.into_iter().chain(other.more) {
-            self.keep(Taken::Slot(permit));
-        }
+        other
+            .into_permits()
+            .for_each(|permit| self.keep(Taken::Slot(permit)));
         self
     }
 
@@ -295,9 +259,7 @@ impl Pass {
 
     /// The request ended like this.
     pub fn end(self, ending: Ending) {
-        for permit in self.first.into_iter().chain(self.more) {
-            permit.end(ending);
-        }
+        self.into_permits().for_each(|permit| permit.end(ending));
     }
 }
 
@@ -373,6 +335,20 @@ pub(crate) trait Slot: Send + Sync {
 }
 
 impl AnyPermit {
+    fn slot(&self) -> &dyn Slot {
+        match self {
+            Self::Shared(permit) => permit,
+            Self::Keyed(permit) => &**permit,
+        }
+    }
+
+    fn slot_mut(&mut self) -> &mut dyn Slot {
+        match self {
+            Self::Shared(permit) => permit,
+            Self::Keyed(permit) => &mut **permit,
+        }
+    }
+
     pub(crate) fn end(self, ending: Ending) {
         match self {
             Self::Shared(permit) => permit.end(ending),

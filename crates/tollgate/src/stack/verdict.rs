@@ -3,8 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use tollgate_core::{Decision, Outcome};
+use tollgate_core::{Decision, Outcome, Timestamp};
 
+use super::limit::Seen;
 use super::{Level, Pass};
 
 /// What sort of limit it is.
@@ -222,7 +223,21 @@ pub(super) struct Worst<'a> {
 }
 
 impl<'a> Worst<'a> {
-    pub(super) fn meet(&mut self, index: usize, level: &Level<'a>, decision: Decision) {
+    /// Of what each level says.
+    pub(super) fn of(
+        levels: &[Level<'a>],
+        seen: &mut Seen,
+        decide: impl Fn(&Level<'a>, Timestamp) -> Decision,
+    ) -> Self {
+        let mut worst = Self::default();
+        for (index, level) in levels.iter().enumerate() {
+            let now = level.limit.now(seen);
+            worst.meet(index, level, decide(level, now));
+        }
+        worst
+    }
+
+    fn meet(&mut self, index: usize, level: &Level<'a>, decision: Decision) {
         if !decision.is_allowed() {
             if self
                 .refusal

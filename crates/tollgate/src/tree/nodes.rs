@@ -114,9 +114,7 @@ impl Nodes {
         let mut node = Node::new(name.into(), self.births, Some(parent.slot), &class);
         node.lending = lending;
         let slot = self.nodes.insert(node);
-        self.promise(parent.slot, Sum::default(), Sum::of(&class.rate, 1));
-        self.adopt(parent.slot);
-        self.weigh(parent.slot, class.stride);
+        self.adopt(parent.slot, Sum::of(&class.rate, 1), class.stride);
         Ok((slot, self.births))
     }
 
@@ -144,9 +142,7 @@ impl Nodes {
             version: 0,
             changed_at: Timestamp::ZERO,
         };
-        self.promise(parent.slot, Sum::default(), set.promised());
-        self.adopt(parent.slot);
-        self.weigh(parent.slot, set.class.stride);
+        self.adopt(parent.slot, set.promised(), set.class.stride);
         Ok(Leaves {
             set: self.sets.insert(set),
             birth: self.births,
@@ -170,8 +166,8 @@ impl Nodes {
                 let at = now.max(self.latest);
                 self.node_mut(slot).change(at, &compiled);
                 if let Some(parent) = parent {
-                    self.promise(parent, before, Sum::of(&compiled.rate, 1));
-                    self.weigh(parent, compiled.stride);
+                    let after = Sum::of(&compiled.rate, 1);
+                    self.readopt(parent, before, after, compiled.stride);
                 }
             }
             Id::Set(leaves) => {
@@ -186,8 +182,7 @@ impl Nodes {
                 set.version += 1;
                 set.changed_at = at;
                 let (after, stride) = (set.promised(), set.class.stride);
-                self.promise(parent, before, after);
-                self.weigh(parent, stride);
+                self.readopt(parent, before, after, stride);
             }
         }
         Ok(())
@@ -212,8 +207,7 @@ impl Nodes {
                 }
                 let promised = Sum::of(node.rate.limit(), 1);
                 self.nodes.remove(slot);
-                self.promise(parent, promised, Sum::default());
-                self.disown(parent);
+                self.disown(parent, promised);
             }
             Id::Set(leaves) => {
                 self.set(leaves).ok_or(TreeError::Gone)?;
@@ -230,8 +224,7 @@ impl Nodes {
                 if let Some(shared) = set.shared {
                     self.nodes.remove(shared);
                 }
-                self.promise(set.parent, set.promised(), Sum::default());
-                self.disown(set.parent);
+                self.disown(set.parent, set.promised());
             }
         }
         Ok(())
@@ -315,28 +308,26 @@ impl Nodes {
         class.compile(name, self.strict)
     }
 
-    /// Changes what a branch has promised.
-    fn promise(&mut self, branch: u32, before: Sum, after: Sum) {
+    /// A branch promises its rate to one child more.
+    fn adopt(&mut self, branch: u32, promised: Sum, stride: u64) {
         if let Some(lending) = &mut self.node_mut(branch).lending {
-            lending.promised.change(before, after);
+            lending.children += 1;
         }
+        self.readopt(branch, Sum::default(), promised, stride);
     }
 
-    /// Remembers the heaviest class. One that is gone or lighter now makes turns coarser, no more.
-    fn weigh(&mut self, branch: u32, stride: u64) {
+    /// A child of a branch has changed. One that is gone or lighter now makes turns coarser, no more.
+    fn readopt(&mut self, branch: u32, before: Sum, after: Sum, stride: u64) {
         if let Some(lending) = &mut self.node_mut(branch).lending {
+            lending.promised.change(before, after);
             lending.heaviest = lending.heaviest.min(stride);
         }
     }
 
-    fn adopt(&mut self, branch: u32) {
+    /// And one is gone.
+    fn disown(&mut self, branch: u32, promised: Sum) {
         if let Some(lending) = &mut self.node_mut(branch).lending {
-            lending.children += 1;
-        }
-    }
-
-    fn disown(&mut self, branch: u32) {
-        if let Some(lending) = &mut self.node_mut(branch).lending {
+            lending.promised.change(promised, Sum::default());
             lending.children -= 1;
         }
     }

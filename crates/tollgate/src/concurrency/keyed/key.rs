@@ -93,49 +93,6 @@ impl<'q, L: Handle, Q: ?Sized> Key<'q, L, Q> {
         self
     }
 
-    /// A permit now, or why not.
-    ///
-    /// # Errors
-    /// [`NoPermit`]: nothing was taken.
-    pub fn try_acquire(&self) -> Result<Permit<KeySlot<L>>, NoPermit>
-    where
-        L::Key: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = L::Key>,
-    {
-        self.try_acquire_n(1)
-    }
-
-    /// A permit of this weight now, or why not.
-    ///
-    /// # Errors
-    /// [`NoPermit`]: nothing was taken.
-    pub fn try_acquire_n(&self, weight: u32) -> Result<Permit<KeySlot<L>>, NoPermit>
-    where
-        L::Key: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = L::Key>,
-    {
-        Permit::try_new(self.pin()?, weight)
-    }
-
-    /// Waits for a permit, first come first served.
-    pub fn acquire(&self) -> Acquire<KeySlot<L>>
-    where
-        L::Key: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = L::Key>,
-    {
-        self.acquire_n(1)
-    }
-
-    /// Waits for a permit of this weight, first come first served. The key has its entry from now
-    /// on, until the wait and its permit are over.
-    pub fn acquire_n(&self, weight: u32) -> Acquire<KeySlot<L>>
-    where
-        L::Key: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = L::Key>,
-    {
-        Acquire::new(self.pin(), weight)
-    }
-
     /// How full this key's limit is, without taking anything. At the capacity a new key is told
     /// what it would meet: the shared limit, or none at all.
     pub fn peek(&self) -> Occupancy
@@ -149,12 +106,41 @@ impl<'q, L: Handle, Q: ?Sized> Key<'q, L, Q> {
     pub(crate) fn keyed(&self) -> &KeyedConcurrency<L::Key, L::Clock> {
         &self.limiter
     }
+}
 
-    fn pin(&self) -> Result<KeySlot<L>, NoPermit>
-    where
-        L::Key: Borrow<Q>,
-        Q: Eq + ToOwned<Owned = L::Key>,
-    {
+impl<L: Handle, Q: ?Sized> Key<'_, L, Q>
+where
+    L::Key: Borrow<Q>,
+    Q: Eq + ToOwned<Owned = L::Key>,
+{
+    /// A permit now, or why not.
+    ///
+    /// # Errors
+    /// [`NoPermit`]: nothing was taken.
+    pub fn try_acquire(&self) -> Result<Permit<KeySlot<L>>, NoPermit> {
+        self.try_acquire_n(1)
+    }
+
+    /// A permit of this weight now, or why not.
+    ///
+    /// # Errors
+    /// [`NoPermit`]: nothing was taken.
+    pub fn try_acquire_n(&self, weight: u32) -> Result<Permit<KeySlot<L>>, NoPermit> {
+        Permit::try_new(self.pin()?, weight)
+    }
+
+    /// Waits for a permit, first come first served.
+    pub fn acquire(&self) -> Acquire<KeySlot<L>> {
+        self.acquire_n(1)
+    }
+
+    /// Waits for a permit of this weight, first come first served. The key has its entry from now
+    /// on, until the wait and its permit are over.
+    pub fn acquire_n(&self, weight: u32) -> Acquire<KeySlot<L>> {
+        Acquire::new(self.pin(), weight)
+    }
+
+    fn pin(&self) -> Result<KeySlot<L>, NoPermit> {
         let (gate, slot) = self.limiter.pin(self.hash, self.key, self.limit)?;
         Ok(KeySlot {
             limiter: self.limiter.clone(),

@@ -65,19 +65,15 @@ fn taken(
 }
 
 /// Ends a slot whose request came to nothing.
-fn cancel(taken: Taken) {
-    if let Taken::Slot(permit) = taken {
+fn settle(taken: Taken, spent: u64) {
+    if let (Taken::Slot(permit), 0) = (taken, spent) {
         permit.cancel();
     }
 }
 
 impl<C: Clock + 'static> Limit for Arc<ConcurrencyLimiter<C>> {
-    fn kind(&self) -> Kind {
-        Kind::Concurrency
-    }
-
-    fn breadth(&self) -> Breadth {
-        Breadth::Slots
+    fn class(&self) -> (Kind, Breadth) {
+        (Kind::Concurrency, Breadth::Slots)
     }
 
     fn now(&self, seen: &mut Seen) -> Timestamp {
@@ -94,13 +90,13 @@ impl<C: Clock + 'static> Limit for Arc<ConcurrencyLimiter<C>> {
 
     fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
         taken(now, cost, |weight| {
-            let home = SharedHome(Arc::<ConcurrencyLimiter<C>>::clone(self));
+            let home: SharedHome = Arc::<ConcurrencyLimiter<C>>::clone(self);
             Permit::try_new(home, weight).map(AnyPermit::Shared)
         })
     }
 
-    fn put_back(&self, _now: Timestamp, taken: Taken) {
-        cancel(taken);
+    fn settle(&self, _now: Timestamp, taken: Taken, spent: u64) {
+        settle(taken, spent);
     }
 }
 
@@ -110,12 +106,8 @@ where
     C: Clock + 'static,
     Q: Hash + Eq + ToOwned<Owned = K> + fmt::Debug + Sync + ?Sized,
 {
-    fn kind(&self) -> Kind {
-        Kind::Concurrency
-    }
-
-    fn breadth(&self) -> Breadth {
-        Breadth::Slots
+    fn class(&self) -> (Kind, Breadth) {
+        (Kind::Concurrency, Breadth::Slots)
     }
 
     fn now(&self, seen: &mut Seen) -> Timestamp {
@@ -133,8 +125,8 @@ where
         })
     }
 
-    fn put_back(&self, _now: Timestamp, taken: Taken) {
-        cancel(taken);
+    fn settle(&self, _now: Timestamp, taken: Taken, spent: u64) {
+        settle(taken, spent);
     }
 }
 
@@ -152,25 +144,8 @@ impl<H: PermitHome + Send + Sync> Slot for Permit<H> {
     }
 }
 
-impl<'a, C: Clock + 'static> From<&'a Arc<ConcurrencyLimiter<C>>> for AnyLimit<'a> {
-    fn from(limiter: &'a Arc<ConcurrencyLimiter<C>>) -> Self {
-        Self::new(limiter)
-    }
-}
-
 impl<C: Clock + 'static> From<Arc<ConcurrencyLimiter<C>>> for AnyLimit<'_> {
     fn from(limiter: Arc<ConcurrencyLimiter<C>>) -> Self {
         Self::owned(limiter)
-    }
-}
-
-impl<'a, K, Q, C> From<&'a Key<'a, Arc<KeyedConcurrency<K, C>>, Q>> for AnyLimit<'a>
-where
-    K: Borrow<Q> + Send + Sync + 'static,
-    Q: Hash + Eq + ToOwned<Owned = K> + fmt::Debug + Sync + ?Sized,
-    C: Clock + 'static,
-{
-    fn from(key: &'a Key<'a, Arc<KeyedConcurrency<K, C>>, Q>) -> Self {
-        Self::new(key)
     }
 }

@@ -3,7 +3,7 @@
 use tollgate_core::{Decision, Timestamp};
 
 use crate::clock::Clock;
-use crate::exact_keyed::{Key, KeyQuery, OwnedKey, StoredPointer};
+use crate::exact_keyed::{Key, OwnedKey, StoredPointer};
 use crate::home::sealed::Home;
 use crate::key::KeyHandle;
 use crate::key::sealed::KeyVerbs as _;
@@ -13,12 +13,8 @@ use crate::stack::level::{AnyLimit, Exactly};
 use crate::stack::limit::{Breadth, Limit, Seen, Taken};
 
 impl<P: StoredPointer + Sync> Limit for KeyHandle<P> {
-    fn kind(&self) -> Kind {
-        Kind::Rate
-    }
-
-    fn breadth(&self) -> Breadth {
-        Breadth::Key
+    fn class(&self) -> (Kind, Breadth) {
+        (Kind::Rate, Breadth::Key)
     }
 
     fn now(&self, seen: &mut Seen) -> Timestamp {
@@ -39,10 +35,6 @@ impl<P: StoredPointer + Sync> Limit for KeyHandle<P> {
         self.0.stored().take(now, cost).map(Taken::Charge)
     }
 
-    fn put_back(&self, now: Timestamp, taken: Taken) {
-        self.settle(now, taken, 0);
-    }
-
     fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken, Decision> {
         self.0.stored().hold(now, cost, until).map(Taken::Charge)
     }
@@ -61,27 +53,6 @@ impl<P: StoredPointer + Sync> Limit for KeyHandle<P> {
 
     fn charge_late(&self, now: Timestamp, cost: u64) {
         self.0.stored().charge_late(now, cost);
-    }
-}
-
-impl<'a, K, Q, C> From<&'a Key<'a, K, Q, C>> for AnyLimit<'a>
-where
-    K: Send,
-    Q: KeyQuery<K> + Sync + ?Sized,
-    C: Clock,
-{
-    fn from(key: &'a Key<'a, K, Q, C>) -> Self {
-        Self::new(key)
-    }
-}
-
-impl<'a, K, C> From<&'a OwnedKey<K, C>> for AnyLimit<'a>
-where
-    K: Eq + Clone + Send + Sync,
-    C: Clock,
-{
-    fn from(key: &'a OwnedKey<K, C>) -> Self {
-        Self::new(key)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::stack::level::{AnyLimit, Inner};
 use crate::stack::limit::{KeyedBook, Mark, Seen, Taken};
 
 impl<C: Clock, T: Send + Sync> KeyedBook for KeyedLimiter<C, T> {
-    fn now(&self, seen: &mut Seen) -> Timestamp {
+    fn now(&self, _: &RatedKey, seen: &mut Seen) -> Timestamp {
         seen.read(self.clock())
     }
 
@@ -44,21 +44,14 @@ impl<C: Clock, T: Send + Sync> KeyedBook for KeyedLimiter<C, T> {
         Mark::new(after, pace, cost)
     }
 
-    fn put_back(&self, key: &RatedKey, now: Timestamp, taken: Taken) {
-        if let Taken::Charge(ticket) = taken {
-            self.rated(*key).give_back_in_turn(now, &ticket);
-        }
-    }
-
     /// A word has no room to track what is out, so either all of it was spent or none.
     fn settle(&self, key: &RatedKey, now: Timestamp, taken: Taken, spent: u64) {
-        if spent == 0 {
-            self.put_back(key, now, taken);
+        if let (Taken::Charge(ticket), 0) = (taken, spent) {
+            self.rated(*key).give_back_in_turn(now, &ticket);
         }
     }
 }
 
-/// Of the key itself nothing is kept, so it may be made for this call alone.
 impl<'a, C: Clock, T: Send + Sync> From<&Key<'a, C, T>> for AnyLimit<'a> {
     #[inline]
     fn from(key: &Key<'a, C, T>) -> Self {

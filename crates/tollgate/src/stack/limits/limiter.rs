@@ -16,12 +16,8 @@ use crate::stack::level::{AnyLimit, Exactly, Inner};
 use crate::stack::limit::{Breadth, Limit, Mark, Seen, Taken};
 
 impl<C: Clock> Limit for Limiter<C> {
-    fn kind(&self) -> Kind {
-        Kind::Rate
-    }
-
-    fn breadth(&self) -> Breadth {
-        Breadth::Shared
+    fn class(&self) -> (Kind, Breadth) {
+        (Kind::Rate, Breadth::Shared)
     }
 
     fn now(&self, seen: &mut Seen) -> Timestamp {
@@ -60,10 +56,6 @@ impl<C: Clock> Limit for Limiter<C> {
         Mark::new(after, pace, cost)
     }
 
-    fn put_back(&self, now: Timestamp, taken: Taken) {
-        self.settle(now, taken, 0);
-    }
-
     fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken, Decision> {
         let limiter = &self;
         let held = limiter.visit(None, |state| {
@@ -90,16 +82,9 @@ impl<C: Clock> Limit for Limiter<C> {
     }
 }
 
-impl<'a, C: Clock> From<&'a Limiter<C>> for AnyLimit<'a> {
-    #[inline]
-    fn from(limiter: &'a Limiter<C>) -> Self {
-        Self::new(limiter)
-    }
-}
-
 impl<'a, C: Clock> From<&'a Arc<Limiter<C>>> for AnyLimit<'a> {
     fn from(limiter: &'a Arc<Limiter<C>>) -> Self {
-        Self::new(&**limiter)
+        (&**limiter).into()
     }
 }
 

@@ -19,12 +19,8 @@ where
     K: Deref<Target = [u8]> + Sync,
     Q: Borrow<Quota> + fmt::Debug + Sync,
 {
-    fn kind(&self) -> Kind {
-        Kind::Quota
-    }
-
-    fn breadth(&self) -> Breadth {
-        Breadth::Key
+    fn class(&self) -> (Kind, Breadth) {
+        (Kind::Quota, Breadth::Key)
     }
 
     fn now(&self, seen: &mut Seen) -> Timestamp {
@@ -39,26 +35,10 @@ where
         QuotaKey::charge(self, now, cost).map(Taken::Quota)
     }
 
-    fn put_back(&self, now: Timestamp, taken: Taken) {
-        Limit::settle(self, now, taken, 0);
-    }
-
     fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
         if let Taken::Quota(receipt) = taken {
             QuotaKey::settle(self, now, receipt, spent);
         }
-    }
-}
-
-impl<'a, C: Clock> From<&'a Key<'a, C>> for AnyLimit<'a> {
-    fn from(key: &'a Key<'a, C>) -> Self {
-        Self::new(key)
-    }
-}
-
-impl<'a, C: Clock> From<&'a OwnedKey<C>> for AnyLimit<'a> {
-    fn from(key: &'a OwnedKey<C>) -> Self {
-        Self::new(key)
     }
 }
 

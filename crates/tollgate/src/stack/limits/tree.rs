@@ -4,17 +4,12 @@ use tollgate_core::{Decision, Timestamp};
 
 use crate::clock::Clock;
 use crate::stack::Kind;
-use crate::stack::level::AnyLimit;
 use crate::stack::limit::{Breadth, Limit, Seen, Taken};
 use crate::tree::TreeLevel;
 
 impl<C: Clock> Limit for TreeLevel<'_, C> {
-    fn kind(&self) -> Kind {
-        Kind::Rate
-    }
-
-    fn breadth(&self) -> Breadth {
-        Breadth::Shared
+    fn class(&self) -> (Kind, Breadth) {
+        (Kind::Rate, Breadth::Shared)
     }
 
     fn now(&self, seen: &mut Seen) -> Timestamp {
@@ -42,15 +37,9 @@ impl<C: Clock> Limit for TreeLevel<'_, C> {
         }
     }
 
-    fn put_back(&self, now: Timestamp, taken: Taken) {
-        if let Taken::Tree(receipt) = taken {
+    fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
+        if let (Taken::Tree(receipt), 0) = (taken, spent) {
             self.tree.give_back_at(now, *receipt);
         }
-    }
-}
-
-impl<'a, C: Clock> From<&'a TreeLevel<'a, C>> for AnyLimit<'a> {
-    fn from(leaf: &'a TreeLevel<'a, C>) -> Self {
-        Self::new(leaf)
     }
 }

@@ -1,0 +1,23 @@
+//! What is undone unless it is kept.
+
+/// Undoes something when it is dropped, unless it was kept: a call that isn't made, a token that isn't used.
+#[derive(Debug)]
+pub(crate) struct Undo<T>(Option<T>, fn(T));
+
+impl<T> Undo<T> {
+    pub(crate) fn new(done: Option<T>, undo: fn(T)) -> Self {
+        Self(done, undo)
+    }
+
+    pub(crate) fn keep(mut self) -> Option<T> {
+        self.0.take()
+    }
+}
+
+impl<T> Drop for Undo<T> {
+    fn drop(&mut self) {
+        if let Some(done) = self.0.take() {
+            (self.1)(done);
+        }
+    }
+}
