@@ -2,7 +2,7 @@
 //! simulated world, and nothing else in the client knows which.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -13,11 +13,12 @@ use tokio::time::{MissedTickBehavior, interval};
 use tollgate::clock::{Manual, Monotonic, Wakeup, Wall};
 use tollgate::{Clock, Timestamp};
 
+use crate::lock::lock;
 #[cfg(feature = "simulation")]
 use crate::simulation::{Paced, World};
 
 /// A clock of the caller's.
-pub(crate) type Time = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+pub(crate) type Time = Arc<dyn Clock>;
 
 /// What a client has of its surroundings.
 #[derive(Clone, Debug)]
@@ -148,7 +149,7 @@ impl Identity {
     }
 
     fn in_process(&self, process: u32, host: &Host) -> u64 {
-        let mut drawn = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut drawn = lock(&self.0);
         if drawn.process != process {
             let number = host.random();
             *drawn = Drawn { process, number };

@@ -100,24 +100,16 @@ pub trait Wire: Send + Sync {
 /// assert!(scripts::mixed().len() > scripts::plain().len());
 /// ```
 pub mod scripts {
-    use crate::question::Kind;
     use crate::script::{self, Needs};
 
     /// Decides about levels alone.
     pub fn plain() -> &'static str {
-        let mut needs = Needs::default();
-        needs.kind(Kind::Level);
-        &needs.script().text
+        &Needs::PLAIN.script().text
     }
 
     /// Everything that can be asked, of every kind of limit.
     pub fn mixed() -> &'static str {
-        let mut needs = Needs::default();
-        for kind in Kind::ALL {
-            needs.kind(kind);
-        }
-        needs.acts();
-        &needs.script().text
+        &Needs::EVERYTHING.script().text
     }
 
     /// Takes, renews and returns leases.
