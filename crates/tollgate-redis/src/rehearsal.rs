@@ -478,9 +478,10 @@ impl Rehearsal {
 
 /// Limits in this process, by a clock that is set by hand.
 pub(crate) fn memory(clock: &Manual) -> Memory<HostClock, HostWall> {
+    let clock: Arc<dyn Clock> = Arc::new(clock.clone());
     let memory = Memory::builder().capacity(KEYS);
-    let memory = memory.clock(ClockOf::Manual(clock.clone()));
-    memory.wall(ClockOf::Manual(clock.clone())).build()
+    let memory = memory.clock(ClockOf::Other(Arc::clone(&clock)));
+    memory.wall(ClockOf::Other(clock)).build()
 }
 
 /// Whether tokens are taken ahead of it.
