@@ -215,9 +215,9 @@ pub fn serve(options: &Serve, out: &mut impl Write) -> Result<(), CliError> {
             _ = signals.end() => return Ok(()),
         };
         let manager = Manager::from_environment();
-        manager.ready();
+        manager.tell(notify::READY);
         signals.follow(&started.server, &manager).await;
-        manager.stopping();
+        manager.tell(notify::STOPPING);
         let log = started.server.log().clone();
         let leave = async {
             if let Some(redis) = started.redis {

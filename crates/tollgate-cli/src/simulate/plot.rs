@@ -158,6 +158,11 @@ impl Drawing {
         self.lines.push((name.to_owned(), points.to_vec()));
     }
 
+    /// The lines, each with its color.
+    fn colored(&self) -> impl Iterator<Item = (&&str, &(String, Vec<Point>))> {
+        COLORS.iter().cycle().zip(&self.lines)
+    }
+
     pub(super) fn finish(&self) -> String {
         let height = TOP + 4.0 * (PANEL + GAP) + 10.0;
         let mut text = format!(
@@ -167,18 +172,18 @@ impl Drawing {
              <text x=\"{LEFT}\" y=\"20\" font-size=\"15\">{}</text>\n",
             escaped(&self.title)
         );
-        for (number, (name, _)) in self.lines.iter().enumerate() {
-            let x = LEFT + 110.0 * real(number);
-            let (color, name) = (COLORS[number % COLORS.len()], escaped(name));
-            let (end, label) = (x + 18.0, x + 22.0);
+        let places = (0_u32..).map(|number| LEFT + 110.0 * f64::from(number));
+        for (x, (color, (name, _))) in places.zip(self.colored()) {
+            let (end, label, name) = (x + 18.0, x + 22.0, escaped(name));
             let _ = writeln!(
                 text,
                 "<line x1=\"{x}\" y1=\"36\" x2=\"{end}\" y2=\"36\" stroke=\"{color}\" stroke-width=\"2\"/>\
                  <text x=\"{label}\" y=\"40\">{name}</text>"
             );
         }
-        for (number, panel) in PANELS.iter().enumerate() {
-            self.panel(&mut text, TOP + real(number) * (PANEL + GAP), panel);
+        let tops = (0_u32..).map(|number| TOP + f64::from(number) * (PANEL + GAP));
+        for (top, panel) in tops.zip(&PANELS) {
+            self.panel(&mut text, top, panel);
         }
         text + "</svg>\n"
     }
@@ -219,10 +224,9 @@ impl Drawing {
                  stroke-dasharray=\"4 3\"/>"
             );
         }
-        for (number, (_, points)) in self.lines.iter().enumerate() {
+        for (color, (_, points)) in self.colored() {
             let place = |point: &Point| format!("{:.1},{:.1}", x(point.at), y(shown(point)));
             let path = points.iter().map(place).collect::<Vec<_>>().join(" ");
-            let color = COLORS[number % COLORS.len()];
             let _ = writeln!(
                 text,
                 "<polyline fill=\"none\" stroke=\"{color}\" stroke-width=\"1.3\" points=\"{path}\"/>"
@@ -242,14 +246,6 @@ fn round_up(most: f64) -> f64 {
 
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;")
-}
-
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "there are a few lines and panels"
-)]
-fn real(number: usize) -> f64 {
-    number as f64
 }
 
 #[cfg(test)]
