@@ -65,19 +65,37 @@ pub enum Ask {
     /// End such a block before its time.
     Unblock(Whose),
     /// Forget what a key has spent of its rates, and with --quotas of its quotas.
-    Reset(Reset),
+    Reset {
+        /// Whose limits are meant.
+        #[command(flatten)]
+        whose: Whose,
+        /// Forget what was used of quotas (daily, monthly), too, not of rates only.
+        #[arg(long)]
+        quotas: bool,
+    },
     /// Give a key, or all of a rule, another limit for a while.
     Override(Override),
     /// Let requests pass one rule, or all, for a while: they are neither counted nor refused.
     Bypass(Bypass),
     /// Show all blocks, overrides and bypasses; or end one.
-    Orders(Orders),
+    Orders {
+        /// End the one with this number.
+        #[arg(long, value_name = "ID")]
+        end: Option<u64>,
+    },
     /// Read the policy's file again and put it in force.
-    Reload(Reload),
+    Reload {
+        /// Only show what it would change.
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Show the limits in force.
     Limiters,
     /// Show how much is logged, or change it.
-    Log(Log),
+    Log {
+        /// From which level on: error, warning, info or debug.
+        level: Option<Level>,
+    },
 }
 
 /// Whose limits are meant.
@@ -95,17 +113,6 @@ pub struct Whose {
     /// A counter of Envoy's trees: key=value,key2=value2.
     #[arg(long, value_name = "ENTRIES", requires = "domain", conflicts_with_all = ["facts", "rule"])]
     pub descriptor: Option<Entries>,
-}
-
-/// What is forgotten.
-#[derive(Args, Clone, Debug)]
-pub struct Reset {
-    /// Whose limits are meant.
-    #[command(flatten)]
-    pub whose: Whose,
-    /// Forget what was used of quotas (daily, monthly), too, not of rates only.
-    #[arg(long)]
-    pub quotas: bool,
 }
 
 /// Whose, and for how long.
@@ -153,29 +160,6 @@ pub struct Bypass {
     pub all: bool,
 }
 
-/// Which orders.
-#[derive(Args, Clone, Debug)]
-pub struct Orders {
-    /// End the one with this number.
-    #[arg(long, value_name = "ID")]
-    pub end: Option<u64>,
-}
-
-/// How a policy is put in force.
-#[derive(Args, Clone, Debug)]
-pub struct Reload {
-    /// Only show what it would change.
-    #[arg(long)]
-    pub dry_run: bool,
-}
-
-/// How much is logged.
-#[derive(Args, Clone, Debug)]
-pub struct Log {
-    /// From which level on: error, warning, info or debug.
-    pub level: Option<Level>,
-}
-
 /// Whole seconds of a length of time, and one more for what is left over.
 fn seconds(text: &str) -> Result<u64, String> {
     let lasts = duration(text)?;
@@ -196,11 +180,11 @@ type Body = Map<String, Value>;
 
 /// An object with those fields of another that have a value.
 fn object(fields: Value) -> Body {
-    let fields = fields.as_object().into_iter().flatten();
-    let given = fields.filter(|(_, value)| !value.is_null());
-    given
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect()
+    let Value::Object(mut fields) = fields else {
+        return Body::new();
+    };
+    fields.retain(|_, value| !value.is_null());
+    fields
 }
 
 impl Whose {
@@ -288,7 +272,7 @@ impl Ask {
             Self::Limiters => get("/debug/limiters"),
             Self::Key(whose) => post("/admin/key", whose.someone()?),
             Self::Unblock(whose) => post("/admin/unblock", whose.someone()?),
-            Self::Reset(Reset { whose, quotas }) => {
+            Self::Reset { whose, quotas } => {
                 let mut body = whose.someone()?;
                 body.extend(object(json!({"quotas": quotas.then_some(true)})));
                 post("/admin/reset", body)
@@ -296,14 +280,14 @@ impl Ask {
             Self::Block(order) => post("/admin/block", order.with(order.whose.someone()?)),
             Self::Override(asked) => post("/admin/override", asked.body()?),
             Self::Bypass(bypass) => post("/admin/bypass", bypass.body()?),
-            Self::Orders(Orders { end: None }) => get("/admin/orders"),
-            Self::Orders(Orders { end: Some(id) }) => {
+            Self::Orders { end: None } => get("/admin/orders"),
+            Self::Orders { end: Some(id) } => {
                 with("DELETE", &format!("/admin/orders/{id}"), Body::new())
             }
-            Self::Reload(Reload { dry_run: true }) => get("/admin/reload"),
-            Self::Reload(Reload { dry_run: false }) => post("/admin/reload", Body::new()),
-            Self::Log(Log { level: None }) => get("/admin/log"),
-            Self::Log(Log { level: Some(level) }) => {
+            Self::Reload { dry_run: true } => get("/admin/reload"),
+            Self::Reload { dry_run: false } => post("/admin/reload", Body::new()),
+            Self::Log { level: None } => get("/admin/log"),
+            Self::Log { level: Some(level) } => {
                 let body = object(json!({"level": level.to_string()}));
                 with("PUT", "/admin/log", body)
             }

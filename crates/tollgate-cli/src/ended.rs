@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use derive_more::{Display, Error};
 use tollgate_engine::{PolicyError, Rejected};
 
 use crate::color::Color;
@@ -20,16 +21,18 @@ pub enum Ended {
 }
 
 /// Why a command failed, with the exit code that says so.
-#[derive(Debug)]
+#[derive(Debug, Display, Error)]
+#[display("{why}")]
 pub struct CliError {
     exit_code: u8,
     why: Why,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Display)]
 enum Why {
     Text(String),
     /// The policy has errors, each of which is shown.
+    #[display("{HAS_ERRORS}\n{_0}")]
     Rejected(Box<Rejected>),
 }
 
@@ -90,17 +93,6 @@ impl CliError {
         }
     }
 }
-
-impl fmt::Display for CliError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.why {
-            Why::Rejected(rejected) => write!(f, "{HAS_ERRORS}\n{rejected}"),
-            Why::Text(text) => f.write_str(text),
-        }
-    }
-}
-
-impl std::error::Error for CliError {}
 
 impl From<Rejected> for CliError {
     fn from(rejected: Rejected) -> Self {

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use clap::{Args, Command, ValueEnum};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
 /// Which shell.
@@ -26,32 +26,14 @@ Examples:
   tollgate man check > tollgate-check.1")]
 pub struct Man {
     /// The command; without one, the page that lists them all.
-    #[arg(value_enum)]
-    pub command: Option<Page>,
+    #[arg(value_parser = PAGES)]
+    pub command: Option<String>,
 }
 
-/// A command that has a page of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Page {
-    /// `tollgate serve`.
-    Serve,
-    /// `tollgate admin`.
-    Admin,
-    /// `tollgate simulate`.
-    Simulate,
-    /// `tollgate check`.
-    Check,
-    /// `tollgate explain`.
-    Explain,
-    /// `tollgate diff`.
-    Diff,
-    /// `tollgate convert`.
-    Convert,
-    /// `tollgate load`.
-    Load,
-    /// `tollgate pipe`.
-    Pipe,
-}
+/// Commands that have a page of their own: all but those that are about the command line itself.
+const PAGES: [&str; 10] = [
+    "serve", "ask", "admin", "simulate", "check", "explain", "diff", "convert", "load", "pipe",
+];
 
 pub(crate) fn completions(
     options: &Completions,
@@ -65,9 +47,8 @@ pub(crate) fn completions(
 }
 
 pub(crate) fn man(options: &Man, all: Command, out: &mut impl Write) -> io::Result<()> {
-    let page = options.command.and_then(|page| page.to_possible_value());
-    let page = page.and_then(|page| all.find_subcommand(page.get_name()).cloned());
-    let command = match page {
+    let page = options.command.as_deref();
+    let command = match page.and_then(|name| all.find_subcommand(name).cloned()) {
         Some(page) => {
             let name = page.get_name().to_owned();
             page.display_name(format!("tollgate-{name}"))
@@ -76,4 +57,19 @@ pub(crate) fn man(options: &Man, all: Command, out: &mut impl Write) -> io::Resu
         None => all,
     };
     clap_mangen::Man::new(command).render(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_page_but_those_about_the_command_line() {
+        let all = crate::Cli::command();
+        let names = all.get_subcommands().map(Command::get_name);
+        let names = names.filter(|name| !matches!(*name, "completions" | "man"));
+        assert_eq!(names.collect::<Vec<_>>(), PAGES);
+    }
 }

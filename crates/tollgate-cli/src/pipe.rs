@@ -137,9 +137,8 @@ pub fn pipe_standard_input(
     out: &mut impl Write,
     notes: &mut impl Write,
 ) -> Result<(), CliError> {
-    let signals = listen()
-        .map_err(|error| CliError::failed(format_args!("can't listen for signals: {error}")))?;
-    let interrupt = Interrupt::by(signals);
+    let wrong = |error| CliError::failed(format_args!("can't listen for signals: {error}"));
+    let interrupt = Interrupt::by(listen().map_err(wrong)?);
     let report = pipe(options, io::stdin(), out, Monotonic::new(), &interrupt)?;
     if report.is_told(options.summary) {
         // There is nobody left to tell when standard error is closed.
@@ -259,7 +258,7 @@ fn run<C: Clock>(
     Ok(ended.map(|()| lines.signal()))
 }
 
-/// How long a signal may take to be noticed while nothing comes.
+/// How long a signal may take to be noticed while nothing comes, or a line waits.
 const LOOK: Duration = Duration::from_millis(50);
 
 fn next(inputs: &Receiver<Input>, interrupt: &Interrupt) -> Input {

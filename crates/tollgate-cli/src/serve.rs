@@ -23,7 +23,7 @@ mod settings;
 mod signals;
 mod told;
 
-pub use options::{Instead, Keep, Lifetime, Most, Operators, Secure, Serve, Telling};
+pub use options::{Instead, Keep, Lifetime, Most, Secure, Serve, Telling};
 pub(crate) use settings::read;
 pub use settings::{Origin, Setting};
 pub use signals::EndSignal;
@@ -71,18 +71,19 @@ impl Serve {
                 self.replicas
             ));
         }
-        if !self.is_in_memory() {
-            self.keep.check_on_store().map_err(CliError::usage)?;
+        if let (false, Some(folder)) = (self.is_in_memory(), &self.keep.state) {
+            return wrong(format!(
+                "--state {} is for --backend memory: a store keeps what is counted there by itself",
+                folder.display()
+            ));
         }
         self.secure.check().map_err(CliError::usage)?;
         for (flag, dialects) in [
             ("headers", &self.headers),
             ("rls-headers", &self.rls_headers),
         ] {
-            if [Dialect::Draft3, Dialect::Github]
-                .iter()
-                .all(|one| dialects.contains(one))
-            {
+            let mut alike = [Dialect::Draft3, Dialect::Github].iter();
+            if alike.all(|one| dialects.contains(one)) {
                 return wrong(format!(
                     "--{flag}: draft-3 and github have the same names for different things: choose one of both"
                 ));
@@ -214,9 +215,9 @@ pub fn serve(options: &Serve, out: &mut impl Write) -> Result<(), CliError> {
             _ = signals.end() => return Ok(()),
         };
         let manager = Manager::from_environment();
-        manager.ready();
+        manager.tell(notify::READY);
         signals.follow(&started.server, &manager).await;
-        manager.stopping();
+        manager.tell(notify::STOPPING);
         let log = started.server.log().clone();
         let leave = async {
             if let Some(redis) = started.redis {

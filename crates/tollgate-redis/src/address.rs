@@ -1,10 +1,10 @@
 //! Where the store is: one server, a master that sentinels know, or a cluster; as a URL says it.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
-use derive_more::Display;
+use derive_more::{Debug, Display};
 
 /// Where the store is and how to log in there.
 ///
@@ -31,18 +31,18 @@ use derive_more::Display;
 /// assert_eq!(error.to_string(), "\"redis://host:port\": \"port\" is no port");
 /// # Ok::<(), tollgate_redis::AddressError>(())
 /// ```
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[debug("Address({self})")]
 pub struct Address {
     pub(crate) topology: Topology,
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
+    pub(crate) login: Login,
     pub(crate) database: i64,
     pub(crate) tls: Option<Certificates>,
     /// How to log in at the sentinels.
     pub(crate) sentinel: Login,
 }
 
-/// A login other than the store's own.
+/// How to log in. No server is told what is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Login {
     pub(crate) user: Option<String>,
@@ -112,17 +112,13 @@ impl Address {
     }
 
     /// The address of a client that has no store.
-    pub(crate) const fn nowhere() -> Self {
+    pub(crate) fn nowhere() -> Self {
         Self {
             topology: Topology::Cluster(Vec::new()),
-            user: None,
-            password: None,
+            login: Login::default(),
             database: 0,
             tls: None,
-            sentinel: Login {
-                user: None,
-                password: None,
-            },
+            sentinel: Login::default(),
         }
     }
 }
@@ -163,9 +159,9 @@ fn parse(url: &str) -> Result<Address, String> {
         Some((user, password)) => (user, Some(decoded(password)?)),
         None => (login, None),
     };
+    let user = Some(decoded(user)?).filter(|user| !user.is_empty());
     let mut address = Address {
-        user: Some(decoded(user)?).filter(|user| !user.is_empty()),
-        password,
+        login: Login { user, password },
         tls: is_tls.then(Certificates::default),
         ..Address::nowhere()
     };
@@ -181,9 +177,8 @@ fn parse(url: &str) -> Result<Address, String> {
 /// What the URL begins with: which form it has, whether by TLS, and what comes after that.
 fn scheme(url: &str) -> Result<(Scheme, bool, &str), String> {
     let schemes = "redis://, rediss://, redis+unix://, redis+sentinel:// or redis+cluster://";
-    let (scheme, rest) = url
-        .split_once("://")
-        .ok_or_else(|| format!("expected {schemes}"))?;
+    let parts = url.split_once("://");
+    let (scheme, rest) = parts.ok_or_else(|| format!("expected {schemes}"))?;
     let scheme = scheme.replacen("valkey", "redis", 1);
     let (form, is_tls) = match scheme.as_str() {
         "redis" => (Scheme::Single, false),
@@ -205,8 +200,8 @@ impl Address {
             let value = decoded(value)?;
             match (name, &mut self.tls) {
                 ("db", _) => self.database = database(&value)?,
-                ("user", _) => self.user = Some(value),
-                ("password", _) => self.password = Some(value),
+                ("user", _) => self.login.user = Some(value),
+                ("password", _) => self.login.password = Some(value),
                 ("sentinel_user" | "sentinel_password", _) if !matches!(form, Scheme::Sentinel) => {
                     return Err(format!(
                         "{name:?} is for sentinels: begin with redis+sentinel"
@@ -242,10 +237,8 @@ impl Address {
             Scheme::Sentinel => 26379,
             _ => 6379,
         };
-        let nodes = hosts
-            .split(',')
-            .map(|host| node(host, default_port))
-            .collect::<Result<Vec<_>, _>>()?;
+        let nodes = hosts.split(',').map(|host| node(host, default_port));
+        let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
         let parts: Vec<_> = parts.filter(|part| !part.is_empty()).collect();
         let (name, number) = match (form, parts.as_slice()) {
             (Scheme::Sentinel, []) => {
@@ -270,13 +263,11 @@ impl Address {
                 Err("a cluster has one database, 0".to_owned())
             }
             Scheme::Cluster => Ok(Topology::Cluster(nodes)),
-            _ => match <[Node; 1]>::try_from(nodes) {
-                Ok([node]) => Ok(Topology::Single(node)),
-                Err(_) => {
-                    let what = "several hosts: redis+sentinel:// or redis+cluster:// is meant";
-                    Err(what.to_owned())
-                }
-            },
+            _ => {
+                let many = "several hosts: redis+sentinel:// or redis+cluster:// is meant";
+                let node = <[Node; 1]>::try_from(nodes).map_err(|_| many.to_owned());
+                node.map(|[node]| Topology::Single(node))
+            }
         }
     }
 }
@@ -344,24 +335,13 @@ impl fmt::Display for Address {
         let database = self.database;
         match &self.topology {
             Topology::Single(node) => write!(f, "redis{tls}://{node}/{database}"),
-            Topology::Socket(path) => {
-                write!(f, "redis+unix://{}?db={database}", Path::display(path))
-            }
+            Topology::Socket(path) => write!(f, "redis+unix://{}?db={database}", path.display()),
             Topology::Sentinel { sentinels, name } => {
-                write!(
-                    f,
-                    "redis{tls}+sentinel://{}/{name}/{database}",
-                    list(sentinels)
-                )
+                let sentinels = list(sentinels);
+                write!(f, "redis{tls}+sentinel://{sentinels}/{name}/{database}")
             }
             Topology::Cluster(nodes) => write!(f, "redis{tls}+cluster://{}", list(nodes)),
         }
-    }
-}
-
-impl fmt::Debug for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Address({self})")
     }
 }
 
@@ -389,8 +369,8 @@ mod tests {
             assert_eq!(address.to_string(), shown, "{url}");
         }
         let address: Address = "redis://ada:s%3Acret@h".parse().unwrap();
-        assert_eq!(address.user.as_deref(), Some("ada"));
-        assert_eq!(address.password.as_deref(), Some("s:cret"));
+        assert_eq!(address.login.user.as_deref(), Some("ada"));
+        assert_eq!(address.login.password.as_deref(), Some("s:cret"));
         let url = "redis+sentinel://ada:own@h/m?sentinel_user=bob&sentinel_password=s%26cret";
         let address: Address = url.parse().unwrap();
         let Login { user, password } = address.sentinel;
@@ -398,12 +378,10 @@ mod tests {
             (user.as_deref(), password.as_deref()),
             (Some("bob"), Some("s&cret"))
         );
-        assert_eq!(address.password.as_deref(), Some("own"));
+        assert_eq!(address.login.password.as_deref(), Some("own"));
         let address: Address = "redis://:secret@h".parse().unwrap();
-        assert_eq!(
-            (address.user, address.password.as_deref()),
-            (None, Some("secret"))
-        );
+        let Login { user, password } = address.login;
+        assert_eq!((user, password.as_deref()), (None, Some("secret")));
     }
 
     #[test]

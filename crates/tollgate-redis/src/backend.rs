@@ -5,14 +5,12 @@ use std::time::Duration;
 
 use futures_util::future::Either;
 use tollgate::{Decision, Timestamp};
-use tollgate_engine::backend::{
-    Answer, Backend, Check, CheckResult, Clocks, Gift, Limit, Refund, SoleLimit,
-};
+use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, Clocks, Gift, Limit, Refund};
 
 use crate::direct::Direct;
 use crate::error::{StoreError, StoreLimitError};
 use crate::fallback::{Extent, RemoteBackend, RemoteFailure};
-use crate::question::{Op, Raw};
+use crate::question::Op;
 use crate::refusals::Refusals;
 use crate::rehearsal::Rehearsal;
 use crate::store::Stats;
@@ -81,22 +79,21 @@ impl StoreBackend {
         }
     }
 
-    /// Asks one question about a key of a limit by itself, as of this time if one is given.
+    /// Asks one question about a key of a limit by itself, as of this time if one is given. The number is what was taken, or
+    /// for how many microseconds to wait; there is none if nothing was asked.
     pub(crate) async fn act(
         &self,
-        limit: &SoleLimit,
-        key: &str,
         check: &Check<'_>,
         op: Op,
         at: Option<Timestamp>,
-    ) -> Result<(Decision, Option<Raw>), StoreError> {
+    ) -> Result<(Decision, Option<u64>), StoreError> {
         match self {
             Remote(direct) => {
                 let at = at.map(|at| at.as_nanos() / 1000);
                 let mut patience = direct.store.patience();
                 direct.act_alone(check, op, at, &mut patience).await
             }
-            Fake(fake) => fake.act(limit, key, check, op, at),
+            Fake(fake) => fake.act(check, op, at),
         }
     }
 }

@@ -30,7 +30,7 @@ use crate::lease::{EVERYTHING, Leases};
 use crate::local::Local;
 use crate::nodes::Nodes;
 use crate::options::RedisBuilder;
-use crate::question::{Op, Question, Raw, StoreForm, possible};
+use crate::question::{Op, Question, StoreForm, possible};
 use crate::refusals::{Refusals, end_recheck};
 use crate::store::{Patience, Store};
 use crate::stored::{LeaseCheck, LeaseKey, Naming, StoredLimit};
@@ -95,13 +95,10 @@ impl Direct {
         host: Host,
     ) -> Result<Self, StoreError> {
         let store = Arc::new(Store::new(&options.address, options.timeout, &host)?);
-        let (own, part) = (Arc::clone(&store), Arc::clone(&local));
-        let leases = Leases::new(own, part, options.terms, host.clone());
-        let time = options.time.clone();
-        let own = Arc::clone(&store);
-        let holders = Holders::new(own, time.clone(), host.clone(), options.slot_life);
-        let part = Arc::clone(&local);
-        let nodes = Nodes::new(&store, part, &options.prefix, options.nodes, &host);
+        let leases = Leases::new(store.clone(), local.clone(), options.terms, host.clone());
+        let (time, life) = (options.time.clone(), options.slot_life);
+        let holders = Holders::new(store.clone(), time.clone(), host.clone(), life);
+        let nodes = Nodes::new(&store, local.clone(), &options.prefix, options.nodes, &host);
         Ok(Self {
             store,
             leases,
@@ -131,7 +128,7 @@ impl Direct {
 
     /// The time that questions are asked as of, if it isn't the store's.
     pub(crate) fn at(&self) -> Option<u64> {
-        self.time.as_ref().map(|time| time().as_nanos() / 1000)
+        self.time.as_ref().map(|time| time.now().as_nanos() / 1000)
     }
 
     /// About what the store's clock shows, in microseconds.
@@ -165,15 +162,6 @@ impl Direct {
 struct Moment {
     at: Timestamp,
     epoch: u64,
-}
-
-/// The caller's clock. It wakes nobody: a request that waits reads it now and then.
-struct CallersClock(Time);
-
-impl Clock for CallersClock {
-    fn now(&self) -> Timestamp {
-        (self.0)()
-    }
 }
 
 impl Direct {
@@ -229,7 +217,7 @@ impl Direct {
         op: Op,
         at: Option<u64>,
         patience: &mut Patience,
-    ) -> Result<(Decision, Option<Raw>), StoreError> {
+    ) -> Result<(Decision, Option<u64>), StoreError> {
         let stored = self.stored(check.limit)?;
         // What is remembered of denials isn't read: another process may have reset the key.
         if let Some(known) = stored.form.known(check.cost) {
@@ -254,7 +242,8 @@ impl Direct {
         let (checks, asked) = ([*check], vec![question]);
         let sent = self.send(&checks, &[0], asked, at, patience);
         let raw = sent.await?.each[0];
-        Ok((raw.decision(&numbers), Some(raw)))
+        let number = u64::try_from(raw.wait).unwrap_or(u64::MAX);
+        Ok((raw.decision(&numbers), Some(number)))
     }
 
     /// Does something to the keys of checks, but to no slots. One key that holds what no limiter wrote keeps nothing
@@ -284,8 +273,8 @@ impl Direct {
             let Ok(stored) = self.stored(check.limit) else {
                 continue;
             };
-            if let Some(leased) = &stored.leased {
-                let place = LeaseKey::of(leased, check);
+            if stored.leased.is_some() {
+                let place = LeaseKey::of(stored, check);
                 self.leases.put_back_late(place, check.cost);
             } else if !matches!(check.limit.kind(), LimitKind::Concurrency(_))
                 && stored.form.known(check.cost).is_none()
@@ -310,8 +299,9 @@ impl Direct {
         if check.limit.counting() != Counting::Leased || is_held(check) {
             return None;
         }
-        let leased = self.stored.get(check.limit)?.leased.as_ref()?;
-        let decision = (self.leases).try_spend(LeaseKey::of(leased, check), check.cost)?;
+        let stored = self.stored.get(check.limit)?;
+        stored.leased.as_ref()?;
+        let decision = (self.leases).try_spend(LeaseKey::of(stored, check), check.cost)?;
         let mut answer = Answer::new(Some(0), decision);
         answer.source = self.source_ahead();
         Some(answer)
@@ -404,17 +394,14 @@ impl Backend for Direct {
 
     fn now(&self) -> Timestamp {
         match &self.time {
-            Some(time) => time(),
+            Some(time) => time.now(),
             None => self.clock.now(),
         }
     }
 
     fn clocks(&self) -> Clocks {
         Clocks {
-            timer: match &self.time {
-                Some(time) => Arc::new(CallersClock(Arc::clone(time))),
-                None => Arc::new(self.clock.clone()),
-            },
+            timer: (self.time.clone()).unwrap_or_else(|| Arc::new(self.clock.clone())),
             wall: Arc::new(self.wall.clone()),
         }
     }

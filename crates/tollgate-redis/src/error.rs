@@ -81,6 +81,15 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    pub(crate) fn unreachable(kind: FailureKind, why: impl Into<String>) -> Self {
+        let why = why.into();
+        Self::Unreachable { kind, why }
+    }
+
+    pub(crate) fn garbled(what: impl Into<String>) -> Self {
+        Self::Garbled { what: what.into() }
+    }
+
     /// What sort of failure it is.
     pub const fn kind(&self) -> FailureKind {
         match self {

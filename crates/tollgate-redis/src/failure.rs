@@ -54,6 +54,8 @@ impl FailureStats {
 ///
 /// All is relaxed: each number is about its own kind, and a thread that reads them while others write may be a
 /// moment behind.
+#[derive(derive_more::Debug)]
+#[debug("{:?}", self.stats())]
 pub(crate) struct Failures {
     kinds: [Tally; FailureKind::ALL.len()],
     /// Whether the latest that is known is a failure. While all is well, this is all that is read.
@@ -158,12 +160,6 @@ impl Failures {
         };
         let kinds = FailureKind::ALL.into_iter().zip(&self.kinds);
         kinds.filter_map(stats).collect()
-    }
-}
-
-impl fmt::Debug for Failures {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.stats()).finish()
     }
 }
 

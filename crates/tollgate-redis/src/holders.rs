@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use derive_more::Debug;
@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::error::StoreError;
 use crate::host::{Host, Identity, Time};
+use crate::lock::lock;
 use crate::question::{Answers, Op, Question};
 use crate::store::Store;
 
@@ -101,10 +102,10 @@ impl Holders {
         question: &Question,
     ) -> Option<impl FnOnce() + Send + Sync + 'static + use<>> {
         let name = question.holder.clone()?;
-        (self.inner.lock()).insert(name.clone(), question.clone());
+        lock(&self.inner.held).insert(name.clone(), question.clone());
         let inner = Arc::clone(&self.inner);
         Some(move || {
-            let held = inner.lock().remove(&name);
+            let held = lock(&inner.held).remove(&name);
             held.into_iter().for_each(|held| inner.end(held));
         })
     }
@@ -121,12 +122,12 @@ impl Holders {
         let inner = &self.inner;
         // A renewal that is under way would take them again.
         let renewing = inner.renewing.lock().await;
-        let held = std::mem::take(&mut *inner.lock());
+        let held = std::mem::take(&mut *lock(&inner.held));
         drop(renewing);
         held.into_values().for_each(|held| inner.end(held));
         loop {
             let said = inner.said.notified();
-            if !inner.ended().is_said {
+            if !lock(&inner.ended).is_said {
                 return;
             }
             said.await;
@@ -134,7 +135,7 @@ impl Holders {
     }
 
     pub(crate) fn held(&self) -> usize {
-        self.inner.lock().len()
+        lock(&self.inner.held).len()
     }
 
     pub(crate) fn lost(&self) -> u64 {
@@ -143,16 +144,8 @@ impl Holders {
 }
 
 impl Inner {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Box<str>, Question>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn ended(&self) -> MutexGuard<'_, Ended> {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     async fn ask(&self, held: &Question, op: Op) -> Result<Answers, StoreError> {
-        let at = self.time.as_ref().map(|time| time().as_nanos() / 1000);
+        let at = self.time.as_ref().map(|time| time.now().as_nanos() / 1000);
         let question = Question {
             op,
             cost: 1,
@@ -163,7 +156,7 @@ impl Inner {
 
     /// Has a slot given back.
     fn end(self: &Arc<Self>, held: Question) {
-        let mut ended = self.ended();
+        let mut ended = lock(&self.ended);
         if ended.slots.len() + ended.unsaid.len() < MOST_ENDED {
             ended.slots.push_back((held, Instant::now()));
         }
@@ -177,7 +170,7 @@ impl Inner {
     /// Holds on to all slots.
     async fn renew_all(self: &Arc<Self>) -> bool {
         let _renewing = self.renewing.lock().await;
-        let held = self.lock().clone();
+        let held = lock(&self.held).clone();
         let renewals = held.into_iter().map(|(name, held)| self.renew(name, held));
         let renewals = stream::iter(renewals).buffer_unordered(AT_ONCE);
         renewals.collect::<()>().await;
@@ -187,7 +180,7 @@ impl Inner {
     /// Holds on to a slot. One that was gone is taken again by that if there is room.
     async fn renew(self: &Arc<Self>, name: Box<str>, held: Question) {
         // It may have been given back since.
-        if !self.lock().contains_key(&name) {
+        if !lock(&self.held).contains_key(&name) {
             return;
         }
         // What fails is tried again.
@@ -198,7 +191,7 @@ impl Inner {
 
     fn renewed(self: &Arc<Self>, name: &str, held: Question, answers: &Answers) {
         let is_had = answers.each.iter().all(|raw| raw.outcome == 1);
-        let mut all = self.lock();
+        let mut all = lock(&self.held);
         if !is_had {
             // Others have it now: it can't be renewed, nor given back.
             let lost = all.remove(name).is_some();
@@ -212,7 +205,7 @@ impl Inner {
 
     /// What has ended and is to be said next; nothing once all is said.
     fn next_ended(&self) -> Option<Vec<(Question, Instant)>> {
-        let mut guard = self.ended();
+        let mut guard = lock(&self.ended);
         let ended = &mut *guard;
         if ended.slots.is_empty() && ended.unsaid.is_empty() {
             ended.is_said = false;
@@ -227,7 +220,7 @@ impl Inner {
 
     /// These couldn't be given back. Whether all others were tried too.
     fn not_said(&self, slots: Vec<(Question, Instant)>) -> bool {
-        let mut ended = self.ended();
+        let mut ended = lock(&self.ended);
         ended.unsaid.extend(slots);
         ended.slots.is_empty()
     }
@@ -281,7 +274,7 @@ mod tests {
         };
         let pass = jobs.try_check("k", 1).await.unwrap();
         let inner = &redis.direct().unwrap().holders.inner;
-        let (name, held) = inner.lock().clone().into_iter().next().unwrap();
+        let (name, held) = lock(&inner.held).clone().into_iter().next().unwrap();
         drop(pass);
         free(1).await;
         // A renewal that was under way comes after it.

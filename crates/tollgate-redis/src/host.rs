@@ -2,7 +2,7 @@
 //! simulated world, and nothing else in the client knows which.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -10,14 +10,15 @@ use derive_more::Debug;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
-use tollgate::clock::{Manual, Monotonic, Wakeup, Wall};
+use tollgate::clock::{Monotonic, Wakeup, Wall};
 use tollgate::{Clock, Timestamp};
 
+use crate::lock::lock;
 #[cfg(feature = "simulation")]
-use crate::simulation::{Paced, World};
+use crate::simulation::{Paced, World, WorldClock, WorldWall};
 
 /// A clock of the caller's.
-pub(crate) type Time = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+pub(crate) type Time = Arc<dyn Clock>;
 
 /// What a client has of its surroundings.
 #[derive(Clone, Debug)]
@@ -56,7 +57,7 @@ impl Host {
     pub(crate) fn clock(&self) -> HostClock {
         #[cfg(feature = "simulation")]
         if let Some(world) = &self.world {
-            return HostClock::Simulated(Arc::clone(world), Shows::Now);
+            return HostClock::Other(Arc::new(WorldClock(Arc::clone(world))));
         }
         HostClock::System(Monotonic::new())
     }
@@ -65,7 +66,7 @@ impl Host {
     pub(crate) fn wall(&self) -> HostWall {
         #[cfg(feature = "simulation")]
         if let Some(world) = &self.world {
-            return HostWall::Simulated(Arc::clone(world), Shows::Date);
+            return HostWall::Other(Arc::new(WorldWall(Arc::clone(world))));
         }
         HostWall::System(Wall)
     }
@@ -148,7 +149,7 @@ impl Identity {
     }
 
     fn in_process(&self, process: u32, host: &Host) -> u64 {
-        let mut drawn = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut drawn = lock(&self.0);
         if drawn.process != process {
             let number = host.random();
             *drawn = Drawn { process, number };
@@ -162,21 +163,11 @@ pub(crate) type HostClock = ClockOf<Monotonic>;
 /// A clock that shows the date.
 pub(crate) type HostWall = ClockOf<Wall>;
 
-/// A clock of the system, one that a test sets by hand, or the same one of a world.
+/// A clock of the system, which is read for each decision; or one that a test sets by hand, or that a world has.
 #[derive(Clone)]
 pub(crate) enum ClockOf<C> {
     System(C),
-    Manual(Manual),
-    #[cfg(feature = "simulation")]
-    Simulated(Arc<dyn World>, Shows),
-}
-
-/// What a world's clock shows.
-#[cfg(feature = "simulation")]
-#[derive(Clone, Copy)]
-pub(crate) enum Shows {
-    Now,
-    Date,
+    Other(Arc<dyn Clock>),
 }
 
 impl<C: Clock> Clock for ClockOf<C> {
@@ -184,31 +175,21 @@ impl<C: Clock> Clock for ClockOf<C> {
     fn now(&self) -> Timestamp {
         match self {
             Self::System(clock) => clock.now(),
-            Self::Manual(clock) => clock.now(),
-            #[cfg(feature = "simulation")]
-            Self::Simulated(world, Shows::Now) => world.now(),
-            #[cfg(feature = "simulation")]
-            Self::Simulated(world, Shows::Date) => world.wall(),
+            Self::Other(clock) => clock.now(),
         }
     }
 
     fn identity(&self) -> Option<usize> {
         match self {
             Self::System(clock) => clock.identity(),
-            Self::Manual(clock) => clock.identity(),
-            #[cfg(feature = "simulation")]
-            Self::Simulated(..) => None,
+            Self::Other(clock) => clock.identity(),
         }
     }
 
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
         match self {
             Self::System(clock) => clock.wake_at(at, waker),
-            Self::Manual(clock) => clock.wake_at(at, waker),
-            #[cfg(feature = "simulation")]
-            Self::Simulated(world, Shows::Now) => Some(Wakeup::new(world.wake_at(at, waker))),
-            #[cfg(feature = "simulation")]
-            Self::Simulated(_, Shows::Date) => None,
+            Self::Other(clock) => clock.wake_at(at, waker),
         }
     }
 }

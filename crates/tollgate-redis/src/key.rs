@@ -119,9 +119,8 @@ const fn is_plain(byte: u8) -> bool {
 
 /// The slot of a key in a cluster: of its hash tag, if it has one.
 pub(crate) fn slot(key: &str) -> u16 {
-    let tagged = key
-        .split_once('{')
-        .and_then(|(_, rest)| rest.split_once('}'));
+    let tagged = key.split_once('{');
+    let tagged = tagged.and_then(|(_, rest)| rest.split_once('}'));
     let text = tagged.map(|(tag, _)| tag).filter(|tag| !tag.is_empty());
     crc16(text.unwrap_or(key).as_bytes()) % 16384
 }

@@ -98,17 +98,6 @@ pub(crate) struct Lease {
     asking: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// What is known here of a cost, which isn't spent by looking.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Here {
-    /// It is denied, and that still holds.
-    Denied(Decision),
-    /// It is here.
-    Enough,
-    /// The store has to be asked.
-    Unknown,
-}
-
 /// When what a request takes of a lease is spent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LeaseCharge {
@@ -162,24 +151,12 @@ impl Leases {
         self.inner.try_spend(lease, cost)
     }
 
-    /// What is known here of a cost, without spending it.
-    pub(crate) fn look_here(&self, place: LeaseKey, cost: u64) -> Here {
+    /// What [`try_spend`](Self::try_spend) would say, without spending anything.
+    pub(crate) fn look_here(&self, place: LeaseKey, cost: u64) -> Option<Decision> {
         let (inner, shard) = (&self.inner, self.inner.shard(place).load());
-        let Some(lease) = shard.get(&place) else {
-            return Here::Unknown;
-        };
-        if let Some(never) = inner.never(lease, cost) {
-            return Here::Denied(never);
-        }
-        let now = inner.clock.now();
-        match lease.book.look(now, cost) {
-            Spent::Passed { .. } => Here::Enough,
-            denied @ Spent::Refused { .. } => {
-                let said = inner.said(lease, now, denied);
-                said.map_or(Here::Unknown, Here::Denied)
-            }
-            Spent::Unknown => Here::Unknown,
-        }
+        let (lease, now) = (shard.get(&place)?, inner.clock.now());
+        let said = || inner.said(lease, now, lease.book.look(now, cost));
+        inner.never(lease, cost).or_else(said)
     }
 
     /// Spends a cost that is here, to be [put back](Self::put_back) if another limit denies it at the same moment.
@@ -198,7 +175,7 @@ impl Leases {
     /// Puts back what was spent of a lease.
     pub(crate) fn put_back(&self, place: LeaseKey, cost: u64, stamp: Stamp) {
         if let Some(lease) = self.inner.shard(place).load().get(&place) {
-            self.inner.put_back(lease, cost, stamp);
+            lease.book.put_back(self.inner.clock.now(), cost, stamp);
         }
     }
 
@@ -296,7 +273,7 @@ impl Leases {
                 }
             }
         };
-        inner.wait(asking, patience).await
+        patience.wait(asking).await
     }
 
     /// What was spent of a lease and not noted, and what is left of it, which counts as spent from now on.
@@ -333,18 +310,6 @@ impl Leases {
 }
 
 impl Inner {
-    /// Waits for what is asked of the store, for as long as the decision may take.
-    async fn wait<T>(
-        &self,
-        asking: impl Future<Output = Result<T, StoreError>>,
-        patience: &mut Patience,
-    ) -> Result<T, StoreError> {
-        match patience.wait(asking).await {
-            Ok(came) => came,
-            Err(why) => Err(self.store.gave_up(why)),
-        }
-    }
-
     #[inline]
     fn shard(&self, place: LeaseKey) -> &Shard {
         // Fingerprints are as evenly spread as random numbers.
@@ -364,7 +329,7 @@ impl Inner {
             key: check.name(),
             holder: Identity::new(&self.host),
             book: Book::default(),
-            numbers: check.leased.numbers,
+            numbers: check.numbers,
             limit: check.check.limit.clone(),
             resets: AtomicU64::new(0),
             asking: Arc::default(),
@@ -460,10 +425,6 @@ impl Inner {
             }
             Spent::Unknown => None,
         }
-    }
-
-    fn put_back(&self, lease: &Lease, cost: u64, stamp: Stamp) {
-        lease.book.put_back(self.clock.now(), cost, stamp);
     }
 }
 

@@ -41,6 +41,7 @@ mod key;
 mod lease;
 mod limiter;
 mod local;
+mod lock;
 mod nodes;
 mod options;
 mod question;

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use tollgate::{Algorithm, Decision, LimitError, Rate, Timestamp};
+use tollgate::{Algorithm, Decision, Rate, Timestamp};
 use tollgate_engine::backend::{Answer, Backend, CarryOver, LimitKind, SoleLimit};
 use tollgate_engine::policy::{Counting, OnStoreFailure};
 
 use crate::error::{StoreError, StoreLimitError};
-use crate::question::{Op, Raw, micros, wait};
+use crate::question::{Op, micros};
 use crate::redis::Redis;
 use crate::verdict::LimitVerdict;
 
@@ -137,8 +137,7 @@ impl RedisLimiterBuilder {
             LimitKind::Quota(_) => OnStoreFailure::Closed,
             _ => OnStoreFailure::Local,
         };
-        let limit = SoleLimit::new(&self.name, self.kind)
-            .map_err(|error: LimitError| StoreLimitError::Rate(error))?
+        let limit = SoleLimit::new(&self.name, self.kind)?
             .counting(self.counting)
             .carry_over(self.carry_over)
             .on_store_failure(self.failure.unwrap_or(default));
@@ -290,11 +289,9 @@ impl RedisLimiter {
     /// # }
     /// ```
     pub async fn allow_at_most(&self, key: &str, most: u64) -> Result<u64, StoreError> {
-        let (_, raw) = self.act(key, most, Op::AtMost, None).await?;
-        Ok(raw.map_or(most, |raw| match raw.outcome {
-            1 => u64::try_from(raw.wait).unwrap_or(0),
-            _ => 0,
-        }))
+        let (decision, taken) = self.act(key, most, Op::AtMost, None).await?;
+        let taken = taken.unwrap_or(most);
+        Ok(if decision.is_allowed() { taken } else { 0 })
     }
 
     /// Gives back units, at most as many as were spent, whatever they were charged for. [`peek`](Self::peek) tells what
@@ -374,14 +371,10 @@ impl RedisLimiter {
         cost: u64,
         longest: Duration,
     ) -> Result<Option<Duration>, StoreError> {
-        let (_, raw) = self
-            .act(key, cost, Op::Reserve(micros(longest)), None)
-            .await?;
-        Ok(match raw {
-            None => Some(Duration::ZERO),
-            Some(raw) if raw.outcome == 1 => Some(wait(raw.wait)),
-            Some(_) => None,
-        })
+        let op = Op::Reserve(micros(longest));
+        let (decision, wait) = self.act(key, cost, op, None).await?;
+        let wait = Duration::from_micros(wait.unwrap_or(0));
+        Ok(decision.is_allowed().then_some(wait))
     }
 
     /// What was refused may pass now.
@@ -398,14 +391,14 @@ impl RedisLimiter {
         cost: u64,
         op: Op,
         at: Option<Timestamp>,
-    ) -> Result<(Decision, Option<Raw>), StoreError> {
+    ) -> Result<(Decision, Option<u64>), StoreError> {
         let facts = SoleLimit::facts(key);
         let check = self.limit.check(&facts, cost);
         let (fallback, store) = (&self.redis.fallback, self.redis.fallback.store());
         if let Some(known) = store.known(check.limit, cost)? {
             return Ok((known, None));
         }
-        let done = store.act(&self.limit, key, &check, op, at).await;
+        let done = store.act(&check, op, at).await;
         if !matches!(done, Err(StoreError::Limit(_))) {
             fallback.failures.hear(&done);
         }

@@ -6,7 +6,7 @@
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -17,13 +17,15 @@ use tollgate::{Algorithm, Clock, Decision, Rate, Timestamp};
 use tollgate_engine::backend::{Answer, Check, Limit, LimitKind, Memory, Prepared};
 use tollgate_engine::policy::OnStoreFailure;
 
+use crate::lock::lock;
+
 mod divisor;
 mod owed;
 
 pub use owed::Owed;
 
 use divisor::{Divisor, Nodes};
-use owed::{Ended, Untold};
+use owed::Untold;
 
 /// So many keys can be set at the same time.
 const STRIPES: usize = 64;
@@ -143,9 +145,8 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
     /// Decides by this node's part of each limit, all or none, and remembers to tell the store of it.
     pub fn decide(&self, checks: &[Check<'_>]) -> Answer {
         let shares: Vec<_> = checks.iter().map(|check| self.share(check.limit)).collect();
-        let own: Vec<_> = (checks.iter().zip(&shares))
-            .map(|(check, share)| share.part_of(check))
-            .collect();
+        let own = checks.iter().zip(&shares);
+        let own: Vec<_> = own.map(|(check, share)| share.part_of(check)).collect();
         let now = self.memory.clock().now();
         let is_told = |check: &Check<'_>| {
             check.cost > 0 && !matches!(check.limit.kind(), LimitKind::Concurrency(_))
@@ -156,12 +157,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
             self.untold.begin(check, now, lasts(check.limit.kind()));
         }
         let answer = self.memory.answer(&own);
-        let ended = if answer.allowed {
-            Ended::Admitted
-        } else {
-            Ended::Refused
-        };
-        told().for_each(|check| self.untold.end(check, ended));
+        told().for_each(|check| self.untold.end(check, answer.allowed));
         answer
     }
 
@@ -262,9 +258,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
     fn set(&self, own: &Check<'_>, used: u64) {
         let place = usize::try_from(own.key.fingerprint()[0] % STRIPES as u64).unwrap_or(0);
         // Two at a time would each charge what is missing.
-        let _alone = self.stripes[place]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let _alone = lock(&self.stripes[place]);
         let left = self.memory.answer(&[Check { cost: 0, ..*own }]).decision;
         let used = used.min(left.limit);
         let mut is_used = left.limit.saturating_sub(left.remaining);
@@ -317,9 +311,8 @@ fn outlives(kind: &LimitKind) -> Duration {
     match kind {
         LimitKind::Rate { .. } => lasts(kind),
         LimitKind::Quota(quota) => {
-            let calendar = quota
-                .period_at(Timestamp::ZERO)
-                .map(|(start, end)| end - start);
+            let calendar = quota.period_at(Timestamp::ZERO);
+            let calendar = calendar.map(|(start, end)| end - start);
             let period = calendar.or(quota.rolling_period()).unwrap_or_default();
             // No month or day is twice as long as another, and a rolling one forgets in parts.
             2 * period

@@ -3,13 +3,14 @@
 //! A sign of life is a slot of a limit that everyone may have, so it runs out by itself like any other. While the
 //! store can't be asked the count stays as it was.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use crate::host::{Host, HostClock, HostWall, Identity};
 use crate::key;
 use crate::local::Local;
-use crate::question::{Kind, Numbers, Op, Question, micros};
+use crate::lock::lock;
+use crate::question::{Numbers, Op, Question};
 use crate::store::Store;
 
 /// Between signs of life.
@@ -43,18 +44,13 @@ impl Nodes {
         said: Option<u64>,
         host: &Host,
     ) -> Arc<Self> {
-        let numbers = Numbers {
-            kind: Kind::Slots,
-            five: [MOST, micros(LIFE), 0, 0, 0],
-            limit: MOST,
-        };
         let nodes = Arc::new(Self {
             local,
             is_learned: Mutex::new(said.is_none()),
             sign: Question {
                 key: key::of_nodes(prefix).into(),
                 op: Op::Decide,
-                numbers,
+                numbers: Numbers::slots(MOST, LIFE),
                 cost: 1,
                 holder: None,
             },
@@ -72,7 +68,7 @@ impl Nodes {
 
     /// From now on there are so many, whatever the store says.
     pub(crate) fn set(&self, count: u64) {
-        let mut is_learned = self.is_learned();
+        let mut is_learned = lock(&self.is_learned);
         *is_learned = false;
         self.local.set_nodes(count);
     }
@@ -83,14 +79,14 @@ impl Nodes {
             return false;
         };
         let signing = self.signing.lock().await;
-        if !*self.is_learned() {
+        if !*lock(&self.is_learned) {
             return false;
         }
         let asked = store.ask(vec![self.sign_for(Op::Decide)], None).await;
         drop(signing);
         let raw = asked.ok().and_then(|answers| answers.each.first().copied());
         let left = raw.and_then(|raw| u64::try_from(raw.remaining).ok());
-        let is_learned = self.is_learned();
+        let is_learned = lock(&self.is_learned);
         if let Some(left) = left
             && *is_learned
         {
@@ -101,7 +97,7 @@ impl Nodes {
 
     /// Takes the sign of life back: others needn't wait until it runs out. The count stays as it was.
     pub(crate) async fn leave(&self) {
-        let was_learned = std::mem::replace(&mut *self.is_learned(), false);
+        let was_learned = std::mem::replace(&mut *lock(&self.is_learned), false);
         let _signing = self.signing.lock().await;
         if let Some(store) = self.store.upgrade().filter(|_| was_learned) {
             // If the store can't be told, it runs out.
@@ -116,11 +112,5 @@ impl Nodes {
             holder: Some(format!("{node:016x}").into()),
             ..self.sign.clone()
         }
-    }
-
-    fn is_learned(&self) -> MutexGuard<'_, bool> {
-        self.is_learned
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }

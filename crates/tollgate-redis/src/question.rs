@@ -27,20 +27,6 @@ pub(crate) enum Kind {
     Arrival = 8,
 }
 
-#[cfg(feature = "simulation")]
-impl Kind {
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Level,
-        Self::Window,
-        Self::Counter,
-        Self::Log,
-        Self::Calendar,
-        Self::Rolling,
-        Self::Slots,
-        Self::Arrival,
-    ];
-}
-
 /// What is asked of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Op {
@@ -124,11 +110,12 @@ pub(crate) fn possible(op: Op, numbers: &Numbers, limit: &Limit) -> Result<(), S
     if let Op::Reserve(longest) = op {
         let owed = u128::from(longest) * u128::from(drain) + 2 * u128::from(capacity);
         if owed >= 1 << 53 {
-            return Err(StoreLimitError::TooLarge {
-                limit,
-                what: "what may be owed after the longest wait",
-                instead: "wait for a shorter time at most",
-            });
+            let what = "what may be owed after the longest wait";
+            return Err(form::too_large(
+                &limit,
+                what,
+                "wait for a shorter time at most",
+            ));
         }
     }
     Ok(())

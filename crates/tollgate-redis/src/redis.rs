@@ -311,9 +311,7 @@ impl RedisBuilder {
             .breaker(self.breaker)
             .on_event(move |event| {
                 log(event);
-                if let Some(on_event) = &on_event {
-                    on_event(event);
-                }
+                on_event.iter().for_each(|tell| tell(event));
             });
         Redis {
             fallback: Arc::new(fallback),

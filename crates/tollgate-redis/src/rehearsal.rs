@@ -6,7 +6,7 @@ mod lease;
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use derive_more::Debug;
@@ -23,8 +23,9 @@ use crate::error::{StoreError, StoreLimitError};
 use crate::host::{ClockOf, HostClock, HostWall};
 use crate::lease::Terms;
 use crate::local::Local;
+use crate::lock::lock;
 use crate::options::RedisBuilder;
-use crate::question::{Kind, StoreForm};
+use crate::question::StoreForm;
 use crate::refusals::{Refusals, end_recheck};
 use crate::store::Stats;
 
@@ -144,7 +145,7 @@ struct State {
     improved: u64,
 }
 
-type Paced = ExactKeyedLimiter<String, Manual>;
+type Paced = ExactKeyedLimiter<[u64; 2], Manual>;
 
 /// So many parts is a token, where levels are compared.
 const PARTS: u64 = 1_000_000;
@@ -152,12 +153,12 @@ const PARTS: u64 = 1_000_000;
 impl Rehearsal {
     /// From now on every question fails so.
     pub fn fail(&self, fault: Fault) {
-        self.lock().fault = Some(fault);
+        lock(&self.state).fault = Some(fault);
     }
 
     /// It works again, with all that it kept.
     pub fn recover(&self) {
-        self.lock().fault = None;
+        lock(&self.state).fault = None;
     }
 
     /// It loses all that it kept, as one that restarts with nothing: limits start full. What this node holds
@@ -176,7 +177,7 @@ impl Rehearsal {
     /// # }
     /// ```
     pub fn forget(&self) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.improved = state.epoch() + 1;
         state.memory = memory(&self.clock);
         state.paced.clear();
@@ -207,18 +208,18 @@ impl Rehearsal {
     }
 
     pub(crate) fn ready(&self) -> Result<(), StoreError> {
-        let fault = self.lock().fault;
+        let fault = lock(&self.state).fault;
         fault.map_or(Ok(()), |fault| Err(self.error(fault)))
     }
 
     /// Tokens that this node holds.
     pub(crate) fn leased(&self) -> u64 {
-        self.lock().leases.held(self.clock.now())
+        lock(&self.state).leases.held(self.clock.now())
     }
 
     /// Returns the tokens that this node holds.
     pub(crate) fn close(&self) -> Gift {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let held = state.leases.held(self.clock.now());
         state.leases = Leases::default();
         match state.fault {
@@ -230,14 +231,15 @@ impl Rehearsal {
     /// The limit as the store would read it.
     pub(crate) fn form(&self, limit: &Limit) -> Result<StoreForm, StoreLimitError> {
         let form = StoreForm::of(limit, self.slot_life)?;
-        if limit.counting() == Counting::Leased && !is_level(&form) && form.known(0).is_none() {
+        let is_other = form.level().is_none() && form.known(0).is_none();
+        if limit.counting() == Counting::Leased && is_other {
             return Err(StoreLimitError::not_a_level("a lease", limit.kind()));
         }
         Ok(form)
     }
 
     fn decide(&self, checks: &[Check<'_>]) -> Result<Answer, StoreError> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let now = self.clock.now();
         let recheck = match self.remembered(&state, checks, now) {
             Ok(recheck) => recheck,
@@ -351,23 +353,15 @@ impl Rehearsal {
     }
 
     fn error(&self, fault: Fault) -> StoreError {
+        let (after, is_down) = (self.timeout, "a test has put it down");
         match fault {
-            Fault::Down => StoreError::Unreachable {
-                kind: FailureKind::Refused,
-                why: "a test has put it down".to_owned(),
-            },
-            Fault::Slow => StoreError::TimedOut {
-                after: self.timeout,
-            },
+            Fault::Down => StoreError::unreachable(FailureKind::Refused, is_down),
+            Fault::Slow => StoreError::TimedOut { after },
             Fault::ReadOnly => StoreError::Answered {
                 kind: FailureKind::ReadOnly,
                 error: "READONLY a test has made it so".to_owned(),
             },
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -404,7 +398,7 @@ impl Rehearsal {
 
     pub(crate) fn peek(&self, checks: &[Check<'_>]) -> Result<Vec<CheckResult>, StoreError> {
         let peek = |state: &mut State| state.memory.peek_each(checks);
-        let each = self.asked(&mut self.lock(), checks.len(), peek)?;
+        let each = self.asked(&mut lock(&self.state), checks.len(), peek)?;
         Ok(each.into_iter().map(Ok).collect())
     }
 
@@ -416,7 +410,7 @@ impl Rehearsal {
                 checks.iter().for_each(|check| state.leases.forget(check));
             }
         };
-        self.asked(&mut self.lock(), checks.len(), carry_out)?;
+        self.asked(&mut lock(&self.state), checks.len(), carry_out)?;
         Ok(Gift::Given)
     }
 
@@ -432,12 +426,12 @@ impl Rehearsal {
     }
 
     pub(crate) fn deny_epoch(&self) -> Option<u64> {
-        (!self.refusals.are_kept()).then(|| self.lock().epoch())
+        (!self.refusals.are_kept()).then(|| lock(&self.state).epoch())
     }
 
     /// A denial that was told before and still holds as far as is known.
     pub(crate) fn denial_of(&self, checks: &[Check<'_>]) -> Option<(usize, Decision)> {
-        let state = self.lock();
+        let state = lock(&self.state);
         (self.refusals).find(checks, self.now(), |check| Some(state.version(check)))
     }
 
@@ -484,19 +478,16 @@ impl Rehearsal {
 
 /// Limits in this process, by a clock that is set by hand.
 pub(crate) fn memory(clock: &Manual) -> Memory<HostClock, HostWall> {
+    let clock: Arc<dyn Clock> = Arc::new(clock.clone());
     let memory = Memory::builder().capacity(KEYS);
-    let memory = memory.clock(ClockOf::Manual(clock.clone()));
-    memory.wall(ClockOf::Manual(clock.clone())).build()
+    let memory = memory.clock(ClockOf::Other(Arc::clone(&clock)));
+    memory.wall(ClockOf::Other(clock)).build()
 }
 
 /// Whether tokens are taken ahead of it.
 fn is_leased(limit: &Limit) -> bool {
     let form = || StoreForm::of(limit, Duration::ZERO);
-    limit.counting() == Counting::Leased && form().is_ok_and(|form| is_level(&form))
-}
-
-fn is_level(form: &StoreForm) -> bool {
-    matches!(form, StoreForm::Asked(numbers) if numbers.kind == Kind::Level)
+    limit.counting() == Counting::Leased && form().is_ok_and(|form| form.level().is_some())
 }
 
 /// A look that charges nothing.
@@ -506,11 +497,10 @@ fn peek<'a>(check: &Check<'a>) -> Check<'a> {
 
 /// What is used of a level, in parts of a token; nothing of other limits.
 fn part_by_part(limit: &Limit, left: &Decision) -> Option<u128> {
-    let form = StoreForm::of(limit, Duration::ZERO).ok()?;
+    StoreForm::of(limit, Duration::ZERO).ok()?.level()?;
     let LimitKind::Rate { rate, .. } = limit.kind() else {
         return None;
     };
     let each = rate.period()?.as_nanos().max(1);
-    let parts = left.reset_after.as_nanos() * u128::from(rate.count()) * u128::from(PARTS) / each;
-    is_level(&form).then_some(parts)
+    Some(left.reset_after.as_nanos() * u128::from(rate.count()) * u128::from(PARTS) / each)
 }

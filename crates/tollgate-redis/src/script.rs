@@ -57,25 +57,27 @@ const LEVELS: u16 = 1 << Kind::Level as u8;
 const QUOTAS: u16 = 1 << Kind::Calendar as u8 | 1 << Kind::Rolling as u8;
 
 impl Needs {
+    /// Deciding about levels alone.
+    pub(crate) const PLAIN: Self = Self {
+        kinds: LEVELS,
+        acts: false,
+    };
+    /// Everything that can be asked, of every kind of limit.
+    #[cfg(feature = "simulation")]
+    pub(crate) const EVERYTHING: Self = Self {
+        kinds: (2 << Kind::Arrival as u8) - LEVELS,
+        acts: true,
+    };
+
     /// Also what this question needs.
     pub(crate) fn add(&mut self, question: &Question) {
-        self.kind(question.numbers.kind);
-        if question.op != Op::Decide {
-            self.acts();
-        }
-    }
-
-    pub(crate) fn kind(&mut self, kind: Kind) {
-        self.kinds |= 1 << kind as u8;
-    }
-
-    pub(crate) fn acts(&mut self) {
-        self.acts = true;
+        self.kinds |= 1 << question.numbers.kind as u8;
+        self.acts |= question.op != Op::Decide;
     }
 
     /// Whether records may take the short form.
     pub(crate) fn is_plain(self) -> bool {
-        self.kinds == LEVELS && !self.acts
+        self == Self::PLAIN
     }
 
     /// The script for this. There are as many as there are mixtures that policies ask for.

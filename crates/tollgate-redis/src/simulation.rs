@@ -3,15 +3,16 @@
 //! The seam is as low as it can be: everything above the bytes of a command and its reply is the real
 //! client. One thread and Tokio's paused time make a world deterministic; the test kit builds one.
 
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
+use derive_more::Debug;
 use pin_project_lite::pin_project;
-use tollgate::Timestamp;
+use tollgate::clock::Wakeup;
+use tollgate::{Clock, Timestamp};
 
 /// What a node has of its world.
 ///
@@ -100,24 +101,16 @@ pub trait Wire: Send + Sync {
 /// assert!(scripts::mixed().len() > scripts::plain().len());
 /// ```
 pub mod scripts {
-    use crate::question::Kind;
     use crate::script::{self, Needs};
 
     /// Decides about levels alone.
     pub fn plain() -> &'static str {
-        let mut needs = Needs::default();
-        needs.kind(Kind::Level);
-        &needs.script().text
+        &Needs::PLAIN.script().text
     }
 
     /// Everything that can be asked, of every kind of limit.
     pub fn mixed() -> &'static str {
-        let mut needs = Needs::default();
-        for kind in Kind::ALL {
-            needs.kind(kind);
-        }
-        needs.acts();
-        &needs.script().text
+        &Needs::EVERYTHING.script().text
     }
 
     /// Takes, renews and returns leases.
@@ -148,6 +141,8 @@ pin_project! {
     /// let mut task = Box::pin(Paced::new(Arc::new(Stopped), async { 42 }));
     /// assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     /// ```
+    #[derive(Debug)]
+    #[debug("Paced")]
     pub struct Paced<F> {
         world: Arc<dyn World>,
         #[pin]
@@ -167,15 +162,29 @@ impl<F: Future> Future for Paced<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let own = self.project();
-        match own.world.poll_running(context) {
-            Poll::Ready(()) => own.task.poll(context),
-            Poll::Pending => Poll::Pending,
-        }
+        ready!(own.world.poll_running(context));
+        own.task.poll(context)
     }
 }
 
-impl<F> fmt::Debug for Paced<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Paced").finish_non_exhaustive()
+/// The clock of a world that never steps, as the client reads it.
+pub(crate) struct WorldClock(pub(crate) Arc<dyn World>);
+
+impl Clock for WorldClock {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
+        Some(Wakeup::new(self.0.wake_at(at, waker)))
+    }
+}
+
+/// And the one that shows the date, which wakes nobody.
+pub(crate) struct WorldWall(pub(crate) Arc<dyn World>);
+
+impl Clock for WorldWall {
+    fn now(&self) -> Timestamp {
+        self.0.wall()
     }
 }

@@ -29,12 +29,11 @@ use crate::question::{Answers, Question, Raw};
 
 use connect::Connector;
 use driver::Driver;
-use queue::Queue;
 use request::{Job, Reply, Request};
 use shared::Shared;
 pub(crate) use shared::Stats;
 
-pub(crate) use patience::{GaveUp, Patience};
+pub(crate) use patience::Patience;
 
 /// Lanes of leases begin here, after those of a cluster's slots.
 const LEASES: u16 = slots::SLOTS;
@@ -65,11 +64,7 @@ impl Store {
     ) -> Result<Self, StoreError> {
         let connector = Connector::new(address, timeout, host)?;
         let is_cluster = connector.is_cluster();
-        let shared = Arc::new(Shared {
-            queue: Queue::default(),
-            stats: Stats::default(),
-            host: host.clone(),
-        });
+        let shared = Arc::new(Shared::new(host));
         host.spawn(Driver::new(Arc::clone(&shared), connector).run());
         Ok(Self {
             shared,
@@ -91,18 +86,6 @@ impl Store {
         self.shared.stats.answers_in_part.load(Ordering::Relaxed)
     }
 
-    /// A request has given up waiting.
-    pub(crate) fn gave_up(&self, why: GaveUp) -> StoreError {
-        if why == GaveUp::NoRuntime {
-            return StoreError::NoRuntime;
-        }
-        self.shared.stats.timeouts.fetch_add(1, Ordering::Relaxed);
-        self.shared.stats.is_failing.store(true, Ordering::Relaxed);
-        StoreError::TimedOut {
-            after: self.timeout,
-        }
-    }
-
     /// Which keys can go into one call.
     pub(crate) fn lane(&self, key: &str) -> u16 {
         if self.is_cluster {
@@ -114,7 +97,7 @@ impl Store {
 
     /// How long the answers to all questions of a request are waited for, from now on.
     pub(crate) fn patience(&self) -> Patience {
-        Patience::new(&self.shared.host, self.timeout)
+        Patience::new(&self.shared, self.timeout)
     }
 
     /// Asks questions of one lane, all or none.
@@ -134,8 +117,8 @@ impl Store {
         at: Option<u64>,
     ) -> Result<Answers, StoreError> {
         let lane = questions.first().map_or(0, |first| self.lane(&first.key));
-        let job = Job::Ask { questions, at };
-        let Reply { now, numbers } = self.send(job, lane, patience).await?;
+        let sent = self.send(Job::Ask(questions), at, lane, patience);
+        let Reply { now, numbers } = sent.await?;
         let each = Raw::all(&numbers).collect();
         Ok(Answers { now, each })
     }
@@ -149,14 +132,15 @@ impl Store {
     ) -> Result<Vec<i64>, StoreError> {
         // They go alone: in a lane of others, they would keep those apart and wait for each other.
         let lane = LEASES + crate::key::slot(&key);
-        let job = Job::Lease { key, numbers, at };
-        let reply = self.send(job, lane, &mut self.patience()).await?;
+        let (job, mut patience) = (Job::Lease { key, numbers }, self.patience());
+        let reply = self.send(job, at, lane, &mut patience).await?;
         Ok(reply.numbers)
     }
 
     async fn send(
         &self,
         job: Job,
+        at: Option<u64>,
         lane: u16,
         patience: &mut Patience,
     ) -> Result<Reply, StoreError> {
@@ -164,16 +148,14 @@ impl Store {
             let (reply, answer) = oneshot::channel();
             self.shared.queue.push(Request {
                 job,
+                at,
                 lane,
                 is_again: false,
                 reply,
             })?;
             answer.await.unwrap_or(Err(StoreError::Stopped))
         };
-        match patience.wait(asking).await {
-            Ok(answer) => answer,
-            Err(why) => Err(self.gave_up(why)),
-        }
+        patience.wait(asking).await
     }
 }
 

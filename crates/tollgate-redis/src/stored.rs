@@ -10,13 +10,14 @@ use tollgate_engine::policy::Counting;
 
 use crate::error::StoreLimitError;
 use crate::key::{self, Sharing};
-use crate::question::{Kind, Numbers, StoreForm};
+use crate::question::{Numbers, StoreForm};
 
 /// A limit as the store reads it.
 #[derive(Debug)]
 pub(crate) struct StoredLimit {
     pub(crate) form: StoreForm,
-    pub(crate) leased: Option<Leased>,
+    /// By which its tokens are leased, if they are.
+    pub(crate) leased: Option<Numbers>,
     /// What its keys begin with, up to the hash tag.
     head: String,
     /// Its counter, escaped.
@@ -25,14 +26,6 @@ pub(crate) struct StoredLimit {
     slot: Option<Box<str>>,
     /// A hash of the names of its keys and of what they are judged by: limits that differ in either have different
     /// versions, in whichever policy they are.
-    pub(crate) version: u64,
-}
-
-/// A limit that tokens are leased of.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Leased {
-    pub(crate) numbers: Numbers,
-    /// Of the limit's names and numbers.
     pub(crate) version: u64,
 }
 
@@ -46,9 +39,9 @@ pub(crate) struct LeaseKey {
 
 impl LeaseKey {
     #[inline]
-    pub(crate) fn of(leased: &Leased, check: &Check<'_>) -> Self {
+    pub(crate) fn of(stored: &StoredLimit, check: &Check<'_>) -> Self {
         Self {
-            version: leased.version,
+            version: stored.version,
             fingerprint: check.key.fingerprint(),
         }
     }
@@ -58,24 +51,24 @@ impl LeaseKey {
 #[derive(Clone, Copy)]
 pub(crate) struct LeaseCheck<'a> {
     pub(crate) check: &'a Check<'a>,
-    pub(crate) leased: &'a Leased,
+    pub(crate) numbers: Numbers,
     stored: &'a StoredLimit,
 }
 
 impl<'a> LeaseCheck<'a> {
     /// The check, if its limit is leased.
     pub(crate) fn of(check: &'a Check<'a>, stored: &'a StoredLimit) -> Option<Self> {
-        let leased = stored.leased.as_ref()?;
+        let numbers = stored.leased?;
         Some(Self {
             check,
-            leased,
+            numbers,
             stored,
         })
     }
 
     /// Which lease it is of.
     pub(crate) fn lease_key(&self) -> LeaseKey {
-        LeaseKey::of(self.leased, self.check)
+        LeaseKey::of(self.stored, self.check)
     }
 
     /// The name of its key in the store.
@@ -109,8 +102,8 @@ impl StoredLimit {
     pub(crate) fn new(limit: &Limit, naming: &Naming) -> Result<Self, StoreLimitError> {
         let form = StoreForm::of(limit, naming.slot_life)?;
         // Estimates that are held of a level are kept track of in the same way as leases.
-        let is_level = matches!(&form, StoreForm::Asked(numbers) if numbers.kind == Kind::Level);
-        let keeps_track = limit.keeps_estimates() && is_level;
+        let level = form.level();
+        let keeps_track = limit.keeps_estimates() && level.is_some();
         let is_leased = limit.counting() == Counting::Leased || keeps_track;
         let sharing = if is_leased {
             Sharing::Leased
@@ -127,13 +120,7 @@ impl StoredLimit {
         let slot: Option<Box<str>> = limit.slot().map(Into::into);
         let what = (&head, &counter, &slot, format!("{form:?}"));
         let version = naming.hasher.hash_one(what);
-        let leased = match &form {
-            StoreForm::Asked(numbers) if is_leased && numbers.kind == Kind::Level => Some(Leased {
-                numbers: *numbers,
-                version,
-            }),
-            _ => None,
-        };
+        let leased = level.filter(|_| is_leased);
         if is_leased && leased.is_none() && form.known(0).is_none() {
             return Err(StoreLimitError::not_a_level("a lease", limit.kind()));
         }

@@ -84,10 +84,9 @@ impl Connect {
                     request.send(&self.admin, self.tls(host, stream)?)
                 } else {
                     if !is_here {
-                        let text =
-                            "warning: the token is sent in plain text: use https:// and --ca";
+                        let why = "the token is sent in plain text: use https:// and --ca";
                         // Nobody is left to tell if that is closed.
-                        let _ = writeln!(notes, "{text}");
+                        let _ = writeln!(notes, "warning: {why}");
                     }
                     request.send(&self.admin, stream)
                 }
@@ -127,9 +126,7 @@ impl Connect {
         };
         let mut roots = RootCertStore::empty();
         for one in certificates("ca", ca)? {
-            let added = roots.add(one);
-            added
-                .map_err(|error| CliError::usage(format_args!("--ca {}: {error}", ca.display())))?;
+            roots.add(one).map_err(wrong("ca", ca))?;
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
@@ -138,22 +135,16 @@ impl Connect {
             .with_root_certificates(roots);
         let config = match (&self.cert, &self.key) {
             (Some(cert), Some(key)) => {
-                let own = PrivateKeyDer::from_pem_file(key);
-                let own = own.map_err(|error| {
-                    CliError::usage(format_args!("--key {}: {error}", key.display()))
-                })?;
+                let own = PrivateKeyDer::from_pem_file(key).map_err(wrong("key", key))?;
                 let chain = certificates("cert", cert)?;
                 let config = config.with_client_auth_cert(chain, own);
-                config.map_err(|error| {
-                    CliError::usage(format_args!("--cert {}: {error}", cert.display()))
-                })?
+                config.map_err(wrong("cert", cert))?
             }
             _ => config.with_no_client_auth(),
         };
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         let name = ServerName::try_from(bare.to_owned());
-        let name =
-            name.map_err(|error| CliError::usage(format_args!("--admin {host}: {error}")))?;
+        let name = name.map_err(wrong("admin", Path::new(host)))?;
         let connection = ClientConnection::new(Arc::new(config), name);
         let connection = connection.map_err(CliError::usage)?;
         Ok(StreamOwned::new(connection, stream))
@@ -194,14 +185,16 @@ impl Connect {
     }
 }
 
+/// What is wrong with the file that a flag names.
+fn wrong<E: fmt::Display>(flag: &str, file: &Path) -> impl Fn(E) -> CliError {
+    move |why| CliError::usage(format_args!("--{flag} {}: {why}", file.display()))
+}
+
 fn certificates(flag: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, CliError> {
-    let wrong = |why: &dyn fmt::Display| {
-        CliError::usage(format_args!("--{flag} {}: {why}", file.display()))
-    };
     let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
-    let read: Vec<_> = read.map_err(|error| wrong(&error))?;
+    let read: Vec<_> = read.map_err(wrong(flag, file))?;
     if read.is_empty() {
-        return Err(wrong(&"it has no certificate"));
+        return Err(wrong(flag, file)("it has no certificate"));
     }
     Ok(read)
 }
@@ -212,9 +205,8 @@ fn body(reply: Reply) -> Result<String, CliError> {
         return Ok(reply.body);
     }
     let problem: Option<Value> = serde_json::from_str(&reply.body).ok();
-    let detail = problem
-        .as_ref()
-        .and_then(|problem| problem["detail"].as_str());
+    let problem = problem.unwrap_or_default();
+    let detail = problem["detail"].as_str();
     let why = plain(detail.unwrap_or("no reason was given"));
     Err(CliError::failed(match reply.status {
         401 => format!("the service takes another token: {why}"),

@@ -3,21 +3,15 @@
 use std::time::Duration;
 
 use serde_json::Value;
+use tollgate_engine::render::escaped;
 
-use super::{Ask, Orders, Reload};
+use super::Ask;
 use crate::output::{Align, grid};
 use crate::policy::readable;
 
 /// Text that somebody else has chosen, without what a terminal would obey.
 pub(super) fn plain(text: &str) -> String {
-    let signs = text.chars().map(|sign| {
-        if sign.is_control() {
-            sign.escape_default().to_string()
-        } else {
-            sign.to_string()
-        }
-    });
-    signs.collect()
+    escaped(text).into_owned()
 }
 
 /// What was answered to a question.
@@ -27,11 +21,11 @@ pub(super) fn of(ask: &Ask, answer: &Value) -> String {
         Ask::Top => top(answer),
         Ask::Limiters => limiters(answer),
         Ask::Key(_) => keys(answer),
-        Ask::Orders(Orders { end: None }) => orders(&answer["orders"]),
-        Ask::Orders(_) | Ask::Unblock(_) => format!("ended: {}\n", order(answer)),
+        Ask::Orders { end: None } => orders(&answer["orders"]),
+        Ask::Orders { .. } | Ask::Unblock(_) => format!("ended: {}\n", order(answer)),
         Ask::Block(_) | Ask::Override(_) | Ask::Bypass(_) => format!("{}\n", order(answer)),
-        Ask::Reset(_) => list(&answer["rules"]).map(reset).collect(),
-        Ask::Reload(Reload { dry_run }) => {
+        Ask::Reset { .. } => list(&answer["rules"]).map(reset).collect(),
+        Ask::Reload { dry_run } => {
             let would = if *dry_run { "would change" } else { "changed" };
             let (summary, text) = (cell(&answer["summary"]), answer["text"].as_str());
             let text = text.unwrap_or_default().lines().map(plain);
@@ -41,7 +35,7 @@ pub(super) fn of(ask: &Ask, answer: &Value) -> String {
             }
             format!("{would}: {summary}\n{text}")
         }
-        Ask::Log(_) => format!("{}\n", cell(&answer["level"])),
+        Ask::Log { .. } => format!("{}\n", cell(&answer["level"])),
     }
 }
 
@@ -69,15 +63,14 @@ fn joined(value: &Value) -> String {
 }
 
 fn time(value: &Value) -> String {
-    let seconds = value
-        .as_f64()
-        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let seconds = value.as_f64();
+    let seconds = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     seconds.map_or_else(|| "never".to_owned(), readable)
 }
 
-/// A table of rows under their heads; columns of nothing but numbers stand to the right.
-fn table(heads: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
-    let heads = heads.iter().map(|head| (*head).to_owned()).collect();
+/// A table of rows under their heads, which a comma parts; columns of nothing but numbers stand to the right.
+fn table(heads: &str, rows: impl Iterator<Item = Vec<String>>) -> String {
+    let heads = heads.split(", ").map(str::to_owned).collect();
     let rows: Vec<Vec<String>> = std::iter::once(heads).chain(rows).collect();
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     grid(&rows, |column| {
@@ -90,40 +83,25 @@ fn table(heads: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     })
 }
 
-/// The cells of an object's fields.
-fn cells(object: &Value, names: &[&str]) -> Vec<String> {
-    names.iter().map(|name| cell(&object[*name])).collect()
+/// The cells of an object's fields, by their names.
+fn cells(object: &Value, names: &str) -> Vec<String> {
+    let names = names.split(", ");
+    names.map(|name| cell(&object[name])).collect()
 }
 
 fn rules(answer: &Value) -> String {
-    let counts = [
-        "allowed",
-        "denied",
-        "near_limit",
-        "shadow_denied",
-        "missing_key",
-    ];
+    let counts = "allowed, denied, near_limit, shadow_denied, missing_key";
     let rows = list(&answer["rules"]).map(|rule| {
         let reasons = rule["reasons"].as_object().into_iter().flatten();
-        let reasons: Vec<_> = reasons
-            .map(|(reason, count)| format!("{reason} {count}"))
-            .collect();
+        let reasons = reasons.map(|(reason, count)| format!("{reason} {count}"));
+        let reasons = reasons.collect::<Vec<_>>().join(", ");
         let mut row = vec![cell(&rule["name"]), joined(&rule["limits"])];
-        row.extend(cells(rule, &counts));
-        row.push(reasons.join(", "));
+        row.extend(cells(rule, counts));
+        row.push(reasons);
         row
     });
-    let heads = [
-        "rule",
-        "limits",
-        "allowed",
-        "denied",
-        "near limit",
-        "in shadow",
-        "no key",
-        "denied by",
-    ];
-    let mut text = table(&heads, rows);
+    let heads = "rule, limits, allowed, denied, near limit, in shadow, no key, denied by";
+    let mut text = table(heads, rows);
     for warning in list(&answer["warnings"]) {
         text += &format!("\nwarning: {}\n", cell(warning));
     }
@@ -132,31 +110,32 @@ fn rules(answer: &Value) -> String {
 
 fn top(answer: &Value) -> String {
     let rows = list(&answer["keys"]).map(|key| {
-        let mut row = cells(key, &["rule", "key", "denied", "error"]);
+        let mut row = cells(key, "rule, key, denied, error");
         if key["shadow"] == true {
             row[0].push_str(" (shadow)");
         }
         row
     });
-    table(&["rule", "key", "denied", "or less by"], rows)
+    table("rule, key, denied, or less by", rows)
 }
 
 fn limiters(answer: &Value) -> String {
-    let heads = [
-        "rule", "key", "mode", "limit", "burst", "tokens", "waiting", "orders",
-    ];
     let rows = list(&answer["limiters"]).map(|limiter| {
         let fallbacks =
             list(&limiter["fallback_keys"]).map(|key| format!(", else {}", joined(key)));
         let fallbacks: String = fallbacks.collect();
         let mut row = vec![cell(&limiter["name"]), joined(&limiter["key"]) + &fallbacks];
-        row.extend(cells(limiter, &heads[2..]));
+        row.extend(cells(
+            limiter,
+            "mode, limit, burst, tokens, waiting, orders",
+        ));
         if let Some(now) = limiter["limit_now"].as_u64() {
             row[3] += &format!(", now {now}");
         }
         row
     });
-    table(&heads, rows)
+    let heads = "rule, key, mode, limit, burst, tokens, waiting, orders";
+    table(heads, rows)
 }
 
 fn keys(answer: &Value) -> String {
@@ -167,11 +146,7 @@ fn keys(answer: &Value) -> String {
             Some("enforce") | None => String::new(),
             Some(mode) => format!(" ({})", plain(mode)),
         };
-        let of = if of.is_empty() {
-            "everybody".to_owned()
-        } else {
-            of
-        };
+        let of = if of.is_empty() { "everybody" } else { &of };
         let tier = match key["applies"].as_bool() {
             None => "",
             Some(true) => ": the tier that applies",
@@ -228,7 +203,7 @@ fn of_limit(limit: &Value, ordered: Option<&str>) -> String {
 fn orders(orders: &Value) -> String {
     let rows = list(orders).map(|order| {
         let left = Duration::from_secs(order["left"].as_u64().unwrap_or(0));
-        let mut row = cells(order, &["id", "act", "rule", "key", "limits"]);
+        let mut row = cells(order, "id, act, rule, key, limits");
         if order["key"].is_null() {
             row[3] = "everybody".to_owned();
             if order["rule"].is_null() {
@@ -236,49 +211,40 @@ fn orders(orders: &Value) -> String {
             }
         }
         row.push(readable(left));
-        row.extend(cells(order, &["acted", "last_acted", "by", "effect"]));
+        row.extend(cells(order, "acted, last_acted, by, effect"));
         row
     });
-    let heads = [
-        "id", "act", "rule", "key", "limits", "ends in", "acted", "last", "by", "effect",
-    ];
-    table(&heads, rows)
+    let heads = "id, act, rule, key, limits, ends in, acted, last, by, effect";
+    table(heads, rows)
 }
 
 /// One order in a line.
 fn order(order: &Value) -> String {
-    let with = order["limits"].as_str();
-    let with = with.map_or_else(String::new, |limits| format!(" with {}", plain(limits)));
-    let key = order["key"]
-        .as_str()
-        .map_or_else(|| "everybody".to_owned(), plain);
-    let of = order["rule"].as_str();
-    let of = of.map_or_else(String::new, |rule| format!(" of {}", plain(rule)));
-    let (id, act, until) = (
-        cell(&order["id"]),
-        cell(&order["act"]),
-        cell(&order["until"]),
+    let said = |value: &Value, before: &str| {
+        let text = value.as_str().map(|text| before.to_owned() + &plain(text));
+        text.unwrap_or_default()
+    };
+    let (with, of) = (
+        said(&order["limits"], " with "),
+        said(&order["rule"], " of "),
     );
+    let key = order["key"].as_str();
+    let key = key.map_or_else(|| "everybody".to_owned(), plain);
+    let [id, act, until, last] =
+        ["id", "act", "until", "last_acted"].map(|name| cell(&order[name]));
     let effect = match order["effect"].as_str() {
         Some("in force") | None => String::new(),
         Some(effect) => format!(" ({})", plain(effect)),
     };
     let before = &order["in_place_of"];
     let before = before["id"].as_u64().map_or_else(String::new, |id| {
-        let with = before["limits"].as_str();
-        let with = with.map_or_else(String::new, |limits| format!(", with {}", plain(limits)));
-        format!(
-            ", in place of {id} (until {}{with})",
-            cell(&before["until"])
-        )
+        let (until, with) = (cell(&before["until"]), said(&before["limits"], ", with "));
+        format!(", in place of {id} (until {until}{with})")
     });
     let acted = match order["acted"].as_u64() {
         None | Some(0) => String::new(),
-        Some(1) => format!(", acted once, at {}", cell(&order["last_acted"])),
-        Some(count) => format!(
-            ", acted {count} times, last at {}",
-            cell(&order["last_acted"])
-        ),
+        Some(1) => format!(", acted once, at {last}"),
+        Some(count) => format!(", acted {count} times, last at {last}"),
     };
     format!("{id}: {act} {key}{of}{with} until {until}{effect}{before}{acted}")
 }
@@ -306,10 +272,10 @@ mod tests {
         let rows = [["all", "5", "x"], ["per-user", "120", ""]];
         let rows = rows.map(|row| row.map(str::to_owned).to_vec());
         assert_eq!(
-            table(&["rule", "denied", "why"], rows.into_iter()),
+            table("rule, denied, why", rows.into_iter()),
             "rule      denied  why\nall            5  x\nper-user     120\n"
         );
-        assert_eq!(table(&["rule"], std::iter::empty()), "rule\n");
+        assert_eq!(table("rule", std::iter::empty()), "rule\n");
     }
 
     #[test]
@@ -354,6 +320,11 @@ mod tests {
         ] {
             assert_eq!(of_limit(&limit, ordered), said);
         }
+    }
+
+    #[test]
+    fn what_others_have_chosen_cannot_change_what_is_shown_beside_it() {
+        assert_eq!(plain("a\u{1b}[2J\u{202e}b\n"), r"a\u{1b}[2J\u{202e}b\n");
     }
 
     #[test]

@@ -78,9 +78,8 @@ async fn call_on(
         Some((code, why)) => return Err(told_by_service(&format!("{why} (gRPC status {code})"))),
         None => return Err(garbled("its answer has no status of gRPC")),
     }
-    let message = answer
-        .get(5..)
-        .ok_or_else(|| garbled("its answer is empty"))?;
+    let message = answer.get(5..);
+    let message = message.ok_or_else(|| garbled("its answer is empty"))?;
     told(message).ok_or_else(|| garbled("its answer is no message of Envoy"))
 }
 
@@ -102,14 +101,11 @@ fn framed(message: &[u8]) -> Bytes {
 }
 
 fn message(options: &Ask) -> Vec<u8> {
-    let entries = options
-        .facts
-        .iter()
-        .map(Fact::pair)
-        .map(|(key, value)| Entry {
-            key: key.to_owned(),
-            value: value.to_owned(),
-        });
+    let entry = |(key, value): (&str, &str)| Entry {
+        key: key.to_owned(),
+        value: value.to_owned(),
+    };
+    let entries = options.facts.iter().map(Fact::pair).map(entry);
     let request = RateLimitRequest {
         domain: options.domain.clone(),
         descriptors: vec![RateLimitDescriptor {

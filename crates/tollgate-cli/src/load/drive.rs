@@ -35,16 +35,8 @@ pub(super) struct Driven {
     /// By the calendar.
     pub(super) started: Date,
     pub(super) ended: Date,
-    pub(super) ending: Ending,
-}
-
-/// What ended a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
-    /// Its time was over.
-    Whole,
-    /// Ctrl-C.
-    Interrupted,
+    /// Whether Ctrl-C ended it before its time.
+    pub(super) is_interrupted: bool,
 }
 
 /// What came of one task's decisions.
@@ -76,7 +68,7 @@ pub(super) async fn drive(target: &Target, options: &Load) -> io::Result<Driven>
     let clock = Monotonic::new();
     let keys = (0..options.keys).map(key).collect();
     let (began, started) = (clock.now(), Date::of(Wall.now()));
-    let mut ending = Ending::Whole;
+    let mut is_interrupted = false;
     let common = Arc::new(Common {
         target: target.clone(),
         keys,
@@ -91,34 +83,39 @@ pub(super) async fn drive(target: &Target, options: &Load) -> io::Result<Driven>
         let first = usize::try_from(first).unwrap_or(0);
         tasks.spawn(run(Arc::clone(&common), clock, first));
     }
-    let progress = Progress::new(options.duration);
+    // It draws nothing where there is no terminal.
+    let bar = ProgressBar::new(millis(options.duration));
+    let style = ProgressStyle::with_template("{wide_bar} {msg}");
+    bar.set_style(style.map_err(io::Error::other)?);
     let mut ticks = tokio::time::interval(TICK);
     let mut tally = Tally::new()?;
     let mut interrupt = pin!(interrupted());
     loop {
         tokio::select! {
-            () = &mut interrupt, if ending == Ending::Whole => {
+            () = &mut interrupt, if !is_interrupted => {
                 common.is_over.store(true, Ordering::Relaxed);
-                ending = Ending::Interrupted;
+                is_interrupted = true;
             }
             ended = tasks.join_next() => match ended {
                 Some(one) => tally.add(&one.map_err(io::Error::other)??)?,
                 None => break,
             },
             _ = ticks.tick() => {
-                let decided = common.decided.load(Ordering::Relaxed);
-                progress.show(clock.now() - began, decided);
+                let (passed, decided) = (clock.now() - began, common.decided.load(Ordering::Relaxed));
+                let (seconds, decided) = (passed.as_secs_f64(), thousands(decided));
+                bar.set_message(format!("{seconds:.1}s  {decided} decisions"));
+                bar.set_position(millis(passed));
             }
         }
     }
     let elapsed = clock.now() - began;
-    progress.end();
+    bar.finish_and_clear();
     Ok(Driven {
         tally,
         elapsed,
         started,
         ended: Date::of(Wall.now()),
-        ending,
+        is_interrupted,
     })
 }
 
@@ -197,36 +194,6 @@ impl Tally {
 async fn interrupted() {
     if tokio::signal::ctrl_c().await.is_err() {
         std::future::pending::<()>().await;
-    }
-}
-
-/// How far a run is.
-#[derive(Debug)]
-pub(super) struct Progress {
-    bar: ProgressBar,
-}
-
-impl Progress {
-    pub(super) fn new(whole: Duration) -> Self {
-        // It draws nothing where there is no terminal.
-        let bar = ProgressBar::new(millis(whole));
-        if let Ok(style) = ProgressStyle::with_template("{wide_bar} {msg}") {
-            bar.set_style(style);
-        }
-        Self { bar }
-    }
-
-    pub(super) fn show(&self, passed: Duration, decided: u64) {
-        self.bar.set_message(format!(
-            "{:.1}s  {} decisions",
-            passed.as_secs_f64(),
-            thousands(decided)
-        ));
-        self.bar.set_position(millis(passed));
-    }
-
-    pub(super) fn end(&self) {
-        self.bar.finish_and_clear();
     }
 }
 

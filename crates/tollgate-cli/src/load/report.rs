@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use tollgate_engine::render;
 use tollgate_redis::{FailureKind, FailureStats, RedisStats};
 
-use super::drive::{Driven, Ending};
+use super::drive::Driven;
 use super::{FleetCounting, LimitHome, Load, OnFailure, name};
 use crate::ended::CliError;
 use crate::output::thousands;
@@ -165,11 +165,7 @@ impl LoadReport {
         let on_failure = options.on_failure.unwrap_or(OnFailure::Local);
         Self {
             backend: LimitHome::to_string(&options.backend),
-            mode: name(if is_store {
-                options.mode
-            } else {
-                FleetCounting::Exact
-            }),
+            mode: store.map_or(name(FleetCounting::Exact), |_| name(options.mode)),
             rate: spelled_out(options.rate),
             algorithm: name(options.algorithm),
             name: options.name.clone(),
@@ -179,7 +175,7 @@ impl LoadReport {
             on_failure: is_store.then_some(on_failure.policy().name()),
             started_at: driven.started.to_string(),
             ended_at: driven.ended.to_string(),
-            interrupted: driven.ending == Ending::Interrupted,
+            interrupted: driven.is_interrupted,
             elapsed_s: elapsed.as_secs_f64(),
             decisions,
             decisions_per_s: decisions as f64 / elapsed.as_secs_f64(),
@@ -232,14 +228,8 @@ impl Latency {
 
 impl fmt::Display for Latency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "p50 {}  p99 {}  p99.9 {}  max {}",
-            short(self.p50),
-            short(self.p99),
-            short(self.p999),
-            short(self.max)
-        )
+        let [p50, p99, p999, max] = [self.p50, self.p99, self.p999, self.max].map(short);
+        write!(f, "p50 {p50}  p99 {p99}  p99.9 {p999}  max {max}")
     }
 }
 
@@ -257,15 +247,15 @@ impl fmt::Display for LoadReport {
         let tasks = if self.tasks == 1 { "task" } else { "tasks" };
         let seconds = self.elapsed.as_secs_f64();
         let (count, cost) = (thousands(u64::from(self.tasks)), self.cost);
-        write!(
-            f,
-            "\nload       {count} {tasks} for {seconds:.3}s, cost {cost}"
-        )?;
-        f.write_str(if self.interrupted {
-            ", ended by Ctrl-C\n\n"
+        let by = if self.interrupted {
+            ", ended by Ctrl-C"
         } else {
-            "\n\n"
-        })?;
+            ""
+        };
+        writeln!(
+            f,
+            "\nload       {count} {tasks} for {seconds:.3}s, cost {cost}{by}\n"
+        )?;
 
         let line = |f: &mut fmt::Formatter<'_>, label: &str, count: u64, rest: &str| {
             writeln!(f, "{label:<12}{:>16}{rest}", thousands(count))
@@ -273,22 +263,14 @@ impl fmt::Display for LoadReport {
         let per_second = format!("  {:.0}/s", self.decisions_per_s);
         line(f, "decisions", self.decisions, &per_second)?;
         let share = self.admitted as f64 * self.cost as f64 / seconds;
-        line(
-            f,
-            "admitted",
-            self.admitted,
-            &format!("  {share:.0} units/s"),
-        )?;
+        let share = format!("  {share:.0} units/s");
+        line(f, "admitted", self.admitted, &share)?;
         line(f, "denied", self.denied, "")?;
         if let (Some(round_trips), Some(each)) = (self.round_trips, self.round_trips_per_1000) {
-            let of = (self.fallback_admitted, self.fallback_denied);
+            let [passed, refused] = [self.fallback_admitted, self.fallback_denied].map(thousands);
             let of = match self.fallback_decisions {
                 0 => String::new(),
-                _ => format!(
-                    "  {} let through, {} refused",
-                    thousands(of.0),
-                    thousands(of.1)
-                ),
+                _ => format!("  {passed} let through, {refused} refused"),
             };
             line(f, "fallback", self.fallback_decisions, &of)?;
             line(f, "errors", self.errors, "")?;

@@ -1,11 +1,10 @@
 //! What is driven: a limit, in memory or in a store.
 
-use std::convert::Infallible;
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use derive_more::{Debug, From};
 use tokio::time::Instant;
 use tollgate::{Algorithm, Rate};
 use tollgate_engine::backend::{LimitKind, Memory, SoleLimit};
@@ -22,23 +21,16 @@ const MEET_WITHIN: Duration = Duration::from_secs(2);
 /// What takes longer may be late, or not there at all.
 const MEET_AT_ONCE: Duration = Duration::from_millis(50);
 
-/// Where a limit is kept, as it was written: `memory`, or a URL. Its `Debug` form shows no password.
-#[derive(Clone, PartialEq, Eq)]
+/// Where a limit is kept, as it was written: `memory`, or a URL. What is wrong with that is told later, without its
+/// password, which the `Debug` form doesn't show either.
+#[derive(Clone, Debug, From, PartialEq, Eq)]
+#[debug("LimitHome({self})")]
 pub struct LimitHome(String);
 
 impl LimitHome {
     /// The URL, unless it is memory.
     fn url(&self) -> Option<&str> {
         (self.0 != "memory").then_some(&*self.0)
-    }
-}
-
-impl FromStr for LimitHome {
-    type Err = Infallible;
-
-    /// Takes any text: what is wrong with a URL is told later, without its password.
-    fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(Self(text.to_owned()))
     }
 }
 
@@ -50,12 +42,6 @@ impl fmt::Display for LimitHome {
             Some(Ok(address)) => address.fmt(f),
             Some(Err(error)) => error.fmt(f),
         }
-    }
-}
-
-impl fmt::Debug for LimitHome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "LimitHome({self})")
     }
 }
 
@@ -141,10 +127,8 @@ impl Target {
     pub(super) async fn check(&self, key: &str, cost: u64) -> LimitVerdict {
         match self {
             Self::Memory(own) => {
-                let (memory, limit) = &**own;
-                memory
-                    .answer(&[limit.check(&SoleLimit::facts(key), cost)])
-                    .into()
+                let ((memory, limit), facts) = (&**own, SoleLimit::facts(key));
+                memory.answer(&[limit.check(&facts, cost)]).into()
             }
             Self::Redis(_, limiter) => limiter.check_n(key, cost).await,
         }

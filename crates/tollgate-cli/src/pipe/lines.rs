@@ -7,11 +7,8 @@ use memchr::{memchr, memchr_iter, memrchr};
 use regex::bytes::Regex;
 use tollgate::{Clock, KeyedLimiter, Limiter};
 
-use super::{Interrupt, LONGEST, Pipe, PipeReport};
+use super::{Interrupt, LONGEST, LOOK, Pipe, PipeReport};
 use crate::ended::CliError;
-
-/// How long it waits before it looks whether it is enough.
-const LOOK: Duration = Duration::from_millis(50);
 
 pub(super) struct Lines<'a, C: Clock, W> {
     gate: Gate<C>,
@@ -143,7 +140,7 @@ impl<'a, C: Clock, W: Write> Lines<'a, C, W> {
 
     /// Whether a line that doesn't pass now does so when it has waited.
     fn passes_later(&mut self, line: &[u8]) -> io::Result<bool> {
-        if self.gate.mode == Mode::Drop {
+        if !self.gate.holds_back {
             return Ok(false);
         }
         // Whoever reads has all that has passed before this one waits.
@@ -153,10 +150,7 @@ impl<'a, C: Clock, W: Write> Lines<'a, C, W> {
                 self.hurry(signal);
                 break;
             }
-            let most = match self.interrupt.hear {
-                None => Duration::MAX,
-                Some(_) => LOOK,
-            };
+            let most = self.interrupt.hear.as_ref().map_or(Duration::MAX, |_| LOOK);
             if self.gate.wait(line, most) {
                 return Ok(true);
             }
@@ -186,20 +180,14 @@ impl<'a, C: Clock, W: Write> Lines<'a, C, W> {
 /// Decides about lines.
 pub(super) struct Gate<C: Clock> {
     limit: Limit<C>,
-    pub(super) mode: Mode,
+    /// Lines that are too many wait until they may pass; else they are dropped.
+    holds_back: bool,
 }
 
 #[expect(clippy::large_enum_variant, reason = "a run has one")]
 enum Limit<C: Clock> {
     One(Limiter<C>),
     Each(KeyedLimiter<C>, Box<Regex>),
-}
-
-/// What becomes of lines that are too many.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
-    Drop,
-    Wait,
 }
 
 impl<C: Clock + Clone> Gate<C> {
@@ -214,17 +202,15 @@ impl<C: Clock + Clone> Gate<C> {
                 Limit::One(limiter.map_err(CliError::usage)?)
             }
             Some(pattern) => {
-                let regex = Regex::new(pattern).map_err(|error| {
-                    CliError::usage(format_args!("--key can't be used: {error}"))
-                })?;
-                let limiter = KeyedLimiter::builder(rate, options.keys.max(1))
-                    .clock(clock)
-                    .build();
-                Limit::Each(limiter.map_err(CliError::usage)?, Box::new(regex))
+                let wrong = |error| CliError::usage(format_args!("--key can't be used: {error}"));
+                let regex = Regex::new(pattern).map_err(wrong)?;
+                let limiter = KeyedLimiter::builder(rate, options.keys.max(1)).clock(clock);
+                let limiter = limiter.build().map_err(CliError::usage)?;
+                Limit::Each(limiter, Box::new(regex))
             }
         };
-        let mode = if options.wait { Mode::Wait } else { Mode::Drop };
-        Ok(Self { limit, mode })
+        let holds_back = options.wait;
+        Ok(Self { limit, holds_back })
     }
 }
 
@@ -247,14 +233,13 @@ impl<C: Clock> Gate<C> {
 
     /// Waits until a line may pass, for at most so long. Whether it may.
     pub(super) fn wait(&self, line: &[u8], most: Duration) -> bool {
-        let turn = match &self.limit {
-            Limit::One(limiter) => limiter.acquire().timeout(most).wait_blocking(),
+        match &self.limit {
+            Limit::One(limiter) => limiter.acquire().timeout(most).wait_blocking().is_ok(),
             Limit::Each(limiter, regex) => {
                 let key = limiter.key(key(regex, line));
-                key.acquire().timeout(most).wait_blocking()
+                key.acquire().timeout(most).wait_blocking().is_ok()
             }
-        };
-        turn.is_ok()
+        }
     }
 
     /// How long a line would have to wait.

@@ -15,11 +15,9 @@ pub(super) fn unknown(variables: impl IntoIterator<Item = String>) -> Vec<String
     let ask = Ask::augment_args(Command::new("ask"));
     let admin = Admin::augment_args(Command::new("admin"));
     let known = known(&settings::command().subcommands([ask, admin]));
-    let mut unknown: Vec<_> = variables
-        .into_iter()
-        .filter(|name| name.starts_with(OURS) && !known.contains(name))
-        .filter(|name| !is_link(name))
-        .collect();
+    let is_ours = |name: &String| name.starts_with(OURS) && !is_link(name);
+    let unknown = variables.into_iter().filter(is_ours);
+    let mut unknown: Vec<_> = unknown.filter(|name| !known.contains(name)).collect();
     unknown.sort();
     let said = unknown.iter().map(|name| match near(name) {
         Some(near) => format!("{name} in the environment is no setting: did you mean {near}?"),

@@ -15,6 +15,15 @@ const SOCKET: &str = "NOTIFY_SOCKET";
 const WATCHDOG: &str = "WATCHDOG_USEC";
 const WATCHDOG_PID: &str = "WATCHDOG_PID";
 
+/// Clients may come.
+pub(super) const READY: &str = "READY=1\nSTATUS=serving";
+/// The policy is read again; [`READY`] follows.
+pub(super) const RELOADING: &str = "RELOADING=1\nSTATUS=reading the policy";
+/// It ends once all is answered.
+pub(super) const STOPPING: &str = "STOPPING=1\nSTATUS=draining";
+/// One sign of life.
+pub(super) const ALIVE: &str = "WATCHDOG=1";
+
 /// Tells the manager of services that started this process, if one did.
 #[derive(Debug, Default)]
 pub(super) struct Manager {
@@ -48,21 +57,6 @@ impl Manager {
         }
     }
 
-    /// Clients may come.
-    pub(super) fn ready(&self) {
-        self.tell("READY=1\nSTATUS=serving");
-    }
-
-    /// The policy is read again; [`ready`](Self::ready) follows.
-    pub(super) fn reloading(&self) {
-        self.tell("RELOADING=1\nSTATUS=reading the policy");
-    }
-
-    /// It ends once all is answered.
-    pub(super) fn stopping(&self) {
-        self.tell("STOPPING=1\nSTATUS=draining");
-    }
-
     /// Signs of life; none are wanted by default. Whoever polls this shows that the service's threads run.
     pub(super) fn signs_of_life(&self) -> Option<Interval> {
         let mut signs = interval(self.every?);
@@ -70,12 +64,8 @@ impl Manager {
         Some(signs)
     }
 
-    /// One sign of life.
-    pub(super) fn is_alive(&self) {
-        self.tell("WATCHDOG=1");
-    }
-
-    fn tell(&self, event: &str) {
+    /// Tells of one event.
+    pub(super) fn tell(&self, event: &str) {
         if let Some((socket, address)) = &self.socket {
             // A service runs on if nobody wants to know.
             let _ = socket.send_to_addr(event.as_bytes(), address);

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::num::{IntErrorKind, ParseIntError};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -103,9 +103,12 @@ pub struct Serve {
     /// When the policy is read again, and how it ends.
     #[command(flatten)]
     pub lifetime: Lifetime,
-    /// Who may operate it.
-    #[command(flatten)]
-    pub operators: Operators,
+    /// A file of tokens, one a line, for those who operate it by --admin; without, one is made at the start.
+    #[arg(long, value_name = "FILE")]
+    pub admin_token_file: Option<PathBuf>,
+    /// Names by which --admin is reached, beside its address and localhost; several with commas.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub admin_host: Vec<AdminHost>,
     /// Metrics and logs.
     #[command(flatten)]
     pub telling: Telling,
@@ -173,6 +176,26 @@ pub struct Most {
     pub idle_time: Duration,
 }
 
+impl Most {
+    fn bounds(&self) -> Bounds {
+        Bounds {
+            connections: self.max_connections,
+            request_bytes: self.max_request_bytes,
+            head_bytes: self.max_head_bytes,
+            key_bytes: self.max_key_bytes,
+            arguments: self.max_arguments,
+            descriptors: self.max_descriptors,
+            batch: self.max_batch,
+            pipeline: self.max_pipeline,
+            streams: self.max_streams,
+            holds: self.max_holds,
+            hold_time: self.hold_time,
+            request_time: self.request_time,
+            idle_time: self.idle_time,
+        }
+    }
+}
+
 /// Where state is kept, in memory.
 #[derive(Args, Clone, Debug)]
 pub struct Keep {
@@ -185,17 +208,6 @@ pub struct Keep {
 }
 
 impl Keep {
-    /// What was asked for makes sense on a store; else what doesn't.
-    pub(super) fn check_on_store(&self) -> Result<(), String> {
-        match &self.state {
-            None => Ok(()),
-            Some(folder) => Err(format!(
-                "--state {} is for --backend memory: a store keeps what is counted there by itself",
-                folder.display()
-            )),
-        }
-    }
-
     /// What the service is told, if state is kept.
     pub(super) fn options(&self) -> Option<StateOptions> {
         let folder = self.state.as_ref()?;
@@ -227,36 +239,6 @@ impl Lifetime {
             delay: self.drain_delay,
             time: self.drain_time,
         }
-    }
-}
-
-/// Who may operate the service while it runs, and how they reach it.
-#[derive(Args, Clone, Debug)]
-pub struct Operators {
-    /// A file of tokens, one a line, for those who operate it by --admin; without, one is made at the start.
-    #[arg(long, value_name = "FILE")]
-    pub admin_token_file: Option<PathBuf>,
-    /// Names by which --admin is reached, beside its address and localhost; several with commas.
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    pub admin_host: Vec<AdminHost>,
-}
-
-impl Operators {
-    /// Adds it to what the service is told, or says why the token can't be read.
-    pub(super) fn put_into(
-        &self,
-        settings: &mut Settings,
-        state: Option<&Path>,
-    ) -> Result<(), String> {
-        let given = self.admin_token_file.as_ref().map(Secret::from_file);
-        let given = given.transpose();
-        let given = given.map_err(|why| format!("--admin-token-file: {why}"))?;
-        settings.admin_token = match given {
-            Some(secret) => AdminToken::Given(secret),
-            None => AdminToken::Made(state.map(ToOwned::to_owned)),
-        };
-        settings.admin_hosts.clone_from(&self.admin_host);
-        Ok(())
     }
 }
 
@@ -293,21 +275,6 @@ impl Telling {
         log.set_level(self.log_level);
         Ok(log)
     }
-
-    /// Adds it to what the service is told.
-    pub(super) fn put_into(&self, settings: &mut Settings) {
-        settings.metrics = self.metrics.clone();
-        settings.limiters = self.metrics_limiters;
-        settings.log_denials = DenialLog {
-            share: self.log_denials,
-            most_a_second: self.log_denials_per_second,
-        };
-        settings.shadow_answers = if self.show_shadow {
-            ShadowAnswers::Shown
-        } else {
-            ShadowAnswers::Hidden
-        };
-    }
 }
 
 /// What is done in place of serving. They are for the command line alone.
@@ -336,48 +303,54 @@ impl Serve {
         ]
     }
 
-    /// What the service is told.
+    /// What the service is told, or which secret can't be read.
     pub(super) fn settings(&self, log: &Log) -> Result<Settings, CliError> {
-        let most = &self.most;
-        let mut settings = Settings {
+        let (secure, telling) = (&self.secure, &self.telling);
+        let secret = |flag: &str, file: &Option<PathBuf>| {
+            let read = file.as_ref().map(Secret::from_file).transpose();
+            read.map_err(|why| CliError::usage(format_args!("--{flag}: {why}")))
+        };
+        Ok(Settings {
             http: self.http.clone(),
             grpc: self.grpc.clone(),
             resp: self.resp.clone(),
             admin: self.admin.clone(),
+            metrics: telling.metrics.clone(),
+            limiters: telling.metrics_limiters,
+            bounds: self.most.bounds(),
             dialects: self.headers.clone(),
             rls_headers: self.rls_headers.clone(),
             rls_closed: self.rls_closed,
+            password: secret("resp-password-file", &secure.resp_password_file)?,
+            token: secret("http-token-file", &secure.http_token_file)?,
+            client_password: secret(
+                "resp-client-password-file",
+                &secure.resp_client_password_file,
+            )?,
+            client_token: secret("http-client-token-file", &secure.http_client_token_file)?,
+            admin_token: match secret("admin-token-file", &self.admin_token_file)? {
+                Some(secret) => AdminToken::Given(secret),
+                None => AdminToken::Made(self.keep.state.clone()),
+            },
+            admin_hosts: self.admin_host.clone(),
+            tls: secure.tls(),
             throttle_keys: self.throttle_keys,
             replicas: self.replicas,
             ready_file: self.ready_file.clone(),
-            bounds: Bounds {
-                connections: most.max_connections,
-                request_bytes: most.max_request_bytes,
-                head_bytes: most.max_head_bytes,
-                key_bytes: most.max_key_bytes,
-                arguments: most.max_arguments,
-                descriptors: most.max_descriptors,
-                batch: most.max_batch,
-                pipeline: most.max_pipeline,
-                streams: most.max_streams,
-                holds: most.max_holds,
-                hold_time: most.hold_time,
-                request_time: most.request_time,
-                idle_time: most.idle_time,
-            },
             log: log.clone(),
+            log_denials: DenialLog {
+                share: telling.log_denials,
+                most_a_second: telling.log_denials_per_second,
+            },
+            shadow_answers: if telling.show_shadow {
+                ShadowAnswers::Shown
+            } else {
+                ShadowAnswers::Hidden
+            },
             policy_path: self.policy.clone(),
             watch: self.lifetime.watch,
             ..Settings::default()
-        };
-        self.telling.put_into(&mut settings);
-        let put = self.secure.put_into(&mut settings);
-        let put = put.and_then(|()| {
-            self.operators
-                .put_into(&mut settings, self.keep.state.as_deref())
-        });
-        put.map_err(CliError::usage)?;
-        Ok(settings)
+        })
     }
 }
 

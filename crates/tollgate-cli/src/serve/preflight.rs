@@ -1,13 +1,13 @@
 //! `tollgate serve --check`: all that a start needs, looked at one by one and told in a line each. Nothing is served.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::io::Write;
 
 use tollgate::clock::Monotonic;
 use tollgate_engine::backend::Memory;
 use tollgate_engine::{Checked, Engine, Rejected, render};
-use tollgate_redis::{Address as Store, Redis};
+use tollgate_redis::{Address as Store, ConnectError, Redis};
 use tollgate_server::preflight::{self, Found};
 use tollgate_server::{Address, Log, Settings};
 
@@ -60,14 +60,14 @@ impl Report {
         self.line("failed", what, text);
     }
 
-    fn found(&mut self, area: Area, what: &str, found: Result<Found, String>) {
+    fn found(&mut self, area: Area, what: &str, found: Result<Found, impl fmt::Display>) {
         match found {
             Ok(Found::Well(text)) => self.well(what, &text),
             Ok(Found::Warning(text)) => {
                 self.checks += 1;
                 self.warn(what, &text);
             }
-            Err(why) => self.fail(area, what, &why),
+            Err(why) => self.fail(area, what, &why.to_string()),
         }
     }
 
@@ -98,10 +98,8 @@ impl Serve {
     pub(super) async fn preflight(&self, out: &mut impl Write, log: &Log) -> Result<(), CliError> {
         let mut report = Report::default();
         let config = Area::Configuration;
-        match self.check() {
-            Ok(()) => report.well("settings", "make sense together"),
-            Err(failure) => report.fail(config, "settings", &failure.to_string()),
-        }
+        let sense = || Found::Well("make sense together".to_owned());
+        report.found(config, "settings", self.check().map(|()| sense()));
         let checked = self.check_policy(&mut report);
         let settings = self.check_secrets(&mut report, log);
         if let Some(Err(open)) = settings.as_ref().map(preflight::operators) {
@@ -109,23 +107,20 @@ impl Serve {
         }
         self.check_store(&mut report, checked.as_ref()).await;
         self.check_ports(&mut report).await;
+        let descriptors = preflight::descriptors(self.most.max_connections);
         report.found(
             Area::System,
             "file descriptors",
-            Ok(preflight::descriptors(self.most.max_connections)),
+            Ok::<_, String>(descriptors),
         );
         if let Some(folder) = self.keep.state.as_ref().filter(|_| self.is_in_memory()) {
             report.found(Area::System, "state", preflight::state(folder));
         }
         if let Some(path) = &self.ready_file {
-            let shown = path.display();
-            match preflight::file(path) {
-                Ok(()) => report.well("ready file", &format!("{shown} can be written")),
-                Err(error) => {
-                    let why = format!("can't write --ready-file {shown}: {error}");
-                    report.fail(Area::System, "ready file", &why);
-                }
-            }
+            let (shown, written) = (path.display(), preflight::file(path));
+            let written = written.map(|()| Found::Well(format!("{shown} can be written")));
+            let why = |error| format!("can't write --ready-file {shown}: {error}");
+            report.found(Area::System, "ready file", written.map_err(why));
         }
         report.end(out)
     }
@@ -190,20 +185,19 @@ impl Serve {
             return;
         }
         let shown = Store::without_login(&self.backend);
-        let built = Redis::builder(&self.backend)
-            .map_err(|error| error.to_string())
-            .and_then(|builder| {
-                let built = builder.timeout(self.store_timeout).build();
-                built.map_err(|error| error.to_string())
-            });
-        let redis = match built {
+        let build = || -> Result<Redis, ConnectError> {
+            Redis::builder(&self.backend)?
+                .timeout(self.store_timeout)
+                .build()
+        };
+        let redis = match build() {
             Ok(redis) => redis,
             Err(why) => return report.fail(Area::Store, "store", &format!("{shown}: {why}")),
         };
-        match redis.ready(MEET_STORE).await {
-            Ok(()) => report.well("store", &format!("{shown} answers")),
-            Err(error) => report.fail(Area::Store, "store", &format!("{shown}: {error}")),
-        }
+        let answers = redis.ready(MEET_STORE).await;
+        let answers = answers.map(|()| Found::Well(format!("{shown} answers")));
+        let why = |error| format!("{shown}: {error}");
+        report.found(Area::Store, "store", answers.map_err(why));
         if let Some(checked) = checked
             && let Err(error) = Engine::new(checked.policy.clone(), redis)
         {
@@ -218,10 +212,9 @@ impl Serve {
             if *address == Address::Off {
                 continue;
             }
-            match preflight::address(protocol, address, &taken).await {
-                Ok(()) => report.well(protocol, &format!("{address} is free")),
-                Err(error) => report.fail(Area::System, protocol, &error.to_string()),
-            }
+            let free = preflight::address(protocol, address, &taken).await;
+            let free = free.map(|()| Found::Well(format!("{address} is free")));
+            report.found(Area::System, protocol, free);
             taken.push(address);
         }
     }
@@ -233,8 +226,7 @@ fn in_one_line(report: &render::Report<'_>) -> String {
         0 => format!("{}: ", report.file),
         line => format!("{}:{line}:{}: ", report.file, report.column),
     };
-    let help = report
-        .help
-        .map_or_else(String::new, |help| format!("; {help}"));
+    let help = report.help.map(|help| format!("; {help}"));
+    let help = help.unwrap_or_default();
     format!("{place}{}{help}", report.message).replace('\n', " ")
 }

@@ -79,16 +79,9 @@ pub(crate) fn read(
     all: &Command,
     mut args: Vec<OsString>,
 ) -> Result<(ArgMatches, Vec<Setting>), clap::Error> {
-    let serves = args.get(1).is_some_and(|name| name == "serve");
     let read = |args: &[OsString]| {
         let matches = all.clone().try_get_matches_from(args);
-        matches.map_err(|error| {
-            if serves {
-                in_one_line(error, args)
-            } else {
-                error
-            }
-        })
+        matches.map_err(|error| in_one_line(error, args))
     };
     let matches = read(&args)?;
     let Some(serve) = matches.subcommand_matches("serve") else {
@@ -134,9 +127,9 @@ fn serve_command() -> Command {
     serve.unwrap_or_default()
 }
 
-/// What is wrong, without the usage below it; what was asked for stays as it is.
+/// What is wrong with arguments of `serve`, without the usage below it; what was asked for stays as it is.
 fn in_one_line(error: clap::Error, args: &[OsString]) -> clap::Error {
-    if !error.use_stderr() {
+    if !error.use_stderr() || args.get(1).is_none_or(|name| name != "serve") {
         return error;
     }
     let mut what = said(&error.render().to_string());
@@ -197,11 +190,10 @@ fn settings(matches: &ArgMatches, from_file: &[(String, String)]) -> Vec<Setting
             (None, Some(ValueSource::CommandLine)) => Origin::Flag,
             (None, _) => Origin::Default,
         };
-        let value = (!values.is_empty()).then(|| values.join(","));
-        let value = match name.as_str() {
-            "backend" => value.map(|url| Address::without_login(&url)),
-            _ => value,
-        };
+        let mut value = (!values.is_empty()).then(|| values.join(","));
+        if name == "backend" {
+            value = value.map(|url| Address::without_login(&url));
+        }
         Some(Setting {
             name,
             value,
@@ -303,9 +295,8 @@ fn file(path: &Path) -> Result<Vec<Entry>, String> {
         Value::Map(entries) => entries,
         Value::Null => Vec::new(),
         _ => {
-            return Err(format!(
-                "{shown}: it holds names and values, as http: 127.0.0.1:8080"
-            ));
+            let why = "it holds names and values, as http: 127.0.0.1:8080";
+            return Err(format!("{shown}: {why}"));
         }
     };
     let one = |(name, value): (document::Node, document::Node)| {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tollgate_server::{Drain, Server};
 
-use super::notify::Manager;
+use super::notify::{self, Manager};
 
 /// What is saved after a second signal is given so long.
 const LAST_SAVE: Duration = Duration::from_secs(2);
@@ -84,14 +84,14 @@ impl Signals {
                 _ = self.interrupt.recv() => return,
                 _ = self.hangup.recv() => {}
                 () = sign => {
-                    manager.is_alive();
+                    manager.tell(notify::ALIVE);
                     continue;
                 }
             }
-            manager.reloading();
+            manager.tell(notify::RELOADING);
             tokio::select! {
                 // What came of it is in the log. Certificates and secrets are read again by the service itself.
-                _ = server.reload("SIGHUP") => manager.ready(),
+                _ = server.reload("SIGHUP") => manager.tell(notify::READY),
                 // A file that takes long to read keeps nobody from ending.
                 _ = self.end() => return,
             }

@@ -9,6 +9,7 @@ use tollgate_redis::Address as Store;
 use tollgate_server::{Address, Addresses, Protocol};
 
 use super::Serve;
+use crate::output::count as counted;
 use crate::policy::{leases, quotas, readable, untold};
 
 /// What the example policy can be asked, in the words of each protocol.
@@ -24,14 +25,10 @@ impl Serve {
     pub(super) fn warnings(&self, checked: &Checked) -> Vec<String> {
         let mut warnings = Vec::new();
         if let (Some(path), count @ 1..) = (&self.policy, checked.warnings.len()) {
-            let path = path.display();
-            let (each, them) = if count == 1 {
-                ("warning", "it")
-            } else {
-                ("warnings", "them")
-            };
+            let (path, them) = (path.display(), if count == 1 { "it" } else { "them" });
+            let each = counted(count, "warning");
             warnings.push(format!(
-                "{path} has {count} {each} about its limits: tollgate check {path} shows {them}"
+                "{path} has {each} about its limits: tollgate check {path} shows {them}"
             ));
         }
         warnings.extend(self.start_warnings(&checked.policy));

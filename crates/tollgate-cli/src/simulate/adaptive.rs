@@ -62,16 +62,11 @@ pub struct AdaptiveLine {
 /// # Ok::<(), tollgate_adaptive::LawError>(())
 /// ```
 pub fn simulate_adaptive(options: &Options) -> Result<AdaptiveReport, LawError> {
-    let is_asked = |name: &str| {
-        options
-            .scenario
-            .as_deref()
-            .is_none_or(|asked| asked == name)
-    };
-    let laws: &[NamedLaw] = if options.laws.is_empty() {
-        &[NamedLaw::Little]
-    } else {
-        &options.laws
+    let asked = options.scenario.as_deref();
+    let is_asked = |name: &str| asked.is_none_or(|asked| asked == name);
+    let laws = match &options.laws[..] {
+        [] => &[NamedLaw::Little],
+        laws => laws,
     };
     let scenarios = Scenario::all().into_iter();
     let scenarios = scenarios.filter(|scenario| is_asked(scenario.name));
@@ -157,31 +152,18 @@ impl fmt::Display for AdaptiveReport {
             Judged::P99_TIMES,
             Judged::SWING
         )?;
-        let limits = |numbers: &[String]| numbers.join(" → ");
+        let limits = |numbers: Vec<String>| numbers.join(" → ");
         for played in &self.scenarios {
             let Scenario { name, about, .. } = &played.scenario;
-            let best: Vec<_> = played
-                .best
-                .iter()
-                .map(|(limit, _)| limit.to_string())
-                .collect();
-            writeln!(f, "\n{name}: {about}; best fixed limit {}", limits(&best))?;
+            let best = played.best.iter().map(|(limit, _)| limit.to_string());
+            let best = limits(best.collect());
+            writeln!(f, "\n{name}: {about}; best fixed limit {best}")?;
             writeln!(f, "  law          goodput    p99 ×  swing  limit")?;
             for line in self.lines().iter().filter(|line| line.scenario == *name) {
-                let AdaptiveLine {
-                    law,
-                    goodput,
-                    p99_times,
-                    swing,
-                    ..
-                } = line;
-                let own: Vec<_> = line
-                    .limits
-                    .iter()
-                    .map(|limit| format!("{limit:.1}"))
-                    .collect();
+                let (law, goodput, p99_times) = (line.law, line.goodput, line.p99_times);
+                let own = line.limits.iter().map(|limit| format!("{limit:.1}"));
+                let (swing, own) = (line.swing, limits(own.collect()));
                 let verdict = if line.is_good { "" } else { "  ✗" };
-                let own = limits(&own);
                 writeln!(
                     f,
                     "  {law:12} {goodput:7.3}  {p99_times:7.2}  {swing:5.2}  {own}{verdict}"

@@ -97,12 +97,12 @@ impl Pattern {
     pub fn traffic(self, rate: Rate, seed: u64) -> Result<Traffic, PatternError> {
         let beat = Beat::of(rate)?;
         let groups = self.groups(&beat);
-        let needed = groups
-            .iter()
-            .fold(0_u64, |sum, group| sum.saturating_add(group.count));
+        let counts = groups.iter().map(|group| group.count);
+        let needed = counts.fold(0, u64::saturating_add);
         if needed > MOST_ARRIVALS {
+            let pattern = self;
             return Err(PatternError::TooManyArrivals {
-                pattern: self,
+                pattern,
                 rate,
                 needed,
             });
@@ -127,33 +127,25 @@ impl Pattern {
 
     /// The pattern as runs of evenly spaced arrivals; poisson as the one that it is on average.
     fn groups(self, beat: &Beat) -> Vec<Group> {
-        let Beat { count, span, .. } = *beat;
-        let group = |start, times: u64, over| Group {
-            start,
-            count: count.saturating_mul(times),
-            over,
-        };
+        let (span, times) = (beat.span, |times| beat.count.saturating_mul(times));
+        let group = |start, count, over| Group { start, count, over };
+        let (once, twice) = (times(1), times(2));
         match self {
             Self::Mixed => vec![
-                group(0, 1, span),
-                group(2 * span, 1, span / 10),
-                group(3 * span, 2, span),
+                group(0, once, span),
+                group(2 * span, once, span / 10),
+                group(3 * span, twice, span),
             ],
-            Self::Steady => vec![group(0, 6, 5 * span)],
-            Self::Burst => [2 * span, 4 * span, 5 * span, 8 * span]
-                .map(|twice| group(twice / 2, 2, 0))
-                .to_vec(),
-            Self::Poisson => vec![group(0, 5, 5 * span)],
+            Self::Steady => vec![group(0, times(6), 5 * span)],
+            Self::Burst => {
+                let starts = [span, 2 * span, 5 * span / 2, 4 * span];
+                starts.map(|start| group(start, twice, 0)).to_vec()
+            }
+            Self::Poisson => vec![group(0, times(5), 5 * span)],
             // A window knows only its own period, however many of them make a beat.
             Self::Boundary => {
-                let near = beat.period / 20;
-                [span - near, span]
-                    .map(|start| Group {
-                        start,
-                        count: beat.per_period,
-                        over: near,
-                    })
-                    .to_vec()
+                let (near, count) = (beat.period / 20, beat.per_period);
+                vec![group(span - near, count, near), group(span, count, near)]
             }
         }
     }

@@ -6,7 +6,7 @@ use tollgate_adaptive::simulation::Point;
 use tollgate_core::Timestamp;
 
 use super::tally;
-use super::text::{DAY, HOUR, MINUTE, SECOND, pretty};
+use super::text::{DAY, HOUR, MINUTE, SECOND, decimal, pretty};
 
 /// The most columns of a plot, so that names and plot fit 100 characters.
 const MOST_COLUMNS: u128 = 72;
@@ -69,23 +69,17 @@ impl Plot {
 
     /// A ruler with a mark every ten columns, and the time at each mark below it.
     fn axis(&self, indent: usize) -> String {
-        let ruler: String = (0..self.columns)
-            .map(|column| match column {
-                0 => '└',
-                _ if column % TICK == 0 => '┴',
-                _ => '─',
-            })
-            .collect();
-        let mut labels = String::new();
-        for column in (0..self.columns).step_by(TICK) {
-            let time = self.width * column as u128;
-            labels.push_str(&format!("{:<TICK$}", label(time, self.width)));
-        }
-        let blank = "";
-        format!(
-            "{blank:<indent$}{ruler}\n{blank:<indent$}{}\n",
-            labels.trim_end()
-        )
+        let sign = |column| match column {
+            0 => '└',
+            _ if column % TICK == 0 => '┴',
+            _ => '─',
+        };
+        let ruler: String = (0..self.columns).map(sign).collect();
+        let marks = (0..self.columns).step_by(TICK);
+        let marks = marks.map(|column| label(self.width * column as u128, self.width));
+        let labels: String = marks.map(|label| format!("{label:<TICK$}")).collect();
+        let (blank, labels) = ("", labels.trim_end());
+        format!("{blank:<indent$}{ruler}\n{blank:<indent$}{labels}\n")
     }
 }
 
@@ -99,9 +93,8 @@ fn block(count: usize, highest: usize) -> char {
 /// Widths that read well, in nanoseconds: 1, 2 or 5 of a power of ten up to 50 s, then whole
 /// minutes, hours and days.
 fn round_widths() -> impl Iterator<Item = u128> {
-    let below_a_minute =
-        (0..11).flat_map(|power| [1, 2, 5].map(|digit| digit * 10_u128.pow(power)));
-    below_a_minute
+    let seconds = (0..11).flat_map(|power| [1, 2, 5].map(|digit| digit * 10_u128.pow(power)));
+    seconds
         .chain([1, 2, 5, 10, 20, 30].map(|count| count * MINUTE))
         .chain([1, 2, 5, 10].map(|count| count * HOUR))
         .chain([1, 2, 5, 10, 20, 50, 100, 200, 500].map(|count| count * DAY))
@@ -117,10 +110,7 @@ fn label(nanos: u128, width: u128) -> String {
         _ => ("s", SECOND),
     };
     // Only seconds have columns that are a fraction of the unit.
-    let decimals = format!("{:09}", nanos % length);
-    let decimals = decimals.trim_end_matches('0');
-    let point = if decimals.is_empty() { "" } else { "." };
-    format!("{}{point}{decimals}{unit}", nanos / length)
+    decimal(nanos / length, &format!("{:09}", nanos % length)) + unit
 }
 
 const WIDTH: f64 = 860.0;
@@ -168,6 +158,11 @@ impl Drawing {
         self.lines.push((name.to_owned(), points.to_vec()));
     }
 
+    /// The lines, each with its color.
+    fn colored(&self) -> impl Iterator<Item = (&&str, &(String, Vec<Point>))> {
+        COLORS.iter().cycle().zip(&self.lines)
+    }
+
     pub(super) fn finish(&self) -> String {
         let height = TOP + 4.0 * (PANEL + GAP) + 10.0;
         let mut text = format!(
@@ -177,20 +172,18 @@ impl Drawing {
              <text x=\"{LEFT}\" y=\"20\" font-size=\"15\">{}</text>\n",
             escaped(&self.title)
         );
-        for (number, (name, _)) in self.lines.iter().enumerate() {
-            let x = LEFT + 110.0 * real(number);
-            let color = COLORS[number % COLORS.len()];
-            let end = x + 18.0;
+        let places = (0_u32..).map(|number| LEFT + 110.0 * f64::from(number));
+        for (x, (color, (name, _))) in places.zip(self.colored()) {
+            let (end, label, name) = (x + 18.0, x + 22.0, escaped(name));
             let _ = writeln!(
                 text,
                 "<line x1=\"{x}\" y1=\"36\" x2=\"{end}\" y2=\"36\" stroke=\"{color}\" stroke-width=\"2\"/>\
-                 <text x=\"{}\" y=\"40\">{}</text>",
-                end + 4.0,
-                escaped(name)
+                 <text x=\"{label}\" y=\"40\">{name}</text>"
             );
         }
-        for (number, panel) in PANELS.iter().enumerate() {
-            self.panel(&mut text, TOP + real(number) * (PANEL + GAP), panel);
+        let tops = (0_u32..).map(|number| TOP + f64::from(number) * (PANEL + GAP));
+        for (top, panel) in tops.zip(&PANELS) {
+            self.panel(&mut text, top, panel);
         }
         text + "</svg>\n"
     }
@@ -209,42 +202,34 @@ impl Drawing {
             top - 5.0,
             right - LEFT
         );
-        for part in [0.0, 0.5, 1.0] {
-            let (label, at) = (LEFT - 6.0, y(most * part));
+        for value in [0.0, 0.5, 1.0].map(|part| most * part) {
+            let (x, y) = (LEFT - 6.0, y(value) + 4.0);
             let _ = writeln!(
                 text,
-                "<text x=\"{label}\" y=\"{}\" text-anchor=\"end\" fill=\"#555\">{}</text>",
-                at + 4.0,
-                most * part
+                "<text x=\"{x}\" y=\"{y}\" text-anchor=\"end\" fill=\"#555\">{value}</text>"
             );
         }
-        for tick in 0..=6_u32 {
-            let at = ends * f64::from(tick) / 6.0;
+        for at in (0..=6_u32).map(|tick| ends * f64::from(tick) / 6.0) {
+            let (x, y) = (x(at), bottom + 14.0);
             let _ = writeln!(
                 text,
-                "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\" fill=\"#555\">{at:.0} s</text>",
-                x(at),
-                bottom + 14.0
+                "<text x=\"{x:.1}\" y=\"{y}\" text-anchor=\"middle\" fill=\"#555\">{at:.0} s</text>"
             );
         }
         for at in self.changes.iter().filter(|at| **at < ends - 0.2) {
+            let x = x(*at);
             let _ = writeln!(
                 text,
-                "<line x1=\"{0:.1}\" y1=\"{top}\" x2=\"{0:.1}\" y2=\"{bottom}\" stroke=\"#999\" \
-                 stroke-dasharray=\"4 3\"/>",
-                x(*at)
+                "<line x1=\"{x:.1}\" y1=\"{top}\" x2=\"{x:.1}\" y2=\"{bottom}\" stroke=\"#999\" \
+                 stroke-dasharray=\"4 3\"/>"
             );
         }
-        for (number, (_, points)) in self.lines.iter().enumerate() {
-            let path: Vec<_> = points
-                .iter()
-                .map(|point| format!("{:.1},{:.1}", x(point.at), y(shown(point))))
-                .collect();
+        for (color, (_, points)) in self.colored() {
+            let place = |point: &Point| format!("{:.1},{:.1}", x(point.at), y(shown(point)));
+            let path = points.iter().map(place).collect::<Vec<_>>().join(" ");
             let _ = writeln!(
                 text,
-                "<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"1.3\" points=\"{}\"/>",
-                COLORS[number % COLORS.len()],
-                path.join(" ")
+                "<polyline fill=\"none\" stroke=\"{color}\" stroke-width=\"1.3\" points=\"{path}\"/>"
             );
         }
     }
@@ -261,14 +246,6 @@ fn round_up(most: f64) -> f64 {
 
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;")
-}
-
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "there are a few lines and panels"
-)]
-fn real(number: usize) -> f64 {
-    number as f64
 }
 
 #[cfg(test)]

@@ -64,10 +64,6 @@ pub struct Line {
     pub note: Option<String>,
     /// Releases in each 100 ms from 0 s on; null if the run is longer than 1000 s.
     pub admissions_per_100ms: Option<Vec<usize>>,
-    #[serde(skip)]
-    longest_wait: Option<Duration>,
-    #[serde(skip)]
-    last_release: Option<Duration>,
 }
 
 const BIN: Duration = Duration::from_millis(100);
@@ -159,7 +155,6 @@ impl Line {
         let peak = |window| run.map(|run| run.peak(window));
         let longest_wait = run.and_then(|run| run.longest_wait);
         let last_release = run.and_then(|run| run.releases.last());
-        let last_release = last_release.map(|last| *last - Timestamp::ZERO);
         Self {
             name: trial.form.name(),
             offered,
@@ -172,14 +167,12 @@ impl Line {
             last_release_s: last_release.map(|last| last.as_secs_f64()),
             note: trial.note.clone(),
             admissions_per_100ms: run.and_then(|run| bins(&run.releases, end)),
-            longest_wait,
-            last_release,
         }
     }
 
     fn cells(&self, with_period: bool) -> Vec<String> {
         let number = |count: Option<usize>| count.map_or("-".to_owned(), |count| count.to_string());
-        let time = |time: Option<Duration>| time.map_or("-".to_owned(), seconds);
+        let time = |time: Option<f64>| time.map_or("-".to_owned(), seconds);
         let mut cells = vec![
             self.name.to_owned(),
             self.offered.to_string(),
@@ -191,7 +184,7 @@ impl Line {
         if with_period {
             cells.push(number(self.peak_period));
         }
-        cells.extend([time(self.longest_wait), time(self.last_release)]);
+        cells.extend([time(self.longest_wait_s), time(self.last_release_s)]);
         cells
     }
 }

@@ -33,10 +33,10 @@ pub fn per_column(times: &[Timestamp], width: u128, columns: usize) -> Vec<usize
     let mut counts = vec![0; columns];
     for time in times {
         let column = u128::from(time.as_nanos()) / width.max(1);
-        let count = usize::try_from(column)
+        if let Some(count) = usize::try_from(column)
             .ok()
-            .and_then(|column| counts.get_mut(column));
-        if let Some(count) = count {
+            .and_then(|at| counts.get_mut(at))
+        {
             *count += 1;
         }
     }

@@ -1,7 +1,5 @@
 //! Text for a terminal: times people can read, columns that line up, lines that fit.
 
-use std::time::Duration;
-
 pub(super) const SECOND: u128 = 1_000_000_000;
 pub(super) const MINUTE: u128 = 60 * SECOND;
 pub(super) const HOUR: u128 = 60 * MINUTE;
@@ -23,47 +21,44 @@ pub(super) fn pretty(nanos: u128) -> String {
     };
     let thousandths = nanos * 1_000 / length;
     let decimals = format!("{:03}", thousandths % 1_000);
-    let decimals = decimals.trim_end_matches('0');
-    let point = if decimals.is_empty() { "" } else { "." };
-    format!("{}{point}{decimals}{unit}", thousandths / 1_000)
+    decimal(thousandths / 1_000, &decimals) + unit
+}
+
+/// A number with its decimals, but for zeros at the end.
+pub(super) fn decimal(whole: u128, decimals: &str) -> String {
+    let number = format!("{whole}.{decimals}");
+    number
+        .trim_end_matches('0')
+        .trim_end_matches('.')
+        .to_owned()
 }
 
 /// A time for a column of them: seconds to the millisecond, `0.995s`, unless it is far from one.
-pub(super) fn seconds(time: Duration) -> String {
-    let seconds = time.as_secs_f64();
-    match time.as_nanos() {
-        1..1_000_000 => format!("{:.3}us", seconds * 1e6),
-        nanos if nanos >= 2 * DAY => format!("{:.2}d", seconds / 86_400.0),
-        nanos if nanos >= 2 * HOUR => format!("{:.2}h", seconds / 3_600.0),
-        _ => format!("{seconds:.3}s"),
+pub(super) fn seconds(seconds: f64) -> String {
+    match seconds {
+        0.0 | 0.001..7_200.0 => format!("{seconds:.3}s"),
+        0.0..0.001 => format!("{:.3}us", seconds * 1e6),
+        7_200.0..172_800.0 => format!("{:.2}h", seconds / 3_600.0),
+        _ => format!("{:.2}d", seconds / 86_400.0),
     }
 }
 
 /// A label and a text, broken at spaces into lines of at most `width` that hang behind the label.
 pub(super) fn hang(label: &str, indent: usize, text: &str, width: usize) -> String {
     let mut lines = String::new();
+    let mut words = text.split(' ').peekable();
     let mut line = format!("{label:<indent$}");
-    let mut length = indent.max(label.chars().count());
-    let mut fresh = true;
-    for word in text.split(' ') {
-        let letters = word.chars().count();
-        if !fresh && length + 1 + letters > width {
-            lines.push_str(line.trim_end());
-            lines.push('\n');
-            line = " ".repeat(indent);
-            length = indent;
-            fresh = true;
-        }
-        if !fresh {
-            line.push(' ');
-            length += 1;
-        }
+    while let Some(word) = words.next() {
         line.push_str(word);
-        length += letters;
-        fresh = false;
+        let letters = line.chars().count();
+        match words.peek() {
+            Some(next) if letters + 1 + next.chars().count() <= width => line.push(' '),
+            _ => {
+                lines = lines + line.trim_end() + "\n";
+                line = " ".repeat(indent);
+            }
+        }
     }
-    lines.push_str(line.trim_end());
-    lines.push('\n');
     lines
 }
 
@@ -96,7 +91,8 @@ mod tests {
             (90_000_000_000, "25.00h"),
             (259_200_000_000, "3.00d"),
         ] {
-            assert_eq!(seconds(Duration::from_micros(micros)), expected);
+            let time = std::time::Duration::from_micros(micros);
+            assert_eq!(seconds(time.as_secs_f64()), expected);
         }
     }
 

@@ -29,9 +29,8 @@ impl Direct {
     ) -> Result<Question, StoreError> {
         let stored = self.stored(check.limit)?;
         let numbers = stored.form.numbers_at(now);
-        let numbers = numbers.ok_or_else(|| StoreError::Garbled {
-            what: "a limit that nothing is kept of".to_owned(),
-        })?;
+        let nothing = || StoreError::garbled("a limit that nothing is kept of");
+        let numbers = numbers.ok_or_else(nothing)?;
         let is_slots = numbers.kind == Kind::Slots;
         Ok(Question {
             key: stored.key(check).into(),
@@ -107,29 +106,26 @@ impl Direct {
             }
         }
         // The clock has stepped meanwhile, or the calendar doesn't reach as far: that is no refusal.
-        Err(StoreError::Garbled {
-            what: "the store's clock is in no period that it was told of".to_owned(),
-        })
+        let what = "the store's clock is in no period that it was told of";
+        Err(StoreError::garbled(what))
     }
 
     /// What the keys of these questions owe that the store wasn't told of.
     fn untold(&self, checks: &[Check<'_>], numbers: &[usize], questions: &[Question]) -> Vec<Told> {
         let decides = |question: &Question| matches!(question.op, Op::Decide | Op::Hold);
         let decides = questions.iter().all(decides);
-        let mut told = Vec::new();
-        for (question, number) in questions.iter().zip(numbers).filter(|_| decides) {
-            let Some(owed) = self.local.owed(&checks[*number]) else {
-                continue;
-            };
+        let told = |(question, number): (&Question, &usize)| {
+            let owed = self.local.owed(&checks[*number])?;
             let raise = Question {
                 op: Op::Raise(question.numbers.owed(&owed)),
                 cost: owed.used,
                 holder: None,
                 ..question.clone()
             };
-            told.push((*number, owed, raise));
-        }
-        told
+            Some((*number, owed, raise))
+        };
+        let asked = questions.iter().zip(numbers).filter(|_| decides);
+        asked.filter_map(told).collect()
     }
 
     /// Questions that can go together, in their order. No call has so many that the store works on it for

@@ -8,7 +8,7 @@ use super::estimate::{held_within, is_held};
 use super::plan::Need;
 use super::{Direct, Moment};
 use crate::error::StoreError;
-use crate::lease::{Here, LeaseCharge, LeaseHold, Stamp};
+use crate::lease::{LeaseCharge, LeaseHold, Stamp};
 use crate::question::{Op, Question, Raw};
 use crate::store::Patience;
 use crate::stored::{LeaseCheck, LeaseKey};
@@ -88,8 +88,7 @@ impl Direct {
         for (number, need) in needs.into_iter().enumerate() {
             match need {
                 Need::Nothing(known) => carrying.decisions[number] = known,
-                Need::Tokens(stored) => tokens
-                    .extend(LeaseCheck::of(&checks[number], stored).map(|check| (number, check))),
+                Need::Tokens(lent) => tokens.push((number, lent)),
                 Need::Answer(question) => asked.push((number, *question)),
             }
         }
@@ -149,8 +148,8 @@ impl Direct {
 
     /// Whether what a check costs is here.
     fn is_here(&self, check: LeaseCheck<'_>) -> bool {
-        let here = (self.leases).look_here(check.lease_key(), check.check.cost);
-        matches!(here, Here::Enough)
+        let known = (self.leases).look_here(check.lease_key(), check.check.cost);
+        known.is_some_and(|known| known.is_allowed())
     }
 
     /// Whether a limit is spent by leases, whatever is taken ahead.
@@ -168,12 +167,12 @@ impl Carrying<'_, '_> {
             let check = &self.checks[number];
             let said = match need {
                 Need::Nothing(known) => Some(*known),
-                Need::Tokens(stored) if !is_held(check) => {
-                    LeaseCheck::of(check, stored).and_then(|lent| {
-                        let place = lent.lease_key();
-                        let (said, stamp) = leases.try_spend_for_now(place, check.cost)?;
+                Need::Tokens(lent) if !is_held(check) => {
+                    let place = lent.lease_key();
+                    let spent = leases.try_spend_for_now(place, check.cost);
+                    spent.map(|(said, stamp)| {
                         self.spent.push((place, check.cost, stamp));
-                        Some(said)
+                        said
                     })
                 }
                 Need::Tokens(_) | Need::Answer(_) => None,
@@ -256,10 +255,8 @@ impl Carrying<'_, '_> {
             self.decisions[*number] = raw.decision(&charge.question.numbers);
             charged.push(charge);
         }
-        if numbers
-            .iter()
-            .any(|number| !self.decisions[*number].is_allowed())
-        {
+        let is_denied = |number: &usize| !self.decisions[*number].is_allowed();
+        if numbers.iter().any(is_denied) {
             return Ok(Some((numbers, before)));
         }
         charged.retain(|charge| charge.question.cost > 0);

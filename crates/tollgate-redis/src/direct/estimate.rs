@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tollgate::stack::{Expire, Pass, Settled, Settlement, TimedEstimate};
 use tollgate::{Clock, Timestamp};
 use tollgate_engine::backend::Check;
-use tollgate_engine::policy::{Settle, Unsettled};
+use tollgate_engine::policy::Unsettled;
 
 use super::Direct;
 use super::carry_out::Charge;
@@ -160,12 +160,7 @@ impl Charged for StoredCharge {
 
 fn terms(check: &Check<'_>) -> (Unsettled, Duration) {
     let settle = check.limit.settle();
-    settle.map_or_else(
-        Default::default,
-        |Settle {
-             within, unsettled, ..
-         }| { (unsettled, within) },
-    )
+    settle.map_or_else(Default::default, |settle| (settle.unsettled, settle.within))
 }
 
 /// For how long a lease holds an estimate by itself. One that is given back in the end is held until somebody does that:

@@ -5,9 +5,8 @@ use tollgate_engine::backend::{Answer, Check, DenyRecheck, DenyVersion, KnownDen
 
 use super::Direct;
 use crate::error::StoreError;
-use crate::lease::Here;
 use crate::question::Question;
-use crate::stored::{LeaseKey, StoredLimit};
+use crate::stored::{LeaseCheck, StoredLimit};
 
 /// How a request is to be answered.
 pub(super) enum Plan<'a, 'd> {
@@ -22,14 +21,14 @@ pub(super) enum Need<'a> {
     /// Nothing: this is known here.
     Nothing(Decision),
     /// Tokens of a lease.
-    Tokens(&'a StoredLimit),
+    Tokens(LeaseCheck<'a>),
     /// An answer of the store.
     Answer(Box<Question>),
 }
 
 impl Direct {
     /// What each check needs, unless one of them is known to be refused: nothing is spent before all were looked at.
-    pub(super) fn plan<'a>(&self, checks: &[Check<'a>]) -> Result<Plan<'a, '_>, StoreError> {
+    pub(super) fn plan<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Plan<'a, 'a>, StoreError> {
         let mut needs = Vec::with_capacity(checks.len());
         let mut refused: Option<Vec<Decision>> = None;
         let mut due = None;
@@ -46,7 +45,7 @@ impl Direct {
                 }
                 KnownDenial::None => self.denied_by_lease(check, stored),
             });
-            needs.push(match (known, &stored.leased) {
+            needs.push(match (known, LeaseCheck::of(check, stored)) {
                 (Some(known), _) => {
                     if !known.is_allowed() {
                         let all = || vec![Decision::UNLIMITED; checks.len()];
@@ -54,7 +53,7 @@ impl Direct {
                     }
                     Need::Nothing(known)
                 }
-                (None, Some(_)) => Need::Tokens(stored),
+                (None, Some(lent)) => Need::Tokens(lent),
                 (None, None) => Need::Answer(Box::new(self.decide(check, now)?)),
             });
         }
@@ -72,11 +71,9 @@ impl Direct {
 
     /// A denial that what is held of a lease says.
     fn denied_by_lease(&self, check: &Check<'_>, stored: &StoredLimit) -> Option<Decision> {
-        let place = LeaseKey::of(stored.leased.as_ref()?, check);
-        match self.leases.look_here(place, check.cost) {
-            Here::Denied(denied) => Some(denied),
-            Here::Enough | Here::Unknown => None,
-        }
+        let lent = LeaseCheck::of(check, stored)?;
+        let known = self.leases.look_here(lent.lease_key(), check.cost);
+        known.filter(|known| !known.is_allowed())
     }
 
     /// What is remembered of a check. What is left of a lease says so itself.

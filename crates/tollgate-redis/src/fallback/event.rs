@@ -125,11 +125,8 @@ impl Telling {
         let since = now.nanos_since(Timestamp::from_nanos(told_at));
         let is_due = told_at == 0 || u128::from(since) >= TOLD_EVERY.as_nanos();
         let (nanos, relaxed) = (now.as_nanos().max(1), Ordering::Relaxed);
-        let claims = || {
-            self.told_at
-                .compare_exchange(told_at, nanos, relaxed, relaxed)
-        };
-        if is_due && claims().is_ok() {
+        let claim = || (self.told_at).compare_exchange(told_at, nanos, relaxed, relaxed);
+        if is_due && claim().is_ok() {
             Some(self.untold.swap(0, Ordering::Relaxed))
         } else {
             self.untold.fetch_add(1, Ordering::Relaxed);

@@ -3,11 +3,14 @@
 //! One at a time plans, asks and takes; anyone spends meanwhile. What a plan says is held may be spent
 //! while the store is asked, and counts as held there until the next plan: that grants nothing extra.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use tollgate::Timestamp;
+
+use crate::lock::lock;
 
 mod accounts;
 mod held;
@@ -110,20 +113,15 @@ impl Book {
     pub(super) fn spend(&self, now: Timestamp, cost: u64) -> Spent {
         let now = now.as_nanos();
         // Acquire: a thread that sees a lease's end sees no tokens of an earlier one.
-        let is_live = now < self.until.load(Ordering::Acquire);
-        let mut tokens = self.tokens.load(Ordering::Relaxed);
+        let is_live = now < self.until.load(Acquire);
+        let mut tokens = self.tokens.load(Relaxed);
         while is_live && tokens >= cost {
             let left = tokens - cost;
-            let swapped = self.tokens.compare_exchange_weak(
-                tokens,
-                left,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            );
+            let swapped = (self.tokens).compare_exchange_weak(tokens, left, Relaxed, Relaxed);
             match swapped {
                 Ok(_) => {
-                    let runs_low = left < self.low.load(Ordering::Relaxed)
-                        && now >= self.asked_from.load(Ordering::Relaxed);
+                    let runs_low =
+                        left < self.low.load(Relaxed) && now >= self.asked_from.load(Relaxed);
                     return Spent::Passed { left, runs_low };
                 }
                 Err(now_there) => tokens = now_there,
@@ -136,8 +134,8 @@ impl Book {
     /// What would come of a cost, without spending it.
     pub(super) fn look(&self, now: Timestamp, cost: u64) -> Spent {
         let now = now.as_nanos();
-        let is_live = now < self.until.load(Ordering::Acquire);
-        let tokens = self.tokens.load(Ordering::Relaxed);
+        let is_live = now < self.until.load(Acquire);
+        let tokens = self.tokens.load(Relaxed);
         if is_live && tokens >= cost {
             let (left, runs_low) = (tokens - cost, false);
             return Spent::Passed { left, runs_low };
@@ -147,16 +145,16 @@ impl Book {
 
     /// What is said to a cost that isn't here.
     fn lacking(&self, now: u64, cost: u64, here: u64) -> Spent {
-        let is_enough = cost <= here.saturating_add(self.spared.load(Ordering::Relaxed));
-        let is_refused = now < self.asked_from.load(Ordering::Relaxed) && !(is_enough && cost > 0);
+        let is_enough = cost <= here.saturating_add(self.spared.load(Relaxed));
+        let is_refused = now < self.asked_from.load(Relaxed) && !(is_enough && cost > 0);
         if is_refused && cost == 0 {
             // A peek is never refused.
             let (left, runs_low) = (0, false);
             return Spent::Passed { left, runs_low };
         }
         if is_refused {
-            self.refused.fetch_add(cost, Ordering::Relaxed);
-            let until = self.refused_until.load(Ordering::Relaxed).max(now);
+            self.refused.fetch_add(cost, Relaxed);
+            let until = self.refused_until.load(Relaxed).max(now);
             return Spent::Refused {
                 left: here,
                 until: Timestamp::from_nanos(until),
@@ -171,12 +169,12 @@ impl Book {
         let plan = self.begin_plan(now);
         let covers = self.measure(now, plan.holds).min(part);
         if cost > 0 {
-            self.used_at.store(now.as_nanos(), Ordering::Relaxed);
+            self.used_at.store(now.as_nanos(), Relaxed);
         }
-        self.low.store(covers / 4, Ordering::Relaxed);
+        self.low.store(covers / 4, Relaxed);
         let (holds, returns) = if plan.holds < cost {
             // What is returned isn't demand.
-            self.level.store(0, Ordering::Relaxed);
+            self.level.store(0, Relaxed);
             (0, self.withdraw(plan.holds))
         } else {
             (plan.holds, 0)
@@ -192,7 +190,7 @@ impl Book {
 
     /// What the store is told in any case: all that is in the accounts, and what came back late goes with that.
     fn begin_plan(&self, now: Timestamp) -> Plan {
-        self.plans.fetch_add(1, Ordering::Relaxed);
+        self.plans.fetch_add(1, Relaxed);
         let (holds, out, owed) = self.settle(now);
         let mut accounts = self.accounts();
         accounts.is_less = false;
@@ -210,7 +208,7 @@ impl Book {
     /// Plans to return what is far more than demand calls for.
     pub(super) fn trim(&self, now: Timestamp, part: u64) -> Plan {
         let plan = self.plan(now, 0, part);
-        let covers = self.covers.load(Ordering::Relaxed).min(part);
+        let covers = self.covers.load(Relaxed).min(part);
         let returns = self.withdraw(plan.holds.saturating_sub(covers.saturating_mul(2).max(1)));
         Plan {
             holds: plan.holds - returns,
@@ -222,36 +220,33 @@ impl Book {
     /// How much would be asked for in the time that a lease is to cover. What was measured before fades in
     /// that time.
     fn measure(&self, now: Timestamp, holds: u64) -> u64 {
-        let spent = self
-            .level
-            .swap(holds, Ordering::Relaxed)
-            .saturating_sub(holds);
-        let wanted = spent.saturating_add(self.refused.swap(0, Ordering::Relaxed));
-        let before = self.planned_at.swap(now.as_nanos(), Ordering::Relaxed);
+        let level = self.level.swap(holds, Relaxed);
+        let spent = level.saturating_sub(holds);
+        let wanted = spent.saturating_add(self.refused.swap(0, Relaxed));
+        let before = self.planned_at.swap(now.as_nanos(), Relaxed);
         let elapsed = u128::from(now.as_nanos().saturating_sub(before));
         let whole = COVERS.as_nanos();
         let seen = u128::from(wanted) * whole / elapsed.max(SHORTEST.as_nanos());
-        let known = u128::from(self.covers.load(Ordering::Relaxed));
+        let known = u128::from(self.covers.load(Relaxed));
         let faded = known * whole.saturating_sub(elapsed) / whole;
         let covers = u64::try_from(seen.max(faded)).unwrap_or(u64::MAX);
-        self.covers.store(covers, Ordering::Relaxed);
+        self.covers.store(covers, Relaxed);
         if wanted > 0 {
-            self.used_at.store(now.as_nanos(), Ordering::Relaxed);
+            self.used_at.store(now.as_nanos(), Relaxed);
         }
         covers
     }
 
     /// Whether it is still time to ask for more.
     pub(super) fn runs_low(&self, now: Timestamp) -> bool {
-        self.held(now) < self.low.load(Ordering::Relaxed)
-            && now.as_nanos() >= self.asked_from.load(Ordering::Relaxed)
+        self.held(now) < self.low.load(Relaxed) && now.as_nanos() >= self.asked_from.load(Relaxed)
     }
 
     /// Plans to return everything.
     pub(super) fn hand_in(&self, now: Timestamp) -> Plan {
         let plan = self.begin_plan(now);
         let returns = self.withdraw(u64::MAX);
-        self.low.store(0, Ordering::Relaxed);
+        self.low.store(0, Relaxed);
         Plan {
             holds: 0,
             returns,
@@ -264,13 +259,13 @@ impl Book {
     fn settle(&self, now: Timestamp) -> (u64, u64, u64) {
         let mut accounts = self.accounts();
         accounts.expire(now);
-        let is_live = now.as_nanos() < self.until.load(Ordering::Acquire);
+        let is_live = now.as_nanos() < self.until.load(Acquire);
         if !is_live {
             self.withdraw_from(&mut accounts, u64::MAX);
             self.lapse(&mut accounts);
         }
         // Under the lock: what is held for a request moves from the one to the other.
-        let tokens = self.tokens.load(Ordering::Relaxed);
+        let tokens = self.tokens.load(Relaxed);
         (
             if is_live { tokens } else { 0 },
             accounts.out,
@@ -280,7 +275,7 @@ impl Book {
 
     /// What the store had left when it was last asked.
     pub(super) fn spared(&self) -> u64 {
-        self.spared.load(Ordering::Relaxed)
+        self.spared.load(Relaxed)
     }
 
     /// Whether the store has to be told something: tokens are here, some are owed, or less is out than it knows.
@@ -292,7 +287,7 @@ impl Book {
     /// What was spent since this was last asked.
     pub(super) fn note_spent(&self) -> u64 {
         let mut accounts = self.accounts();
-        let left = self.tokens.load(Ordering::Relaxed);
+        let left = self.tokens.load(Relaxed);
         // What is out may come back, or not: it counts until it does.
         let spent = accounts.had.saturating_sub(left);
         accounts.note(spent)
@@ -320,7 +315,7 @@ impl Book {
     }
 
     fn accounts(&self) -> MutexGuard<'_, Accounts> {
-        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.accounts)
     }
 
     /// Takes up to so many tokens out; returns how many.
@@ -329,14 +324,16 @@ impl Book {
     }
 
     fn withdraw_from(&self, accounts: &mut Accounts, most: u64) -> u64 {
-        let taken = self
-            .tokens
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tokens| {
-                Some(tokens - tokens.min(most))
-            });
-        let taken = taken.unwrap_or(0).min(most);
+        let taken = self.take_out(most);
         accounts.lose(taken);
         taken
+    }
+
+    /// The same, as tokens that are spent.
+    fn take_out(&self, most: u64) -> u64 {
+        let fewer = |tokens: u64| Some(tokens - tokens.min(most));
+        let before = self.tokens.fetch_update(Relaxed, Relaxed, fewer);
+        before.unwrap_or(0).min(most)
     }
 
     /// Takes what the store gave, pays what is owed, and spends this much of the rest first, if there is as much and
@@ -359,11 +356,8 @@ impl Book {
         accounts.owed -= paid;
         let more = granted.more - paid;
         let spent = |all: u64| all.checked_sub(cost).filter(|_| is_live);
-        let relaxed = Ordering::Relaxed;
-        let before = self.tokens.fetch_update(relaxed, relaxed, |tokens| {
-            let all = tokens + more;
-            Some(spent(all).unwrap_or(all))
-        });
+        let after = |tokens| Some(spent(tokens + more).unwrap_or(tokens + more));
+        let before = self.tokens.fetch_update(Relaxed, Relaxed, after);
         let all = before.unwrap_or(0) + more;
         let left = spent(all);
         let number = match (left, hold) {
@@ -377,23 +371,22 @@ impl Book {
         } else {
             (0, 0)
         };
-        self.refused_until.store(refused_until, Ordering::Relaxed);
-        self.spared.store(granted.remaining, Ordering::Relaxed);
-        self.asked_from.store(asked_from, Ordering::Relaxed);
-        self.level.store(all, Ordering::Relaxed);
+        self.refused_until.store(refused_until, Relaxed);
+        self.spared.store(granted.remaining, Relaxed);
+        self.asked_from.store(asked_from, Relaxed);
+        self.level.store(all, Relaxed);
         // Release: those who see it see the tokens.
-        self.until
-            .store(granted.until.as_nanos(), Ordering::Release);
+        self.until.store(granted.until.as_nanos(), Release);
         left.map(|left| (left, number))
     }
 
     pub(super) fn plans(&self) -> u64 {
-        self.plans.load(Ordering::Relaxed)
+        self.plans.load(Relaxed)
     }
 
     pub(super) fn held(&self, now: Timestamp) -> u64 {
-        if now.as_nanos() < self.until.load(Ordering::Acquire) {
-            self.tokens.load(Ordering::Relaxed)
+        if now.as_nanos() < self.until.load(Acquire) {
+            self.tokens.load(Relaxed)
         } else {
             0
         }
@@ -401,26 +394,26 @@ impl Book {
 
     /// Whether the caller is the one to renew it: only one does at a time.
     pub(super) fn begin_renewal(&self) -> bool {
-        !self.renewing.swap(true, Ordering::Relaxed)
+        !self.renewing.swap(true, Relaxed)
     }
 
     pub(super) fn end_renewal(&self) {
-        self.renewing.store(false, Ordering::Relaxed);
+        self.renewing.store(false, Relaxed);
     }
 
     /// What is to be done for it, looked at four times in a lease's life.
     pub(super) fn look_after(&self, now: Timestamp, life: Duration) -> Care {
-        let tokens = self.tokens.load(Ordering::Relaxed);
-        let until = self.until.load(Ordering::Acquire);
-        let level = self.level.load(Ordering::Relaxed);
-        let was_used = tokens < level || self.refused.load(Ordering::Relaxed) > 0;
+        let tokens = self.tokens.load(Relaxed);
+        let until = self.until.load(Acquire);
+        let level = self.level.load(Relaxed);
+        let was_used = tokens < level || self.refused.load(Relaxed) > 0;
         let nanos = now.as_nanos();
         if was_used {
             // Spending records no time, so it counts as of now.
             self.measure(now, tokens);
         }
         let life = u64::try_from(life.as_nanos()).unwrap_or(u64::MAX);
-        let idle = nanos.saturating_sub(self.used_at.load(Ordering::Relaxed));
+        let idle = nanos.saturating_sub(self.used_at.load(Relaxed));
         let (out, unsaid) = {
             let mut accounts = self.accounts();
             accounts.expire(now);

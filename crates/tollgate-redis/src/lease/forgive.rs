@@ -50,14 +50,13 @@ impl Leases {
             let asker = Arc::clone(inner);
             let asked = inner.host.spawn(async move {
                 // What is here goes back, so that it is there for whoever asks first.
-                let asked = asker.ask_and_forgive(&lease, Wants::Nothing, None, forgiven);
-                let asked = asked.await;
+                let asked = asker.ask(&lease, Wants::Forgiveness(forgiven), None).await;
                 drop(alone);
                 asked
             });
             asked.await.map_err(|_| StoreError::Stopped)?.map(drop)
         };
-        inner.wait(asking, patience).await
+        patience.wait(asking).await
     }
 
     /// What a cost would be told, of what is here and in the store: nothing is taken.
@@ -67,7 +66,7 @@ impl Leases {
         patience: &mut Patience,
     ) -> Result<Decision, StoreError> {
         let (inner, place) = (&self.inner, check.lease_key());
-        let (cost, limit) = (check.check.cost, check.leased.numbers.limit);
+        let (cost, limit) = (check.check.cost, check.numbers.limit);
         let here = match inner.shard(place).load().get(&place) {
             Some(lease) => lease.book.held(inner.clock.now()),
             None => 0,
@@ -95,8 +94,8 @@ impl Inner {
         question: Lessee,
         patience: &mut Patience,
     ) -> Result<Lent, StoreError> {
-        let record = question.record(&check.leased.numbers);
+        let record = question.record(&check.numbers);
         let asking = self.store.lease(check.name(), record, None);
-        Lent::read(&self.wait(asking, patience).await?)
+        Lent::read(&patience.wait(asking).await?)
     }
 }

@@ -92,7 +92,8 @@ impl Drop for LeaseHold {
             Some(Claim::Held(_)) => drop(self.correct(0)),
             Some(Claim::Spent(stamp)) if self.cost > 0 => {
                 if self.leases.keeps(&self.lease) {
-                    (self.leases).put_back(&self.lease, self.cost, stamp);
+                    let now = self.leases.clock.now();
+                    self.lease.book.put_back(now, self.cost, stamp);
                 } else {
                     self.leases.return_passing(&self.lease, self.cost);
                 }

@@ -119,17 +119,6 @@ impl Inner {
         wants: Wants,
         hold: Option<Timestamp>,
     ) -> Result<Came, StoreError> {
-        self.ask_and_forgive(lease, wants, hold, 0).await
-    }
-
-    /// The same, and forgives some of what is owed.
-    pub(super) async fn ask_and_forgive(
-        self: &Arc<Self>,
-        lease: &Arc<Lease>,
-        wants: Wants,
-        hold: Option<Timestamp>,
-        forgiven: u64,
-    ) -> Result<Came, StoreError> {
         let numbers = lease.numbers;
         let resets = self.resets.load(Ordering::Acquire);
         let before = self.clock.now();
@@ -144,8 +133,11 @@ impl Inner {
             Counting::Leased => (numbers.limit / self.terms.part).max(1),
             _ => 0,
         };
-        // First of what the store doesn't know of.
-        let forgiven = lease.book.forgive(forgiven);
+        let forgiven = match wants {
+            // First of what the store doesn't know of.
+            Wants::Forgiveness(tokens) => lease.book.forgive(tokens),
+            _ => 0,
+        };
         let asks = Asks::new(&lease.book, wants, before, part, numbers);
         let (holder, number) = match wants {
             // Several may be under way, in any order.

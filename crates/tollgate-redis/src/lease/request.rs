@@ -20,6 +20,8 @@ pub(super) enum Wants {
     Just(u64),
     /// Nothing: all that is held is returned.
     Nothing,
+    /// That so many tokens of what is owed are forgiven. All that is held is returned.
+    Forgiveness(u64),
 }
 
 /// What is asked.
@@ -44,7 +46,7 @@ impl Asks {
         numbers: Numbers,
     ) -> Self {
         let (plan, least) = match wants {
-            Wants::Nothing => (book.hand_in(now), 0),
+            Wants::Nothing | Wants::Forgiveness(_) => (book.hand_in(now), 0),
             Wants::More(cost) => (book.plan(now, cost, part), cost),
             Wants::Enough => (book.trim(now, part), 0),
             Wants::Just(more) => {
@@ -209,10 +211,8 @@ pub(super) struct Lent {
 impl Lent {
     pub(super) fn read(reply: &[i64]) -> Result<Self, StoreError> {
         let [granted, kept, remaining, retry_after, _] = *reply else {
-            let came = reply.len();
-            return Err(StoreError::Garbled {
-                what: format!("5 numbers of a lease expected, {came} came"),
-            });
+            let what = format!("5 numbers of a lease expected, {} came", reply.len());
+            return Err(StoreError::garbled(what));
         };
         let number = |number: i64| u64::try_from(number).unwrap_or(0);
         Ok(Self {

@@ -3,11 +3,13 @@
 //! What a store admits is noted as far as this node's part has room. A part that grew at once would have room
 //! that it knows nothing of, so it grows when all that was noted before is over.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tollgate::Timestamp;
+
+use crate::lock::lock;
 
 /// So many earlier numbers are told apart.
 const MOST: usize = 16;
@@ -50,7 +52,7 @@ impl Nodes {
 
     /// From now on there are so many.
     pub(super) fn set(&self, nodes: u64, now: Timestamp) {
-        let mut known = self.known();
+        let mut known = lock(&self.known);
         let before = std::mem::replace(&mut known.now, nodes);
         if before == nodes {
             return;
@@ -70,13 +72,13 @@ impl Nodes {
 
     /// How many there are.
     pub(super) fn now(&self) -> u64 {
-        self.known().now
+        lock(&self.known).now
     }
 
     /// What a limit is divided by of which nothing is left after so long.
     pub(super) fn divisor(&self, lasts: Duration, now: Timestamp) -> Divisor {
         let change = self.changes.load(Ordering::Acquire);
-        let known = self.known();
+        let known = lock(&self.known);
         let counts = |(nodes, over): &(u64, Timestamp)| {
             let until = *over + lasts;
             (now < until).then_some((*nodes, until))
@@ -94,10 +96,6 @@ impl Nodes {
     pub(super) fn still(&self, divisor: &Divisor, now: impl FnOnce() -> Timestamp) -> bool {
         divisor.change == self.changes.load(Ordering::Acquire)
             && divisor.until.is_none_or(|until| now() < until)
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -145,7 +143,7 @@ mod tests {
         for now in 0..100 {
             nodes.set(200 - now, at(now));
         }
-        assert_eq!(nodes.known().earlier.len(), MOST);
+        assert_eq!(lock(&nodes.known).earlier.len(), MOST);
         for now in [99_u64, 999, 1_050, 1_098] {
             // The number that was in force a thousand seconds before.
             let least = 200 - now.saturating_sub(999).min(99);

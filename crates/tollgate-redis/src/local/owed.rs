@@ -1,13 +1,15 @@
 //! Which keys were decided about here, and the store doesn't know it yet.
 
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tollgate::{Rate, Timestamp};
 
 use tollgate_engine::backend::Check;
+
+use crate::lock::lock;
 
 /// Keys that wait to be told of.
 const MOST: usize = 65_536;
@@ -100,13 +102,6 @@ fn place(check: &Check<'_>) -> CounterAndKey {
     (check.limit.counter().id, check.key.fingerprint())
 }
 
-/// What came of a decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
-    Admitted,
-    Refused,
-}
-
 impl Keys {
     /// Whether there is room for a key, or it is there.
     fn has_room(&mut self, check: &Check<'_>, now: Timestamp) -> bool {
@@ -146,7 +141,7 @@ impl Untold {
 
     /// Something is about to be decided here about a key, and is owed for so long at most.
     pub(super) fn begin(&self, check: &Check<'_>, now: Timestamp, lasts: Duration) {
-        let mut keys = self.lock();
+        let mut keys = lock(&self.keys);
         if keys.has_room(check, now) {
             let entry = keys.entry(check);
             entry.pending += 1;
@@ -158,11 +153,11 @@ impl Untold {
     }
 
     /// It passed, or didn't: then there may be nothing to tell.
-    pub(super) fn end(&self, check: &Check<'_>, outcome: Ended) {
-        let mut keys = self.lock();
+    pub(super) fn end(&self, check: &Check<'_>, is_admitted: bool) {
+        let mut keys = lock(&self.keys);
         if let Some(entry) = keys.all.get_mut(&place(check)) {
             entry.pending = entry.pending.saturating_sub(1);
-            if outcome == Ended::Admitted {
+            if is_admitted {
                 entry.number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
                 entry.admitted = entry.admitted.saturating_add(check.cost);
             }
@@ -173,14 +168,14 @@ impl Untold {
 
     /// The number of the latest decision about a key, if the store may not know of it, and how much was admitted.
     pub(super) fn find(&self, check: &Check<'_>) -> Option<(u64, u64)> {
-        let keys = self.lock();
+        let keys = lock(&self.keys);
         let entry = keys.all.get(&place(check))?;
         Some((entry.number, entry.admitted))
     }
 
     /// The store knows of all up to this one.
     pub(super) fn told(&self, check: &Check<'_>, number: u64) {
-        let mut keys = self.lock();
+        let mut keys = lock(&self.keys);
         if let Some(entry) = keys.all.get_mut(&place(check))
             && entry.number <= number
         {
@@ -192,10 +187,6 @@ impl Untold {
 
     pub(super) fn forgotten(&self) -> u64 {
         self.forgotten.load(Ordering::Relaxed)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Keys> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -218,14 +209,14 @@ mod tests {
             let name = number.to_string();
             let facts = SoleLimit::facts(&name);
             untold.begin(&limit.check(&facts, 1), now, hour);
-            untold.end(&limit.check(&facts, 1), Ended::Admitted);
+            untold.end(&limit.check(&facts, 1), true);
         };
         let now = Timestamp::from_secs(1);
         (0..MOST + 1_000).for_each(|number| add(number, now));
-        assert_eq!((untold.lock().looked, untold.forgotten()), (1, 1_000));
+        assert_eq!((lock(&untold.keys).looked, untold.forgotten()), (1, 1_000));
         // Once they owe nothing any more there is room again.
         add(MOST + 2_000, now + hour);
-        assert_eq!((untold.lock().looked, untold.forgotten()), (2, 1_000));
-        assert_eq!(untold.lock().all.len(), 1);
+        assert_eq!((lock(&untold.keys).looked, untold.forgotten()), (2, 1_000));
+        assert_eq!(lock(&untold.keys).all.len(), 1);
     }
 }

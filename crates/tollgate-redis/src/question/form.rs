@@ -53,11 +53,9 @@ impl StoreForm {
         match limit {
             LimitKind::Rate { rate, algorithm } => Self::of_rate(*rate, *algorithm),
             LimitKind::Quota(quota) => Self::of_quota(quota),
-            LimitKind::Concurrency(limit) => Ok(Self::Asked(Numbers {
-                kind: Kind::Slots,
-                five: [u64::from(*limit), micros(life), 0, 0, 0],
-                limit: u64::from(*limit),
-            })),
+            LimitKind::Concurrency(limit) => {
+                Ok(Self::Asked(Numbers::slots(u64::from(*limit), life)))
+            }
             other => Err(StoreLimitError::not_a_level("a limit in a store", other)),
         }
     }
@@ -101,11 +99,10 @@ impl StoreForm {
         })?;
         match quota.rolling_period() {
             None => Ok(Self::Calendar(Box::new(quota.clone()))),
-            Some(period) => Ok(Self::Asked(Numbers {
-                kind: Kind::Rolling,
-                five: [limit, micros(period).max(1), 0, 0, 0],
-                limit,
-            })),
+            Some(period) => {
+                let five = [limit, micros(period).max(1), 0, 0, 0];
+                Ok(Self::Asked(Numbers::new(Kind::Rolling, five, limit)))
+            }
         }
     }
 
@@ -115,6 +112,14 @@ impl StoreForm {
             Self::Known(_) => None,
             Self::Asked(numbers) => Some(*numbers),
             Self::Calendar(quota) => Some(Numbers::calendar(quota, now)),
+        }
+    }
+
+    /// The numbers of a level: GCRA or a bucket.
+    pub(crate) fn level(&self) -> Option<Numbers> {
+        match self {
+            Self::Asked(numbers) if numbers.kind == Kind::Level => Some(*numbers),
+            _ => None,
         }
     }
 
@@ -130,21 +135,22 @@ impl StoreForm {
 }
 
 impl Numbers {
+    const fn new(kind: Kind, five: [u64; 5], limit: u64) -> Self {
+        Self { kind, five, limit }
+    }
+
+    /// So many slots, each held for so long unless it is renewed.
+    pub(crate) fn slots(most: u64, life: Duration) -> Self {
+        Self::new(Kind::Slots, [most, micros(life), 0, 0, 0], most)
+    }
+
     fn level(rate: Rate, drain: u128, price: u128) -> Result<Self, StoreLimitError> {
         let capacity = price.saturating_mul(u128::from(rate.burst_size()));
         let instead = "use a smaller burst, or a count that shares a factor with the period";
         let error = || too_large(&rate, "its burst times its reduced period", instead);
-        Ok(Self {
-            kind: Kind::Level,
-            five: [
-                below_exact(price, error)?,
-                below_exact(drain, error)?,
-                below_exact(capacity, error)?,
-                0,
-                0,
-            ],
-            limit: rate.burst_size(),
-        })
+        let exact = |number| below_exact(number, error);
+        let five = [exact(price)?, exact(drain)?, exact(capacity)?, 0, 0];
+        Ok(Self::new(Kind::Level, five, rate.burst_size()))
     }
 
     /// A limit by arrival times: the tolerance and the time of one token, as whole microseconds and the nanoseconds
@@ -161,17 +167,11 @@ impl Numbers {
         let tolerance = emission.saturating_mul(u128::from(rate.burst_size()));
         let instead = "use a smaller burst or a shorter period";
         let error = || too_large(&rate, "its burst times its interval", instead);
-        Ok(Self {
-            kind: Kind::Arrival,
-            five: [
-                below_exact(tolerance / 1_000, error)?,
-                below_exact(tolerance % 1_000, error)?,
-                below_exact(emission / 1_000, error)?,
-                below_exact(emission % 1_000, error)?,
-                0,
-            ],
-            limit: rate.burst_size(),
-        })
+        let exact = |number| below_exact(number, error);
+        let [most, most_rest] = [exact(tolerance / 1_000)?, exact(tolerance % 1_000)?];
+        let [each, each_rest] = [exact(emission / 1_000)?, exact(emission % 1_000)?];
+        let five = [most, most_rest, each, each_rest, 0];
+        Ok(Self::new(Kind::Arrival, five, rate.burst_size()))
     }
 
     /// The tolerance and the time of one token of a limit by arrival times, in nanoseconds.
@@ -202,18 +202,11 @@ impl Numbers {
             too_large(&rate, "four times its count", "use a smaller count")
         })? / 4;
         if micros > LONGEST_WINDOW {
-            return Err(too_large(
-                &rate,
-                "its window and the time since 1970, in microseconds,",
-                "use a window below 71 years",
-            ));
+            let what = "its window and the time since 1970, in microseconds,";
+            return Err(too_large(&rate, what, "use a window below 71 years"));
         }
         let micros = u64::try_from(micros).unwrap_or(u64::MAX);
-        Ok(Self {
-            kind,
-            five: [limit, micros, 0, 0, 0],
-            limit: rate.burst_size(),
-        })
+        Ok(Self::new(kind, [limit, micros, 0, 0, 0], rate.burst_size()))
     }
 
     fn window(rate: Rate, nanos: u128, align: Align) -> Result<Self, StoreLimitError> {
@@ -238,18 +231,13 @@ impl Numbers {
         let error = || too_large(&rate, "its burst times its window in microseconds", instead);
         below_exact((u128::from(limit) + 1) * u128::from(micros), error)?;
         let lent = u128::from(limit.saturating_sub(count)) * u128::from(count);
-        below_exact(lent, || {
-            too_large(
-                &rate,
-                "what its burst lends times its count",
-                "leave the burst out",
-            )
-        })?;
-        Ok(Self {
-            kind: Kind::Counter,
-            five: [count, limit, micros, 0, 0],
+        let what = "what its burst lends times its count";
+        below_exact(lent, || too_large(&rate, what, "leave the burst out"))?;
+        Ok(Self::new(
+            Kind::Counter,
+            [count, limit, micros, 0, 0],
             limit,
-        })
+        ))
     }
 
     /// The boundaries of the period before a time, the one that it is in, and the next.
@@ -262,12 +250,8 @@ impl Numbers {
         };
         let (start, end) = span(now);
         let (before, _) = span(start.saturating_sub(1));
-        let (_, after) = span(end);
-        Self {
-            kind: Kind::Calendar,
-            five: [quota.count(), before, start, end, after],
-            limit: quota.count(),
-        }
+        let ((_, after), count) = (span(end), quota.count());
+        Self::new(Kind::Calendar, [count, before, start, end, after], count)
     }
 }
 
@@ -281,7 +265,7 @@ fn below_exact(
     }
 }
 
-fn too_large(
+pub(super) fn too_large(
     limit: &impl std::fmt::Display,
     what: &'static str,
     instead: &'static str,

@@ -171,12 +171,12 @@ pub(crate) struct Header<'a> {
 impl<'a> Header<'a> {
     /// Reads the reply to a call that so many numbers are expected of.
     pub(crate) fn read(numbers: &'a [i64], expected: usize) -> Result<Self, StoreError> {
-        let garbled = |what: String| StoreError::Garbled { what };
         let (expected, came) = (expected + 2, numbers.len());
         let (true, [now, strange, rest @ ..]) = (came == expected, numbers) else {
-            return Err(garbled(format!("{expected} numbers expected, {came} came")));
+            let what = format!("{expected} numbers expected, {came} came");
+            return Err(StoreError::garbled(what));
         };
-        let now = u64::try_from(*now).map_err(|_| garbled("a time before 1970".to_owned()))?;
+        let now = u64::try_from(*now).map_err(|_| StoreError::garbled("a time before 1970"))?;
         let strange = u64::try_from(*strange).unwrap_or(0);
         Ok(Self { now, strange, rest })
     }

@@ -5,22 +5,21 @@ use std::time::Duration;
 
 use tollgate::clock::Clock;
 use tollgate::{Algorithm, Decision, ExactKeyedLimiter, Outcome, Timestamp};
-use tollgate_engine::backend::{Check, LimitKind, SoleLimit};
+use tollgate_engine::backend::{Check, LimitKind};
 
 use super::{KEYS, Paced, Rehearsal, State};
 use crate::error::{StoreError, StoreLimitError};
-use crate::question::{Op, Raw, possible};
+use crate::lock::lock;
+use crate::question::{Op, micros, possible};
 
 impl Rehearsal {
-    /// What the store would do.
+    /// What the store would do, and the number that it would tell.
     pub(crate) fn act(
         &self,
-        limit: &SoleLimit,
-        key: &str,
         check: &Check<'_>,
         op: Op,
         at: Option<Timestamp>,
-    ) -> Result<(Decision, Option<Raw>), StoreError> {
+    ) -> Result<(Decision, Option<u64>), StoreError> {
         if let Some(at) = at {
             // A time before the clock's counts as now.
             self.clock.advance(at - self.clock.now());
@@ -32,43 +31,39 @@ impl Rehearsal {
         if let Some(numbers) = form.numbers_at(self.clock.now().as_nanos() / 1000) {
             possible(op, &numbers, check.limit)?;
         }
-        let (decision, wait) = self.asked(&mut self.lock(), 1, |state| match op {
-            Op::Reserve(longest) => self.reserve(state, limit, key, check.cost, longest),
+        let (decision, number) = self.asked(&mut lock(&self.state), 1, |state| match op {
+            Op::Reserve(longest) => self.reserve(state, check, longest),
             _ => Ok(carry_out(state, check, op)),
         })??;
-        Ok((decision, Some(raw(&decision, wait))))
+        Ok((decision, Some(number)))
     }
 
     fn reserve(
         &self,
         state: &mut State,
-        limit: &SoleLimit,
-        key: &str,
-        cost: u64,
+        check: &Check<'_>,
         longest: u64,
-    ) -> Result<(Decision, Duration), StoreError> {
-        let paced = self.paced(state, limit)?;
-        let (left, mut delay) = (paced.check_n(key, 0), Duration::ZERO);
-        let mut outcome = Outcome::Denied;
+    ) -> Result<(Decision, u64), StoreError> {
+        let (paced, key) = (self.paced(state, check)?, check.key.fingerprint());
+        let (mut decision, mut delay) = (paced.check_n(&key, 0), Duration::ZERO);
+        decision.outcome = Outcome::Denied;
         // Dropped, what was reserved for later is given back.
-        if let Ok(reserved) = paced.key(key).reserve(cost)
+        if let Ok(reserved) = paced.key(&key).reserve(check.cost)
             && reserved.delay() <= Duration::from_micros(longest)
         {
-            (outcome, delay) = (Outcome::Allowed, reserved.delay());
+            (decision.outcome, delay) = (Outcome::Allowed, reserved.delay());
             reserved.keep();
         }
-        let zero = Duration::ZERO;
-        let decision = Decision::new(outcome, left.limit, left.remaining, zero, left.reset_after);
-        Ok((decision, delay))
+        Ok((decision, micros(delay)))
     }
 
-    fn paced(&self, state: &mut State, limit: &SoleLimit) -> Result<Arc<Paced>, StoreError> {
-        let id = limit.limit().counter().id;
+    fn paced(&self, state: &mut State, check: &Check<'_>) -> Result<Arc<Paced>, StoreError> {
+        let id = check.limit.counter().id;
         if let Some(paced) = state.paced.get(&id) {
             return Ok(Arc::clone(paced));
         }
-        let LimitKind::Rate { rate, algorithm } = limit.limit().kind() else {
-            let kind = limit.limit().kind();
+        let kind = check.limit.kind();
+        let LimitKind::Rate { rate, algorithm } = kind else {
             return Err(StoreLimitError::not_a_level("a reservation", kind).into());
         };
         let made = ExactKeyedLimiter::builder(*rate, KEYS)
@@ -85,51 +80,30 @@ impl Rehearsal {
     }
 }
 
-/// What the store would do, and how long it says to wait.
-fn carry_out(state: &mut State, check: &Check<'_>, op: Op) -> (Decision, Duration) {
+/// What the store would do, and how much it would take.
+fn carry_out(state: &mut State, check: &Check<'_>, op: Op) -> (Decision, u64) {
     let memory = &state.memory;
     let ask = |cost| memory.answer(&[Check { cost, ..*check }]).decision;
-    match op {
-        Op::Decide | Op::Hold => {
-            let decision = ask(check.cost);
-            (decision, decision.wait())
-        }
+    let decision = match op {
+        Op::Decide | Op::Hold => ask(check.cost),
         Op::Look => {
             let said = memory.peek_each(&[*check]);
-            let decision = said.first().copied().unwrap_or(Decision::UNLIMITED);
-            (decision, decision.wait())
+            said.first().copied().unwrap_or(Decision::UNLIMITED)
         }
         Op::AtMost => {
             let most = ask(0).remaining.min(check.cost);
-            let decision = ask(most.max(1));
-            let taken = if decision.is_allowed() { most } else { 0 };
-            // What was taken stands where a wait would.
-            (decision, Duration::from_micros(taken))
+            return (ask(most.max(1)), most);
         }
         Op::Gift | Op::GiveBack(_) | Op::GiveBackHeld { .. } => {
             memory.give_back(&[*check]);
-            (ask(0), Duration::ZERO)
+            ask(0)
         }
         Op::Reset => {
             memory.forget(&[*check]);
-            let left = ask(0);
             state.leases.forget(check);
-            (left, Duration::ZERO)
+            ask(0)
         }
-        Op::Reserve(_) | Op::Renew | Op::Release | Op::Raise(_) => (ask(0), Duration::ZERO),
-    }
-}
-
-fn raw(decision: &Decision, wait: Duration) -> Raw {
-    let number = |number: u128| i64::try_from(number).unwrap_or(-1);
-    Raw {
-        outcome: match decision.outcome {
-            Outcome::Denied => 0,
-            Outcome::Allowed => 1,
-            Outcome::Never => 2,
-        },
-        remaining: number(u128::from(decision.remaining)),
-        wait: number(wait.as_micros()),
-        reset: number(decision.reset_after.as_micros()),
-    }
+        Op::Reserve(_) | Op::Renew | Op::Release | Op::Raise(_) => ask(0),
+    };
+    (decision, 0)
 }

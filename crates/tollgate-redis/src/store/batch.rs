@@ -30,25 +30,21 @@ impl Batch {
         let (mut needs, mut script) = (Needs::default(), None);
         for request in &self.requests {
             match &request.job {
-                Job::Ask { questions, .. } => questions.iter().for_each(|asked| needs.add(asked)),
+                Job::Ask(questions) => questions.iter().for_each(|asked| needs.add(asked)),
                 Job::Lease { .. } => script = Some(script::lease()),
             }
         }
         let (mut keys, mut holders, mut program) = (Vec::new(), Vec::new(), Vec::new());
         // The keys that tell when a counter was reset, in the order of the questions that are about that.
-        let (mut generations, mut time) = (Vec::new(), None);
+        let mut generations = Vec::new();
         for request in &self.requests {
             let questions = match &request.job {
-                Job::Lease { key, numbers, at } => {
+                Job::Lease { key, numbers } => {
                     keys.push(&**key);
-                    time = *at;
                     program.extend_from_slice(numbers);
                     continue;
                 }
-                Job::Ask { questions, at } => {
-                    time = *at;
-                    questions
-                }
+                Job::Ask(questions) => questions,
             };
             for (number, question) in questions.iter().enumerate() {
                 let is_last = number + 1 == questions.len();
@@ -61,6 +57,8 @@ impl Batch {
                 }
             }
         }
+        // All of a call have the same.
+        let time = self.requests.first().and_then(|request| request.at);
         let script = script.unwrap_or_else(|| needs.script());
         let (name, body) = match by {
             By::Name => ("EVALSHA", &script.sha),
@@ -90,14 +88,18 @@ impl Batch {
     /// Tells all what came. Returns how many keys hold what no limiter wrote: requests about one are told so.
     pub(crate) fn deliver(self, numbers: Vec<i64>) -> Result<u64, StoreError> {
         let expected = self.requests.iter().map(|request| request.job.width());
-        let Header { now, strange, rest } = match Header::read(&numbers, expected.sum()) {
+        let read = Header::read(&numbers, expected.sum());
+        let Header {
+            now,
+            strange,
+            mut rest,
+        } = match read {
             Ok(header) => header,
             Err(error) => {
                 self.fail(&error);
                 return Err(error);
             }
         };
-        let mut rest = rest;
         for request in self.requests {
             let (own, others) = rest.split_at(request.job.width());
             rest = others;
@@ -177,10 +179,8 @@ mod tests {
         {
             let (reply, mut answer) = oneshot::channel();
             let request = Request {
-                job: Job::Ask {
-                    questions: vec![ask(Op::Decide), ask(op)],
-                    at: None,
-                },
+                job: Job::Ask(vec![ask(Op::Decide), ask(op)]),
+                at: None,
                 lane: 0,
                 is_again: false,
                 reply,

@@ -89,7 +89,7 @@ impl Connector {
             Ok(connected) => connected,
             Err(_) => {
                 let why = format!("no connection within {:?}", 3 * CONNECTING);
-                Err(reason::unreachable(FailureKind::TimedOut, &why))
+                Err(StoreError::unreachable(FailureKind::TimedOut, why))
             }
         };
         match connected {
@@ -107,7 +107,7 @@ impl Connector {
             (To::Cluster(_), Some(node)) => self.open(addr(node, &self.address)).await,
             (To::Cluster(_), None) => {
                 let why = "a cluster is reached by its nodes, and none is named";
-                Err(reason::unreachable(FailureKind::NotFound, why))
+                Err(StoreError::unreachable(FailureKind::NotFound, why))
             }
             (To::Server(addr), _) => self.open(addr.clone()).await,
             (To::Sentinel(client), _) => self.by_sentinels(client).await.map(Link::Direct),
@@ -167,7 +167,7 @@ impl Connector {
     /// something.
     async fn greeted(&self, connection: MultiplexedConnection) -> Result<Link, StoreError> {
         let mut link = Link::Direct(connection);
-        if self.address.password.is_some() {
+        if self.address.login.password.is_some() {
             return Ok(link);
         }
         let greeting = link.send(&::redis::cmd("PING")).await;
@@ -236,7 +236,7 @@ async fn sentinels_say(client: &mut SentinelClient) -> Result<(), RedisError> {
 fn unusable(address: &Address, error: &RedisError) -> StoreError {
     match address.tls {
         // Files that can't be read, or hold no certificate.
-        Some(_) => reason::unreachable(FailureKind::Tls, &error.to_string()),
+        Some(_) => StoreError::unreachable(FailureKind::Tls, error.to_string()),
         None => reason::store_error(error),
     }
 }
@@ -250,10 +250,10 @@ fn sentinel(address: &Address, files: &Known) -> Result<SentinelClient, RedisErr
     let master = SentinelServerType::Master;
     let mut builder = SentinelClientBuilder::new(sentinels, name, master)?
         .set_client_to_redis_db(address.database);
-    if let Some(user) = &address.user {
+    if let Some(user) = &address.login.user {
         builder = builder.set_client_to_redis_username(user);
     }
-    if let Some(password) = &address.password {
+    if let Some(password) = &address.login.password {
         builder = builder.set_client_to_redis_password(password);
     }
     if let Some(user) = &address.sentinel.user {
@@ -306,10 +306,10 @@ fn addr(node: &Node, address: &Address) -> ConnectionAddr {
 
 fn login(address: &Address) -> RedisConnectionInfo {
     let mut info = RedisConnectionInfo::default().set_db(address.database);
-    if let Some(user) = &address.user {
+    if let Some(user) = &address.login.user {
         info = info.set_username(user);
     }
-    if let Some(password) = &address.password {
+    if let Some(password) = &address.login.password {
         info = info.set_password(password);
     }
     info

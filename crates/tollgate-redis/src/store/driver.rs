@@ -16,8 +16,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::batch::Batch;
 use super::connect::Connector;
 use super::link::{Failure, Link, Manner, Then};
-use super::peer::{Loss, Peer, PeerId, State, Up};
-use super::reason;
+use super::peer::{Peer, PeerId, State, Up};
 use super::shared::Shared;
 use super::skew;
 use super::slots::{self, Looked, SLOTS};
@@ -156,7 +155,7 @@ impl Driver {
             None => {
                 self.look_soon();
                 let why = format!("no node of the cluster says that it has slot {slot}");
-                self.refuse(batch, &reason::unreachable(FailureKind::Moved, &why));
+                self.refuse(batch, &StoreError::unreachable(FailureKind::Moved, why));
             }
         }
     }
@@ -258,7 +257,7 @@ impl Driver {
         if batch.is_empty() {
             return self.shared.queue.done(lane, Vec::new());
         }
-        let is_lost = matches!(&done.result, Err(failure) if matches!(failure.then, Then::Lost | Then::Wrong));
+        let is_lost = (done.result.as_ref()).is_err_and(|failure| failure.then.is_lost());
         if !is_lost && let Some(peer) = self.peers.get_mut(&peer) {
             self.is_changed |= peer.answered(link);
         }
@@ -268,14 +267,9 @@ impl Driver {
                 stats.count(batch.len());
                 stats.is_failing.store(false, Ordering::Relaxed);
                 match batch.deliver(numbers) {
-                    Ok(0) => {}
-                    Ok(strange) => {
-                        stats.strange_keys.fetch_add(strange, Ordering::Relaxed);
-                    }
-                    Err(_) => {
-                        stats.failed_calls.fetch_add(1, Ordering::Relaxed);
-                    }
-                }
+                    Ok(strange) => stats.strange_keys.fetch_add(strange, Ordering::Relaxed),
+                    Err(_) => stats.failed_calls.fetch_add(1, Ordering::Relaxed),
+                };
                 self.shared.queue.done(lane, Vec::new());
             }
             Err(failure) => self.failed(batch, peer, link, failure),
@@ -296,14 +290,9 @@ impl Driver {
             Then::Lost => again = batch.again(&error),
             _ => batch.fail(&error),
         }
-        let loss = match then {
-            Then::Lost => Some(Loss::Broken),
-            Then::Wrong => Some(Loss::Wrong),
-            _ => None,
-        };
-        if let Some(loss) = loss
+        if then.is_lost()
             && let Some(peer) = self.peers.get_mut(&peer)
-            && peer.lost(link, loss, &error, &self.shared)
+            && peer.lost(link, &then, &error, &self.shared)
         {
             self.is_changed = true;
             self.look_soon();

@@ -2,13 +2,14 @@
 
 #[cfg(feature = "tls")]
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use ::redis::RedisError;
 #[cfg(feature = "tls")]
 use ::redis::{ClientTlsConfig, ErrorKind};
 
 use crate::address::Address;
+use crate::lock::lock;
 
 /// What is in the files; nothing without TLS.
 #[cfg(feature = "tls")]
@@ -26,7 +27,7 @@ impl Files {
     }
 
     pub(super) fn known(&self) -> Known {
-        self.lock().clone()
+        lock(&self.0).clone()
     }
 
     /// Reads them again. Someone may be about to write them: then they are as they were.
@@ -36,14 +37,10 @@ impl Files {
             // A disk may be slow.
             let read = tokio::task::spawn_blocking(move || certificates(&address)).await;
             if let Ok(Ok(fresh)) = read {
-                *self.lock() = fresh;
+                *lock(&self.0) = fresh;
             }
         }
         self.known()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

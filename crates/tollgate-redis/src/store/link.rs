@@ -54,6 +54,13 @@ pub(crate) enum Then {
     Nobody,
 }
 
+impl Then {
+    /// Whether the connection is of no use any more.
+    pub(super) const fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost | Self::Wrong)
+    }
+}
+
 impl Link {
     /// Runs a call, which the store may have to be told the script of first. What nobody waits for any more is
     /// left out by then: a request that gave up gives back in a later call, which this one mustn't overtake.
@@ -106,9 +113,7 @@ impl Link {
 
 fn numbers(value: &Value) -> Result<Vec<i64>, Failure> {
     ::redis::from_redis_value_ref(value).map_err(|_| Failure {
-        error: StoreError::Garbled {
-            what: format!("a list of numbers expected, {value:?} came"),
-        },
+        error: StoreError::garbled(format!("a list of numbers expected, {value:?} came")),
         then: Then::Keep,
     })
 }
@@ -116,15 +121,11 @@ fn numbers(value: &Value) -> Result<Vec<i64>, Failure> {
 /// What an error means.
 pub(super) fn failure(error: &RedisError) -> Failure {
     let to = || error.redirect_node().map(|(to, _)| to.to_owned());
+    // Redis 6.2 tells so of a script in the midst of its text.
+    let is_read_only = (error.detail()).is_some_and(|text| text.contains("-READONLY "));
     let then = match error.kind() {
         ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => Then::Wrong,
-        // Redis 6.2 tells so of a script in the midst of its text.
-        _ if error
-            .detail()
-            .is_some_and(|text| text.contains("-READONLY ")) =>
-        {
-            Then::Wrong
-        }
+        _ if is_read_only => Then::Wrong,
         ErrorKind::Server(ServerErrorKind::Moved) => to().map_or(Then::Nobody, Then::Moved),
         ErrorKind::Server(ServerErrorKind::Ask) => to().map_or(Then::Nobody, Then::Ask),
         ErrorKind::Server(ServerErrorKind::TryAgain) => Then::TryAgain,

@@ -3,14 +3,16 @@
 //! A process that was stopped, throttled or crowded out finds its timers over before it has looked at what came.
 //! That time isn't held against the store, and whatever is there when time is up is taken.
 
-use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
+use derive_more::Debug;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::host::Host;
+use super::shared::Shared;
+use crate::error::StoreError;
 
 /// The wait is looked at so many times.
 const LOOKS: u32 = 4;
@@ -24,8 +26,9 @@ const LONGEST: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 /// How long one decision waits, whatever it asks and how many.
 #[derive(Debug)]
+#[debug("Patience({timeout:?})")]
 pub(crate) struct Patience {
-    host: Host,
+    shared: Arc<Shared>,
     timeout: Duration,
     /// When time is up; none before the first wait.
     until: Option<Instant>,
@@ -33,28 +36,22 @@ pub(crate) struct Patience {
     looked: Option<Instant>,
 }
 
-/// Why a wait has ended without an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GaveUp {
-    /// Time is up.
-    Late,
-    /// There is no runtime here whose timer could tell.
-    NoRuntime,
-}
-
 impl Patience {
-    pub(crate) fn new(host: &Host, timeout: Duration) -> Self {
+    pub(super) fn new(shared: &Arc<Shared>, timeout: Duration) -> Self {
         Self {
-            host: host.clone(),
+            shared: Arc::clone(shared),
             timeout,
             until: None,
             looked: None,
         }
     }
 
-    /// Waits for something, which isn't begun where there is no runtime. One without timers can't be told from
-    /// one with, but by a panic.
-    pub(crate) async fn wait<T>(&mut self, what: impl Future<Output = T>) -> Result<T, GaveUp> {
+    /// Waits for what is asked of the store, which isn't begun where there is no runtime. One without timers can't be told
+    /// from one with, but by a panic.
+    pub(crate) async fn wait<T>(
+        &mut self,
+        what: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
         let mut what = pin!(what);
         let mut now = Instant::now();
         let mut until = self.until.unwrap_or_else(|| after(now, self.timeout));
@@ -68,7 +65,7 @@ impl Patience {
             let done = timeout_at(look, &mut what).await;
             if let Ok(done) = done {
                 (self.until, self.looked) = (Some(until), Some(look));
-                return Ok(done);
+                return done;
             }
             now = Instant::now();
             until += lateness(now, look);
@@ -79,7 +76,7 @@ impl Patience {
         self.until = Some(until);
         // What is there already wins, although it hasn't been looked at yet. The runtime that looks may be
         // another than this one, and be starved alone.
-        let turns = self.host.spawn(async {
+        let turns = self.shared.host.spawn(async {
             for _ in 0..TURNS {
                 tokio::task::yield_now().await;
             }
@@ -88,14 +85,14 @@ impl Patience {
         let _ = timeout(self.timeout, turns).await;
         has_timer()?;
         let what = timeout(Duration::ZERO, what).await;
-        what.map_err(|_| GaveUp::Late)
+        what.unwrap_or_else(|_| Err(self.shared.stats.timed_out(self.timeout)))
     }
 }
 
 /// A timer can be made only within a runtime, and each poll may be in another one.
-fn has_timer() -> Result<(), GaveUp> {
+fn has_timer() -> Result<(), StoreError> {
     let runtime = Handle::try_current();
-    runtime.map(drop).map_err(|_| GaveUp::NoRuntime)
+    runtime.map(drop).map_err(|_| StoreError::NoRuntime)
 }
 
 /// So long from then, or as far off as a timer goes: `Duration::MAX` is to wait for as long as it takes.
@@ -114,18 +111,28 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
+    use crate::host::Host;
 
     const TIMEOUT: Duration = Duration::from_millis(20);
 
     fn patience() -> Patience {
-        Patience::new(&Host::system().unwrap(), TIMEOUT)
+        let shared = Shared::new(&Host::system().unwrap());
+        Patience::new(&Arc::new(shared), TIMEOUT)
+    }
+
+    async fn answer(told: oneshot::Receiver<u8>) -> Result<u8, StoreError> {
+        told.await.map_err(|_| StoreError::Stopped)
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_gets_no_answer_is_told_so_when_time_is_up() {
         let began = Instant::now();
-        let came = patience().wait(std::future::pending::<()>()).await;
-        assert_eq!(came, Err(GaveUp::Late));
+        let mut patience = patience();
+        let never = std::future::pending::<Result<(), StoreError>>();
+        let late = StoreError::TimedOut { after: TIMEOUT };
+        assert_eq!(patience.wait(never).await, Err(late));
+        let timeouts = &patience.shared.stats.timeouts;
+        assert_eq!(timeouts.load(std::sync::atomic::Ordering::Relaxed), 1);
         assert!(
             began.elapsed() < TIMEOUT + 2 * ON_TIME,
             "{:?}",
@@ -137,14 +144,14 @@ mod tests {
     async fn time_in_which_the_process_could_not_run_is_not_counted() {
         let (tell, told) = oneshot::channel();
         let mut patience = patience();
-        let waiting = tokio::spawn(async move { patience.wait(told).await });
+        let waiting = tokio::spawn(async move { patience.wait(answer(told)).await });
         tokio::task::yield_now().await;
         // All at once, as for a process that was stopped: nothing ran meanwhile.
         tokio::time::advance(10 * TIMEOUT).await;
         // Then it takes half of its time.
         tokio::time::sleep(TIMEOUT / 2).await;
         tell.send(7).unwrap();
-        assert_eq!(waiting.await.unwrap(), Ok(Ok(7)));
+        assert_eq!(waiting.await.unwrap(), Ok(7));
     }
 
     #[tokio::test(start_paused = true)]
@@ -153,8 +160,8 @@ mod tests {
         let (tell_next, next) = oneshot::channel();
         let mut patience = patience();
         let waiting = tokio::spawn(async move {
-            assert_eq!(patience.wait(told).await, Ok(Ok(7)));
-            patience.wait(next).await
+            assert_eq!(patience.wait(answer(told)).await, Ok(7));
+            patience.wait(answer(next)).await
         });
         tokio::task::yield_now().await;
         // The first answer is there when it runs again, and then the next question is asked.
@@ -162,7 +169,7 @@ mod tests {
         tokio::time::advance(10 * TIMEOUT).await;
         tokio::time::sleep(TIMEOUT / 2).await;
         tell_next.send(8).unwrap();
-        assert_eq!(waiting.await.unwrap(), Ok(Ok(8)));
+        assert_eq!(waiting.await.unwrap(), Ok(8));
     }
 
     #[tokio::test(start_paused = true)]
@@ -178,6 +185,6 @@ mod tests {
             }
             let _ = tell.send(7);
         });
-        assert_eq!(patience.wait(told).await, Ok(Ok(7)));
+        assert_eq!(patience.wait(answer(told)).await, Ok(7));
     }
 }

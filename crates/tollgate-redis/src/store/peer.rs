@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::batch::Batch;
-use super::link::{Link, Manner};
+use super::link::{Link, Manner, Then};
 use super::shared::Shared;
 use crate::address::Node;
 use crate::error::{FailureKind, StoreError};
@@ -68,15 +68,6 @@ pub(super) struct Peer {
     links: u64,
     /// What sort of failure to connect was told last, since a call was answered.
     told: Option<FailureKind>,
-}
-
-/// What made a connection useless.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Loss {
-    /// It broke.
-    Broken,
-    /// It leads to the wrong place.
-    Wrong,
 }
 
 impl Peer {
@@ -142,21 +133,19 @@ impl Peer {
     pub(super) fn lost(
         &mut self,
         number: u64,
-        loss: Loss,
+        why: &Then,
         error: &StoreError,
         shared: &Shared,
     ) -> bool {
-        let State::Up(up) = &self.state else {
-            return false;
-        };
-        if up.number != number {
+        let up = match &self.state {
             // What a connection before this one left behind says nothing of it.
-            return false;
-        }
+            State::Up(up) if up.number == number => up,
+            _ => return false,
+        };
         // All that wait for it are told at once.
         up.ended.send_replace(Some(error.clone()));
         let is_fruitless = !up.has_answered;
-        let goes_down = loss == Loss::Wrong || (is_fruitless && self.was_fruitless);
+        let goes_down = *why == Then::Wrong || (is_fruitless && self.was_fruitless);
         self.was_fruitless = is_fruitless;
         if goes_down {
             self.tell(error);

@@ -50,7 +50,7 @@ pub(super) async fn explained(error: StoreError, address: &Address) -> StoreErro
         None
     };
     match timeout(WITHIN, looking).await {
-        Ok(Some(why)) => reason::unreachable(FailureKind::Tls, why),
+        Ok(Some(why)) => StoreError::unreachable(FailureKind::Tls, why),
         _ => error,
     }
 }

@@ -4,12 +4,13 @@
 //! together in the next one, so calls get larger just when there is more to do.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use foldhash::fast::FixedState;
 use tokio::sync::Notify;
 
 use crate::error::StoreError;
+use crate::lock::lock;
 
 use super::batch::Batch;
 use super::request::Request;
@@ -57,7 +58,7 @@ struct Lane {
 impl Queue {
     /// Adds a request.
     pub(crate) fn push(&self, request: Request) -> Result<(), StoreError> {
-        let mut inner = self.lock();
+        let mut inner = lock(&self.inner);
         if inner.is_closed {
             return Err(StoreError::Stopped);
         }
@@ -73,7 +74,7 @@ impl Queue {
 
     /// Takes what may be sent now.
     pub(crate) fn take(&self) -> Option<Batch> {
-        let mut inner = self.lock();
+        let mut inner = lock(&self.inner);
         loop {
             let number = inner.ready.pop()?;
             let lane = inner.lane(number);
@@ -97,7 +98,7 @@ impl Queue {
 
     /// A call is over. What it couldn't deliver may go again, first of all.
     pub(crate) fn done(&self, number: u16, again: Vec<Request>) {
-        let mut inner = self.lock();
+        let mut inner = lock(&self.inner);
         let lane = inner.lane(number);
         lane.under_way = lane.under_way.saturating_sub(1);
         for request in again.into_iter().rev() {
@@ -110,13 +111,13 @@ impl Queue {
     /// A call can't be carried out as one: its requests go again, each alone, and so do those that come next.
     pub(super) fn one_by_one(&self, batch: Batch) {
         let lane = batch.lane;
-        self.lock().lane(lane).lone = LONE;
+        lock(&self.inner).lane(lane).lone = LONE;
         self.done(lane, batch.requests);
     }
 
     /// Takes no more requests, and tells all that wait.
     pub(crate) fn close(&self) {
-        let mut inner = self.lock();
+        let mut inner = lock(&self.inner);
         inner.is_closed = true;
         inner.lanes.clear();
         inner.ready.clear();
@@ -125,11 +126,7 @@ impl Queue {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.lock().is_closed
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner).is_closed
     }
 }
 
@@ -188,7 +185,7 @@ impl Lane {
         while let Some(request) = self.pending.front() {
             let fits = requests
                 .first()
-                .is_none_or(|first| first.job.goes_with(&request.job));
+                .is_none_or(|first| first.goes_with(request));
             if !fits || (questions > 0 && questions + request.job.len() > MOST_MERGED) {
                 break;
             }
@@ -217,9 +214,10 @@ mod tests {
 
     fn request(lane: u16) -> (Request, oneshot::Receiver<Result<Reply, StoreError>>) {
         let (reply, answer) = oneshot::channel();
-        let (key, numbers, at) = ("k".into(), Vec::new(), None);
+        let (key, numbers) = ("k".into(), Vec::new());
         let request = Request {
-            job: Job::Lease { key, numbers, at },
+            job: Job::Lease { key, numbers },
+            at: None,
             lane,
             is_again: false,
             reply,
@@ -242,7 +240,7 @@ mod tests {
             drop(answer);
             queue.push(request).unwrap();
         }
-        let waiting = queue.lock().lane(1).pending.len();
+        let waiting = lock(&queue.inner).lane(1).pending.len();
         assert!(waiting <= 2 * SWEPT, "{waiting} that nobody waits for");
         let mut answers = Vec::new();
         let full = loop {

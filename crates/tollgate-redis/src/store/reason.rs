@@ -37,7 +37,7 @@ pub(super) fn store_error(error: &RedisError) -> StoreError {
     match error.kind() {
         ErrorKind::Server(_) | ErrorKind::Extension => StoreError::Answered { kind, error: text },
         _ if kind == FailureKind::Auth => StoreError::Answered { kind, error: text },
-        _ => StoreError::Unreachable { kind, why: text },
+        _ => StoreError::unreachable(kind, text),
     }
 }
 
@@ -51,13 +51,6 @@ pub(super) fn sentinel_error(error: &RedisError) -> StoreError {
         _ => return store_error(error),
     };
     StoreError::Answered { kind, error }
-}
-
-pub(super) fn unreachable(kind: FailureKind, why: &str) -> StoreError {
-    StoreError::Unreachable {
-        kind,
-        why: why.to_owned(),
-    }
 }
 
 fn reason(error: &RedisError) -> (FailureKind, String) {
@@ -172,9 +165,8 @@ fn of_text(text: &str) -> Option<FailureKind> {
         ("fatal alert", FailureKind::Tls),
         ("corrupt message", FailureKind::Tls),
     ];
-    let code = text
-        .split(|letter: char| !letter.is_ascii_uppercase())
-        .find_map(of_code);
+    let mut words = text.split(|letter: char| !letter.is_ascii_uppercase());
+    let code = words.find_map(of_code);
     let said = || SAID.iter().find(|(words, _)| text.contains(words));
     code.or_else(|| said().map(|(_, kind)| *kind))
 }
@@ -184,9 +176,8 @@ fn of_text(text: &str) -> Option<FailureKind> {
 fn tls_reason(cause: &(dyn Error + Send + Sync + 'static)) -> Option<String> {
     use rustls::{AlertDescription, CertificateError};
 
-    let inner = cause
-        .downcast_ref::<io::Error>()
-        .and_then(io::Error::get_ref);
+    let inner = cause.downcast_ref::<io::Error>();
+    let inner = inner.and_then(io::Error::get_ref);
     let error = inner.unwrap_or(cause).downcast_ref::<rustls::Error>()?;
     let hint = match error {
         // Whatever that was, TLS it wasn't.

@@ -12,6 +12,8 @@ const LEASE_WIDTH: usize = 5;
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) job: Job,
+    /// The time that it is judged by, if it isn't the store's.
+    pub(crate) at: Option<u64>,
     /// Requests of one lane may share a call: in a cluster, those of one slot.
     pub(crate) lane: u16,
     /// It was sent before, and the connection broke.
@@ -21,17 +23,10 @@ pub(crate) struct Request {
 
 #[derive(Debug)]
 pub(crate) enum Job {
-    /// Questions, answered all or none, at a time of the caller's or the store's.
-    Ask {
-        questions: Vec<Question>,
-        at: Option<u64>,
-    },
+    /// Questions, answered all or none.
+    Ask(Vec<Question>),
     /// The script of leases, which goes alone.
-    Lease {
-        key: Box<str>,
-        numbers: Vec<u8>,
-        at: Option<u64>,
-    },
+    Lease { key: Box<str>, numbers: Vec<u8> },
 }
 
 /// The numbers of one request, of those that a call came back with.
@@ -45,7 +40,7 @@ pub(crate) struct Reply {
 impl Job {
     pub(super) fn len(&self) -> usize {
         match self {
-            Self::Ask { questions, .. } => questions.len(),
+            Self::Ask(questions) => questions.len(),
             Self::Lease { .. } => 1,
         }
     }
@@ -53,7 +48,7 @@ impl Job {
     /// How many numbers it is answered with.
     pub(super) fn width(&self) -> usize {
         match self {
-            Self::Ask { questions, .. } => Raw::WIDTH * questions.len(),
+            Self::Ask(questions) => Raw::WIDTH * questions.len(),
             Self::Lease { .. } => LEASE_WIDTH,
         }
     }
@@ -62,7 +57,7 @@ impl Job {
     /// else's the second time, a lease says what is held now, and a slot that was taken the first time
     /// would stay so if another limit refuses the second.
     pub(super) fn may_repeat(&self) -> bool {
-        let Self::Ask { questions, .. } = self else {
+        let Self::Ask(questions) = self else {
             return false;
         };
         let gives = |question: &Question| {
@@ -79,7 +74,7 @@ impl Job {
     /// The key of it that was found to hold what no limiter wrote; a lease's if there was any.
     pub(super) fn foreign_of(&self, numbers: &[i64], strange: u64) -> Option<String> {
         let key = match self {
-            Self::Ask { questions, .. } => {
+            Self::Ask(questions) => {
                 let mut asked = questions.iter().zip(Raw::all(numbers));
                 &asked.find(|(_, raw)| raw.is_of_a_foreign_key())?.0.key
             }
@@ -87,9 +82,11 @@ impl Job {
         };
         Some(key.to_string())
     }
+}
 
+impl Request {
     /// Whether one call can carry both.
     pub(super) fn goes_with(&self, other: &Self) -> bool {
-        matches!((self, other), (Self::Ask { at, .. }, Self::Ask { at: other, .. }) if at == other)
+        matches!((&self.job, &other.job), (Job::Ask(_), Job::Ask(_))) && self.at == other.at
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::queue::Queue;
 use super::skew::Skew;
+use crate::error::StoreError;
 use crate::host::Host;
 
 /// What was sent, and what came of it.
@@ -33,6 +34,13 @@ impl Stats {
         self.calls.fetch_add(questions.min(1), Ordering::Relaxed);
         self.questions.fetch_add(questions, Ordering::Relaxed);
     }
+
+    /// A request has given up waiting after this time.
+    pub(crate) fn timed_out(&self, after: Duration) -> StoreError {
+        self.timeouts.fetch_add(1, Ordering::Relaxed);
+        self.is_failing.store(true, Ordering::Relaxed);
+        StoreError::TimedOut { after }
+    }
 }
 
 /// What the driver and requests share.
@@ -44,6 +52,14 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    pub(super) fn new(host: &Host) -> Self {
+        Self {
+            queue: Queue::default(),
+            stats: Stats::default(),
+            host: host.clone(),
+        }
+    }
+
     /// A random part of a time.
     pub(super) fn chance(&self, most: u128) -> Duration {
         let number = u128::from(self.host.random());

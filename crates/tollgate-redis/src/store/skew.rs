@@ -1,7 +1,7 @@
 //! How far the store's clock is from this machine's: its clock decides, so one that is wrong is worth knowing.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ::redis::Value;
@@ -12,6 +12,7 @@ use tollgate::Clock;
 use super::link::Link;
 use super::peer::PeerId;
 use super::shared::Shared;
+use crate::lock::lock;
 
 /// Between two looks at a node's clock.
 const EVERY: Duration = Duration::from_secs(10);
@@ -23,12 +24,8 @@ pub(crate) struct Skew(Mutex<BTreeMap<PeerId, i64>>);
 impl Skew {
     /// That of the node which is farthest off; none if no clock is known.
     pub(crate) fn worst(&self) -> Option<i64> {
-        let nodes = self.nodes();
+        let nodes = lock(&self.0);
         nodes.values().copied().max_by_key(|micros| micros.abs())
-    }
-
-    fn nodes(&self) -> MutexGuard<'_, BTreeMap<PeerId, i64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -44,7 +41,7 @@ pub(super) fn watch<T: Send + Sync + 'static>(
         let mut link = link;
         loop {
             if let Some(micros) = ahead(&mut link, &own).await {
-                own.stats.skew.nodes().insert(peer, micros);
+                lock(&own.stats.skew.0).insert(peer, micros);
             }
             sleep(EVERY).await;
         }
@@ -60,7 +57,7 @@ pub(super) fn watch<T: Send + Sync + 'static>(
             // Nobody says when the connection is dropped.
             _ = ended.changed() => {}
         }
-        own.stats.skew.nodes().remove(&peer);
+        lock(&own.stats.skew.0).remove(&peer);
     });
 }
 
@@ -94,7 +91,7 @@ mod tests {
         assert_eq!(micros(&text("17")), None);
         let skew = Skew::default();
         assert_eq!(skew.worst(), None);
-        skew.nodes().extend([(1, 20), (2, -3_000), (3, 400)]);
+        lock(&skew.0).extend([(1, 20), (2, -3_000), (3, 400)]);
         assert_eq!(skew.worst(), Some(-3_000));
     }
 }

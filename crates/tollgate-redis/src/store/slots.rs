@@ -11,7 +11,6 @@ use tokio::time::timeout;
 use super::connect::Connector;
 use super::link::{Failure, Link, Then, failure};
 use super::peer::PeerId;
-use super::reason;
 use crate::address::Node;
 use crate::error::{FailureKind, StoreError};
 
@@ -81,10 +80,10 @@ pub(super) async fn look(connector: Arc<Connector>, witnesses: Vec<Witness>) -> 
         (Some(_), Some(error)) if most == 0 => Err(error),
         (Some(ranges), _) => Ok(ranges),
         (None, Some(error)) => Err(error),
-        (None, None) => Err(reason::unreachable(
-            FailureKind::NotFound,
-            "no node of the cluster is known",
-        )),
+        (None, None) => {
+            let why = "no node of the cluster is known";
+            Err(StoreError::unreachable(FailureKind::NotFound, why))
+        }
     };
     Looked { ranges, lost }
 }
@@ -113,24 +112,17 @@ async fn ask(
 /// How many slots are known to belong to a node.
 fn covered(ranges: &[Range]) -> u32 {
     let owned = ranges.iter().filter(|range| !range.nodes.is_empty());
-    owned
-        .map(|range| (u32::from(range.last) + 1).saturating_sub(range.first.into()))
-        .sum()
+    let count = |range: &Range| (u32::from(range.last) + 1).saturating_sub(range.first.into());
+    owned.map(count).sum()
 }
 
 /// Reads what `CLUSTER SLOTS` says. A node that names no host means its own.
 fn ranges(reply: &Value, asked: &Node) -> Result<Vec<Range>, StoreError> {
-    let garbled = || StoreError::Garbled {
-        what: format!("slots and who has them expected, {reply:?} came"),
-    };
-    let Value::Array(ranges) = reply else {
-        return Err(garbled());
-    };
+    let garbled =
+        || StoreError::garbled(format!("slots and who has them expected, {reply:?} came"));
+    let ranges = reply.as_sequence().ok_or_else(garbled)?;
     let range = |range: &Value| {
-        let Value::Array(parts) = range else {
-            return None;
-        };
-        let [Value::Int(first), Value::Int(last), nodes @ ..] = &parts[..] else {
+        let [Value::Int(first), Value::Int(last), nodes @ ..] = range.as_sequence()? else {
             return None;
         };
         let slot = |number: &i64| u16::try_from(*number).ok().filter(|slot| *slot < SLOTS);
@@ -145,10 +137,7 @@ fn ranges(reply: &Value, asked: &Node) -> Result<Vec<Range>, StoreError> {
 }
 
 fn node(value: &Value, asked: &Node) -> Option<Node> {
-    let Value::Array(parts) = value else {
-        return None;
-    };
-    let [host, Value::Int(port), ..] = &parts[..] else {
+    let [host, Value::Int(port), ..] = value.as_sequence()? else {
         return None;
     };
     let host = match host {

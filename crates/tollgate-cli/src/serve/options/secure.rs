@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tollgate_server::{Protocol, Secret, Settings, Tls};
+use tollgate_server::{Protocol, Tls};
 
 /// Certificates and secrets, all of which are read again when they change.
 #[derive(Args, Clone, Debug)]
@@ -74,20 +74,5 @@ impl Secure {
                 some => some.to_vec(),
             },
         })
-    }
-
-    /// Adds all of it to what the service is told, or says which secret can't be read.
-    pub(in crate::serve) fn put_into(&self, settings: &mut Settings) -> Result<(), String> {
-        let secret = |flag: &str, file: &Option<PathBuf>| {
-            let read = file.as_ref().map(Secret::from_file).transpose();
-            read.map_err(|why| format!("--{flag}: {why}"))
-        };
-        settings.tls = self.tls();
-        settings.password = secret("resp-password-file", &self.resp_password_file)?;
-        settings.token = secret("http-token-file", &self.http_token_file)?;
-        settings.client_password =
-            secret("resp-client-password-file", &self.resp_client_password_file)?;
-        settings.client_token = secret("http-client-token-file", &self.http_client_token_file)?;
-        Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Tokens that requests have of a book, and that may come back: held until it is known what becomes of them, or spent and
 //! put back.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use tollgate::Timestamp;
 
@@ -21,8 +21,8 @@ impl Book {
     /// To be taken before something is spent that may be put back.
     pub(in crate::lease) fn stamp(&self, at: Timestamp) -> Stamp {
         Stamp {
-            plans: self.plans.load(Ordering::Relaxed),
-            lapses: self.lapses.load(Ordering::Relaxed),
+            plans: self.plans.load(Relaxed),
+            lapses: self.lapses.load(Relaxed),
             at,
         }
     }
@@ -37,13 +37,13 @@ impl Book {
     pub(in crate::lease) fn put_back(&self, now: Timestamp, cost: u64, stamp: Stamp) {
         // A plan counts first, and looks at what is here under the lock.
         let mut accounts = self.accounts();
-        if self.lapses.load(Ordering::Relaxed) != stamp.lapses {
+        if self.lapses.load(Relaxed) != stamp.lapses {
             return;
         }
-        if self.plans.load(Ordering::Relaxed) != stamp.plans {
+        if self.plans.load(Relaxed) != stamp.plans {
             accounts.add_late(cost, stamp.at);
-        } else if now.as_nanos() < self.until.load(Ordering::Acquire) {
-            self.tokens.fetch_add(cost, Ordering::Relaxed);
+        } else if now.as_nanos() < self.until.load(Acquire) {
+            self.tokens.fetch_add(cost, Relaxed);
         }
     }
 
@@ -60,7 +60,7 @@ impl Book {
 
     /// The store counts all that was out as spent, and what isn't here any more.
     pub(super) fn lapse(&self, accounts: &mut Accounts) {
-        self.lapses.fetch_add(1, Ordering::Relaxed);
+        self.lapses.fetch_add(1, Relaxed);
         accounts.lapse();
     }
 
@@ -91,7 +91,7 @@ impl Book {
     ) -> bool {
         let mut accounts = self.accounts();
         accounts.expire(now);
-        let is_live = now.as_nanos() < self.until.load(Ordering::Acquire);
+        let is_live = now.as_nanos() < self.until.load(Acquire);
         let Some(HeldEstimate { tokens, .. }) = accounts.estimates.remove(&number) else {
             // It was spent when its time, or the lease's, was over.
             return false;
@@ -106,7 +106,7 @@ impl Book {
         if rest > 0 && is_live {
             // What was noted of it wasn't spent.
             accounts.noted -= accounts.noted.min(rest);
-            self.tokens.fetch_add(rest, Ordering::Relaxed);
+            self.tokens.fetch_add(rest, Relaxed);
         }
         let beyond = spent.saturating_sub(tokens);
         self.charge_beyond(&mut accounts, now, beyond, most_owed);
@@ -130,14 +130,9 @@ impl Book {
         mut beyond: u64,
         most_owed: u64,
     ) {
-        let is_live = now.as_nanos() < self.until.load(Ordering::Acquire);
+        let is_live = now.as_nanos() < self.until.load(Acquire);
         if beyond > 0 && is_live {
-            let here = self
-                .tokens
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |here| {
-                    Some(here - here.min(beyond))
-                });
-            beyond -= here.unwrap_or(0).min(beyond);
+            beyond -= self.take_out(beyond);
         }
         accounts.owed = accounts.owed.saturating_add(beyond).min(most_owed);
     }

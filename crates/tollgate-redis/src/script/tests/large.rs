@@ -6,7 +6,7 @@ use crate::script::Needs;
 /// How often a call of one request with so many questions reads the name of a key, each of another key.
 fn reads(server: &Server, numbers: Numbers, count: usize) -> i64 {
     let mut needs = Needs::default();
-    needs.kind(numbers.kind);
+    needs.add(&question(numbers, Op::Decide, 1));
     let text = &needs.script().text;
     // The script's own names come after this one, which hides the server's.
     let counted = format!(

@@ -9,7 +9,8 @@ use tokio::time::Instant;
 use super::{Driver, Map};
 use crate::address::Node;
 use crate::error::StoreError;
-use crate::store::peer::{FIRST_PAUSE, Loss, Peer, PeerId, State, pause_for};
+use crate::store::link::Then;
+use crate::store::peer::{FIRST_PAUSE, Peer, PeerId, State, pause_for};
 use crate::store::slots::{self, Looked, Range, SLOTS, Witness};
 
 /// Slots are asked for no more often, however many calls are told that their keys have moved.
@@ -89,7 +90,7 @@ impl Driver {
         self.is_changed = true;
         for ((id, link), error) in looked.lost {
             if let Some(peer) = self.peers.get_mut(&id) {
-                peer.lost(link, Loss::Broken, &error, &self.shared);
+                peer.lost(link, &Then::Lost, &error, &self.shared);
             }
         }
         match looked.ranges {
@@ -156,16 +157,16 @@ impl Driver {
     /// A node that has no slot isn't connected to again once its connection is lost; one that still answers may get some.
     fn part_from_others(&mut self, owners: &HashMap<Node, PeerId>) {
         let owners: Vec<PeerId> = owners.values().copied().collect();
-        let is_over = |id: &PeerId, peer: &Peer| !peer.is_up() && !owners.contains(id);
-        let over: Vec<PeerId> = (self.peers.iter())
-            .filter(|(id, peer)| is_over(id, peer))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in over {
-            let parked = self.peers.remove(&id).map(|peer| peer.parked);
-            for (batch, _) in parked.unwrap_or_default() {
-                self.unpark(batch, None);
+        let mut parked = Vec::new();
+        self.peers.retain(|id, peer| {
+            let stays = peer.is_up() || owners.contains(id);
+            if !stays {
+                parked.append(&mut peer.parked);
             }
+            stays
+        });
+        for (batch, _) in parked {
+            self.unpark(batch, None);
         }
     }
 }
