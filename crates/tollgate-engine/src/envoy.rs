@@ -85,12 +85,9 @@ pub type Domains = BTreeMap<String, Domain>;
 /// assert!(envoy::is_envoy(&theirs) && !envoy::is_envoy(&ours));
 /// ```
 pub fn is_envoy(file: &Node) -> bool {
-    let Value::Map(fields) = &file.value else {
-        return false;
-    };
-    fields.iter().any(|(name, _)| {
-        matches!(&name.value, Value::Text(name) if name == "domain" || name == "descriptors")
-    })
+    let fields = file.fields().iter();
+    let mut names = fields.map(|(name, _)| name.text());
+    names.any(|name| matches!(name, Some("domain" | "descriptors")))
 }
 
 /// A field that neither they nor we know.

@@ -116,30 +116,25 @@ pub(crate) fn decode(trees: &[Node], sources: &Sources, problems: &mut Problems)
             regexes: Regexes::default(),
             mentions: Vec::new(),
             written: Vec::new(),
+            failure: WrittenFailures::default(),
         },
         decoded: Decoded::default(),
-        failures: Vec::new(),
-        tier_failures: BTreeMap::new(),
-        failure: WrittenFailures::default(),
         once: HashMap::new(),
         names: HashMap::new(),
         declared: false,
     };
-    for tree in trees {
-        decoder.file(tree);
-    }
+    let said = trees.iter().filter(|tree| tree.value != Value::Null);
+    let files = said.filter_map(|tree| decoder.reader.fields(tree, "a policy", fields::POLICY));
+    let files: Vec<_> = files.collect();
+    // Rules go by what is said for all of them, whichever file says it.
+    files.iter().for_each(|file| decoder.settings(file));
+    files.iter().for_each(|file| decoder.limits(file));
     decoder.finish(trees)
 }
 
 struct Decoder<'a> {
     reader: Reader<'a>,
     decoded: Decoded,
-    /// What each rule says itself of failures of the store.
-    failures: Vec<WrittenFailures>,
-    /// And what each tier says.
-    tier_failures: BTreeMap<String, WrittenFailures>,
-    /// And what is said for all of them.
-    failure: WrittenFailures,
     /// Where fields stand that only one of the files may have.
     once: HashMap<&'static str, Span>,
     /// Where each rule is named.
@@ -149,21 +144,8 @@ struct Decoder<'a> {
 }
 
 impl Decoder<'_> {
-    fn file(&mut self, tree: &Node) {
-        if tree.value == Value::Null {
-            return;
-        }
-        let Some(fields) = self.reader.fields(tree, "a policy", fields::POLICY) else {
-            return;
-        };
-        if let Some(node) = fields.get("include") {
-            // The loader has read them; here only what is no path is noted.
-            for item in self.reader.one_or_more(node, "the paths of files") {
-                if !matches!(&item.value, Value::Text(path) if !path.is_empty()) {
-                    self.reader.unexpected(item, "the path of a file");
-                }
-            }
-        }
+    /// Rules, tiers and lists of requests.
+    fn limits(&mut self, fields: &Fields<'_>) {
         if let Some(node) = fields.get("limits") {
             for item in self.reader.list(node, RULES) {
                 self.rule(item);
@@ -181,11 +163,18 @@ impl Decoder<'_> {
                 list.extend(self.reader.match_list(node));
             }
         }
-        self.settings(&fields);
     }
 
     /// Fields that hold one value for the whole policy.
     fn settings(&mut self, fields: &Fields<'_>) {
+        if let Some(node) = fields.get("include") {
+            // The loader has read them; here only what is no path is noted.
+            for item in self.reader.one_or_more(node, "the paths of files") {
+                if item.text().is_none_or(str::is_empty) {
+                    self.reader.unexpected(item, "the path of a file");
+                }
+            }
+        }
         if let Some(node) = self.once(fields, "tier_fact") {
             self.decoded.policy.tier_fact = self.reader.fact(node);
             self.decoded.places.tier_fact = node.span;
@@ -212,7 +201,7 @@ impl Decoder<'_> {
             self.decoded.policy.near_limit_percent = percent;
         }
         if let Some(node) = self.once(fields, "on_store_failure") {
-            self.failure = self.reader.each_failure(node);
+            self.reader.failure = self.reader.each_failure(node);
         }
     }
 
@@ -233,19 +222,17 @@ impl Decoder<'_> {
     }
 
     fn rule(&mut self, node: &Node) {
-        let Some(draft) = self.reader.rule(node) else {
+        let Some((rule, places)) = self.reader.rule(node) else {
             return;
         };
-        let (name, place) = (draft.own.name.clone(), draft.places.name);
-        match self.names.get(&name) {
-            Some(first) => self.twice("rule", &name, *first, place),
+        match self.names.get(&rule.name) {
+            Some(first) => self.twice("rule", &rule.name, *first, places.name),
             None => {
-                self.names.insert(name, place);
+                self.names.insert(rule.name.clone(), places.name);
             }
         }
-        self.failures.push(draft.failure);
-        self.decoded.policy.rules.push(draft.own);
-        self.decoded.places.rules.push(draft.places);
+        self.decoded.policy.rules.push(rule);
+        self.decoded.places.rules.push(places);
     }
 
     fn tiers(&mut self, node: &Node) {
@@ -258,11 +245,9 @@ impl Decoder<'_> {
                 continue;
             }
             let mut places = RulePlaces::default();
-            if let Some(draft) = tier {
-                places = draft.places;
-                let failures = &mut self.tier_failures;
-                failures.insert(name.clone(), draft.failure);
-                self.decoded.policy.tiers.insert(name.clone(), draft.own);
+            if let Some((own, own_places)) = tier {
+                places = own_places;
+                self.decoded.policy.tiers.insert(name.clone(), own);
             }
             places.name = place.span;
             // A tier with errors is still one that tenants may name.
@@ -323,14 +308,6 @@ impl Decoder<'_> {
 
     fn finish(mut self, trees: &[Node]) -> Decoded {
         self.undeclared();
-        let rules = self.decoded.policy.rules.iter_mut();
-        for (rule, own) in rules.zip(&self.failures) {
-            rule.on_store_failure = own.or(self.failure);
-        }
-        for (name, tier) in &mut self.decoded.policy.tiers {
-            let own = self.tier_failures.get(name).copied().unwrap_or_default();
-            tier.on_store_failure = own.or(self.failure);
-        }
         // Names may be in what wasn't read, or in a rule with another error.
         if self.reader.problems.all_was_read() {
             refs::check(&mut self.reader, &self.decoded, &self.names);

@@ -71,13 +71,23 @@ impl Level {
     }
 }
 
+/// Fields by their names.
+pub(super) struct Fields<'n>(Vec<(&'n str, &'n Node)>);
+
+impl<'n> Fields<'n> {
+    pub(super) fn get(&self, wanted: &str) -> Option<&'n Node> {
+        let found = self.0.iter().find(|(name, _)| *name == wanted);
+        found.map(|(_, value)| *value)
+    }
+
+    pub(super) fn first(&self) -> Option<(&'n str, &'n Node)> {
+        self.0.first().copied()
+    }
+}
+
 /// The fields of a map that mean something there, after those that are merged into it by `<<`.
 /// The others are reported.
-pub(super) fn fields<'n>(
-    node: &'n Node,
-    level: Level,
-    problems: &mut Problems,
-) -> Vec<(&'n str, &'n Node)> {
+pub(super) fn fields<'n>(node: &'n Node, level: Level, problems: &mut Problems) -> Fields<'n> {
     let mut known = Vec::new();
     for (name, value) in merged(node) {
         let Value::Text(text) = &name.value else {
@@ -96,17 +106,14 @@ pub(super) fn fields<'n>(
             problems.push(unknown(text, name, level));
         }
     }
-    known
+    Fields(known)
 }
 
 /// A map's own fields, and those of the maps that it merges in unless it has them: YAML 1.1's `<<`.
 fn merged(node: &Node) -> Vec<(&Node, &Node)> {
-    let Value::Map(fields) = &node.value else {
-        return Vec::new();
-    };
-    let is_merge =
-        |name: &Node, value: &Node| name.value == Value::Text("<<".to_owned()) && maps(value);
-    let (merges, own): (Vec<_>, Vec<_>) = fields
+    let is_merge = |name: &Node, value: &Node| name.text() == Some("<<") && maps(value);
+    let (merges, own): (Vec<_>, Vec<_>) = node
+        .fields()
         .iter()
         .map(|(name, value)| (name, value))
         .partition(|(name, value)| is_merge(name, value));
@@ -240,13 +247,11 @@ impl Scalars {
     /// How a plain scalar was written; none for one in quotes, an alias, or one of several lines.
     fn plain(&self, node: &Node) -> Option<&str> {
         // There is one text, whichever of the files it is of.
-        let text = self
-            .0
-            .slice(Span {
-                file: 0,
-                ..node.span
-            })?
-            .trim();
+        let place = Span {
+            file: 0,
+            ..node.span
+        };
+        let text = self.0.slice(place)?.trim();
         let is_it = match &node.value {
             Value::Text(value) => text == value,
             Value::Integer(value) => text.parse() == Ok(*value),

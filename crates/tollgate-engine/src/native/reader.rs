@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use super::codes;
 use super::fields::{self, names};
+use super::rule::WrittenFailures;
 use super::{Mention, Written};
 use crate::diagnostic::{Code, Diagnostic, Severity};
 use crate::document::{Node, Span, Value, duplicate};
@@ -87,6 +88,8 @@ pub(super) struct Reader<'a> {
     pub(super) mentions: Vec<Mention>,
     /// The texts of conditions so far.
     pub(super) written: Vec<Written>,
+    /// What rules do that say nothing themselves of failures of the store.
+    pub(super) failure: WrittenFailures,
 }
 
 /// Which part of a policy asks for a fact.
@@ -96,7 +99,7 @@ pub(super) enum Part {
     Other,
 }
 
-/// The fields of a map, all of which its table has.
+/// The fields of a map, all of which are in its table.
 #[derive(Debug)]
 pub(super) struct Fields<'n> {
     known: Vec<(&'static str, &'n Node, &'n Node)>,
@@ -108,19 +111,13 @@ pub(super) struct Fields<'n> {
 impl<'n> Fields<'n> {
     /// The value of a field.
     pub(super) fn get(&self, name: &str) -> Option<&'n Node> {
-        debug_assert!(self.table.contains(&name), "{name} is in no table");
-        self.known(name)
+        let field = self.known.iter().find(|(known, ..)| *known == name);
+        field.map(|(_, _, value)| *value)
     }
 
     /// Whether it is a map of that sort.
     pub(super) fn is_of(&self, table: fields::Fields) -> bool {
         self.table == table
-    }
-
-    /// The same of a field that another sort of map may have.
-    pub(super) fn known(&self, name: &str) -> Option<&'n Node> {
-        let field = self.known.iter().find(|(known, ..)| *known == name);
-        field.map(|(_, _, value)| *value)
     }
 
     /// The place of a field's name, or of the map if it isn't there.
@@ -238,22 +235,17 @@ impl Reader<'_> {
     ) -> Option<Fields<'n>> {
         let Value::Map(pairs) = &node.value else {
             let message = format!("expected {what}, found {}", node.value.kind());
-            let help = match &node.value {
-                Value::Text(text) => in_lines(text, table),
-                _ => None,
-            };
+            let help = node.text().and_then(|text| in_lines(text, table));
             let help = help.unwrap_or_else(|| format!("its fields are {}", table.join(", ")));
             return self.reject(codes::WRONG_TYPE, message, node.span, help);
         };
         let mut known = Vec::with_capacity(pairs.len());
         for (name, value) in pairs {
-            let text = match &name.value {
-                Value::Text(text) => text.clone(),
-                _ => self.sources.slice(name.span).unwrap_or("").to_owned(),
-            };
+            let text = name.text().or_else(|| self.sources.slice(name.span));
+            let text = text.unwrap_or_default();
             match table.iter().find(|field| **field == text) {
                 Some(field) => known.push((*field, name, value)),
-                None => self.unknown_field(&text, name.span, what, table),
+                None => self.unknown_field(text, name.span, what, table),
             }
         }
         Some(Fields {
