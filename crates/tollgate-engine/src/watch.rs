@@ -31,15 +31,8 @@ const MOST_LINKS: usize = 40;
 
 /// The folders on the way to some files, and what in each of them matters.
 type Folders = BTreeMap<PathBuf, Names>;
-
-/// What in a folder matters.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Names {
-    /// These entries.
-    Some(BTreeSet<OsString>),
-    /// All: the folder itself is what is read.
-    All,
-}
+/// These entries; none stands for all of them: the folder itself is what is read.
+type Names = Option<BTreeSet<OsString>>;
 
 /// Watches files in a thread of its own, until it is dropped.
 ///
@@ -278,8 +271,7 @@ fn is_about(folders: &Folders, path: &Path) -> bool {
         return true;
     };
     match folders.get(folder) {
-        Some(Names::All) => true,
-        Some(Names::Some(names)) => names.contains(name),
+        Some(names) => names.as_ref().is_none_or(|names| names.contains(name)),
         None => false,
     }
 }
@@ -304,10 +296,8 @@ fn walk(path: &Path, folders: &mut Folders) {
             at.pop();
             continue;
         }
-        let names = folders
-            .entry(at.clone())
-            .or_insert(Names::Some(BTreeSet::new()));
-        if let Names::Some(names) = names {
+        let names = folders.entry(at.clone());
+        if let Some(names) = names.or_insert_with(|| Some(BTreeSet::new())) {
             names.insert(name.clone());
         }
         let next = at.join(&name);
@@ -326,7 +316,7 @@ fn walk(path: &Path, folders: &mut Folders) {
         }
     }
     if at.is_dir() {
-        folders.insert(at, Names::All);
+        folders.insert(at, None);
     }
 }
 

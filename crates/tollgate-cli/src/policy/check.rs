@@ -199,7 +199,7 @@ fn limits(policy: &Policy) -> Vec<LimitReport> {
         let mode = rule.mode.max(policy.mode);
         LimitReport {
             kind,
-            mode: mode_name(mode),
+            mode: mode.name(),
             enforced_percent: match mode {
                 Mode::Enforce => rule.enforced_percent,
                 Mode::Shadow | Mode::Off => 0,
@@ -218,14 +218,8 @@ fn limits(policy: &Policy) -> Vec<LimitReport> {
 /// All that limits by its sort: rules, and what tiers and limits of trees say as rules would.
 pub(super) fn all_as_rules(policy: &Policy) -> Vec<(&'static str, Rule)> {
     let rules = policy.rules.iter().map(|rule| ("rule", rule.clone()));
-    let tiers = policy.tiers.iter().map(|(name, tier)| {
-        let rule = Rule {
-            counting: tier.counting,
-            on_store_failure: tier.on_store_failure,
-            ..Rule::new(name, tier.limits.clone())
-        };
-        ("tier", rule)
-    });
+    let tiers = policy.tiers.iter();
+    let tiers = tiers.map(|(name, tier)| ("tier", tier.as_rule(name)));
     let compiled = envoy::Compiled::new(&policy.domains);
     let leaves = compiled.leaves().iter().map(|leaf| {
         let shadow = leaf.limit.shadow.then_some(Mode::Shadow);
@@ -238,14 +232,6 @@ pub(super) fn all_as_rules(policy: &Policy) -> Vec<(&'static str, Rule)> {
         ("descriptor", rule)
     });
     rules.chain(tiers).chain(leaves).collect()
-}
-
-pub(super) const fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Enforce => "enforce",
-        Mode::Shadow => "shadow",
-        Mode::Off => "off",
-    }
 }
 
 fn write_text(

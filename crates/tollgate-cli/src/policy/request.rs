@@ -41,17 +41,8 @@ pub(crate) struct Extras<'a> {
     pub(crate) hits: &'a [OfDescriptor<Hits>],
     /// Limits in place of the file's.
     pub(crate) limits: &'a [OfDescriptor<Asked>],
-    pub(crate) show: Show,
-}
-
-/// What is shown of each descriptor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Show {
-    /// What it was charged, where that isn't told by the outcome.
-    #[default]
-    Charges,
-    /// Its status, in any case.
-    Statuses,
+    /// Whether each descriptor's status is shown, also where the outcome tells what it was charged.
+    pub(crate) shows_statuses: bool,
 }
 
 impl<'a> Request<'a> {
@@ -116,7 +107,7 @@ impl<'a> Request<'a> {
                 let verdict = stage.decide_descriptors(request.domain, &descriptors, hits);
                 let mut step = DecidedRequest::of(at, &verdict);
                 // All or none is told by the outcome.
-                if request.charging == Charging::Each || request.extras.show == Show::Statuses {
+                if request.charging == Charging::Each || request.extras.shows_statuses {
                     let each = request.entries.iter().zip(&verdict.statuses);
                     step.descriptors = each
                         .map(|(entries, said)| Charged::of(entries, said))

@@ -8,7 +8,6 @@ use tollgate_adaptive::shed::Criticality;
 
 use super::Kind;
 use crate::envoy::path_name;
-use crate::native::fields::MODES;
 use crate::native::text::{algorithm, conditions, flow, keys_of, plain, quoted};
 use crate::policy::{
     Adaptive, Charging, Cost, Counting, DescriptorRule, FailureModes, Limits, Match, Mode,
@@ -59,7 +58,7 @@ pub(super) fn of(policy: &Policy, other: &Policy) -> Parts {
 
 fn whole(policy: &Policy, other: &Policy) -> Part {
     let mut part = vec![
-        ("mode", mode(policy.mode).to_owned()),
+        ("mode", policy.mode.name().to_owned()),
         ("near_limit", format!("{}%", policy.near_limit_percent)),
     ];
     let texts = [
@@ -117,7 +116,7 @@ fn of_rule(rule: &Rule) -> Part {
             100 => String::new(),
             percent => format!(" for {percent}% of its keys"),
         };
-        part.push(("mode", format!("{}{percent}", mode(rule.mode))));
+        part.push(("mode", format!("{}{percent}", rule.mode.name())));
     }
     part.extend(rule.warm_up.map(|length| ("warm_up", time(length))));
     kept(&mut part, rule.counting, rule.on_store_failure);
@@ -285,11 +284,6 @@ fn sorted(matches: &Match) -> Match {
         .conditions
         .sort_by(|(one, _), (other, _)| one.cmp(other));
     matches
-}
-
-fn mode(own: Mode) -> &'static str {
-    let known = MODES.iter().find(|(_, known)| *known == own);
-    known.map_or("enforce", |(name, _)| *name)
 }
 
 fn time(length: Duration) -> String {

@@ -408,13 +408,12 @@ fn too_long(leaf: &Leaf, matches: &Conditions) -> Option<&'static str> {
 
 /// The bytes of the longest text in a condition.
 fn longest(pattern: &Pattern) -> usize {
-    match pattern {
-        Pattern::Exact(text) | Pattern::Glob(text) | Pattern::Prefix(text) => text.len(),
-        Pattern::Regex(text) | Pattern::Cidr(text) => text.len(),
-        Pattern::OneOf(patterns) => patterns.iter().map(longest).max().unwrap_or(0),
-        Pattern::Not(pattern) => longest(pattern),
-        Pattern::Present | Pattern::Absent => 0,
-    }
+    let each = pattern.alternatives().into_iter();
+    let lengths = each.map(|one| match one {
+        Pattern::Not(inner) => longest(inner),
+        one => one.text().map_or(0, str::len),
+    });
+    lengths.max().unwrap_or(0)
 }
 
 /// The steps whose values tell one counter from another.

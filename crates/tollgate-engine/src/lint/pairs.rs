@@ -4,33 +4,34 @@ use std::collections::{HashMap, HashSet};
 
 use super::bound::{Counted, quota_never_refuses};
 use super::cover::{Fuel, Index, covers, has_key_of};
-use super::{Found, as_rule, codes, in_use};
+use super::{Found, codes, in_use};
 use crate::native::{Places, RulePlaces};
 use crate::policy::{KeyPart, Match, Mode, Pattern, Policy, Rule};
 
 pub(super) fn lint(found: &mut Found, policy: &Policy, places: &Places) {
     let search = Search {
+        policy,
+        places,
         index: Index::new(&policy.rules),
         fuel: Fuel::new(),
     };
-    let unreachable = unreachable(found, policy, places, &search);
-    let pointless = Pointless {
-        twice: twice(found, policy, places),
-        unreachable,
-    };
+    let unreachable = unreachable(found, &search);
+    let twice = twice(found, policy, places);
     for (rule, place) in in_use(policy, places) {
         within(found, rule, place);
     }
     for (name, tier) in &policy.tiers {
         if let Some(place) = places.tiers.get(name) {
-            within(found, &as_rule(name, tier), place);
+            within(found, &tier.as_rule(name), place);
         }
     }
-    across(found, policy, places, &pointless, &search);
+    across(found, &search, &unreachable, &twice);
 }
 
 /// Which rules a condition covers, as far as there is time to look.
 struct Search<'a> {
+    policy: &'a Policy,
+    places: &'a Places,
     index: Index<'a>,
     fuel: Fuel,
 }
@@ -43,19 +44,9 @@ impl Search<'_> {
     }
 }
 
-/// Rules that a warning was given for already, by index.
-struct Pointless {
-    unreachable: HashSet<usize>,
-    twice: HashSet<(usize, usize)>,
-}
-
-/// Rules that no request can reach, by index.
-fn unreachable(
-    found: &mut Found,
-    policy: &Policy,
-    places: &Places,
-    search: &Search<'_>,
-) -> HashSet<usize> {
+/// Warns of rules that no request can reach, and has them by index.
+fn unreachable(found: &mut Found, search: &Search<'_>) -> HashSet<usize> {
+    let (policy, places) = (search.policy, search.places);
     let fuel = &search.fuel;
     let inside = |list: &[Match]| {
         let mut covered = HashSet::new();
@@ -120,16 +111,15 @@ fn unknown_key(rule: &Rule) -> Option<&str> {
 
 /// Whether only requests without the fact meet a pattern.
 fn is_absent(pattern: &Pattern) -> bool {
-    match pattern {
+    let mut each = pattern.alternatives().into_iter();
+    each.all(|one| match one {
         Pattern::Absent => true,
-        Pattern::OneOf(each) => each.iter().all(is_absent),
         Pattern::Not(inner) => match &**inner {
             Pattern::Present => true,
-            Pattern::Glob(glob) => glob == "**",
-            _ => false,
+            inner => matches!(inner, Pattern::Glob(glob) if glob == "**"),
         },
         _ => false,
-    }
+    })
 }
 
 /// The rule that applies wherever this one does, and replaces it. One in shadow takes only the place of others in shadow.
@@ -218,14 +208,14 @@ pub(super) fn within(found: &mut Found, rule: &Rule, places: &RulePlaces) {
     }
 }
 
-/// Rates that never decide because of another rule's.
+/// Warns of rates that never decide because of another rule's, but for rules that a warning was given for already.
 fn across(
     found: &mut Found,
-    policy: &Policy,
-    places: &Places,
-    pointless: &Pointless,
     search: &Search<'_>,
+    unreachable: &HashSet<usize>,
+    twice: &HashSet<(usize, usize)>,
 ) {
+    let (policy, places) = (search.policy, search.places);
     let gives_way: HashSet<&str> = policy
         .rules
         .iter()
@@ -254,9 +244,9 @@ fn across(
                 || rule.limits.rates.is_empty()
                 // What others count in the same counter, the other rule may not see.
                 || rule.shared.is_some()
-                || pointless.unreachable.contains(&inner)
-                || pointless.unreachable.contains(&outer)
-                || pointless.twice.contains(&pair);
+                || unreachable.contains(&inner)
+                || unreachable.contains(&outer)
+                || twice.contains(&pair);
             if skip
                 || rule.cost != other.cost
                 || !counts_within(rule, other)

@@ -5,13 +5,13 @@ use std::collections::HashMap;
 
 use super::codes;
 use super::fields::{self, names};
-use super::rule::WrittenFailures;
-use super::{Mention, Written};
+use super::{Mention, Places};
 use crate::diagnostic::{Code, Diagnostic, Severity};
 use crate::document::{Node, Span, Value, duplicate};
 use crate::escape::is_hidden;
 use crate::facts::fact_name;
 use crate::matcher::regex::Regexes;
+use crate::policy::{FailureModes, Policy};
 use crate::sources::Sources;
 use crate::suggest;
 
@@ -77,19 +77,24 @@ pub(crate) const LONGEST_NAME: usize = 200;
 /// What `limits` holds.
 pub(super) const RULES: &str = "a list of rules";
 
-/// What a decoder of any part needs.
+/// Reads a policy part by part.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
     pub(super) sources: &'a Sources,
     pub(super) problems: &'a mut Problems,
     /// Regular expressions so far.
     pub(super) regexes: Regexes,
-    /// Facts that are asked for so far.
-    pub(super) mentions: Vec<Mention>,
-    /// The texts of conditions so far.
-    pub(super) written: Vec<Written>,
-    /// What rules do that say nothing themselves of failures of the store.
-    pub(super) failure: WrittenFailures,
+    /// What was read so far, and where its parts stand.
+    pub(super) policy: Policy,
+    pub(super) places: Places,
+    /// What rules do while the store can't be asked that say nothing of it themselves.
+    pub(super) failure: FailureModes,
+    /// Where fields stand that only one of the files may have.
+    pub(super) once: HashMap<&'static str, Span>,
+    /// Where each rule is named.
+    pub(super) names: HashMap<String, Span>,
+    /// Whether the policy says which facts there are.
+    pub(super) lists_facts: bool,
 }
 
 /// Which part of a policy asks for a fact.
@@ -405,7 +410,7 @@ impl Reader<'_> {
 
     /// Remembers where a fact is asked for.
     pub(super) fn mention(&mut self, fact: &str, span: Span, part: Part) {
-        self.mentions.push(Mention {
+        self.places.facts.push(Mention {
             fact: fact.to_owned(),
             span,
             in_match: part == Part::Match,

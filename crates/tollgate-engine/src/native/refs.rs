@@ -10,24 +10,24 @@ use crate::policy::Rule;
 use crate::suggest;
 
 /// Notes references to what isn't there, and those that make no sense.
-pub(super) fn check(reader: &mut Reader<'_>, decoded: &Decoded, names: &HashMap<String, Span>) {
-    same_names(reader, decoded, names);
+pub(super) fn check(reader: &mut Reader<'_>, decoded: &Decoded) {
+    same_names(reader, decoded);
     tiers(reader, decoded);
-    replaces(reader, decoded, names);
+    replaces(reader, decoded);
     shared(reader, decoded);
 }
 
 /// A rule and a tier of one name are one name in metrics, verdicts and overrides.
-fn same_names(reader: &mut Reader<'_>, decoded: &Decoded, names: &HashMap<String, Span>) {
+fn same_names(reader: &mut Reader<'_>, decoded: &Decoded) {
     for (tier, places) in &decoded.places.tiers {
-        let Some(rule) = names.get(tier) else {
+        let Some(rule) = reader.names.get(tier).copied() else {
             continue;
         };
         let shown = shorten(tier);
         let message = format!("a rule and a tier are both called {shown:?}");
         let help = format!(
             "rename one of them: answers and metrics tell limits apart by name; the rule is in {}",
-            reader.place(*rule)
+            reader.place(rule)
         );
         reader.error_with(codes::DUPLICATE_NAME, message, places.name, help);
     }
@@ -58,7 +58,7 @@ fn tiers(reader: &mut Reader<'_>, decoded: &Decoded) {
     }
 }
 
-fn replaces(reader: &mut Reader<'_>, decoded: &Decoded, names: &HashMap<String, Span>) {
+fn replaces(reader: &mut Reader<'_>, decoded: &Decoded) {
     let rules = &decoded.policy.rules;
     let mut indices: HashMap<&str, usize> = HashMap::new();
     for (index, rule) in rules.iter().enumerate() {
@@ -73,7 +73,7 @@ fn replaces(reader: &mut Reader<'_>, decoded: &Decoded, names: &HashMap<String, 
             if *replaced == rule.name {
                 let message = "a rule can't replace itself";
                 reader.error_with(codes::REPLACES_CYCLE, message, *span, "leave it out");
-            } else if !names.contains_key(replaced) {
+            } else if !reader.names.contains_key(replaced) {
                 let message = format!("there is no rule {:?}", shorten(replaced));
                 let others = known.iter().copied().filter(|name| *name != rule.name);
                 let help = suggest::did_you_mean(replaced, others);

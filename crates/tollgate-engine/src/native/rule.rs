@@ -30,29 +30,6 @@ const CHARGED: [&str; 2] = ["rate", "quota"];
 /// What is said of how limits are kept, which does nothing without one.
 const KEPT: [&str; 4] = ["counting", "on_store_failure", "over", "slot"];
 
-/// What is written of failures of the store, by kind of limit; what isn't is for others to say.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct WrittenFailures {
-    rate: Option<OnStoreFailure>,
-    quota: Option<OnStoreFailure>,
-    concurrency: Option<OnStoreFailure>,
-    /// Whether it says more than `inherit`.
-    says: bool,
-}
-
-impl WrittenFailures {
-    /// What holds, by what is said here, for the whole policy, or nowhere.
-    pub(super) fn or(self, whole: Self) -> FailureModes {
-        let default = FailureModes::default();
-        let concurrency = self.concurrency.or(whole.concurrency);
-        FailureModes {
-            rate: self.rate.or(whole.rate).unwrap_or(default.rate),
-            quota: self.quota.or(whole.quota).unwrap_or(default.quota),
-            concurrency: concurrency.unwrap_or(default.concurrency),
-        }
-    }
-}
-
 impl Reader<'_> {
     /// A rule as far as its own lines tell.
     pub(super) fn rule(&mut self, node: &Node) -> Option<(Rule, RulePlaces)> {
@@ -97,8 +74,8 @@ impl Reader<'_> {
         let (mode, enforced_percent) = self.rollout(fields, &keys);
         let warm_up = self.warm_up(fields, &limits);
         let over = self.over(fields);
-        let failure = self.failures(fields);
-        let counting = self.counting(fields, algorithm, failure);
+        let (on_store_failure, says_failure) = self.failures(fields);
+        let counting = self.counting(fields, algorithm, says_failure);
         let slot = fields.get("slot");
         let slot = slot.and_then(|node| self.slot(node, &keys));
         let replaces = fields.get("replaces");
@@ -113,7 +90,7 @@ impl Reader<'_> {
             key: keys.pop().unwrap_or_default(),
             fallback_keys,
             on_missing_key,
-            on_store_failure: failure.or(self.failure),
+            on_store_failure,
             counting,
             slot,
             adaptive,
@@ -361,10 +338,10 @@ impl Reader<'_> {
         Some(length)
     }
 
-    /// What a rule or tier says of failures of the store.
-    fn failures(&mut self, fields: &Fields<'_>) -> WrittenFailures {
+    /// What a rule or tier does while the store can't be asked, and whether it says so itself.
+    fn failures(&mut self, fields: &Fields<'_>) -> (FailureModes, bool) {
         let Some(node) = fields.get("on_store_failure") else {
-            return WrittenFailures::default();
+            return (self.failure, false);
         };
         for (name, _) in node.fields() {
             let kind = name.text().unwrap_or_default();
@@ -376,43 +353,39 @@ impl Reader<'_> {
         self.each_failure(node)
     }
 
-    /// One word for all, or a map of them.
-    pub(super) fn each_failure(&mut self, node: &Node) -> WrittenFailures {
+    /// One word for all, or a map of them; and whether it says more than `inherit`.
+    pub(super) fn each_failure(&mut self, node: &Node) -> (FailureModes, bool) {
+        let whole = self.failure;
         if !matches!(node.value, Value::Map(_)) {
             let all = self.word(node, "way to fail", FAILURES).flatten();
-            return WrittenFailures {
-                rate: all,
-                quota: all,
-                concurrency: all,
-                says: all.is_some(),
-            };
+            return (all.map_or(whole, FailureModes::from), all.is_some());
         }
         let before = self.problems.len();
         let Some(fields) = self.fields(node, "ways to fail by kind", FAILURE_KINDS) else {
-            return WrittenFailures::default();
+            return (whole, false);
         };
         if fields.iter().next().is_none() && self.problems.len() == before {
             let message = "expected ways to fail by kind, but there is nothing in it";
             let help = "write one such as {rate: local, quota: closed}, or one word for all";
             self.error_with(codes::EMPTY, message, node.span, help);
         }
-        let mut read = |kind: &str| {
-            let node = fields.get(kind)?;
-            self.word(node, "way to fail", FAILURES).flatten()
+        let mut read = |kind: &str, whole: OnStoreFailure| {
+            let word = |node| self.word(node, "way to fail", FAILURES).flatten();
+            fields.get(kind).and_then(word).unwrap_or(whole)
         };
-        WrittenFailures {
-            rate: read("rate"),
-            quota: read("quota"),
-            concurrency: read("concurrency"),
-            says: true,
-        }
+        let modes = FailureModes {
+            rate: read("rate", whole.rate),
+            quota: read("quota", whole.quota),
+            concurrency: read("concurrency", whole.concurrency),
+        };
+        (modes, true)
     }
 
     fn counting(
         &mut self,
         fields: &Fields<'_>,
         algorithm: Algorithm,
-        failure: WrittenFailures,
+        says_failure: bool,
     ) -> Counting {
         let Some(node) = fields.get("counting") else {
             return Counting::default();
@@ -424,7 +397,7 @@ impl Reader<'_> {
             let help = "say exact, or leave it out";
             self.error_with(codes::CONFLICT, NOT_LEASED, span, help);
         }
-        if counting == Counting::Local && failure.says {
+        if counting == Counting::Local && says_failure {
             let (span, help) = (fields.place("on_store_failure"), "leave out one of them");
             self.error_with(codes::CONFLICT, ASKS_NO_STORE, span, help);
         }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Rejected, Sources};
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::{self, Format, MOST_BYTES, MOST_NODES, Node, Span, TOO_LARGE, Value};
+use crate::document::{self, Format, MOST_BYTES, MOST_NODES, Node, Span, TOO_LARGE};
 use crate::envoy;
 use crate::native::Problems;
 use crate::native::codes;
@@ -130,7 +130,7 @@ fn unread(path: &Path, error: &io::Error) -> Diagnostic {
 }
 
 /// All that is known of a policy at this path.
-fn rejected(path: &Path, mut error: Diagnostic) -> Rejected {
+pub(super) fn rejected(path: &Path, mut error: Diagnostic) -> Rejected {
     let mut sources = Sources::default();
     let file = sources.add(path.display().to_string(), String::new(), Format::Yaml);
     error.span = Span::of_file(file);
@@ -251,18 +251,13 @@ impl Loader {
 
     /// The names under `include`. The decoder reports what is no name.
     fn includes(&self, tree: &Node) -> Vec<(String, Span)> {
-        let Value::Map(fields) = &tree.value else {
-            return Vec::new();
-        };
-        let field = fields
-            .iter()
-            .find(|(name, _)| matches!(&name.value, Value::Text(name) if name == "include"));
+        let mut fields = tree.fields().iter();
+        let field = fields.find(|(name, _)| name.text() == Some("include"));
         let names = field.map_or(&[][..], |(_, node)| node.items());
-        let names = names.iter().filter_map(|node| match &node.value {
-            Value::Text(name) if !name.is_empty() => Some((name.clone(), node.span)),
-            _ => None,
-        });
-        names.collect()
+        let names = names
+            .iter()
+            .filter_map(|node| Some((node.text()?.to_owned(), node.span)));
+        names.filter(|(name, _)| !name.is_empty()).collect()
     }
 
     fn again(&mut self, canonical: &Path, shown: &str, first: Option<Span>, span: Span) {
@@ -334,22 +329,16 @@ fn read(path: &Path, left: usize) -> Result<(PathBuf, String), Diagnostic> {
 ///
 /// # Errors
 /// Why one can't be read, with nothing of it to show.
-pub(super) fn envoy_files(paths: &[impl AsRef<Path>]) -> Result<Vec<(String, String)>, Loaded> {
-    let (mut loader, mut files) = (Loader::default(), Vec::with_capacity(paths.len()));
-    for path in paths.iter().map(AsRef::as_ref) {
-        let name = path.display().to_string();
-        match loader.read(path) {
-            Ok((_, text)) => files.push((name, text)),
-            Err(mut problem) => {
-                let sources = &mut loader.loaded.sources;
-                problem.span = Span::of_file(sources.add(name, String::new(), Format::Yaml));
-                problem.help.get_or_insert_with(|| GIVE_A_PATH.to_owned());
-                loader.push(problem);
-                return Err(loader.loaded);
-            }
+pub(super) fn envoy_files(paths: &[impl AsRef<Path>]) -> Result<Vec<(String, String)>, Rejected> {
+    let mut loader = Loader::default();
+    let read = |path: &Path| match loader.read(path) {
+        Ok((_, text)) => Ok((path.display().to_string(), text)),
+        Err(mut problem) => {
+            problem.help.get_or_insert_with(|| GIVE_A_PATH.to_owned());
+            Err(rejected(path, problem))
         }
-    }
-    Ok(files)
+    };
+    paths.iter().map(AsRef::as_ref).map(read).collect()
 }
 
 pub(super) fn format_of(path: &Path) -> Option<Format> {

@@ -5,10 +5,12 @@
 mod envoy_rows;
 
 use envoy_rows::{POLICY, REQUESTS};
-use tollgate_engine::envoy::{self, Compiled, Lookup, matching};
+use tollgate_engine::envoy::{self, Compiled, Lookup};
 use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_engine::policy::{Counting, OnStoreFailure};
 use tollgate_engine::{Diagnostic, Severity};
+
+use crate::matching;
 
 /// A file with one domain and these descriptors, each on its own line.
 fn file(descriptors: &str) -> String {

@@ -8,7 +8,6 @@ use tollgate_engine::envoy::{self, Hidden, Lookup};
 use tollgate_engine::explain::{Entry, Standing};
 use tollgate_engine::policy::{Counting, Limits, Mode, Over};
 
-use super::super::check::mode_name;
 use super::super::request::{Described, cause_name, entries_text, in_millis_or_null};
 
 /// A rule, a tier, or an entry of `block` or `exempt`.
@@ -78,7 +77,7 @@ impl<'a> Part<'a> {
             applies: entry.standing.applies(),
             why: entry.standing.to_string(),
             key,
-            mode: mode_name(entry.mode),
+            mode: entry.mode.name(),
             enforced_percent: entry.enforced_percent,
             warm_up: entry.warm_up,
             counting: entry.counting,
@@ -100,7 +99,7 @@ impl<'a> Part<'a> {
     }
 
     pub(super) fn is_in_shadow(&self) -> bool {
-        self.mode == mode_name(Mode::Shadow)
+        self.mode == Mode::Shadow.name()
     }
 }
 
