@@ -193,10 +193,7 @@ pub const DUPLICATE_FIELD: Code = Code("duplicate-field");
 
 /// The second of two fields with one name.
 pub(crate) fn duplicate(name: &str, first: Span, second: Span) -> Diagnostic {
-    Diagnostic::error(
-        DUPLICATE_FIELD,
-        format!("field {name:?} is given twice"),
-        second,
-    )
-    .help(format!("the first is on line {}", first.start.line))
+    let message = format!("field {name:?} is given twice");
+    let help = format!("the first is on line {}", first.start.line);
+    Diagnostic::error(DUPLICATE_FIELD, message, second).help(help)
 }

@@ -65,16 +65,7 @@ impl Sources {
 
     /// The text on the line where a span begins, from there to its end or that of the line.
     pub(crate) fn slice(&self, span: Span) -> Option<&str> {
-        let source = self.get(span.file)?;
-        let line = source.line(span.start.line)?;
-        let start = source.text.byte_of(span.start.line, span.start.column)?;
-        let end = if span.end.line > span.start.line {
-            line.len()
-        } else {
-            let end = source.text.byte_of(span.start.line, span.end.column);
-            end.unwrap_or(line.len())
-        };
-        line.get(start..end)
+        self.get(span.file)?.text.slice(span)
     }
 
     /// Where a part of a scalar stands, given in characters of its value; the whole if the file

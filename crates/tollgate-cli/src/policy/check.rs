@@ -168,28 +168,27 @@ fn report<'a>(name: &str, read: &'a Result<Checked, Rejected>) -> FileReport<'a>
 
 /// What an operator should know, though nothing is wrong.
 fn notes(policy: &Policy, limits: &[LimitReport]) -> Vec<Note> {
-    let leases = leases(policy).map(|message| Note {
-        code: "slots-are-leases",
-        message,
+    let notes = [
+        ("quotas-in-memory", note_on_quotas(limits)),
+        ("slots-are-leases", leases(policy)),
+        ("adaptive-untold", untold(policy)),
+    ];
+    let known = notes.into_iter().filter_map(|(code, message)| {
+        let message = message?;
+        Some(Note { code, message })
     });
-    let untold = untold(policy).map(|message| Note {
-        code: "adaptive-untold",
-        message,
-    });
-    let notes = note_on_quotas(limits).into_iter();
-    notes.chain(leases).chain(untold).collect()
+    known.collect()
 }
 
 /// The file doesn't say where its limits are kept, so whoever runs it has to.
-fn note_on_quotas(limits: &[LimitReport]) -> Option<Note> {
+fn note_on_quotas(limits: &[LimitReport]) -> Option<String> {
     let quotas = limits.iter().filter(|limit| limit.has_quota).count();
     let whose = count(quotas, "limit");
-    (quotas > 0).then(|| Note {
-        code: "quotas-in-memory",
-        message: format!(
+    (quotas > 0).then(|| {
+        format!(
             "the quotas of {whose} are kept in memory, and a restart forgets what was used, unless the program \
              keeps its limits in Redis or Valkey (tollgate serve --backend), or gives its memory a file for quotas (tollgate serve --state, `quota_file`)"
-        ),
+        )
     })
 }
 

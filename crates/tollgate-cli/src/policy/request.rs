@@ -191,7 +191,11 @@ impl Running {
 }
 
 const ALLOWED: &str = "allowed";
-const DENIED: &str = "denied";
+
+const fn outcome(is_allowed: bool) -> &'static str {
+    if is_allowed { ALLOWED } else { "denied" }
+}
+
 pub(super) const OVER_LIMIT: &str = "over-limit";
 
 /// One request, decided.
@@ -336,11 +340,7 @@ impl DecidedRequest {
         };
         Self {
             at,
-            outcome: if verdict.refused().is_none() {
-                ALLOWED
-            } else {
-                DENIED
-            },
+            outcome: outcome(verdict.refused().is_none()),
             rule: cause_name(verdict.cause()).filter(|_| too_much.is_none()),
             remaining: left(decision),
             retry_after,
@@ -378,10 +378,7 @@ impl DecidedRequest {
         let shadow = verdict.statuses.iter().filter(|status| status.would_refuse);
         Self {
             at,
-            outcome: match verdict {
-                DescriptorVerdict::Passed(_) => ALLOWED,
-                DescriptorVerdict::Refused(_) => DENIED,
-            },
+            outcome: outcome(matches!(verdict, DescriptorVerdict::Passed(_))),
             rule: told.and_then(|status| status.limit.clone()),
             remaining: told.and_then(|status| left(status.decision.as_ref()?)),
             retry_after: or_never(verdict.retry_after),

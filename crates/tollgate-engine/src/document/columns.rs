@@ -1,6 +1,6 @@
 //! Where the lines and characters of a text are, found without a look at all of it: files may have lines of millions.
 
-use super::{Format, LineColumn};
+use super::{Format, LineColumn, Span};
 
 /// So many bytes are counted by looking at them.
 const BLOCK: usize = 64;
@@ -73,6 +73,15 @@ impl Text {
         // One past the last character is a place too.
         byte.checked_sub(start)
             .filter(|byte| self.line(line).is_some_and(|line| *byte <= line.len()))
+    }
+
+    /// What stands on the line where a span begins, from there to its end or that of the line.
+    pub(crate) fn slice(&self, span: Span) -> Option<&str> {
+        let line = self.line(span.start.line)?;
+        let start = self.byte_of(span.start.line, span.start.column)?;
+        let end = self.byte_of(span.start.line, span.end.column);
+        let end = end.filter(|_| span.end.line <= span.start.line);
+        line.get(start..end.unwrap_or(line.len()))
     }
 
     /// How many characters begin before a byte.

@@ -270,28 +270,27 @@ impl Reader<'_> {
         if self.problems.is_full() {
             return self.problems.push(problem);
         }
-        let help = match text {
-            _ if in_lines(text, table).is_some() => in_lines(text, table).unwrap_or_default(),
-            "domain" | "descriptors" => {
+        let misnamed = || match text {
+            "domain" | "descriptors" => Some(
                 "a file in envoyproxy/ratelimit's form is YAML, and stands by itself: convert it to ours \
-                 to have both in one policy"
-                    .to_owned()
-            }
-            "charging" => {
-                "rules are charged all or none; a domain of envoyproxy/ratelimit's form may say it"
-                    .to_owned()
-            }
-            "burst" => "write it behind the rate: rate: 10/s burst 20".to_owned(),
+                to have both in one policy",
+            ),
+            "charging" => Some(
+                "rules are charged all or none; a domain of envoyproxy/ratelimit's form may say it",
+            ),
+            "burst" => Some("write it behind the rate: rate: 10/s burst 20"),
             "window" | "period" | "per" | "interval" => {
-                "write it with the rate: rate: 10 per 30s".to_owned()
+                Some("write it with the rate: rate: 10 per 30s")
             }
-            "rules" => "did you mean \"limits\"?".to_owned(),
+            "rules" => Some("did you mean \"limits\"?"),
             "rates" | "limit" | "rate_limit" if table.contains(&"rate") => {
-                "did you mean \"rate\"?".to_owned()
+                Some("did you mean \"rate\"?")
             }
-            _ => suggest::help(text, table)
-                .unwrap_or_else(|| format!("its fields are {}", table.join(", "))),
+            _ => None,
         };
+        let help = in_lines(text, table).or_else(|| misnamed().map(str::to_owned));
+        let help = help.or_else(|| suggest::help(text, table));
+        let help = help.unwrap_or_else(|| format!("its fields are {}", table.join(", ")));
         self.problems.push(problem.help(help));
     }
 

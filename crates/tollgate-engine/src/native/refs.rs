@@ -123,11 +123,9 @@ fn cycles(reader: &mut Reader<'_>, decoded: &Decoded, indices: &HashMap<&str, us
                     let at = at.position(|name| *name == rules[to].name);
                     let places = &decoded.places.rules[index].replaces;
                     let span = at.and_then(|at| places.get(at).copied());
-                    let message = format!(
-                        "{:?} and {:?} replace one another, so neither would apply",
-                        shorten(&rules[index].name),
-                        shorten(&rules[to].name)
-                    );
+                    let [one, two] = [index, to].map(|index| shorten(&rules[index].name));
+                    let message =
+                        format!("{one:?} and {two:?} replace one another, so neither would apply");
                     let help = "take one of the two out";
                     let span = span.unwrap_or_default();
                     reader.error_with(codes::REPLACES_CYCLE, message, span, help);
@@ -140,38 +138,35 @@ fn cycles(reader: &mut Reader<'_>, decoded: &Decoded, indices: &HashMap<&str, us
 
 /// Rules that count together must count the same.
 fn shared(reader: &mut Reader<'_>, decoded: &Decoded) {
-    let mut groups: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-    for (index, rule) in decoded.policy.rules.iter().enumerate() {
+    let mut groups: BTreeMap<&str, Vec<(&Rule, Span)>> = BTreeMap::new();
+    for (rule, places) in decoded.policy.rules.iter().zip(&decoded.places.rules) {
         if let Some(name) = &rule.shared {
-            groups.entry(name).or_default().push(index);
+            groups.entry(name).or_default().push((rule, places.shared));
         }
     }
-    let known: Vec<&str> = groups.keys().copied().collect();
     for (name, members) in &groups {
-        let place = |index: usize| decoded.places.rules[index].shared;
-        let rule = |index: usize| &decoded.policy.rules[index];
-        let (first, others) = match members.as_slice() {
-            [] => continue,
-            [alone] => {
-                let message = format!("no other rule shares {:?}", shorten(name));
-                let others = known.iter().copied().filter(|other| other != name);
-                let alone_help = "give another rule the same shared, or leave it out";
-                let help = suggest::did_you_mean(name, others);
-                let help = help.unwrap_or_else(|| alone_help.to_owned());
-                reader.error_with(codes::BAD_SHARED, message, place(*alone), help);
-                continue;
-            }
-            [first, others @ ..] => (*first, others),
+        let [(first, place), others @ ..] = members.as_slice() else {
+            continue;
         };
-        for other in others {
-            if let Some(what) = difference(rule(first), rule(*other)) {
-                let message = format!(
-                    "{:?} and {:?} count together, but have another {what}",
-                    shorten(&rule(first).name),
-                    shorten(&rule(*other).name)
-                );
+        if others.is_empty() {
+            let message = format!("no other rule shares {:?}", shorten(name));
+            let others = groups.keys().copied().filter(|other| other != name);
+            let help = suggest::did_you_mean(name, others);
+            let alone = || "give another rule the same shared, or leave it out".to_owned();
+            reader.error_with(
+                codes::BAD_SHARED,
+                message,
+                *place,
+                help.unwrap_or_else(alone),
+            );
+        }
+        for (other, place) in others {
+            if let Some(what) = difference(first, other) {
+                let [one, two] = [first, other].map(|rule| shorten(&rule.name));
+                let message =
+                    format!("{one:?} and {two:?} count together, but have another {what}");
                 let help = "rules that share a counter have the same limits, algorithm, key, counting and settling";
-                reader.error_with(codes::BAD_SHARED, message, place(*other), help);
+                reader.error_with(codes::BAD_SHARED, message, *place, help);
             }
         }
     }

@@ -111,6 +111,17 @@ pub(super) fn is_envoy_text(text: &str) -> bool {
         && document::parse(text, Format::Yaml, 0).is_ok_and(|tree| envoy::is_envoy(&tree))
 }
 
+/// An error of which it isn't known yet where it stands.
+fn unplaced(code: Code, message: String) -> Diagnostic {
+    Diagnostic::error(code, message, Span::default())
+}
+
+/// The same with what to do about it, unless it says so.
+fn or_help(mut problem: Diagnostic, help: &str) -> Diagnostic {
+    problem.help.get_or_insert_with(|| help.to_owned());
+    problem
+}
+
 const GIVE_A_PATH: &str = "give the path of a policy file";
 
 /// Why a file wasn't read, without help if it lies with the path. Its place is for the caller to say.
@@ -120,7 +131,7 @@ fn unread(path: &Path, error: &io::Error) -> Diagnostic {
         _ => error.to_string(),
     };
     let message = format!("can't read {:?}: {why}", path.display().to_string());
-    let problem = |code| Diagnostic::error(code, message, Span::default());
+    let problem = |code| unplaced(code, message);
     match error.kind() {
         _ if is_out_of_descriptors(error) => problem(codes::NO_DESCRIPTORS)
             .help("raise the limit of open files (LimitNOFILE, ulimit -n)"),
@@ -155,44 +166,19 @@ impl Loader {
     /// Reads a file that `from` asks for, or that was given first.
     fn file(&mut self, path: &Path, from: Option<Span>) {
         let shown = path.display().to_string();
-        let at = |loader: &mut Self| {
-            // Named even if there is nothing of it to show: whoever looks after the files waits for this one too.
-            let sources = &mut loader.loaded.sources;
-            let file = sources.add(shown.clone(), String::new(), Format::Yaml);
-            from.unwrap_or_else(|| Span::of_file(file))
-        };
-        if path.is_dir() {
-            let span = at(self);
-            let (message, help) = no_file(&shown, from);
-            return self.error(codes::UNREADABLE, message, span, help);
-        }
-        let Some(format) = format_of(path) else {
-            let span = at(self);
-            let message = format!("{shown:?} is neither YAML nor TOML by its name");
-            let help = "name it with .yaml, .yml or .toml";
-            return self.error(codes::UNREADABLE, message, span, help);
-        };
-        let (canonical, text) = match self.read(path) {
-            Ok(read) => read,
-            Err(mut problem) => {
-                problem.span = at(self);
-                let help = match from {
-                    Some(_) => "an included file is looked for beside the file that includes it",
-                    None => GIVE_A_PATH,
-                };
-                problem.help.get_or_insert_with(|| help.to_owned());
-                return self.push(problem);
+        let opened = match self.open(path, &shown, from) {
+            Ok(opened) => opened,
+            Err(problem) => {
+                // Named even if there is nothing of it to show: whoever looks after the files waits for this one too.
+                let sources = &mut self.loaded.sources;
+                let file = sources.add(shown, String::new(), Format::Yaml);
+                let span = from.unwrap_or_else(|| Span::of_file(file));
+                return self.push(Diagnostic { span, ..problem });
             }
         };
-        if let Some(first) = self.seen.get(&canonical).copied() {
-            let is_open = self.open.contains(&canonical);
-            if self.has_others && !is_open && (first.is_none() || from.is_none()) {
-                // It was given, and one beside it includes it: it is read once.
-                return;
-            }
-            let span = at(self);
-            return self.again(&canonical, &shown, first, span);
-        }
+        let Some((canonical, text, format)) = opened else {
+            return;
+        };
         self.seen.insert(canonical.clone(), from);
         let file = self.loaded.sources.add(shown, text.clone(), format);
         let Some(tree) = self.tree(&text, format, file) else {
@@ -202,6 +188,61 @@ impl Loader {
         self.included(&tree, path.parent().unwrap_or(Path::new("")));
         self.open.pop();
         self.loaded.trees.push(tree);
+    }
+
+    /// The file's identity, text and format; none if it was read already, as may be where several are given. The place of an
+    /// error is for the caller to say.
+    fn open(
+        &mut self,
+        path: &Path,
+        shown: &str,
+        from: Option<Span>,
+    ) -> Result<Option<(PathBuf, String, Format)>, Diagnostic> {
+        if path.is_dir() {
+            // One that was given stands for the files in it, so one that comes here has none.
+            let (message, help) = match from {
+                Some(_) => (
+                    format!("{shown:?} is a folder, not a policy file"),
+                    "include the files in it",
+                ),
+                None => (
+                    format!("the folder {shown:?} has no policy file in it"),
+                    "give a folder with files named .yaml, .yml or .toml, or the path of one",
+                ),
+            };
+            return Err(unplaced(codes::UNREADABLE, message).help(help));
+        }
+        let format = format_of(path).ok_or_else(|| {
+            let message = format!("{shown:?} is neither YAML nor TOML by its name");
+            unplaced(codes::UNREADABLE, message).help("name it with .yaml, .yml or .toml")
+        })?;
+        let help = match from {
+            Some(_) => "an included file is looked for beside the file that includes it",
+            None => GIVE_A_PATH,
+        };
+        let (canonical, text) = self.read(path).map_err(|problem| or_help(problem, help))?;
+        let Some(first) = self.seen.get(&canonical) else {
+            return Ok(Some((canonical, text, format)));
+        };
+        if self.open.contains(&canonical) {
+            let message = format!("{shown:?} includes itself, through the files in between");
+            let help = "take what both need into a third file";
+            return Err(unplaced(codes::INCLUDE, message).help(help));
+        }
+        if self.has_others && (first.is_none() || from.is_none()) {
+            // It was given, and one beside it includes it: it is read once.
+            return Ok(None);
+        }
+        let help = match first {
+            None => "it is the first file".to_owned(),
+            Some(first) => {
+                let by = self.loaded.sources.get(first.file);
+                let by = by.map_or("", |source| source.name());
+                format!("{by} line {} includes it already", first.start.line)
+            }
+        };
+        let message = format!("{shown:?} is included twice");
+        Err(unplaced(codes::INCLUDE, message).help(help))
     }
 
     /// Reads the files that one in this folder includes.
@@ -260,24 +301,6 @@ impl Loader {
         names.filter(|(name, _)| !name.is_empty()).collect()
     }
 
-    fn again(&mut self, canonical: &Path, shown: &str, first: Option<Span>, span: Span) {
-        if self.open.iter().any(|open| open == canonical) {
-            let message = format!("{shown:?} includes itself, through the files in between");
-            let help = "take what both need into a third file";
-            return self.error(codes::INCLUDE, message, span, help);
-        }
-        let help = first.map_or_else(
-            || "it is the first file".to_owned(),
-            |first| {
-                let by = self.loaded.sources.get(first.file);
-                let by = by.map_or("", |source| source.name());
-                format!("{by} line {} includes it already", first.start.line)
-            },
-        );
-        let message = format!("{shown:?} is included twice");
-        self.error(codes::INCLUDE, message, span, help);
-    }
-
     fn error(
         &mut self,
         code: Code,
@@ -311,7 +334,7 @@ fn read(path: &Path, left: usize) -> Result<(PathBuf, String), Diagnostic> {
         .map_err(|error| cant(&error))?;
     if bytes.len() > left {
         let message = format!("the files of a policy have more than {MOST_BYTES} bytes");
-        let problem = Diagnostic::error(TOO_LARGE, message, Span::default());
+        let problem = unplaced(TOO_LARGE, message);
         return Err(problem.help("split it into several policies"));
     }
     let text = String::from_utf8(bytes).map_err(|_| {
@@ -333,10 +356,7 @@ pub(super) fn envoy_files(paths: &[impl AsRef<Path>]) -> Result<Vec<(String, Str
     let mut loader = Loader::default();
     let read = |path: &Path| match loader.read(path) {
         Ok((_, text)) => Ok((path.display().to_string(), text)),
-        Err(mut problem) => {
-            problem.help.get_or_insert_with(|| GIVE_A_PATH.to_owned());
-            Err(rejected(path, problem))
-        }
+        Err(problem) => Err(rejected(path, or_help(problem, GIVE_A_PATH))),
     };
     paths.iter().map(AsRef::as_ref).map(read).collect()
 }
@@ -347,20 +367,5 @@ pub(super) fn format_of(path: &Path) -> Option<Format> {
         "yaml" | "yml" => Some(Format::Yaml),
         "toml" => Some(Format::Toml),
         _ => None,
-    }
-}
-
-/// What is said of a folder in place of a file. One that was given stands for the files in it, so one that comes here
-/// has none.
-fn no_file(shown: &str, from: Option<Span>) -> (String, &'static str) {
-    match from {
-        Some(_) => (
-            format!("{shown:?} is a folder, not a policy file"),
-            "include the files in it",
-        ),
-        None => (
-            format!("the folder {shown:?} has no policy file in it"),
-            "give a folder with files named .yaml, .yml or .toml, or the path of one",
-        ),
     }
 }
