@@ -90,9 +90,8 @@ impl Rejected {
             0 => format!("{}: ", first.file),
             line => format!("{}:{line}:{}: ", first.file, first.column),
         };
-        let help = first
-            .help
-            .map_or_else(String::new, |help| format!("; {help}"));
+        let help = first.help.map(|help| format!("; {help}"));
+        let help = help.unwrap_or_default();
         let more = match reports.len() - 1 {
             0 => String::new(),
             more => format!(" ({more} more: see them all by tollgate check)"),

@@ -226,11 +226,9 @@ fn login_word(rule: &Rule) -> Option<&'static str> {
         .chain(texts)
         .find_map(|text| {
             // "sign-in" is two words here, and one in the list.
-            let joined = text
-                .to_ascii_lowercase()
-                .replace("sign-", "sign")
-                .replace("log-", "log");
-            let mut words = joined.split(|sign: char| !sign.is_ascii_alphanumeric());
+            let lower = text.to_ascii_lowercase();
+            let joined = lower.replace("sign-", "sign").replace("log-", "log");
+            let mut words = texts::words(&joined).into_iter();
             words.find_map(|word| LOGIN.split(' ').find(|login| *login == word))
         })
 }

@@ -213,10 +213,7 @@ impl Watched {
         let (mut until, mut steps) = (None::<Timestamp>, 0);
         loop {
             let signal = match until {
-                None => self
-                    .signals
-                    .recv()
-                    .map_err(|_| RecvTimeoutError::Disconnected),
+                None => (self.signals.recv()).map_err(|_| RecvTimeoutError::Disconnected),
                 Some(until) => self.signals.recv_timeout(until - clock.now()),
             };
             if let Ok(Signal::Happened(paths)) = &signal {
@@ -249,9 +246,8 @@ fn is_change(kind: &EventKind) -> bool {
 /// Why changes can't be told of, if it matters that this folder isn't watched. Folders far above may not be read, and
 /// what is missing isn't there to be watched.
 fn unable(folder: &Path, folders: &Folders, error: &notify::Error) -> Option<String> {
-    let is_last = !folders
-        .keys()
-        .any(|other| other != folder && other.starts_with(folder));
+    let mut others = folders.keys().filter(|other| *other != folder);
+    let is_last = !others.any(|other| other.starts_with(folder));
     let is_missing = matches!(error.kind, notify::ErrorKind::PathNotFound)
         || matches!(&error.kind, notify::ErrorKind::Io(error) if error.kind() == std::io::ErrorKind::NotFound);
     (is_last && !is_missing).then(|| format!("{}: {error}", folder.display()))
@@ -345,6 +341,6 @@ fn stamps(paths: &[PathBuf]) -> Vec<Stamp> {
     let inside = |path: &PathBuf| crate::source::files_in(path);
     let all = paths
         .iter()
-        .flat_map(|path| std::iter::once(path.clone()).chain(inside(path)));
+        .flat_map(|path| [vec![path.clone()], inside(path)].concat());
     all.map(|path| stamp(&path)).collect()
 }

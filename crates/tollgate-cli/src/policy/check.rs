@@ -339,10 +339,9 @@ fn one(limit: &LimitReport) -> String {
         OnStoreFailure::Closed => denies,
         OnStoreFailure::Local | OnStoreFailure::CircuitBreak => "counts in each process",
     };
-    let (closed, rest): (Vec<_>, Vec<_>) = limit
-        .failures
-        .iter()
-        .partition(|(_, mode)| *mode == OnStoreFailure::Closed);
+    let failures = limit.failures.iter();
+    let (closed, rest): (Vec<_>, Vec<_>) =
+        failures.partition(|(_, mode)| *mode == OnStoreFailure::Closed);
     let kinds = |list: &[&(&'static str, OnStoreFailure)]| {
         let kinds: Vec<_> = list.iter().map(|(kind, _)| *kind).collect();
         kinds.join(" and ")
@@ -355,10 +354,9 @@ fn one(limit: &LimitReport) -> String {
         ([], rest) => match same(rest) {
             Some(verb) => format!("{name} {verb}"),
             None => {
-                let each: Vec<_> = rest
-                    .iter()
-                    .map(|(kind, mode)| format!("its {kind} {}", verb(*mode)))
-                    .collect();
+                let each = rest.iter();
+                let each = each.map(|(kind, mode)| format!("its {kind} {}", verb(*mode)));
+                let each: Vec<_> = each.collect();
                 format!("{name}: {}", each.join(", "))
             }
         },

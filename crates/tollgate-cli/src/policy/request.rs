@@ -62,13 +62,11 @@ impl<'a> Request<'a> {
             }
             (false, Some(domain)) => {
                 extras.suit(descriptors.len())?;
+                let charging = policy.domains.get(domain).map(|domain| domain.charging);
                 Ok(Self::Descriptors(Described {
                     domain,
                     entries: descriptors.iter().map(Entries::pairs).collect(),
-                    charging: policy
-                        .domains
-                        .get(domain)
-                        .map_or(Charging::default(), |domain| domain.charging),
+                    charging: charging.unwrap_or_default(),
                     extras,
                 }))
             }
@@ -109,9 +107,8 @@ impl<'a> Request<'a> {
                 // All or none is told by the outcome.
                 if request.charging == Charging::Each || request.extras.shows_statuses {
                     let each = request.entries.iter().zip(&verdict.statuses);
-                    step.descriptors = each
-                        .map(|(entries, said)| Charged::of(entries, said))
-                        .collect();
+                    let each = each.map(|(entries, said)| Charged::of(entries, said));
+                    step.descriptors = each.collect();
                 }
                 running.begin(at, verdict.passed().map(DescriptorsPassed::into_permits));
                 step
@@ -148,11 +145,8 @@ impl Extras<'_> {
     fn suit(&self, descriptors: usize) -> Result<(), CliError> {
         let hits = self.hits.iter().map(|one| one.number);
         let limits = self.limits.iter().map(|one| one.number);
-        match hits
-            .chain(limits)
-            .flatten()
-            .find(|number| *number > descriptors)
-        {
+        let mut numbers = hits.chain(limits).flatten();
+        match numbers.find(|number| *number > descriptors) {
             Some(number) => Err(CliError::usage(format_args!(
                 "there is no descriptor {number}: the request has {descriptors}"
             ))),
@@ -334,6 +328,8 @@ impl DecidedRequest {
             (false, Outcome::Never) => None,
             (false, _) => or_never(decision.wait()),
         };
+        let shadow = verdict.shadow_refusals();
+        let shadow = shadow.filter_map(|refusal| cause_name(refusal.cause));
         let too_much = match verdict.cause() {
             Cause::TooMuch(what) => Some(what.to_string()),
             _ => None,
@@ -347,10 +343,7 @@ impl DecidedRequest {
             limit: verdict.limit().map(|limit| limit.kind().to_string()),
             without_store: verdict.fallback().map(OnStoreFailure::name),
             too_much,
-            shadow: verdict
-                .shadow_refusals()
-                .filter_map(|refusal| cause_name(refusal.cause))
-                .collect(),
+            shadow: shadow.collect(),
             ..Self::default()
         }
     }

@@ -28,11 +28,7 @@ pub(super) fn likely(
     if problem.code != SYNTAX || problem.help.is_some() {
         return problem;
     }
-    let from_0 = |number: u32| {
-        usize::try_from(number)
-            .unwrap_or(usize::MAX)
-            .saturating_sub(1)
-    };
+    let from_0 = |number: u32| usize::try_from(number.saturating_sub(1)).unwrap_or(usize::MAX);
     let scene = Scene {
         file: problem.span.file,
         lines_before,
@@ -78,9 +74,8 @@ impl<'a> Scene<'a> {
     /// The number of the last line before this one that says something.
     fn before(&self, line: usize) -> Option<usize> {
         let line = line.min(self.lines.len());
-        (0..line)
-            .rev()
-            .find(|line| !bare(self.text(*line)).text.is_empty())
+        let says = |line: &usize| !bare(self.text(*line)).text.is_empty();
+        (0..line).rev().find(says)
     }
 
     fn is_at_end(&self) -> bool {

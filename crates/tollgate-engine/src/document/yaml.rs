@@ -288,11 +288,10 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Value {
     {
         return Value::Integer(number);
     }
+    let is_part = |sign: char| sign.is_ascii_digit() || matches!(sign, '.' | 'e' | 'E' | '-' | '+');
     let numeric = digits.starts_with(|first: char| first.is_ascii_digit() || first == '.')
         && digits.contains('.')
-        && digits
-            .bytes()
-            .all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b'e' | b'E' | b'-' | b'+'));
+        && digits.chars().all(is_part);
     match text.parse() {
         Ok(number) if numeric => Value::Float(number),
         _ => Value::Text(text.to_owned()),

@@ -88,11 +88,10 @@ pub fn to_rules(domains: &Domains) -> Converted {
     let mut paths = Vec::new();
     let each = domains.iter();
     let each = each.filter(|(_, domain)| domain.charging == Charging::Each);
+    let each = each.map(|(name, _)| Unsaid::new(None, name, EACH, Loss::Otherwise));
     let mut converted = Converted {
         rules: Vec::new(),
-        unsaid: each
-            .map(|(name, _)| Unsaid::new(None, name, EACH, Loss::Otherwise))
-            .collect(),
+        unsaid: each.collect(),
     };
     for (leaf, mut matches) in compiled.leaves().iter().zip(ways) {
         let (name, limit) = (&names[index(leaf)], leaf.to_string());
@@ -562,16 +561,10 @@ const HEAD: &str = "\
 
 fn write(converted: &Converted) -> String {
     let mut out = String::from(HEAD);
-    for unsaid in converted
-        .unsaid
-        .iter()
-        .filter(|unsaid| unsaid.rule.is_none())
-    {
-        let Unsaid { limit, what, .. } = unsaid;
-        line(
-            &mut out,
-            &format!("# Not converted, {}: {what}", quoted(limit)),
-        );
+    let unsaid = converted.unsaid.iter();
+    for Unsaid { limit, what, .. } in unsaid.filter(|unsaid| unsaid.rule.is_none()) {
+        let text = format!("# Not converted, {}: {what}", quoted(limit));
+        line(&mut out, &text);
     }
     if !converted.rules.is_empty() {
         line(&mut out, "limits:");

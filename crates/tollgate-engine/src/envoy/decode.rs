@@ -47,11 +47,7 @@ pub fn decode(files: &[(u32, &str)]) -> Result<Decoded, Vec<Diagnostic>> {
     for &(file, text) in files {
         decoder.file(file, text);
     }
-    let Decoder {
-        domains,
-        mut problems,
-        ..
-    } = decoder;
+    let (domains, mut problems) = (decoder.domains.into_iter(), decoder.problems);
     problems.sort_by_key(|problem| problem.span);
     let is_error = |problem: &Diagnostic| problem.severity == Severity::Error;
     let has_errors = problems.iter().any(is_error);
@@ -62,11 +58,9 @@ pub fn decode(files: &[(u32, &str)]) -> Result<Decoded, Vec<Diagnostic>> {
     if has_errors {
         return Err(problems);
     }
+    let domains = domains.map(|(name, (_, domain))| (name, domain));
     Ok(Decoded {
-        domains: domains
-            .into_iter()
-            .map(|(name, (_, domain))| (name, domain))
-            .collect(),
+        domains: domains.collect(),
         warnings: problems,
     })
 }

@@ -107,9 +107,8 @@ impl<'a> Reader<'a> {
             Value::Null => &[],
             _ => self.mismatch(name, expected, node).unwrap_or_default(),
         };
-        let (maps, others): (Vec<_>, Vec<_>) = items
-            .iter()
-            .partition(|item| matches!(item.value, Value::Map(_)));
+        let is_map = |item: &&Node| matches!(item.value, Value::Map(_));
+        let (maps, others): (Vec<_>, Vec<_>) = items.iter().partition(is_map);
         self.problems.extend(others.into_iter().map(not_a_map));
         maps
     }
@@ -223,10 +222,8 @@ impl<'a> Reader<'a> {
         let names = all.iter().filter_map(|limit| limit.name.as_deref());
         let names: BTreeSet<_> = names.collect();
         let replaces = all.iter().flat_map(|limit| {
-            limit
-                .replaces
-                .iter()
-                .map(|name| (name.as_str(), limit.span))
+            let names = limit.replaces.iter();
+            names.map(|name| (name.as_str(), limit.span))
         });
         for (name, span) in replaces.filter(|(name, _)| !names.contains(name)) {
             let message = format!("replaces {name:?}, which no limit is called");
@@ -340,9 +337,8 @@ impl<'a> Reader<'a> {
         fields: &Fields<'_>,
         problems_before: usize,
     ) {
-        let requests = fields
-            .get("requests_per_unit")
-            .and_then(|value| Some((self.requests(value)?, value)));
+        let requests = fields.get("requests_per_unit");
+        let requests = requests.and_then(|value| Some((self.requests(value)?, value)));
         let unit = self.filled(fields, "unit").zip(fields.get("unit"));
         if let Some(quota) = fields.get("quota") {
             limit.limits.quota = self.parsed("quota", BAD_QUOTA, quota);

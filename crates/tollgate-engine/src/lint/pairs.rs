@@ -104,9 +104,8 @@ fn unknown_key(rule: &Rule) -> Option<&str> {
     let absent = |key: &'_ [KeyPart]| key.iter().position(|part| is_ruled_out(&part.fact()));
     // Each of its keys lacks something, and without one it doesn't apply.
     let is_unknown = rule.needs_its_key() && rule.keys().all(|key| absent(key).is_some());
-    is_unknown
-        .then(|| rule.key_facts().find(is_ruled_out))
-        .flatten()
+    let mut facts = rule.key_facts().filter(|_| is_unknown);
+    facts.find(is_ruled_out)
 }
 
 /// Whether only requests without the fact meet a pattern.
@@ -216,11 +215,8 @@ fn across(
     twice: &HashSet<(usize, usize)>,
 ) {
     let (policy, places) = (search.policy, search.places);
-    let gives_way: HashSet<&str> = policy
-        .rules
-        .iter()
-        .flat_map(|rule| rule.replaces.iter().map(String::as_str))
-        .collect();
+    let replaced = policy.rules.iter().flat_map(|rule| &rule.replaces);
+    let gives_way: HashSet<&str> = replaced.map(String::as_str).collect();
     // Rules that always apply, and are enforced.
     let firm = |index: &usize| {
         let rule = &policy.rules[*index];

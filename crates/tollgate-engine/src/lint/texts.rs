@@ -228,12 +228,15 @@ const METHODS: [&str; 9] = [
     "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE",
 ];
 
+/// The words of a text, whatever is between them.
+pub(super) fn words(text: &str) -> Vec<&str> {
+    let words = text.split(|sign: char| !sign.is_ascii_alphanumeric());
+    words.filter(|word| !word.is_empty()).collect()
+}
+
 fn method(text: &str) -> Option<Slip> {
     let upper = text.to_ascii_uppercase();
-    let words: Vec<&str> = upper
-        .split(|sign: char| !sign.is_ascii_alphanumeric())
-        .filter(|word| !word.is_empty())
-        .collect();
+    let words = words(&upper);
     if words.len() > 1 && words.iter().all(|word| METHODS.contains(word)) {
         let message = format!("no request has the method {text:?}: it has one of them");
         let help = format!("write a list: [{}]", words.join(", "));

@@ -441,9 +441,8 @@ impl Reader<'_> {
     }
 
     fn length(&mut self, text: &str, span: Span) -> Option<Duration> {
-        let is_one_word = text
-            .chars()
-            .all(|sign| sign.is_alphanumeric() || sign == '_');
+        let in_word = |sign: char| sign.is_alphanumeric() || sign == '_';
+        let is_one_word = text.chars().all(in_word);
         let is_counted = text.starts_with(|sign: char| sign.is_ascii_digit());
         // The same units, read by the same code, as of a rate's period.
         let rate: Option<Rate> = format!("1 per {text}").parse().ok();

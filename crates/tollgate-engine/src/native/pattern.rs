@@ -77,12 +77,10 @@ impl Reader<'_> {
         match &node.value {
             Value::List(_) => {
                 let items = self.list(node, "texts or conditions, one of which must hold");
-                let patterns: Vec<_> = items
-                    .iter()
-                    .map(|item| self.pattern(item, fact))
-                    .collect::<Vec<_>>();
-                let patterns: Vec<_> = patterns.into_iter().collect::<Option<_>>()?;
-                any_of(patterns)
+                let patterns = items.iter().map(|item| self.pattern(item, fact));
+                // All are read before one that is wrong is of account.
+                let patterns: Vec<_> = patterns.collect();
+                any_of(patterns.into_iter().collect::<Option<_>>()?)
             }
             Value::Map(_) => self.kind(node, fact),
             _ => {

@@ -105,11 +105,8 @@ impl Field<'_> {
         if LISTS.contains(&name) {
             *text += &format!("{name}:\n");
             let before = text.len();
-            for value in self
-                .values
-                .iter()
-                .filter(|value| value.value != Value::Null)
-            {
+            let values = self.values.iter();
+            for value in values.filter(|value| value.value != Value::Null) {
                 origin(value.items().first(), sources, text);
                 for item in value.items() {
                     *text += &format!("- {}\n", flow(&item.value, quoted));

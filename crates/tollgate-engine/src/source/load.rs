@@ -48,10 +48,8 @@ pub(super) fn from_text(text: &str, format: Format) -> Loaded {
     // What is too large to be read isn't worth a copy.
     let text = document::without_mark(text);
     let kept = if text.len() > MOST_BYTES { "" } else { text };
-    let file = loader
-        .loaded
-        .sources
-        .add("<text>".to_owned(), kept.to_owned(), format);
+    let sources = &mut loader.loaded.sources;
+    let file = sources.add("<text>".to_owned(), kept.to_owned(), format);
     if let Some(tree) = loader.tree(text, format, file) {
         for (_, span) in loader.includes(&tree) {
             let message = "only a file can include others";
@@ -92,9 +90,8 @@ pub(super) fn folder(path: &Path) -> Result<Vec<PathBuf>, Rejected> {
 /// Whether the process, or the system, has as many files open as it may.
 fn is_out_of_descriptors(error: &io::Error) -> bool {
     let codes: &[i32] = if cfg!(windows) { &[4] } else { &[23, 24] };
-    error
-        .raw_os_error()
-        .is_some_and(|code| codes.contains(&code))
+    let own = error.raw_os_error();
+    own.is_some_and(|code| codes.contains(&code))
 }
 
 /// Whether a line at the margin begins a domain, as no field of ours has that name; or, should it be
@@ -104,9 +101,8 @@ pub(super) fn is_envoy_text(text: &str) -> bool {
     if text.lines().any(|line| line.starts_with("domain:")) {
         return true;
     }
-    ["domain", "descriptors"]
-        .iter()
-        .any(|name| text.contains(name))
+    let is_alike = text.contains("domain") || text.contains("descriptors");
+    is_alike
         && text.len() <= MOST_BYTES
         && document::parse(text, Format::Yaml, 0).is_ok_and(|tree| envoy::is_envoy(&tree))
 }

@@ -375,3 +375,10 @@ fn a_limit_in_the_request_skips_the_lookup_but_not_the_domain() {
         );
     }
 }
+
+#[test]
+fn a_carriage_return_alone_ends_a_line_of_the_documents_before_too() {
+    let text = "domain: a\rdescriptors: []\n---\ndomain: b\nwrong: 1\n";
+    let problems = envoy::decode(&[(0, text)]).expect_err("an unknown field");
+    assert_eq!(problems[0].span.start.line, 5);
+}

@@ -108,10 +108,8 @@ impl Found {
     pub(super) fn all(policy: &Policy, request: &Described<'_>) -> Vec<Self> {
         let compiled = envoy::Compiled::new(&policy.domains);
         let descriptors = request.descriptors();
-        let mut found: Vec<_> = descriptors
-            .iter()
-            .map(|descriptor| compiled.lookup(request.domain, descriptor))
-            .collect();
+        let lookup = |descriptor| compiled.lookup(request.domain, descriptor);
+        let mut found: Vec<_> = descriptors.iter().map(lookup).collect();
         envoy::drop_replaced(&mut found);
         let each = request.entries.iter().zip(&descriptors).zip(found);
         let each = each.map(|((entries, descriptor), lookup)| {
@@ -125,8 +123,8 @@ impl Found {
                     own.limits = self::each(&leaf.limit.limits);
                     own.on_store_failure = (leaf.limit.counting != Counting::Local)
                         .then(|| leaf.limit.on_store_failure.shown(&leaf.limit.limits));
-                    own.notes
-                        .extend(leaf.limit.shadow.then(|| "in shadow".to_owned()));
+                    let shadow = leaf.limit.shadow.then(|| "in shadow".to_owned());
+                    own.notes.extend(shadow);
                     let counted = super::super::check::counted(leaf.limit.counting);
                     own.notes.extend(counted.map(str::to_owned));
                     if matches!(lookup, Lookup::Replaced(_)) {

@@ -40,13 +40,8 @@ fn conflict(scene: &Scene<'_>) -> Option<Diagnostic> {
 /// What a template engine was to fill in.
 fn template(scene: &Scene<'_>) -> Option<Diagnostic> {
     let marks = ["{{", "{%"];
-    let mut lines = scene
-        .lines
-        .iter()
-        .enumerate()
-        .take(scene.line + 1)
-        .rev()
-        .take(2);
+    let lines = scene.lines.iter().enumerate().take(scene.line + 1);
+    let mut lines = lines.rev().take(2);
     let (line, at) = lines.find_map(|(number, line)| {
         let found = marks.iter().filter_map(|mark| line.find(mark)).min()?;
         Some((number, line[..found].chars().count()))
@@ -168,9 +163,8 @@ fn closing(scene: &Scene<'_>) -> Option<Diagnostic> {
 
 /// The line and the one before it.
 fn around(scene: &Scene<'_>) -> impl Iterator<Item = usize> {
-    [scene.before(scene.line), Some(scene.line)]
-        .into_iter()
-        .flatten()
+    let before = scene.before(scene.line);
+    before.into_iter().chain([scene.line])
 }
 
 /// `rate:10/s`.
