@@ -90,9 +90,8 @@ impl Rejected {
             0 => format!("{}: ", first.file),
             line => format!("{}:{line}:{}: ", first.file, first.column),
         };
-        let help = first
-            .help
-            .map_or_else(String::new, |help| format!("; {help}"));
+        let help = first.help.map(|help| format!("; {help}"));
+        let help = help.unwrap_or_default();
         let more = match reports.len() - 1 {
             0 => String::new(),
             more => format!(" ({more} more: see them all by tollgate check)"),
@@ -133,16 +132,13 @@ pub fn fingerprint(read: &Result<Checked, Rejected>) -> u64 {
     for source in sources(read).iter() {
         (source.name(), source.text()).hash(&mut hasher);
     }
-    read.as_ref()
-        .err()
-        .map(Rejected::in_one_line)
-        .hash(&mut hasher);
+    let why = read.as_ref().err().map(Rejected::in_one_line);
+    why.hash(&mut hasher);
     hasher.finish()
 }
 
 /// How likely it is that an error only follows from another.
 fn symptom(code: &str) -> u8 {
-    let last = [codes::TOO_MANY_ERRORS];
     let follows = [
         codes::NO_LIMIT,
         codes::MISSING_FIELD,
@@ -152,11 +148,9 @@ fn symptom(code: &str) -> u8 {
         codes::BAD_SHARED,
         codes::CONFLICT,
     ];
-    let is_in = |list: &[crate::Code]| list.iter().any(|known| known.0 == code);
-    match () {
-        () if is_in(&last) => 2,
-        () if is_in(&follows) => 1,
-        () => 0,
+    match follows.iter().any(|known| known.0 == code) {
+        _ if code == codes::TOO_MANY_ERRORS.0 => 2,
+        follows => u8::from(follows),
     }
 }
 

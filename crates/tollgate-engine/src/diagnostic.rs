@@ -140,6 +140,12 @@ pub struct LineColumn {
 }
 
 impl LineColumn {
+    /// The same, so many lines further down.
+    pub(crate) const fn below(mut self, lines: u32) -> Self {
+        self.line = self.line.saturating_add(lines);
+        self
+    }
+
     /// Both from 1.
     pub(crate) fn new(line: usize, column: usize) -> Self {
         let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);

@@ -36,6 +36,22 @@ impl Node {
         }
     }
 
+    /// Its text, if it is one.
+    pub(crate) fn text(&self) -> Option<&str> {
+        match &self.value {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The fields of a map; none of anything else.
+    pub(crate) fn fields(&self) -> &[(Self, Self)] {
+        match &self.value {
+            Value::Map(fields) => fields,
+            _ => &[],
+        }
+    }
+
     /// How many values it has in it, names of fields and itself included.
     pub(crate) fn size(&self) -> usize {
         1 + match &self.value {
@@ -148,13 +164,23 @@ pub fn parse(text: &str, format: Format, file: u32) -> Result<Node, Vec<Diagnost
         return Err(vec![problem.help("split it with `include`")]);
     }
     let parsed = match format {
-        Format::Yaml => yaml::parse(text, file),
+        Format::Yaml => return parse_part(text, file, 0),
         Format::Toml => toml::parse(text, file),
     };
+    parsed.map_err(|problem| vec![blame::likely(problem, text, format, 0)])
+}
+
+/// A part of a file of YAML, before which there are so many lines.
+pub(crate) fn parse_part(
+    text: &str,
+    file: u32,
+    lines_before: u32,
+) -> Result<Node, Vec<Diagnostic>> {
+    let parsed = yaml::parse(text, file, lines_before);
     parsed.map_err(|problems| {
         let problems = problems.into_iter();
-        let problems = problems.map(|problem| blame::likely(problem, text, format));
-        problems.collect()
+        let likely = |problem| blame::likely(problem, text, Format::Yaml, lines_before);
+        problems.map(likely).collect()
     })
 }
 
@@ -167,10 +193,7 @@ pub const DUPLICATE_FIELD: Code = Code("duplicate-field");
 
 /// The second of two fields with one name.
 pub(crate) fn duplicate(name: &str, first: Span, second: Span) -> Diagnostic {
-    Diagnostic::error(
-        DUPLICATE_FIELD,
-        format!("field {name:?} is given twice"),
-        second,
-    )
-    .help(format!("the first is on line {}", first.start.line))
+    let message = format!("field {name:?} is given twice");
+    let help = format!("the first is on line {}", first.start.line);
+    Diagnostic::error(DUPLICATE_FIELD, message, second).help(help)
 }

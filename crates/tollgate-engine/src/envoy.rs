@@ -44,7 +44,6 @@ mod convert;
 mod decode;
 mod fields;
 mod key;
-pub mod matching;
 mod reader;
 mod verdict;
 
@@ -59,9 +58,9 @@ pub use convert::{Converted, Loss, Unsaid, convert, to_rules};
 pub(crate) use decode::names;
 pub use decode::{Decoded, decode};
 pub(crate) use key::path_name;
-pub use key::{asked_key, counter_key, metric_name};
+pub use key::{asked_key, counter_key};
 pub use verdict::{
-    Charge, CurrentLimit, Status, StatusCode, charge, drop_replaced, overall, status, tightest,
+    Charge, CurrentLimit, Status, StatusCode, charge, drop_replaced, overall, status,
 };
 
 /// Trees of descriptors by domain.
@@ -85,12 +84,9 @@ pub type Domains = BTreeMap<String, Domain>;
 /// assert!(envoy::is_envoy(&theirs) && !envoy::is_envoy(&ours));
 /// ```
 pub fn is_envoy(file: &Node) -> bool {
-    let Value::Map(fields) = &file.value else {
-        return false;
-    };
-    fields.iter().any(|(name, _)| {
-        matches!(&name.value, Value::Text(name) if name == "domain" || name == "descriptors")
-    })
+    let fields = file.fields().iter();
+    let mut names = fields.map(|(name, _)| name.text());
+    names.any(|name| matches!(name, Some("domain" | "descriptors")))
 }
 
 /// A field that neither they nor we know.

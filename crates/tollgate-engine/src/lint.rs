@@ -8,7 +8,7 @@ use crate::diagnostic::{Code, Diagnostic};
 use crate::document::Span;
 use crate::envoy::{self, Domains};
 use crate::native::{Places, RulePlaces};
-use crate::policy::{Counting, Mode, OnStoreFailure, Over, Policy, Rule, Tier, is_bucket};
+use crate::policy::{Counting, Mode, OnStoreFailure, Over, Pattern, Policy, Rule, is_bucket};
 
 mod bound;
 mod codes;
@@ -167,7 +167,7 @@ fn tiers(found: &mut Found, policy: &Policy, places: &Places) {
         let Some(place) = places.tiers.get(name) else {
             continue;
         };
-        let rule = as_rule(name, tier);
+        let rule = tier.as_rule(name);
         rates(found, &rule, place);
         open_quota(found, &rule, place);
         let used = policy.tier_fact.is_some()
@@ -204,17 +204,6 @@ fn is_open(failure: OnStoreFailure, rule: &Rule) -> bool {
     failure == OnStoreFailure::Open && rule.counting != Counting::Local
 }
 
-/// What a tier says of its limits, as a rule says it.
-fn as_rule(name: &str, tier: &Tier) -> Rule {
-    Rule {
-        algorithm: tier.algorithm,
-        over: tier.over,
-        counting: tier.counting,
-        on_store_failure: tier.on_store_failure,
-        ..Rule::new(name, tier.limits.clone())
-    }
-}
-
 /// Warns of a quota that lets requests pass then, and says whether it does.
 fn open_quota(found: &mut Found, rule: &Rule, place: &RulePlaces) -> bool {
     let is_open = rule.limits.quota.is_some() && is_open(rule.on_store_failure.quota, rule);
@@ -228,19 +217,18 @@ fn open_quota(found: &mut Found, rule: &Rule, place: &RulePlaces) -> bool {
 
 /// A word of the rule's paths or name that looks like a login.
 fn login_word(rule: &Rule) -> Option<&'static str> {
-    let mut texts = vec![rule.name.as_str()];
-    for (fact, pattern) in &rule.matches.conditions {
-        if matches!(fact.as_str(), "path" | "route") {
-            keys::texts(pattern, &mut texts);
-        }
-    }
-    texts.iter().find_map(|text| {
-        // "sign-in" is two words here, and one in the list.
-        let joined = text
-            .to_ascii_lowercase()
-            .replace("sign-", "sign")
-            .replace("log-", "log");
-        let mut words = joined.split(|sign: char| !sign.is_ascii_alphanumeric());
-        words.find_map(|word| LOGIN.split(' ').find(|login| *login == word))
-    })
+    let conditions = rule.matches.conditions.iter();
+    let paths = conditions.filter(|(fact, _)| matches!(fact.as_str(), "path" | "route"));
+    // A condition that says what isn't wanted names none of the texts that are.
+    let paths = paths.flat_map(|(_, pattern)| pattern.alternatives());
+    let texts = paths.filter_map(Pattern::text);
+    std::iter::once(rule.name.as_str())
+        .chain(texts)
+        .find_map(|text| {
+            // "sign-in" is two words here, and one in the list.
+            let lower = text.to_ascii_lowercase();
+            let joined = lower.replace("sign-", "sign").replace("log-", "log");
+            let mut words = texts::words(&joined).into_iter();
+            words.find_map(|word| LOGIN.split(' ').find(|login| *login == word))
+        })
 }

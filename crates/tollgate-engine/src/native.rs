@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use crate::document::{Node, Span, Value};
 use crate::facts::{KNOWN_FACTS, is_known_fact};
 use crate::matcher::regex::Regexes;
-use crate::policy::{Limits, Policy};
+use crate::policy::{FailureModes, Limits, Policy};
 use crate::sources::Sources;
 use crate::suggest;
 
@@ -20,11 +20,10 @@ mod refs;
 pub(crate) mod rule;
 pub(crate) mod text;
 
-pub(crate) use pattern::{Cidr, LONGEST_CONDITION};
+pub(crate) use pattern::{LONGEST_CONDITION, canonical_network};
 use reader::{Fields, RULES, Reader, as_written};
 pub(crate) use reader::{LONGEST_NAME, Problems};
 pub(crate) use rule::MOST_KEY_FACTS;
-use rule::WrittenFailures;
 
 /// A policy and where its parts stand, for those who judge it.
 #[derive(Debug, Default)]
@@ -109,110 +108,85 @@ impl RulePlaces {
 
 /// Reads the trees of all files into one policy, and notes every error.
 pub(crate) fn decode(trees: &[Node], sources: &Sources, problems: &mut Problems) -> Decoded {
-    let mut decoder = Decoder {
-        reader: Reader {
-            sources,
-            problems,
-            regexes: Regexes::default(),
-            mentions: Vec::new(),
-            written: Vec::new(),
-        },
-        decoded: Decoded::default(),
-        failures: Vec::new(),
-        tier_failures: BTreeMap::new(),
-        failure: WrittenFailures::default(),
+    let mut reader = Reader {
+        sources,
+        problems,
+        regexes: Regexes::default(),
+        policy: Policy::default(),
+        places: Places::default(),
+        failure: FailureModes::default(),
         once: HashMap::new(),
         names: HashMap::new(),
-        declared: false,
+        lists_facts: false,
     };
-    for tree in trees {
-        decoder.file(tree);
-    }
-    decoder.finish(trees)
+    let said = trees.iter().filter(|tree| tree.value != Value::Null);
+    let files = said.filter_map(|tree| reader.fields(tree, "a policy", fields::POLICY));
+    let files: Vec<_> = files.collect();
+    // Rules go by what is said for all of them, whichever file says it.
+    files.iter().for_each(|file| reader.settings(file));
+    files.iter().for_each(|file| reader.lists(file));
+    reader.finish(trees)
 }
 
-struct Decoder<'a> {
-    reader: Reader<'a>,
-    decoded: Decoded,
-    /// What each rule says itself of failures of the store.
-    failures: Vec<WrittenFailures>,
-    /// And what each tier says.
-    tier_failures: BTreeMap<String, WrittenFailures>,
-    /// And what is said for all of them.
-    failure: WrittenFailures,
-    /// Where fields stand that only one of the files may have.
-    once: HashMap<&'static str, Span>,
-    /// Where each rule is named.
-    names: HashMap<String, Span>,
-    /// Whether the policy says which facts there are.
-    declared: bool,
-}
-
-impl Decoder<'_> {
-    fn file(&mut self, tree: &Node) {
-        if tree.value == Value::Null {
-            return;
-        }
-        let Some(fields) = self.reader.fields(tree, "a policy", fields::POLICY) else {
-            return;
-        };
-        if let Some(node) = fields.get("include") {
-            // The loader has read them; here only what is no path is noted.
-            for item in self.reader.one_or_more(node, "the paths of files") {
-                if !matches!(&item.value, Value::Text(path) if !path.is_empty()) {
-                    self.reader.unexpected(item, "the path of a file");
-                }
-            }
-        }
+impl Reader<'_> {
+    /// Rules, tiers and lists of requests.
+    fn lists(&mut self, fields: &Fields<'_>) {
         if let Some(node) = fields.get("limits") {
-            for item in self.reader.list(node, RULES) {
-                self.rule(item);
+            for item in self.list(node, RULES) {
+                self.add_rule(item);
             }
         }
         if let Some(node) = fields.get("tiers") {
-            self.tiers(node);
+            self.add_tiers(node);
         }
         if let Some(node) = fields.get("tenants") {
-            self.tenants(node);
+            self.add_tenants(node);
         }
-        let policy = &mut self.decoded.policy;
-        for (name, list) in [("exempt", &mut policy.exempt), ("block", &mut policy.block)] {
-            if let Some(node) = fields.get(name) {
-                list.extend(self.reader.match_list(node));
-            }
-        }
-        self.settings(&fields);
+        let [exempt, block] = ["exempt", "block"].map(|name| {
+            let node = fields.get(name);
+            node.map_or_else(Vec::new, |node| self.match_list(node))
+        });
+        self.policy.exempt.extend(exempt);
+        self.policy.block.extend(block);
     }
 
     /// Fields that hold one value for the whole policy.
     fn settings(&mut self, fields: &Fields<'_>) {
+        if let Some(node) = fields.get("include") {
+            // The loader has read them; here only what is no path is noted.
+            for item in self.one_or_more(node, "the paths of files") {
+                if item.text().is_none_or(str::is_empty) {
+                    self.unexpected(item, "the path of a file");
+                }
+            }
+        }
         if let Some(node) = self.once(fields, "tier_fact") {
-            self.decoded.policy.tier_fact = self.reader.fact(node);
-            self.decoded.places.tier_fact = node.span;
+            self.policy.tier_fact = self.fact(node);
+            self.places.tier_fact = node.span;
         }
         if let Some(node) = fields.get("facts") {
             let expected = "the names of facts that requests have, such as [plan, region]";
-            for item in self.reader.one_or_more(node, expected) {
-                if let Some(fact) = self.reader.own_fact(item) {
-                    self.decoded.policy.facts.push(fact);
+            for item in self.one_or_more(node, expected) {
+                if let Some(fact) = self.own_fact(item) {
+                    self.policy.facts.push(fact);
                 }
             }
-            self.declared = true;
+            self.lists_facts = true;
         }
         if let Some(node) = self.once(fields, "default_tier") {
-            self.decoded.policy.default_tier = self.reader.name(node, "the name of a tier");
-            self.decoded.places.default_tier = node.span;
+            self.policy.default_tier = self.name(node, "the name of a tier");
+            self.places.default_tier = node.span;
         }
         if let Some(node) = self.once(fields, "mode") {
-            self.decoded.policy.mode = self.reader.whole_mode(node);
+            self.policy.mode = self.whole_mode(node);
         }
         if let Some(node) = self.once(fields, "near_limit")
-            && let Some(percent) = self.reader.percent(node)
+            && let Some(percent) = self.percent(node)
         {
-            self.decoded.policy.near_limit_percent = percent;
+            self.policy.near_limit_percent = percent;
         }
         if let Some(node) = self.once(fields, "on_store_failure") {
-            self.failure = self.reader.each_failure(node);
+            self.failure = self.each_failure(node).0;
         }
     }
 
@@ -221,73 +195,63 @@ impl Decoder<'_> {
         let node = fields.get(name)?;
         let place = fields.place(name);
         if let Some(first) = self.once.get(name) {
-            let first = self.reader.place(*first);
+            let first = self.place(*first);
             let message = format!("{name:?} is set by another file already");
             let help = format!("it is set in {first}; leave it in one of them");
-            self.reader
-                .error_with(codes::DUPLICATE_NAME, message, place, help);
+            self.error_with(codes::DUPLICATE_NAME, message, place, help);
             return None;
         }
         self.once.insert(name, place);
         Some(node)
     }
 
-    fn rule(&mut self, node: &Node) {
-        let Some(draft) = self.reader.rule(node) else {
+    fn add_rule(&mut self, node: &Node) {
+        let Some((rule, places)) = self.rule(node) else {
             return;
         };
-        let (name, place) = (draft.own.name.clone(), draft.places.name);
-        match self.names.get(&name) {
-            Some(first) => self.twice("rule", &name, *first, place),
+        match self.names.get(&rule.name) {
+            Some(first) => self.twice("rule", &rule.name, *first, places.name),
             None => {
-                self.names.insert(name, place);
+                self.names.insert(rule.name.clone(), places.name);
             }
         }
-        self.failures.push(draft.failure);
-        self.decoded.policy.rules.push(draft.own);
-        self.decoded.places.rules.push(draft.places);
+        self.policy.rules.push(rule);
+        self.places.rules.push(places);
     }
 
-    fn tiers(&mut self, node: &Node) {
+    fn add_tiers(&mut self, node: &Node) {
         let expected = "tiers by name, such as {free: {rate: 10/s burst 20}}";
-        for (name, place, value) in self.reader.pairs(node, expected, as_written) {
-            let tier = self.reader.tier(value);
-            if let Some(first) = self.decoded.places.tiers.get(&name) {
+        for (name, place, value) in self.pairs(node, expected, as_written) {
+            let tier = self.tier(value);
+            if let Some(first) = self.places.tiers.get(&name) {
                 let first = first.name;
                 self.twice("tier", &name, first, place.span);
                 continue;
             }
             let mut places = RulePlaces::default();
-            if let Some(draft) = tier {
-                places = draft.places;
-                let failures = &mut self.tier_failures;
-                failures.insert(name.clone(), draft.failure);
-                self.decoded.policy.tiers.insert(name.clone(), draft.own);
+            if let Some((own, own_places)) = tier {
+                places = own_places;
+                self.policy.tiers.insert(name.clone(), own);
             }
             places.name = place.span;
             // A tier with errors is still one that tenants may name.
-            self.decoded.places.tiers.insert(name, places);
+            self.places.tiers.insert(name, places);
         }
     }
 
-    fn tenants(&mut self, node: &Node) {
+    fn add_tenants(&mut self, node: &Node) {
         let expected = "tiers' names by tenant, such as {acme: enterprise}";
-        for (tenant, place, value) in self.reader.pairs(node, expected, as_written) {
-            let Some(tier) = self.reader.name(value, "the name of a tier") else {
+        for (tenant, place, value) in self.pairs(node, expected, as_written) {
+            let Some(tier) = self.name(value, "the name of a tier") else {
                 continue;
             };
-            if self.decoded.policy.tenants.contains_key(&tenant) {
+            if let Some(first) = self.places.tenants.get(&tenant) {
                 // Only another file can have it: within one, the parser has said so.
-                let first = self.decoded.places.tenants.get(&tenant);
-                let first = first.copied().unwrap_or_default();
-                self.twice("tenant", &tenant, first, place.span);
+                self.twice("tenant", &tenant, *first, place.span);
                 continue;
             }
-            self.decoded
-                .places
-                .tenants
-                .insert(tenant.clone(), value.span);
-            self.decoded.policy.tenants.insert(tenant, tier);
+            self.places.tenants.insert(tenant.clone(), value.span);
+            self.policy.tenants.insert(tenant, tier);
         }
     }
 
@@ -295,17 +259,17 @@ impl Decoder<'_> {
     fn twice(&mut self, what: &str, name: &str, first: Span, second: Span) {
         let name = reader::shorten(name);
         let message = format!("a second {what} of the name {name:?}");
-        let help = format!("the first is in {}", self.reader.place(first));
-        self.reader
-            .error_with(codes::DUPLICATE_NAME, message, second, help);
+        let help = format!("the first is in {}", self.place(first));
+        self.error_with(codes::DUPLICATE_NAME, message, second, help);
     }
 
     /// Notes facts that aren't in the policy's list of facts, if it has one.
     fn undeclared(&mut self) {
-        self.decoded.places.written = std::mem::take(&mut self.reader.written);
-        for mention in std::mem::take(&mut self.reader.mentions) {
-            let own = &self.decoded.policy.facts;
-            if self.declared && !is_known_fact(&mention.fact) && !own.contains(&mention.fact) {
+        let mentions = std::mem::take(&mut self.places.facts);
+        let checked = if self.lists_facts { &mentions[..] } else { &[] };
+        for mention in checked {
+            let own = &self.policy.facts;
+            if !is_known_fact(&mention.fact) && !own.contains(&mention.fact) {
                 let fact = reader::shorten(&mention.fact);
                 let message = format!("requests have no fact {fact:?}: facts doesn't list it");
                 let known = own.iter().map(String::as_str).chain(KNOWN_FACTS);
@@ -314,38 +278,32 @@ impl Decoder<'_> {
                     let all: Vec<_> = all.chain([fact.as_str()]).collect();
                     format!("add it: facts: [{}], or leave facts out", all.join(", "))
                 });
-                self.reader
-                    .error_with(codes::UNKNOWN_FACT, message, mention.span, help);
+                self.error_with(codes::UNKNOWN_FACT, message, mention.span, help);
             }
-            self.decoded.places.facts.push(mention);
         }
+        self.places.facts = mentions;
     }
 
     fn finish(mut self, trees: &[Node]) -> Decoded {
         self.undeclared();
-        let rules = self.decoded.policy.rules.iter_mut();
-        for (rule, own) in rules.zip(&self.failures) {
-            rule.on_store_failure = own.or(self.failure);
-        }
-        for (name, tier) in &mut self.decoded.policy.tiers {
-            let own = self.tier_failures.get(name).copied().unwrap_or_default();
-            tier.on_store_failure = own.or(self.failure);
-        }
+        let decoded = Decoded {
+            policy: std::mem::take(&mut self.policy),
+            places: std::mem::take(&mut self.places),
+        };
         // Names may be in what wasn't read, or in a rule with another error.
-        if self.reader.problems.all_was_read() {
-            refs::check(&mut self.reader, &self.decoded, &self.names);
-            let policy = &self.decoded.policy;
-            let nothing = policy.rules.is_empty()
-                && self.decoded.places.tiers.is_empty()
-                && policy.block.is_empty();
-            if nothing && self.reader.problems.len() == 0 {
+        if self.problems.all_was_read() {
+            refs::check(&mut self, &decoded);
+            let nothing = decoded.policy.rules.is_empty()
+                && decoded.places.tiers.is_empty()
+                && decoded.policy.block.is_empty();
+            if nothing && self.problems.len() == 0 {
                 let last = trees.last();
                 let span = Span::of_file(last.map_or(0, |tree| tree.span.file));
                 let message = "expected limits, tiers or block: this policy limits nothing";
                 let help = "begin with limits: [{name: all, rate: 100/s burst 200}]";
-                self.reader.error_with(codes::EMPTY, message, span, help);
+                self.error_with(codes::EMPTY, message, span, help);
             }
         }
-        self.decoded
+        decoded
     }
 }

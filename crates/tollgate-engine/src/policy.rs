@@ -241,6 +241,26 @@ impl Tier {
             ..Self::default()
         }
     }
+
+    /// A rule of this name that says the same.
+    ///
+    /// ```
+    /// use tollgate_engine::policy::{Counting, Tier};
+    ///
+    /// let free = Tier { counting: Counting::Local, ..Tier::default() };
+    /// assert_eq!(free.as_rule("free").counting, Counting::Local);
+    /// ```
+    pub fn as_rule(&self, name: &str) -> Rule {
+        Rule {
+            algorithm: self.algorithm,
+            cost: self.cost.clone(),
+            over: self.over,
+            counting: self.counting,
+            on_store_failure: self.on_store_failure,
+            span: self.span,
+            ..Rule::new(name, self.limits.clone())
+        }
+    }
 }
 
 /// Conditions on facts, all of which must hold. None: everything matches.
@@ -297,6 +317,25 @@ pub enum Pattern {
     Not(Box<Pattern>),
 }
 
+impl Pattern {
+    /// The text that it compares with, if it has one.
+    pub(crate) fn text(&self) -> Option<&str> {
+        match self {
+            Self::Exact(text) | Self::Glob(text) | Self::Prefix(text) => Some(text),
+            Self::Regex(text) | Self::Cidr(text) => Some(text),
+            Self::OneOf(_) | Self::Not(_) | Self::Present | Self::Absent => None,
+        }
+    }
+
+    /// The conditions of which one must hold: this one, unless it is a list.
+    pub(crate) fn alternatives(&self) -> Vec<&Self> {
+        match self {
+            Self::OneOf(each) => each.iter().flat_map(Self::alternatives).collect(),
+            one => vec![one],
+        }
+    }
+}
+
 /// Whether a rule refuses requests, only counts them, or does nothing.
 ///
 /// ```
@@ -314,6 +353,21 @@ pub enum Mode {
     Shadow,
     /// It does nothing.
     Off,
+}
+
+impl Mode {
+    /// As files say it.
+    ///
+    /// ```
+    /// assert_eq!(tollgate_engine::policy::Mode::Shadow.name(), "shadow");
+    /// ```
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Enforce => "enforce",
+            Self::Shadow => "shadow",
+            Self::Off => "off",
+        }
+    }
 }
 
 /// How the nodes of a fleet count a limit together, where there is a store.

@@ -101,13 +101,7 @@ impl Policy {
     /// assert_eq!(rejected.errors[0].message, "can't read \"no/such/file.yaml\": there is no such file");
     /// ```
     pub fn from_envoy_paths(paths: &[impl AsRef<Path>]) -> Result<Checked, Rejected> {
-        match load::envoy_files(paths) {
-            Ok(files) => check_envoy(&files),
-            Err(loaded) => Err(Rejected {
-                errors: loaded.problems.into_sorted(),
-                sources: loaded.sources,
-            }),
-        }
+        check_envoy(&load::envoy_files(paths)?)
     }
 
     /// Reads a policy from text, which can't include files.
@@ -181,16 +175,13 @@ fn only_once(
     if twice.is_empty() {
         return read;
     }
-    let mut rejected = read.map_or_else(
-        |rejected| rejected,
-        |checked| Rejected {
-            errors: Vec::new(),
-            sources: checked.sources,
-        },
-    );
-    rejected.errors.extend(twice);
-    rejected.errors.sort_by_key(|error| error.span);
-    Err(rejected)
+    let (mut errors, sources) = match read {
+        Ok(checked) => (Vec::new(), checked.sources),
+        Err(rejected) => (rejected.errors, rejected.sources),
+    };
+    errors.extend(twice);
+    errors.sort_by_key(|error| error.span);
+    Err(Rejected { errors, sources })
 }
 
 /// Most warnings that are told of files in their form.
@@ -201,9 +192,7 @@ fn check_envoy(files: &[(String, String)]) -> Result<Checked, Rejected> {
     for (name, text) in files {
         sources.add(name.clone(), without_mark(text).to_owned(), Format::Yaml);
     }
-    let numbered: Vec<_> = (0..)
-        .zip(files.iter().map(|(_, text)| without_mark(text)))
-        .collect();
+    let numbered: Vec<_> = (0..).zip(sources.iter().map(Source::text)).collect();
     match envoy::decode(&numbered) {
         Ok(decoded) => {
             let mut warnings = decoded.warnings;
@@ -270,13 +259,11 @@ fn from_files(files: &[PathBuf]) -> Result<Checked, Rejected> {
         return Policy::from_envoy_paths(files);
     }
     if let Some(odd) = theirs.first() {
-        let mut sources = Sources::default();
-        let file = sources.add(odd.display().to_string(), String::new(), Format::Yaml);
         let message =
             "a folder with this file of envoyproxy/ratelimit's form has files of ours too";
-        let problem = Diagnostic::error(codes::CONFLICT, message, Span::of_file(file));
-        let errors = vec![problem.help("keep them in two folders, or convert theirs")];
-        return Err(Rejected { errors, sources });
+        let problem = Diagnostic::error(codes::CONFLICT, message, Span::default());
+        let problem = problem.help("keep them in two folders, or convert theirs");
+        return Err(load::rejected(odd, problem));
     }
     check(load::from_paths(files))
 }

@@ -1,6 +1,6 @@
 //! The texts that a policy was read from, and what stands where in them.
 
-use crate::document::columns::Columns;
+use crate::document::columns::Text;
 use crate::document::{Format, LineColumn, Span};
 
 /// The files of a policy, in the order in which they were read; the first includes the others.
@@ -30,10 +30,7 @@ pub struct Sources {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     name: String,
-    text: String,
-    /// Where its lines begin, in bytes.
-    starts: Vec<usize>,
-    columns: Columns,
+    text: Text,
 }
 
 impl Sources {
@@ -61,35 +58,14 @@ impl Sources {
 
     /// Keeps a file and says which number it has.
     pub(crate) fn add(&mut self, name: String, text: String, format: Format) -> u32 {
-        let breaks = text.match_indices(['\n', '\r']).filter(|(at, sign)| {
-            // In YAML a carriage return alone ends a line too.
-            let alone = format == Format::Yaml && text.as_bytes().get(at + 1) != Some(&b'\n');
-            *sign == "\n" || alone
-        });
-        let starts = std::iter::once(0).chain(breaks.map(|(at, _)| at + 1));
-        let starts = starts.collect();
-        let columns = Columns::new(&text);
-        self.files.push(Source {
-            name,
-            text,
-            starts,
-            columns,
-        });
+        let text = Text::new(text, format);
+        self.files.push(Source { name, text });
         u32::try_from(self.files.len() - 1).unwrap_or(u32::MAX)
     }
 
     /// The text on the line where a span begins, from there to its end or that of the line.
     pub(crate) fn slice(&self, span: Span) -> Option<&str> {
-        let source = self.get(span.file)?;
-        let line = source.line(span.start.line)?;
-        let start = source.byte_of(span.start.line, span.start.column)?;
-        let end = if span.end.line > span.start.line {
-            line.len()
-        } else {
-            let end = source.byte_of(span.start.line, span.end.column);
-            end.unwrap_or(line.len())
-        };
-        line.get(start..end)
+        self.get(span.file)?.text.slice(span)
     }
 
     /// Where a part of a scalar stands, given in characters of its value; the whole if the file
@@ -101,13 +77,10 @@ impl Sources {
         };
         let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let before = small(raw[..at].chars().count());
-        let column = |chars: usize| {
-            let column = span.start.column.saturating_add(before);
-            column.saturating_add(small(chars))
-        };
+        let first = span.start.column.saturating_add(before);
         let place = |chars: usize| LineColumn {
             line: span.start.line,
-            column: column(chars),
+            column: first.saturating_add(small(chars)),
         };
         Span::new(span.file, place(from), place(from + length))
     }
@@ -121,39 +94,18 @@ impl Source {
 
     /// All of it.
     pub fn text(&self) -> &str {
-        &self.text
+        self.text.text()
     }
 
     /// One of its lines, counted from 1, without its end.
     pub fn line(&self, line: u32) -> Option<&str> {
-        let index = usize::try_from(line).ok()?.checked_sub(1)?;
-        let start = *self.starts.get(index)?;
-        let end = self
-            .starts
-            .get(index + 1)
-            .map_or(self.text.len(), |next| *next);
-        let line = self.text.get(start..end)?;
-        let line = line.strip_suffix('\n').unwrap_or(line);
-        Some(line.strip_suffix('\r').unwrap_or(line))
-    }
-
-    /// The byte of a line at which a column, counted in characters from 1, begins.
-    fn byte_of(&self, number: u32, column: u32) -> Option<usize> {
-        let index = usize::try_from(column).ok()?.checked_sub(1)?;
-        let start = *self
-            .starts
-            .get(usize::try_from(number).ok()?.checked_sub(1)?)?;
-        let before = self.columns.characters(&self.text, start);
-        let byte = self.columns.byte(&self.text, before.checked_add(index)?)?;
-        // One past the last character is a place too.
-        byte.checked_sub(start)
-            .filter(|byte| self.line(number).is_some_and(|line| *byte <= line.len()))
+        self.text.line(line)
     }
 
     /// A part of a line, from a column counted in characters from 1, and whether there is more.
     pub(crate) fn window(&self, number: u32, from: u32, most: usize) -> (&str, bool) {
         let line = self.line(number).unwrap_or("");
-        let start = self.byte_of(number, from);
+        let start = self.text.byte_of(number, from);
         let rest = start.and_then(|start| line.get(start..)).unwrap_or("");
         match rest.char_indices().nth(most) {
             Some((end, _)) => (&rest[..end], true),

@@ -31,15 +31,8 @@ const MOST_LINKS: usize = 40;
 
 /// The folders on the way to some files, and what in each of them matters.
 type Folders = BTreeMap<PathBuf, Names>;
-
-/// What in a folder matters.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Names {
-    /// These entries.
-    Some(BTreeSet<OsString>),
-    /// All: the folder itself is what is read.
-    All,
-}
+/// These entries; none stands for all of them: the folder itself is what is read.
+type Names = Option<BTreeSet<OsString>>;
 
 /// Watches files in a thread of its own, until it is dropped.
 ///
@@ -220,10 +213,7 @@ impl Watched {
         let (mut until, mut steps) = (None::<Timestamp>, 0);
         loop {
             let signal = match until {
-                None => self
-                    .signals
-                    .recv()
-                    .map_err(|_| RecvTimeoutError::Disconnected),
+                None => (self.signals.recv()).map_err(|_| RecvTimeoutError::Disconnected),
                 Some(until) => self.signals.recv_timeout(until - clock.now()),
             };
             if let Ok(Signal::Happened(paths)) = &signal {
@@ -256,9 +246,8 @@ fn is_change(kind: &EventKind) -> bool {
 /// Why changes can't be told of, if it matters that this folder isn't watched. Folders far above may not be read, and
 /// what is missing isn't there to be watched.
 fn unable(folder: &Path, folders: &Folders, error: &notify::Error) -> Option<String> {
-    let is_last = !folders
-        .keys()
-        .any(|other| other != folder && other.starts_with(folder));
+    let mut others = folders.keys().filter(|other| *other != folder);
+    let is_last = !others.any(|other| other.starts_with(folder));
     let is_missing = matches!(error.kind, notify::ErrorKind::PathNotFound)
         || matches!(&error.kind, notify::ErrorKind::Io(error) if error.kind() == std::io::ErrorKind::NotFound);
     (is_last && !is_missing).then(|| format!("{}: {error}", folder.display()))
@@ -278,8 +267,7 @@ fn is_about(folders: &Folders, path: &Path) -> bool {
         return true;
     };
     match folders.get(folder) {
-        Some(Names::All) => true,
-        Some(Names::Some(names)) => names.contains(name),
+        Some(names) => names.as_ref().is_none_or(|names| names.contains(name)),
         None => false,
     }
 }
@@ -304,10 +292,8 @@ fn walk(path: &Path, folders: &mut Folders) {
             at.pop();
             continue;
         }
-        let names = folders
-            .entry(at.clone())
-            .or_insert(Names::Some(BTreeSet::new()));
-        if let Names::Some(names) = names {
+        let names = folders.entry(at.clone());
+        if let Some(names) = names.or_insert_with(|| Some(BTreeSet::new())) {
             names.insert(name.clone());
         }
         let next = at.join(&name);
@@ -326,7 +312,7 @@ fn walk(path: &Path, folders: &mut Folders) {
         }
     }
     if at.is_dir() {
-        folders.insert(at, Names::All);
+        folders.insert(at, None);
     }
 }
 
@@ -355,6 +341,6 @@ fn stamps(paths: &[PathBuf]) -> Vec<Stamp> {
     let inside = |path: &PathBuf| crate::source::files_in(path);
     let all = paths
         .iter()
-        .flat_map(|path| std::iter::once(path.clone()).chain(inside(path)));
+        .flat_map(|path| [vec![path.clone()], inside(path)].concat());
     all.map(|path| stamp(&path)).collect()
 }

@@ -168,28 +168,27 @@ fn report<'a>(name: &str, read: &'a Result<Checked, Rejected>) -> FileReport<'a>
 
 /// What an operator should know, though nothing is wrong.
 fn notes(policy: &Policy, limits: &[LimitReport]) -> Vec<Note> {
-    let leases = leases(policy).map(|message| Note {
-        code: "slots-are-leases",
-        message,
+    let notes = [
+        ("quotas-in-memory", note_on_quotas(limits)),
+        ("slots-are-leases", leases(policy)),
+        ("adaptive-untold", untold(policy)),
+    ];
+    let known = notes.into_iter().filter_map(|(code, message)| {
+        let message = message?;
+        Some(Note { code, message })
     });
-    let untold = untold(policy).map(|message| Note {
-        code: "adaptive-untold",
-        message,
-    });
-    let notes = note_on_quotas(limits).into_iter();
-    notes.chain(leases).chain(untold).collect()
+    known.collect()
 }
 
 /// The file doesn't say where its limits are kept, so whoever runs it has to.
-fn note_on_quotas(limits: &[LimitReport]) -> Option<Note> {
+fn note_on_quotas(limits: &[LimitReport]) -> Option<String> {
     let quotas = limits.iter().filter(|limit| limit.has_quota).count();
     let whose = count(quotas, "limit");
-    (quotas > 0).then(|| Note {
-        code: "quotas-in-memory",
-        message: format!(
+    (quotas > 0).then(|| {
+        format!(
             "the quotas of {whose} are kept in memory, and a restart forgets what was used, unless the program \
              keeps its limits in Redis or Valkey (tollgate serve --backend), or gives its memory a file for quotas (tollgate serve --state, `quota_file`)"
-        ),
+        )
     })
 }
 
@@ -199,7 +198,7 @@ fn limits(policy: &Policy) -> Vec<LimitReport> {
         let mode = rule.mode.max(policy.mode);
         LimitReport {
             kind,
-            mode: mode_name(mode),
+            mode: mode.name(),
             enforced_percent: match mode {
                 Mode::Enforce => rule.enforced_percent,
                 Mode::Shadow | Mode::Off => 0,
@@ -218,14 +217,8 @@ fn limits(policy: &Policy) -> Vec<LimitReport> {
 /// All that limits by its sort: rules, and what tiers and limits of trees say as rules would.
 pub(super) fn all_as_rules(policy: &Policy) -> Vec<(&'static str, Rule)> {
     let rules = policy.rules.iter().map(|rule| ("rule", rule.clone()));
-    let tiers = policy.tiers.iter().map(|(name, tier)| {
-        let rule = Rule {
-            counting: tier.counting,
-            on_store_failure: tier.on_store_failure,
-            ..Rule::new(name, tier.limits.clone())
-        };
-        ("tier", rule)
-    });
+    let tiers = policy.tiers.iter();
+    let tiers = tiers.map(|(name, tier)| ("tier", tier.as_rule(name)));
     let compiled = envoy::Compiled::new(&policy.domains);
     let leaves = compiled.leaves().iter().map(|leaf| {
         let shadow = leaf.limit.shadow.then_some(Mode::Shadow);
@@ -238,14 +231,6 @@ pub(super) fn all_as_rules(policy: &Policy) -> Vec<(&'static str, Rule)> {
         ("descriptor", rule)
     });
     rules.chain(tiers).chain(leaves).collect()
-}
-
-pub(super) const fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Enforce => "enforce",
-        Mode::Shadow => "shadow",
-        Mode::Off => "off",
-    }
 }
 
 fn write_text(
@@ -354,10 +339,9 @@ fn one(limit: &LimitReport) -> String {
         OnStoreFailure::Closed => denies,
         OnStoreFailure::Local | OnStoreFailure::CircuitBreak => "counts in each process",
     };
-    let (closed, rest): (Vec<_>, Vec<_>) = limit
-        .failures
-        .iter()
-        .partition(|(_, mode)| *mode == OnStoreFailure::Closed);
+    let failures = limit.failures.iter();
+    let (closed, rest): (Vec<_>, Vec<_>) =
+        failures.partition(|(_, mode)| *mode == OnStoreFailure::Closed);
     let kinds = |list: &[&(&'static str, OnStoreFailure)]| {
         let kinds: Vec<_> = list.iter().map(|(kind, _)| *kind).collect();
         kinds.join(" and ")
@@ -370,10 +354,9 @@ fn one(limit: &LimitReport) -> String {
         ([], rest) => match same(rest) {
             Some(verb) => format!("{name} {verb}"),
             None => {
-                let each: Vec<_> = rest
-                    .iter()
-                    .map(|(kind, mode)| format!("its {kind} {}", verb(*mode)))
-                    .collect();
+                let each = rest.iter();
+                let each = each.map(|(kind, mode)| format!("its {kind} {}", verb(*mode)));
+                let each: Vec<_> = each.collect();
                 format!("{name}: {}", each.join(", "))
             }
         },

@@ -11,7 +11,7 @@ use tollgate::clock::Wall;
 use tollgate_engine::explain;
 
 use super::facts::{Asked, Entries, Fact, Hits, OfDescriptor};
-use super::request::{Extras, Request, Running, Show};
+use super::request::{Extras, Request, Running};
 use super::stage::{Stage, Store};
 use super::time::{Date, duration};
 use crate::color::Color;
@@ -151,11 +151,7 @@ pub fn explain(options: &Explain, color: Color, out: &mut impl Write) -> Result<
     let extras = Extras {
         hits: &options.hits,
         limits: &options.limit,
-        show: if options.statuses {
-            Show::Statuses
-        } else {
-            Show::Charges
-        },
+        shows_statuses: options.statuses,
     };
     let domain = options.domain.as_deref();
     let facts = [&options.known[..], &options.facts].concat();

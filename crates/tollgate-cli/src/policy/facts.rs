@@ -53,10 +53,7 @@ pub(crate) fn one_value_each<'a>(
 
 /// Facts as the engine takes them.
 pub(crate) fn facts(facts: &[Fact]) -> Facts<'_> {
-    let pairs = facts.iter();
-    pairs
-        .map(|fact| (fact.name.as_str(), fact.value.as_str()))
-        .collect()
+    facts.iter().map(Fact::pair).collect()
 }
 
 /// The entries of a descriptor, as an argument.

@@ -41,17 +41,8 @@ pub(crate) struct Extras<'a> {
     pub(crate) hits: &'a [OfDescriptor<Hits>],
     /// Limits in place of the file's.
     pub(crate) limits: &'a [OfDescriptor<Asked>],
-    pub(crate) show: Show,
-}
-
-/// What is shown of each descriptor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Show {
-    /// What it was charged, where that isn't told by the outcome.
-    #[default]
-    Charges,
-    /// Its status, in any case.
-    Statuses,
+    /// Whether each descriptor's status is shown, also where the outcome tells what it was charged.
+    pub(crate) shows_statuses: bool,
 }
 
 impl<'a> Request<'a> {
@@ -71,13 +62,11 @@ impl<'a> Request<'a> {
             }
             (false, Some(domain)) => {
                 extras.suit(descriptors.len())?;
+                let charging = policy.domains.get(domain).map(|domain| domain.charging);
                 Ok(Self::Descriptors(Described {
                     domain,
                     entries: descriptors.iter().map(Entries::pairs).collect(),
-                    charging: policy
-                        .domains
-                        .get(domain)
-                        .map_or(Charging::default(), |domain| domain.charging),
+                    charging: charging.unwrap_or_default(),
                     extras,
                 }))
             }
@@ -116,11 +105,10 @@ impl<'a> Request<'a> {
                 let verdict = stage.decide_descriptors(request.domain, &descriptors, hits);
                 let mut step = DecidedRequest::of(at, &verdict);
                 // All or none is told by the outcome.
-                if request.charging == Charging::Each || request.extras.show == Show::Statuses {
+                if request.charging == Charging::Each || request.extras.shows_statuses {
                     let each = request.entries.iter().zip(&verdict.statuses);
-                    step.descriptors = each
-                        .map(|(entries, said)| Charged::of(entries, said))
-                        .collect();
+                    let each = each.map(|(entries, said)| Charged::of(entries, said));
+                    step.descriptors = each.collect();
                 }
                 running.begin(at, verdict.passed().map(DescriptorsPassed::into_permits));
                 step
@@ -157,11 +145,8 @@ impl Extras<'_> {
     fn suit(&self, descriptors: usize) -> Result<(), CliError> {
         let hits = self.hits.iter().map(|one| one.number);
         let limits = self.limits.iter().map(|one| one.number);
-        match hits
-            .chain(limits)
-            .flatten()
-            .find(|number| *number > descriptors)
-        {
+        let mut numbers = hits.chain(limits).flatten();
+        match numbers.find(|number| *number > descriptors) {
             Some(number) => Err(CliError::usage(format_args!(
                 "there is no descriptor {number}: the request has {descriptors}"
             ))),
@@ -200,7 +185,11 @@ impl Running {
 }
 
 const ALLOWED: &str = "allowed";
-const DENIED: &str = "denied";
+
+const fn outcome(is_allowed: bool) -> &'static str {
+    if is_allowed { ALLOWED } else { "denied" }
+}
+
 pub(super) const OVER_LIMIT: &str = "over-limit";
 
 /// One request, decided.
@@ -339,27 +328,22 @@ impl DecidedRequest {
             (false, Outcome::Never) => None,
             (false, _) => or_never(decision.wait()),
         };
+        let shadow = verdict.shadow_refusals();
+        let shadow = shadow.filter_map(|refusal| cause_name(refusal.cause));
         let too_much = match verdict.cause() {
             Cause::TooMuch(what) => Some(what.to_string()),
             _ => None,
         };
         Self {
             at,
-            outcome: if verdict.refused().is_none() {
-                ALLOWED
-            } else {
-                DENIED
-            },
+            outcome: outcome(verdict.refused().is_none()),
             rule: cause_name(verdict.cause()).filter(|_| too_much.is_none()),
             remaining: left(decision),
             retry_after,
             limit: verdict.limit().map(|limit| limit.kind().to_string()),
             without_store: verdict.fallback().map(OnStoreFailure::name),
             too_much,
-            shadow: verdict
-                .shadow_refusals()
-                .filter_map(|refusal| cause_name(refusal.cause))
-                .collect(),
+            shadow: shadow.collect(),
             ..Self::default()
         }
     }
@@ -387,10 +371,7 @@ impl DecidedRequest {
         let shadow = verdict.statuses.iter().filter(|status| status.would_refuse);
         Self {
             at,
-            outcome: match verdict {
-                DescriptorVerdict::Passed(_) => ALLOWED,
-                DescriptorVerdict::Refused(_) => DENIED,
-            },
+            outcome: outcome(matches!(verdict, DescriptorVerdict::Passed(_))),
             rule: told.and_then(|status| status.limit.clone()),
             remaining: told.and_then(|status| left(status.decision.as_ref()?)),
             retry_after: or_never(verdict.retry_after),

@@ -8,7 +8,6 @@ use tollgate_adaptive::shed::Criticality;
 
 use super::Kind;
 use crate::envoy::path_name;
-use crate::native::fields::MODES;
 use crate::native::text::{algorithm, conditions, flow, keys_of, plain, quoted};
 use crate::policy::{
     Adaptive, Charging, Cost, Counting, DescriptorRule, FailureModes, Limits, Match, Mode,
@@ -59,7 +58,7 @@ pub(super) fn of(policy: &Policy, other: &Policy) -> Parts {
 
 fn whole(policy: &Policy, other: &Policy) -> Part {
     let mut part = vec![
-        ("mode", mode(policy.mode).to_owned()),
+        ("mode", policy.mode.name().to_owned()),
         ("near_limit", format!("{}%", policy.near_limit_percent)),
     ];
     let texts = [
@@ -75,18 +74,14 @@ fn whole(policy: &Policy, other: &Policy) -> Part {
     // Of those that both have: a rule that is new or gone is told by itself.
     let known: HashSet<&str> = other.rules.iter().map(|rule| rule.name.as_str()).collect();
     let common = policy.rules.iter().map(|rule| &rule.name);
-    let common: Vec<_> = common
-        .filter(|name| known.contains(name.as_str()))
-        .collect();
+    let common = common.filter(|name| known.contains(name.as_str()));
+    let common: Vec<_> = common.collect();
     let place: HashSet<&str> = common.iter().map(|name| name.as_str()).collect();
     let theirs = other.rules.iter().map(|rule| &rule.name);
     let theirs = theirs.filter(|name| place.contains(name.as_str()));
     // The first that isn't where it was, and what comes after it.
-    let same = common
-        .iter()
-        .zip(theirs)
-        .take_while(|(own, their)| *own == their);
-    let same = same.count();
+    let pairs = common.iter().zip(theirs);
+    let same = pairs.take_while(|(own, their)| *own == their).count();
     let moved = common.get(same..).unwrap_or_default();
     let first = moved.iter().copied().take(MOST_NAMES);
     let more = match moved.len().saturating_sub(MOST_NAMES) {
@@ -117,7 +112,7 @@ fn of_rule(rule: &Rule) -> Part {
             100 => String::new(),
             percent => format!(" for {percent}% of its keys"),
         };
-        part.push(("mode", format!("{}{percent}", mode(rule.mode))));
+        part.push(("mode", format!("{}{percent}", rule.mode.name())));
     }
     part.extend(rule.warm_up.map(|length| ("warm_up", time(length))));
     kept(&mut part, rule.counting, rule.on_store_failure);
@@ -254,21 +249,17 @@ fn of_descriptor(rule: &DescriptorRule) -> Part {
 
 /// The order of wildcards: the first that fits is taken.
 fn order(rules: &[DescriptorRule]) -> Option<(&'static str, String)> {
-    let wild = rules.iter().filter(|rule| {
-        let value = rule.value.as_ref();
-        value.is_some_and(|value| value.contains('*'))
-    });
-    let wild: Vec<_> = wild
-        .map(|rule| {
-            let text = format!("{}={}", rule.key, rule.value.as_deref().unwrap_or_default());
-            // What reads as two would be taken for them.
-            if text.contains([',', '"']) {
-                quoted(&text)
-            } else {
-                text
-            }
+    let wild = rules.iter().filter_map(|rule| {
+        let value = rule.value.as_ref().filter(|value| value.contains('*'))?;
+        let text = format!("{}={value}", rule.key);
+        // What reads as two would be taken for them.
+        Some(if text.contains([',', '"']) {
+            quoted(&text)
+        } else {
+            text
         })
-        .collect();
+    });
+    let wild: Vec<_> = wild.collect();
     (wild.len() > 1).then(|| ("order", wild.join(", ")))
 }
 
@@ -285,11 +276,6 @@ fn sorted(matches: &Match) -> Match {
         .conditions
         .sort_by(|(one, _), (other, _)| one.cmp(other));
     matches
-}
-
-fn mode(own: Mode) -> &'static str {
-    let known = MODES.iter().find(|(_, known)| *known == own);
-    known.map_or("enforce", |(name, _)| *name)
 }
 
 fn time(length: Duration) -> String {

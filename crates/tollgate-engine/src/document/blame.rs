@@ -8,6 +8,9 @@ mod yaml;
 /// The text around the place where a parser gave up. Lines and columns count from 0 here, in characters.
 #[derive(Debug)]
 struct Scene<'a> {
+    file: u32,
+    /// How many lines of the file are before the text.
+    lines_before: u32,
     lines: Vec<&'a str>,
     line: usize,
     column: usize,
@@ -15,29 +18,22 @@ struct Scene<'a> {
     says: &'a str,
 }
 
-/// What is likely wrong.
-#[derive(Debug)]
-struct Guess {
-    line: usize,
-    column: usize,
-    width: usize,
-    message: String,
-    help: String,
-}
-
 /// The same problem, told by its likely cause.
-pub(super) fn likely(problem: Diagnostic, text: &str, format: Format) -> Diagnostic {
+pub(super) fn likely(
+    problem: Diagnostic,
+    text: &str,
+    format: Format,
+    lines_before: u32,
+) -> Diagnostic {
     if problem.code != SYNTAX || problem.help.is_some() {
         return problem;
     }
-    let from_0 = |number: u32| {
-        usize::try_from(number)
-            .unwrap_or(usize::MAX)
-            .saturating_sub(1)
-    };
+    let from_0 = |number: u32| usize::try_from(number.saturating_sub(1)).unwrap_or(usize::MAX);
     let scene = Scene {
+        file: problem.span.file,
+        lines_before,
         lines: lines(text),
-        line: from_0(problem.span.start.line),
+        line: from_0(problem.span.start.line.saturating_sub(lines_before)),
         column: from_0(problem.span.start.column),
         says: &problem.message,
     };
@@ -45,13 +41,7 @@ pub(super) fn likely(problem: Diagnostic, text: &str, format: Format) -> Diagnos
         Format::Yaml => yaml::guess(&scene),
         Format::Toml => guess_toml(&scene),
     };
-    let Some(guess) = guess else {
-        return problem.help(FALLBACK);
-    };
-    let place = |column: usize| LineColumn::new(guess.line + 1, column + 1);
-    let end = place(guess.column + guess.width);
-    let span = Span::new(problem.span.file, place(guess.column), end);
-    Diagnostic::error(SYNTAX, guess.message, span).help(guess.help)
+    guess.unwrap_or_else(|| problem.help(FALLBACK))
 }
 
 const FALLBACK: &str = "is the line above complete, and is this one indented as those beside it?";
@@ -84,9 +74,8 @@ impl<'a> Scene<'a> {
     /// The number of the last line before this one that says something.
     fn before(&self, line: usize) -> Option<usize> {
         let line = line.min(self.lines.len());
-        (0..line)
-            .rev()
-            .find(|line| !bare(self.text(*line)).text.is_empty())
+        let says = |line: &usize| !bare(self.text(*line)).text.is_empty();
+        (0..line).rev().find(says)
     }
 
     fn is_at_end(&self) -> bool {
@@ -95,31 +84,26 @@ impl<'a> Scene<'a> {
     }
 
     /// A guess at the place itself.
-    fn here(&self, width: usize, message: impl Into<String>, help: impl Into<String>) -> Guess {
-        let guess = Guess::new(self.line, self.column, message);
-        guess.wide(width).help(help)
-    }
-}
-
-impl Guess {
-    /// At a place that is one character wide.
-    fn new(line: usize, column: usize, message: impl Into<String>) -> Self {
-        Self {
-            line,
-            column,
-            width: 1,
-            message: message.into(),
-            help: String::new(),
-        }
+    fn here(
+        &self,
+        width: usize,
+        message: impl Into<String>,
+        help: impl Into<String>,
+    ) -> Diagnostic {
+        self.at(self.line, self.column, width, message).help(help)
     }
 
-    fn wide(self, width: usize) -> Self {
-        Self { width, ..self }
-    }
-
-    fn help(mut self, help: impl Into<String>) -> Self {
-        self.help = help.into();
-        self
+    /// A guess at another place, so many characters wide.
+    fn at(
+        &self,
+        line: usize,
+        column: usize,
+        width: usize,
+        message: impl Into<String>,
+    ) -> Diagnostic {
+        let place = |column: usize| LineColumn::new(line + 1, column + 1).below(self.lines_before);
+        let span = Span::new(self.file, place(column), place(column + width));
+        Diagnostic::error(SYNTAX, message, span)
     }
 }
 
@@ -260,17 +244,33 @@ impl Open {
     }
 }
 
-fn guess_toml(scene: &Scene<'_>) -> Option<Guess> {
+/// What the parser of TOML says, and what to do about it. The first that fits is taken.
+const TOML: [(&str, &str); 9] = [
+    (
+        "found a colon",
+        "write = in place of the colon; if the file is YAML, name it .yaml",
+    ),
+    (
+        "invalid escape",
+        "write \\\\ for a backslash, or put the text in single quotes",
+    ),
+    ("right bracket", BRACKETS),
+    ("right brace", BRACKETS),
+    ("expected a value", "write a value after the ="),
+    (
+        "expected newline, found a comma",
+        "take the comma out: each field has a line of its own",
+    ),
+    ("expected newline", "give each field a line of its own"),
+    ("redefinition of table", JOIN),
+    ("duplicate", JOIN),
+];
+const BRACKETS: &str = "is every [ and { before it closed, and every entry followed by a comma?";
+const JOIN: &str = "join the two; each item of a list begins with [[ ]], as in [[limits]]";
+
+fn guess_toml(scene: &Scene<'_>) -> Option<Diagnostic> {
     let says = |part: &str| scene.says.contains(part);
     let line = scene.text(scene.line).trim();
-    let same = |help: String| Some(scene.here(1, scene.says, help));
-    let told = |help: &str| same(help.to_owned());
-    if says("found a colon") {
-        return told("write = in place of the colon; if the file is YAML, name it .yaml");
-    }
-    if says("invalid escape") {
-        return told("write \\\\ for a backslash, or put the text in single quotes");
-    }
     if says("invalid character in string") || says("unterminated") {
         let message = "a text in quotes isn't closed on its line";
         let help =
@@ -280,29 +280,19 @@ fn guess_toml(scene: &Scene<'_>) -> Option<Guess> {
     if says("invalid TOML value") || says("unexpected character") || says("invalid number") {
         return unquoted(scene);
     }
-    if says("found a newline") && line.starts_with("[[") {
-        return told("close it with ]], as in [[limits]]");
-    }
-    if says("right bracket") || says("right brace") {
-        return told("is every [ and { before it closed, and every entry followed by a comma?");
-    }
-    if says("expected a value") {
-        return told("write a value after the =");
-    }
-    if says("expected newline, found a comma") {
-        return told("take the comma out: each field has a line of its own");
-    }
-    if says("expected newline") {
-        return told("give each field a line of its own");
-    }
-    if says("redefinition of table") || says("duplicate") {
-        return told("join the two; each item of a list begins with [[ ]], as in [[limits]]");
-    }
-    told("each line is a field, as in rate = \"10/s\", or a table, as in [[limits]]")
+    let known = TOML.iter().find(|(part, _)| says(part));
+    let help = match known {
+        _ if says("found a newline") && line.starts_with("[[") => {
+            "close it with ]], as in [[limits]]"
+        }
+        Some((_, help)) => help,
+        None => "each line is a field, as in rate = \"10/s\", or a table, as in [[limits]]",
+    };
+    Some(scene.here(1, scene.says, help))
 }
 
 /// A value that has to be in quotes.
-fn unquoted(scene: &Scene<'_>) -> Option<Guess> {
+fn unquoted(scene: &Scene<'_>) -> Option<Diagnostic> {
     let line = scene.text(scene.line);
     let (before, value) = line.split_once('=')?;
     let (name, _) = name(before.trim())?;
@@ -323,6 +313,7 @@ fn unquoted(scene: &Scene<'_>) -> Option<Guess> {
             format!("put it in quotes: {name} = {value:?}"),
         ),
     };
-    let guess = Guess::new(scene.line, column + spaces, message);
-    Some(guess.wide(value.chars().count().max(1)).help(help))
+    let width = value.chars().count().max(1);
+    let guess = scene.at(scene.line, column + spaces, width, message);
+    Some(guess.help(help))
 }

@@ -1,64 +1,114 @@
-//! Characters of a text by their bytes, and the other way round, without counting from its beginning.
+//! Where the lines and characters of a text are, found without a look at all of it: files may have lines of millions.
+
+use super::{Format, LineColumn, Span};
 
 /// So many bytes are counted by looking at them.
 const BLOCK: usize = 64;
 
-/// How many characters begin before each block of a text; nothing if each is a byte.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Columns {
+/// A text that knows its lines and columns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Text {
+    text: String,
+    /// Where its lines begin, in bytes.
+    starts: Vec<usize>,
+    /// How many characters begin before each block; nothing if each is a byte.
     before: Vec<usize>,
 }
 
-impl Columns {
-    pub(crate) fn new(text: &str) -> Self {
-        if text.is_ascii() {
-            return Self::default();
-        }
-        let mut characters = 0;
-        let before = text.as_bytes().chunks(BLOCK).map(|block| {
+impl Text {
+    pub(crate) fn new(text: String, format: Format) -> Self {
+        let breaks = text.match_indices(['\n', '\r']).filter(|(at, sign)| {
+            // In YAML a carriage return alone ends a line too.
+            let alone = format == Format::Yaml && text.as_bytes().get(at + 1) != Some(&b'\n');
+            *sign == "\n" || alone
+        });
+        let starts = std::iter::once(0).chain(breaks.map(|(at, _)| at + 1));
+        let (is_ascii, mut characters) = (text.is_ascii(), 0);
+        let blocks = text.as_bytes().chunks(BLOCK).map(|block| {
             let before = characters;
-            characters += starts(block);
+            characters += count_starts(block);
             before
         });
         Self {
-            before: before.collect(),
+            starts: starts.collect(),
+            before: blocks.filter(|_| !is_ascii).collect(),
+            text,
         }
     }
 
-    /// How many characters begin before a byte of the text that this was made of.
-    pub(crate) fn characters(&self, text: &str, byte: usize) -> usize {
-        let byte = byte.min(text.len());
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// One of its lines, counted from 1, without its end.
+    pub(crate) fn line(&self, line: u32) -> Option<&str> {
+        let start = self.start(line)?;
+        let next = self.start(line.checked_add(1)?);
+        let line = self.text.get(start..next.unwrap_or(self.text.len()))?;
+        let line = line.strip_suffix('\n').unwrap_or(line);
+        Some(line.strip_suffix('\r').unwrap_or(line))
+    }
+
+    /// The byte at which a line begins.
+    fn start(&self, line: u32) -> Option<usize> {
+        let index = usize::try_from(line).ok()?.checked_sub(1)?;
+        self.starts.get(index).copied()
+    }
+
+    /// The line and column of a byte; of the next character if it is in the middle of one.
+    pub(crate) fn place(&self, byte: usize) -> LineColumn {
+        let end = self.text.len();
+        let byte = (byte.min(end)..end).find(|byte| self.text.is_char_boundary(*byte));
+        let byte = byte.unwrap_or(end);
+        let line = self.starts.partition_point(|start| *start <= byte).max(1);
+        let column = self.characters(byte) - self.characters(self.starts[line - 1]);
+        LineColumn::new(line, column + 1)
+    }
+
+    /// The byte of a line at which a column, counted in characters from 1, begins.
+    pub(crate) fn byte_of(&self, line: u32, column: u32) -> Option<usize> {
+        let index = usize::try_from(column).ok()?.checked_sub(1)?;
+        let start = self.start(line)?;
+        let byte = self.byte(self.characters(start).checked_add(index)?)?;
+        // One past the last character is a place too.
+        byte.checked_sub(start)
+            .filter(|byte| self.line(line).is_some_and(|line| *byte <= line.len()))
+    }
+
+    /// What stands on the line where a span begins, from there to its end or that of the line.
+    pub(crate) fn slice(&self, span: Span) -> Option<&str> {
+        let line = self.line(span.start.line)?;
+        let start = self.byte_of(span.start.line, span.start.column)?;
+        let end = self.byte_of(span.start.line, span.end.column);
+        let end = end.filter(|_| span.end.line <= span.start.line);
+        line.get(start..end.unwrap_or(line.len()))
+    }
+
+    /// How many characters begin before a byte.
+    fn characters(&self, byte: usize) -> usize {
         // The last block may be a full one, after which there is none.
         let block = (byte / BLOCK).min(self.before.len().saturating_sub(1));
         match self.before.get(block) {
-            Some(before) => before + starts(&text.as_bytes()[block * BLOCK..byte]),
+            Some(before) => before + count_starts(&self.text.as_bytes()[block * BLOCK..byte]),
             None => byte,
         }
     }
 
-    /// The byte at which a character begins, counted from 0 in the text that this was made of. One past the
-    /// last is a place too.
-    pub(crate) fn byte(&self, text: &str, character: usize) -> Option<usize> {
+    /// The byte at which a character begins, counted from 0. One past the last is a place too.
+    fn byte(&self, character: usize) -> Option<usize> {
         if self.before.is_empty() {
-            return (character <= text.len()).then_some(character);
+            return (character <= self.text.len()).then_some(character);
         }
         let block = self.before.partition_point(|before| *before <= character);
         let block = block.saturating_sub(1);
-        let mut missing = character - self.before[block];
-        let from = block * BLOCK;
-        for (at, byte) in text.as_bytes().iter().enumerate().skip(from) {
-            if is_start(*byte) {
-                if missing == 0 {
-                    return Some(at);
-                }
-                missing -= 1;
-            }
-        }
-        (missing == 0).then_some(text.len())
+        let missing = character - self.before[block];
+        let bytes = self.text.as_bytes().iter().enumerate().skip(block * BLOCK);
+        let starts = bytes.filter_map(|(at, byte)| is_start(*byte).then_some(at));
+        starts.chain([self.text.len()]).nth(missing)
     }
 }
 
-fn starts(bytes: &[u8]) -> usize {
+fn count_starts(bytes: &[u8]) -> usize {
     bytes.iter().filter(|byte| is_start(**byte)).count()
 }
 
@@ -78,13 +128,14 @@ mod tests {
 
         #[test]
         fn places_are_those_that_counting_finds(text in "[aä€𝄞]{0,200}|[ab]{0,130}") {
-            let columns = Columns::new(&text);
+            let own = Text::new(text.clone(), Format::Toml);
             let places = text.char_indices().map(|(at, _)| at).chain([text.len()]);
             for (character, byte) in places.enumerate() {
-                prop_assert_eq!(columns.characters(&text, byte), character);
-                prop_assert_eq!(columns.byte(&text, character), Some(byte));
+                prop_assert_eq!(own.characters(byte), character);
+                prop_assert_eq!(own.byte(character), Some(byte));
+                prop_assert_eq!(own.place(byte), LineColumn::new(1, character + 1));
             }
-            prop_assert_eq!(columns.byte(&text, text.chars().count() + 1), None);
+            prop_assert_eq!(own.byte(text.chars().count() + 1), None);
         }
     }
 }

@@ -2,14 +2,15 @@
 
 use toml_span::value::{Table, ValueInner};
 
-use super::columns::Columns;
+use super::columns::Text;
 use super::{
-    Diagnostic, LineColumn, MOST_DEPTH, MOST_NODES, Node, SYNTAX, Span, TOO_LARGE, Value, duplicate,
+    Diagnostic, Format, MOST_DEPTH, MOST_NODES, Node, SYNTAX, Span, TOO_LARGE, Value, duplicate,
 };
 
-pub(super) fn parse(text: &str, file: u32) -> Result<Node, Vec<Diagnostic>> {
-    let lines = Lines::new(text, file);
-    let mut value = match toml_span::parse(text) {
+pub(super) fn parse(text: &str, file: u32) -> Result<Node, Diagnostic> {
+    let text = Text::new(text.to_owned(), Format::Toml);
+    let lines = Lines { text, file };
+    let mut value = match toml_span::parse(lines.text.text()) {
         Ok(value) => value,
         Err(error) => {
             let span = lines.span(error.span);
@@ -19,18 +20,18 @@ pub(super) fn parse(text: &str, file: u32) -> Result<Node, Vec<Diagnostic>> {
                 }
                 _ => Diagnostic::error(SYNTAX, error.to_string(), span),
             };
-            return Err(vec![problem]);
+            return Err(problem);
         }
     };
     let span = value.span;
+    let lines = &lines;
     let mut reader = Reader { lines, nodes: 0 };
-    let tree = reader.node(value.take(), span, 0);
-    tree.map_err(|problem| vec![problem])
+    reader.node(value.take(), span, 0)
 }
 
 /// Makes a tree of the parser's values.
 struct Reader<'a> {
-    lines: Lines<'a>,
+    lines: &'a Lines,
     /// How many were read.
     nodes: usize,
 }
@@ -79,45 +80,23 @@ impl Reader<'_> {
     }
 }
 
-/// Finds the line and column of a byte.
-struct Lines<'a> {
-    text: &'a str,
+/// Where the parser's spans are.
+struct Lines {
+    text: Text,
     file: u32,
-    starts: Vec<usize>,
-    columns: Columns,
 }
 
-impl<'a> Lines<'a> {
-    fn new(text: &'a str, file: u32) -> Self {
-        let breaks = text.match_indices('\n').map(|(at, _)| at + 1);
-        Self {
-            text,
-            file,
-            starts: std::iter::once(0).chain(breaks).collect(),
-            columns: Columns::new(text),
-        }
-    }
-
+impl Lines {
     fn span(&self, span: toml_span::Span) -> Span {
         // The parser's own spans may end before they start.
-        let end = self.place(span.end.max(span.start));
-        Span::new(self.file, self.place(span.start), end)
-    }
-
-    fn place(&self, byte: usize) -> LineColumn {
-        // The parser may point into the middle of a character.
-        let byte = (byte.min(self.text.len())..self.text.len())
-            .find(|byte| self.text.is_char_boundary(*byte))
-            .unwrap_or(self.text.len());
-        let line = self.starts.partition_point(|start| *start <= byte).max(1);
-        let characters = |byte| self.columns.characters(self.text, byte);
-        let column = characters(byte) - characters(self.starts[line - 1]);
-        LineColumn::new(line, column + 1)
+        let end = self.text.place(span.end.max(span.start));
+        Span::new(self.file, self.text.place(span.start), end)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::LineColumn;
     use super::*;
 
     #[test]
@@ -138,7 +117,7 @@ mod tests {
 
     #[test]
     fn mistakes_have_a_place() {
-        let problem = |text: &str| parse(text, 0).expect_err("not TOML").remove(0);
+        let problem = |text: &str| parse(text, 0).expect_err("not TOML");
         assert_eq!(problem("a = \n").code, SYNTAX);
         let twice = problem("a = 1\nb = 2\na = 3\n");
         assert_eq!(

@@ -9,38 +9,33 @@ use super::{
     Value, duplicate,
 };
 
-pub(super) fn parse(text: &str, file: u32) -> Result<Node, Vec<Diagnostic>> {
-    if let Some((before, _)) = text.split_once('\0') {
-        return Err(vec![nul_after(before, file)]);
-    }
+/// Reads a text before which there are so many lines of the file.
+pub(super) fn parse(text: &str, file: u32, lines_before: u32) -> Result<Node, Vec<Diagnostic>> {
     let mut builder = Builder {
         file,
+        lines_before,
         ..Builder::default()
     };
-    let mut documents = 0;
+    // To the parser it is the end.
+    if let Some((before, _)) = text.split_once('\0') {
+        let at = end_of(before, |_| true);
+        let message = "a NUL character, after which YAML is not read on";
+        let problem = Diagnostic::error(SYNTAX, message, builder.span(at, at));
+        return Err(vec![problem.help("take it out, or write it as \"\\0\"")]);
+    }
     for event in Parser::new_from_str(text) {
         let (event, span) = match event {
             Ok(event) => event,
             Err(error) => {
                 // What is missing at the end is missing after the last thing that is there.
                 let at = place(*error.marker()).min(end_of(text, |sign| !sign.is_whitespace()));
-                let problem = Diagnostic::error(SYNTAX, error.info(), Span::new(file, at, at));
+                let problem = Diagnostic::error(SYNTAX, error.info(), builder.span(at, at));
                 builder.problems.push(problem);
                 break;
             }
         };
-        if matches!(event, Event::DocumentStart(_)) {
-            documents += 1;
-            if documents > 1 {
-                let at = builder.span(span);
-                let message = "a second document in one file; a policy is one document";
-                let problem = Diagnostic::error(SYNTAX, message, at);
-                let help = "give each policy a file, and include what belongs together";
-                builder.problems.push(problem.help(help));
-                break;
-            }
-        }
-        if builder.take(event, span).is_err() {
+        if let Err(problem) = builder.take(event, span) {
+            builder.problems.push(problem);
             break;
         }
     }
@@ -54,21 +49,10 @@ pub(super) fn parse(text: &str, file: u32) -> Result<Node, Vec<Diagnostic>> {
     Err(builder.problems)
 }
 
-/// A NUL character after this text: to the parser it is the end.
-fn nul_after(before: &str, file: u32) -> Diagnostic {
-    let at = end_of(before, |_| true);
-    let span = Span::new(file, at, at);
-    let message = "a NUL character, after which YAML is not read on";
-    let problem = Diagnostic::error(SYNTAX, message, span);
-    problem.help("take it out, or write it as \"\\0\"")
-}
-
-/// A bound was exceeded: nothing more is read.
-struct Stop;
-
 #[derive(Default)]
 struct Builder {
     file: u32,
+    lines_before: u32,
     open: Vec<Open>,
     anchors: HashMap<usize, (Node, Size)>,
     nodes: usize,
@@ -112,17 +96,27 @@ struct Open {
 
 enum Inner {
     List(Vec<Node>),
-    Map {
-        fields: Vec<(Node, Node)>,
-        names: HashMap<String, Span>,
-        name: Option<Node>,
-    },
+    Map(Fields),
+}
+
+#[derive(Default)]
+struct Fields {
+    read: Vec<(Node, Node)>,
+    names: HashMap<String, Span>,
+    /// The name whose value comes next.
+    name: Option<Node>,
 }
 
 impl Builder {
-    fn take(&mut self, event: Event<'_>, span: YamlSpan) -> Result<(), Stop> {
-        let span = self.span(span);
+    /// Adds what comes next, unless that keeps the rest from being read.
+    fn take(&mut self, event: Event<'_>, span: YamlSpan) -> Result<(), Diagnostic> {
+        let span = self.span(place(span.start), place(span.end));
         match event {
+            Event::DocumentStart(_) if self.done.is_some() => {
+                let message = "a second document in one file; a policy is one document";
+                let problem = Diagnostic::error(SYNTAX, message, span);
+                Err(problem.help("give each policy a file, and include what belongs together"))
+            }
             Event::Scalar(text, style, anchor, tag) => {
                 let value = scalar(&text, style, tag.as_deref());
                 let size = Size::of(&value);
@@ -131,19 +125,13 @@ impl Builder {
                 self.add(node, size)
             }
             Event::SequenceStart(anchor, _) => self.open(span, anchor, Inner::List(Vec::new())),
-            Event::MappingStart(anchor, _) => self.open(
-                span,
-                anchor,
-                Inner::Map {
-                    fields: Vec::new(),
-                    names: HashMap::new(),
-                    name: None,
-                },
-            ),
+            Event::MappingStart(anchor, _) => {
+                self.open(span, anchor, Inner::Map(Fields::default()))
+            }
             Event::SequenceEnd | Event::MappingEnd => self.close(span),
             Event::Alias(anchor) => match self.anchors.get(&anchor) {
                 // Counted before it is copied.
-                Some((_, size)) if self.nodes + size.nodes > MOST_NODES => self.too_many(span),
+                Some((_, size)) if self.nodes + size.nodes > MOST_NODES => Err(too_many(span)),
                 Some((_, Size { bytes, .. })) => {
                     self.copy(span, *bytes)?;
                     let (node, size) = &self.anchors[&anchor];
@@ -152,17 +140,17 @@ impl Builder {
                 }
                 None => {
                     let message = "an alias of something that isn't complete";
-                    self.stop(Diagnostic::error(SYNTAX, message, span))
+                    Err(Diagnostic::error(SYNTAX, message, span))
                 }
             },
             _ => Ok(()),
         }
     }
 
-    fn open(&mut self, start: Span, anchor: usize, inner: Inner) -> Result<(), Stop> {
+    fn open(&mut self, start: Span, anchor: usize, inner: Inner) -> Result<(), Diagnostic> {
         if self.open.len() == MOST_DEPTH {
             let message = format!("nested deeper than {MOST_DEPTH} levels");
-            return self.stop(Diagnostic::error(TOO_LARGE, message, start));
+            return Err(Diagnostic::error(TOO_LARGE, message, start));
         }
         self.open.push(Open {
             start,
@@ -174,13 +162,13 @@ impl Builder {
         Ok(())
     }
 
-    fn close(&mut self, end: Span) -> Result<(), Stop> {
+    fn close(&mut self, end: Span) -> Result<(), Diagnostic> {
         let Some(open) = self.open.pop() else {
             return Ok(());
         };
         let value = match open.inner {
             Inner::List(items) => Value::List(items),
-            Inner::Map { fields, .. } => Value::Map(fields),
+            Inner::Map(fields) => Value::Map(fields.read),
         };
         let node = Node {
             span: Span::new(open.start.file, open.start.start, end.end),
@@ -195,7 +183,7 @@ impl Builder {
         self.add(node, own)
     }
 
-    fn remember(&mut self, anchor: usize, node: &Node, size: Size) -> Result<(), Stop> {
+    fn remember(&mut self, anchor: usize, node: &Node, size: Size) -> Result<(), Diagnostic> {
         if anchor > 0 {
             self.copy(node.span, size.bytes)?;
             self.anchors.insert(anchor, (node.clone(), size));
@@ -204,22 +192,22 @@ impl Builder {
     }
 
     /// Counts what is about to be copied.
-    fn copy(&mut self, span: Span, bytes: usize) -> Result<(), Stop> {
+    fn copy(&mut self, span: Span, bytes: usize) -> Result<(), Diagnostic> {
         self.copied = self.copied.saturating_add(bytes);
         if self.copied <= MOST_COPIED {
             return Ok(());
         }
         let message = format!("anchors and aliases copy more than {MOST_COPIED} bytes");
         let problem = Diagnostic::error(TOO_LARGE, message, span);
-        self.stop(problem.help("repeat less, or split the file"))
+        Err(problem.help("repeat less, or split the file"))
     }
 
     /// Puts a value of this size where it belongs.
-    fn add(&mut self, node: Node, size: Size) -> Result<(), Stop> {
+    fn add(&mut self, node: Node, size: Size) -> Result<(), Diagnostic> {
         self.nodes = self.nodes.saturating_add(size.nodes);
         self.bytes = self.bytes.saturating_add(size.bytes);
         if self.nodes > MOST_NODES {
-            return self.too_many(node.span);
+            return Err(too_many(node.span));
         }
         let Some(open) = self.open.last_mut() else {
             self.done = Some(node);
@@ -227,23 +215,18 @@ impl Builder {
         };
         match &mut open.inner {
             Inner::List(items) => items.push(node),
-            Inner::Map {
-                fields,
-                names,
-                name,
-            } => match name.take() {
-                None => *name = Some(node),
-                Some(field) => {
-                    let text = match &field.value {
+            Inner::Map(fields) => match fields.name.take() {
+                None => fields.name = Some(node),
+                Some(name) => {
+                    let text = match &name.value {
                         Value::Text(text) => text.clone(),
                         other => format!("{other:?}"),
                     };
-                    match names.get(&text) {
-                        Some(first) => self.problems.push(duplicate(&text, *first, field.span)),
-                        None => {
-                            names.insert(text, field.span);
-                            fields.push((field, node));
-                        }
+                    if let Some(first) = fields.names.get(&text) {
+                        self.problems.push(duplicate(&text, *first, name.span));
+                    } else {
+                        fields.names.insert(text, name.span);
+                        fields.read.push((name, node));
                     }
                 }
             },
@@ -251,20 +234,15 @@ impl Builder {
         Ok(())
     }
 
-    fn too_many(&mut self, span: Span) -> Result<(), Stop> {
-        let message = format!("more than {MOST_NODES} values, with those that aliases repeat");
-        self.stop(Diagnostic::error(TOO_LARGE, message, span))
+    fn span(&self, start: LineColumn, end: LineColumn) -> Span {
+        let before = self.lines_before;
+        Span::new(self.file, start.below(before), end.below(before))
     }
+}
 
-    /// Notes what keeps the rest from being read.
-    fn stop(&mut self, problem: Diagnostic) -> Result<(), Stop> {
-        self.problems.push(problem);
-        Err(Stop)
-    }
-
-    fn span(&self, span: YamlSpan) -> Span {
-        Span::new(self.file, place(span.start), place(span.end))
-    }
+fn too_many(span: Span) -> Diagnostic {
+    let message = format!("more than {MOST_NODES} values, with those that aliases repeat");
+    Diagnostic::error(TOO_LARGE, message, span)
 }
 
 /// Just after the last character that counts.
@@ -310,11 +288,10 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Value {
     {
         return Value::Integer(number);
     }
+    let is_part = |sign: char| sign.is_ascii_digit() || matches!(sign, '.' | 'e' | 'E' | '-' | '+');
     let numeric = digits.starts_with(|first: char| first.is_ascii_digit() || first == '.')
         && digits.contains('.')
-        && digits
-            .bytes()
-            .all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b'e' | b'E' | b'-' | b'+'));
+        && digits.chars().all(is_part);
     match text.parse() {
         Ok(number) if numeric => Value::Float(number),
         _ => Value::Text(text.to_owned()),
@@ -326,11 +303,11 @@ mod tests {
     use super::*;
 
     fn tree(text: &str) -> Node {
-        parse(text, 0).expect("YAML")
+        parse(text, 0, 0).expect("YAML")
     }
 
     fn only(text: &str) -> Diagnostic {
-        let [problem] = &parse(text, 0).expect_err("not YAML")[..] else {
+        let [problem] = &parse(text, 0, 0).expect_err("not YAML")[..] else {
             panic!("one problem")
         };
         problem.clone()

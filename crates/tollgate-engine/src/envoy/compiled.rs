@@ -200,18 +200,16 @@ impl Compiled {
     /// Compiles domains.
     pub fn new(domains: &Domains) -> Self {
         let mut leaves = Vec::new();
-        let domains = domains
-            .iter()
-            .map(|(name, domain)| {
-                let mut way = Way {
-                    domain: Arc::from(name.as_str()),
-                    steps: Vec::new(),
-                    leaves: &mut leaves,
-                };
-                let level = way.level(&domain.descriptors);
-                (Box::from(name.as_str()), (domain.charging, level))
-            })
-            .collect();
+        let domains = domains.iter().map(|(name, domain)| {
+            let mut way = Way {
+                domain: Arc::from(name.as_str()),
+                steps: Vec::new(),
+                leaves: &mut leaves,
+            };
+            let level = way.level(&domain.descriptors);
+            (Box::from(name.as_str()), (domain.charging, level))
+        });
+        let domains = domains.collect();
         Self {
             domains,
             leaves: leaves.into(),
@@ -233,7 +231,7 @@ impl Compiled {
     #[inline]
     pub fn lookup(&self, domain: &str, descriptor: &Descriptor<'_>) -> Lookup<'_> {
         let found = match self.domains.get(domain) {
-            Some((_, level)) => level.find(descriptor.entries),
+            Some((_, level)) => find(level, descriptor.entries),
             // Where there are no trees at all, rules decide, and what a proxy asks for stands beside them.
             None if self.domains.is_empty() => None,
             None => return Lookup::Nothing,
@@ -250,11 +248,8 @@ impl Compiled {
     }
 }
 
-/// Descriptors side by side.
-#[derive(Clone, Debug, Default)]
-struct Level {
-    keys: Map<Box<str>, Values>,
-}
+/// Descriptors side by side, by key.
+type Level = Map<Box<str>, Values>;
 
 /// Places of wildcards in the order of the file, by the text before their first `*`.
 type ByPrefix = Map<Box<[u8]>, Vec<usize>>;
@@ -278,15 +273,12 @@ struct Branch {
     below: Option<Arc<Level>>,
 }
 
-impl Level {
-    fn find(&self, entries: &[(&str, &str)]) -> Option<usize> {
-        let (last, before) = entries.split_last()?;
-        let mut level = self;
-        for (key, value) in before {
-            level = level.keys.get(*key)?.choose(value)?.below.as_deref()?;
-        }
-        level.keys.get(last.0)?.choose(last.1)?.leaf
+fn find(mut level: &Level, entries: &[(&str, &str)]) -> Option<usize> {
+    let (last, before) = entries.split_last()?;
+    for (key, value) in before {
+        level = level.get(*key)?.choose(value)?.below.as_deref()?;
     }
+    level.get(last.0)?.choose(last.1)?.leaf
 }
 
 impl Values {
@@ -391,7 +383,7 @@ impl Way<'_> {
             let below =
                 (!rule.descriptors.is_empty()).then(|| Arc::new(self.level(&rule.descriptors)));
             self.steps.pop();
-            let values = level.keys.entry(rule.key.as_str().into()).or_default();
+            let values = level.entry(rule.key.as_str().into()).or_default();
             values.add(rule.value.as_deref(), Branch { leaf, below });
         }
         level
@@ -468,20 +460,16 @@ impl Hidden {
 
 /// Those that an entry fits, the one that is taken first.
 fn candidates<'d>(level: &'d [DescriptorRule], key: &str, value: &str) -> Vec<&'d DescriptorRule> {
-    let mut fit: Vec<_> = level
-        .iter()
-        .filter(|rule| rule.key == key)
-        .filter_map(|rule| {
-            let rank = match rule.value.as_deref() {
-                Some(own) if own == value => 0,
-                Some(own) => Wildcard::new(own)
-                    .filter(|own| own.fits(value))
-                    .map(|_| 1)?,
-                None => 2,
-            };
-            Some((rank, rule))
-        })
-        .collect();
+    let of_key = level.iter().filter(|rule| rule.key == key);
+    let fit = of_key.filter_map(|rule| {
+        let rank = match rule.value.as_deref() {
+            Some(own) if own == value => 0,
+            Some(own) => Wildcard::new(own)?.fits(value).then_some(1)?,
+            None => 2,
+        };
+        Some((rank, rule))
+    });
+    let mut fit: Vec<_> = fit.collect();
     fit.sort_by_key(|(rank, _)| *rank);
     fit.into_iter().map(|(_, rule)| rule).collect()
 }

@@ -88,11 +88,10 @@ pub fn to_rules(domains: &Domains) -> Converted {
     let mut paths = Vec::new();
     let each = domains.iter();
     let each = each.filter(|(_, domain)| domain.charging == Charging::Each);
+    let each = each.map(|(name, _)| Unsaid::new(None, name, EACH, Loss::Otherwise));
     let mut converted = Converted {
         rules: Vec::new(),
-        unsaid: each
-            .map(|(name, _)| Unsaid::new(None, name, EACH, Loss::Otherwise))
-            .collect(),
+        unsaid: each.collect(),
     };
     for (leaf, mut matches) in compiled.leaves().iter().zip(ways) {
         let (name, limit) = (&names[index(leaf)], leaf.to_string());
@@ -100,7 +99,7 @@ pub fn to_rules(domains: &Domains) -> Converted {
             converted.unsaid.push(Unsaid::new(rule, &limit, what, loss));
         };
         matches.splice(0..0, place(leaf, domains.len()));
-        if let Some(why) = why_not(leaf).or_else(|| too_long(leaf, &matches)) {
+        if let Some(why) = why_not(leaf, &matches) {
             unsaid(None, why, Loss::Limit);
             continue;
         }
@@ -363,58 +362,49 @@ fn pattern(value: &str) -> Pattern {
     Pattern::Regex(format!("(?s){}", parts.join(".*")))
 }
 
-/// Why a limit can't be said at all.
-fn why_not(leaf: &Leaf) -> Option<&'static str> {
+/// Why a limit can't be said: the first of these that holds.
+fn why_not(leaf: &Leaf, matches: &Conditions) -> Option<&'static str> {
     let mut keys = BTreeSet::new();
-    let facts = leaf.steps.iter().map(|step| fact_name(&step.key));
-    if !facts.into_iter().all(|fact| keys.insert(fact)) {
-        return Some("a key that is given twice on the way: a fact has one value");
-    }
+    let steps = || leaf.steps.iter().map(|step| &*step.key);
+    let is_twice = !steps().all(|key| keys.insert(fact_name(key)));
     let fits = |c: char| c.is_alphanumeric() || "_-.:".contains(c);
-    if !keys.iter().all(|key| key.chars().all(fits)) {
-        return Some("a key with other signs than letters, digits, _ - . and :");
-    }
-    if keys.iter().any(|key| key == DOMAIN) {
-        return Some("a key called domain, which is the fact that holds the domain");
-    }
-    if keys.iter().any(|key| key == DESCRIPTOR) {
-        return Some("a key called descriptor, which is the fact that holds a descriptor's keys");
-    }
-    if leaf.limit.quota_mode {
-        return Some("quota_mode: a limit that refuses only together with all others of its kind");
-    }
-    None
+    let is_odd = |key: &str| !key.chars().all(fits);
+    let is_long = |key: &str| key.chars().count() > LONGEST_NAME;
+    let is_long_value = |(_, own): &(_, _)| longest(own) > LONGEST_CONDITION;
+    let quota_mode = "quota_mode: a limit that refuses only together with all others of its kind";
+    let long_value =
+        "a value of more than 4096 bytes, of its own or of one that is asked before it";
+    let reasons = [
+        (
+            is_twice,
+            "a key that is given twice on the way: a fact has one value",
+        ),
+        (keys.iter().any(|key| is_odd(key)), ODD_KEY),
+        (keys.contains(DOMAIN), DOMAIN_KEY),
+        (keys.contains(DESCRIPTOR), DESCRIPTOR_KEY),
+        (leaf.limit.quota_mode, quota_mode),
+        (steps().any(is_long), "a key of more than 200 characters"),
+        (matches.iter().any(is_long_value), long_value),
+        (counted(leaf).count() > MOST_KEY_FACTS, MANY_KEYS),
+    ];
+    let mut reasons = reasons.into_iter();
+    reasons.find_map(|(holds, why)| holds.then_some(why))
 }
 
-/// What makes a limit too long to be said.
-fn too_long(leaf: &Leaf, matches: &Conditions) -> Option<&'static str> {
-    let long = |key: &str| key.chars().count() > LONGEST_NAME;
-    if leaf.steps.iter().any(|step| long(&step.key)) {
-        return Some("a key of more than 200 characters");
-    }
-    if matches
-        .iter()
-        .any(|(_, pattern)| longest(pattern) > LONGEST_CONDITION)
-    {
-        return Some(
-            "a value of more than 4096 bytes, of its own or of one that is asked before it",
-        );
-    }
-    if counted(leaf).count() > MOST_KEY_FACTS {
-        return Some("more than 16 keys that tell one counter from another");
-    }
-    None
-}
+const ODD_KEY: &str = "a key with other signs than letters, digits, _ - . and :";
+const DOMAIN_KEY: &str = "a key called domain, which is the fact that holds the domain";
+const DESCRIPTOR_KEY: &str =
+    "a key called descriptor, which is the fact that holds a descriptor's keys";
+const MANY_KEYS: &str = "more than 16 keys that tell one counter from another";
 
 /// The bytes of the longest text in a condition.
 fn longest(pattern: &Pattern) -> usize {
-    match pattern {
-        Pattern::Exact(text) | Pattern::Glob(text) | Pattern::Prefix(text) => text.len(),
-        Pattern::Regex(text) | Pattern::Cidr(text) => text.len(),
-        Pattern::OneOf(patterns) => patterns.iter().map(longest).max().unwrap_or(0),
-        Pattern::Not(pattern) => longest(pattern),
-        Pattern::Present | Pattern::Absent => 0,
-    }
+    let each = pattern.alternatives().into_iter();
+    let lengths = each.map(|one| match one {
+        Pattern::Not(inner) => longest(inner),
+        one => one.text().map_or(0, str::len),
+    });
+    lengths.max().unwrap_or(0)
 }
 
 /// The steps whose values tell one counter from another.
@@ -571,16 +561,10 @@ const HEAD: &str = "\
 
 fn write(converted: &Converted) -> String {
     let mut out = String::from(HEAD);
-    for unsaid in converted
-        .unsaid
-        .iter()
-        .filter(|unsaid| unsaid.rule.is_none())
-    {
-        let Unsaid { limit, what, .. } = unsaid;
-        line(
-            &mut out,
-            &format!("# Not converted, {}: {what}", quoted(limit)),
-        );
+    let unsaid = converted.unsaid.iter();
+    for Unsaid { limit, what, .. } in unsaid.filter(|unsaid| unsaid.rule.is_none()) {
+        let text = format!("# Not converted, {}: {what}", quoted(limit));
+        line(&mut out, &text);
     }
     if !converted.rules.is_empty() {
         line(&mut out, "limits:");

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::fields::Scalars;
 use super::reader::Reader;
 use super::{DUPLICATE_DOMAIN, Diagnostic, Domains, Node, Problems, TOO_MANY};
 use crate::diagnostic::Severity;
@@ -46,11 +47,7 @@ pub fn decode(files: &[(u32, &str)]) -> Result<Decoded, Vec<Diagnostic>> {
     for &(file, text) in files {
         decoder.file(file, text);
     }
-    let Decoder {
-        domains,
-        mut problems,
-        ..
-    } = decoder;
+    let (domains, mut problems) = (decoder.domains.into_iter(), decoder.problems);
     problems.sort_by_key(|problem| problem.span);
     let is_error = |problem: &Diagnostic| problem.severity == Severity::Error;
     let has_errors = problems.iter().any(is_error);
@@ -61,11 +58,9 @@ pub fn decode(files: &[(u32, &str)]) -> Result<Decoded, Vec<Diagnostic>> {
     if has_errors {
         return Err(problems);
     }
+    let domains = domains.map(|(name, (_, domain))| (name, domain));
     Ok(Decoded {
-        domains: domains
-            .into_iter()
-            .map(|(name, (_, domain))| (name, domain))
-            .collect(),
+        domains: domains.collect(),
         warnings: problems,
     })
 }
@@ -118,30 +113,27 @@ impl Decoder {
             }
             return;
         }
+        let text = document::without_mark(text);
+        let scalars = Scalars::new(text);
         for (lines_before, part) in documents(text) {
-            match document::parse(part, Format::Yaml, file) {
+            match document::parse_part(part, file, lines_before) {
                 Ok(root) => {
                     self.nodes = self.nodes.saturating_add(root.size());
                     if self.nodes > MOST_NODES {
                         let message = format!("more than {MOST_NODES} values in all documents");
                         let problem = Diagnostic::error(TOO_LARGE, message, root.span);
-                        self.problems.push(moved(problem, lines_before));
-                        return;
+                        return self.problems.push(problem);
                     }
-                    self.document(&root, part, lines_before);
+                    self.document(&root, &scalars);
                 }
-                Err(problems) => {
-                    let problems = problems.into_iter();
-                    self.problems
-                        .extend(problems.map(|problem| moved(problem, lines_before)));
-                }
+                Err(problems) => self.problems.extend(problems),
             }
         }
     }
 
-    fn document(&mut self, root: &Node, text: &str, lines_before: u32) {
-        let mut reader = Reader::new(text);
-        let (name, mut domain) = reader.root(root);
+    fn document(&mut self, root: &Node, scalars: &Scalars) {
+        let mut reader = Reader::new(scalars);
+        let (name, domain) = reader.root(root);
         reader.check_names(&domain.descriptors);
         let above = name.as_ref().map_or(0, |(name, _)| name.len());
         self.paths = self.paths.saturating_add(paths(&domain.descriptors, above));
@@ -149,38 +141,23 @@ impl Decoder {
             let message = format!("the paths of all limits take more than {MOST_PATHS} bytes");
             let problem = Diagnostic::error(TOO_LARGE, message, root.span.first());
             let problem = problem.help("shorten the values that many limits are below");
-            self.problems.push(moved(problem, lines_before));
-            return;
+            return self.problems.push(problem);
         }
-        if let Some((name, mut span)) = name {
-            move_down(&mut span, lines_before);
-            match self.domains.get(&name) {
-                Some((first, _)) => {
-                    let problem = Diagnostic::error(
-                        DUPLICATE_DOMAIN,
-                        format!("domain {name:?} is given twice"),
-                        span,
-                    );
-                    let line = first.start.line;
-                    let help = if first.file == span.file {
-                        format!("the first is on line {line}; merge them")
-                    } else {
-                        format!("the first is on line {line} of another file; merge them")
-                    };
-                    self.problems.push(problem.help(help));
-                }
-                None => {
-                    if lines_before > 0 {
-                        let rules = domain.descriptors.iter_mut();
-                        rules.for_each(|rule| move_rule(rule, lines_before));
-                    }
-                    self.domains.insert(name, (span, domain));
-                }
-            }
+        self.problems.append(&mut reader.problems);
+        let Some((name, span)) = name else { return };
+        if let Some((first, _)) = self.domains.get(&name) {
+            let message = format!("domain {name:?} is given twice");
+            let line = first.start.line;
+            let help = if first.file == span.file {
+                format!("the first is on line {line}; merge them")
+            } else {
+                format!("the first is on line {line} of another file; merge them")
+            };
+            let problem = Diagnostic::error(DUPLICATE_DOMAIN, message, span);
+            self.problems.push(problem.help(help));
+        } else {
+            self.domains.insert(name, (span, domain));
         }
-        let problems = reader.problems.into_iter();
-        self.problems
-            .extend(problems.map(|problem| moved(problem, lines_before)));
     }
 }
 
@@ -204,10 +181,17 @@ fn documents(text: &str) -> Vec<(u32, &str)> {
         has_content |= marker.is_some()
             || !(content.is_empty() || content.starts_with('#') || line.starts_with('%'));
         at += line.len();
-        line_number = line_number.saturating_add(1);
+        line_number = line_number.saturating_add(breaks(line));
     }
     parts.push((start_line, &text[start..]));
     parts
+}
+
+/// How many lines of YAML a line is, for which a carriage return alone ends one too.
+fn breaks(line: &str) -> u32 {
+    let ended = line.strip_suffix("\r\n").or(line.strip_suffix('\n'));
+    let alone = ended.unwrap_or(line).matches('\r').count();
+    u32::try_from(alone).unwrap_or(u32::MAX).saturating_add(1)
 }
 
 /// What the paths of limits take, below descriptors that take so much.
@@ -219,28 +203,4 @@ fn paths(level: &[DescriptorRule], above: usize) -> usize {
         sum.saturating_add(own)
             .saturating_add(paths(&rule.descriptors, here))
     })
-}
-
-fn moved(mut problem: Diagnostic, lines: u32) -> Diagnostic {
-    move_down(&mut problem.span, lines);
-    problem
-}
-
-fn move_down(span: &mut Span, lines: u32) {
-    for place in [&mut span.start, &mut span.end] {
-        // 0 is no place.
-        if place.line > 0 {
-            place.line = place.line.saturating_add(lines);
-        }
-    }
-}
-
-fn move_rule(rule: &mut DescriptorRule, lines: u32) {
-    move_down(&mut rule.span, lines);
-    if let Some(limit) = &mut rule.limit {
-        move_down(&mut limit.span, lines);
-    }
-    rule.descriptors
-        .iter_mut()
-        .for_each(|rule| move_rule(rule, lines));
 }

@@ -4,8 +4,8 @@ use super::{
     Diagnostic, MISPLACED_FIELD, NAME_NOT_TEXT, NOT_A_MAP, Node, Problems, UNKNOWN_FIELD, Value,
     WRONG_TYPE,
 };
-use crate::document::{Format, Span};
-use crate::sources::Sources;
+use crate::document::Format;
+use crate::document::columns::Text;
 use crate::suggest::did_you_mean;
 
 /// What a map is.
@@ -71,42 +71,47 @@ impl Level {
     }
 }
 
+/// Fields by their names.
+pub(super) struct Fields<'n>(Vec<(&'n str, &'n Node)>);
+
+impl<'n> Fields<'n> {
+    pub(super) fn get(&self, wanted: &str) -> Option<&'n Node> {
+        let found = self.0.iter().find(|(name, _)| *name == wanted);
+        found.map(|(_, value)| *value)
+    }
+
+    pub(super) fn first(&self) -> Option<(&'n str, &'n Node)> {
+        self.0.first().copied()
+    }
+}
+
 /// The fields of a map that mean something there, after those that are merged into it by `<<`.
 /// The others are reported.
-pub(super) fn fields<'n>(
-    node: &'n Node,
-    level: Level,
-    problems: &mut Problems,
-) -> Vec<(&'n str, &'n Node)> {
+pub(super) fn fields<'n>(node: &'n Node, level: Level, problems: &mut Problems) -> Fields<'n> {
     let mut known = Vec::new();
     for (name, value) in merged(node) {
         let Value::Text(text) = &name.value else {
             problems.push(not_text(name));
             continue;
         };
+        let mut levels = Level::ALL.into_iter();
         if level.knows(text) {
             known.push((text.as_str(), value));
-        } else if Level::ALL
-            .iter()
-            .any(|other| other.theirs().contains(&text.as_str()))
-        {
-            problems.push(misplaced(text, name, level));
+        } else if let Some(home) = levels.find(|other| other.theirs().contains(&text.as_str())) {
+            problems.push(misplaced(text, name, level, home));
             ignored(text, value, problems);
         } else {
             problems.push(unknown(text, name, level));
         }
     }
-    known
+    Fields(known)
 }
 
 /// A map's own fields, and those of the maps that it merges in unless it has them: YAML 1.1's `<<`.
 fn merged(node: &Node) -> Vec<(&Node, &Node)> {
-    let Value::Map(fields) = &node.value else {
-        return Vec::new();
-    };
-    let is_merge =
-        |name: &Node, value: &Node| name.value == Value::Text("<<".to_owned()) && maps(value);
-    let (merges, own): (Vec<_>, Vec<_>) = fields
+    let is_merge = |name: &Node, value: &Node| name.text() == Some("<<") && maps(value);
+    let (merges, own): (Vec<_>, Vec<_>) = node
+        .fields()
         .iter()
         .map(|(name, value)| (name, value))
         .partition(|(name, value)| is_merge(name, value));
@@ -165,22 +170,16 @@ fn ignored_map(node: &Node, problems: &mut Problems) {
 }
 
 fn not_text(name: &Node) -> Diagnostic {
-    Diagnostic::error(
-        NAME_NOT_TEXT,
-        format!("a field's name is {}, not text", name.value.kind()),
-        name.span,
-    )
-    .help("names of fields are text; quote it if it is meant")
+    let message = format!("a field's name is {}, not text", name.value.kind());
+    let help = "names of fields are text; quote it if it is meant";
+    Diagnostic::error(NAME_NOT_TEXT, message, name.span).help(help)
 }
 
 /// An item of a list that should be a map.
 pub(super) fn not_a_map(item: &Node) -> Diagnostic {
-    Diagnostic::error(
-        NOT_A_MAP,
-        format!("a list holds {}, but expected maps", item.value.kind()),
-        item.span,
-    )
-    .help("write each item as fields: `- key: …`, or `- name: …` in replaces")
+    let message = format!("a list holds {}, but expected maps", item.value.kind());
+    let help = "write each item as fields: `- key: …`, or `- name: …` in replaces";
+    Diagnostic::error(NOT_A_MAP, message, item.span).help(help)
 }
 
 /// A field with a value of another kind.
@@ -216,37 +215,23 @@ fn unknown(text: &str, name: &Node, level: Level) -> Diagnostic {
     Diagnostic::error(UNKNOWN_FIELD, message, name.span).help(help)
 }
 
-fn misplaced(text: &str, name: &Node, level: Level) -> Diagnostic {
-    let home = Level::ALL
-        .iter()
-        .find(|other| other.theirs().contains(&text));
+fn misplaced(text: &str, name: &Node, level: Level, home: Level) -> Diagnostic {
     let message = format!("field {text:?} does nothing in {}", level.name());
-    Diagnostic::warning(MISPLACED_FIELD, message, name.span).help(format!(
-        "it belongs in {}",
-        home.map_or("another map", |home| home.name())
-    ))
+    let help = format!("it belongs in {}", home.name());
+    Diagnostic::warning(MISPLACED_FIELD, message, name.span).help(help)
 }
 
 /// The scalars of a document, as its text has them: the parser reads YAML 1.2, and they read YAML 1.1.
-pub(super) struct Scalars(Sources);
+pub(super) struct Scalars(Text);
 
 impl Scalars {
     pub(super) fn new(text: &str) -> Self {
-        let mut sources = Sources::default();
-        sources.add(String::new(), text.to_owned(), Format::Yaml);
-        Self(sources)
+        Self(Text::new(text.to_owned(), Format::Yaml))
     }
 
     /// How a plain scalar was written; none for one in quotes, an alias, or one of several lines.
     fn plain(&self, node: &Node) -> Option<&str> {
-        // There is one text, whichever of the files it is of.
-        let text = self
-            .0
-            .slice(Span {
-                file: 0,
-                ..node.span
-            })?
-            .trim();
+        let text = self.0.slice(node.span)?.trim();
         let is_it = match &node.value {
             Value::Text(value) => text == value,
             Value::Integer(value) => text.parse() == Ok(*value),

@@ -1,6 +1,4 @@
-//! What tells one counter from another, and one metric from another.
-
-use std::fmt::{self, Write};
+//! What tells one counter from another.
 
 use super::Leaf;
 use crate::facts::Unit;
@@ -35,15 +33,13 @@ use crate::facts::Unit;
 /// ```
 pub fn counter_key(leaf: &Leaf, entries: &[(&str, &str)], mut put: impl FnMut(&[u8])) {
     put(&[CONFIGURED]);
-    text(&leaf.domain, &mut put);
-    number(entries.len(), &mut put);
-    for (at, (key, value)) in entries.iter().enumerate() {
+    let entries = entries.iter().enumerate().map(|(at, (key, value))| {
         let step = leaf.steps.get(at).filter(|step| step.shared);
         let pattern = step.and_then(|step| step.value.as_deref());
-        text(key, &mut put);
         // Only the pattern's own rule is reached by a value that reads like it.
-        text(pattern.unwrap_or(value), &mut put);
-    }
+        (*key, pattern.unwrap_or(value))
+    });
+    path(&leaf.domain, entries, &mut put);
 }
 
 /// The key of the counter for a limit that the proxy asks for and that counts as no other: apart from
@@ -60,12 +56,7 @@ pub fn counter_key(leaf: &Leaf, entries: &[(&str, &str)], mut put: impl FnMut(&[
 pub fn asked_key(domain: &str, entries: &[(&str, &str)], unit: Unit, mut put: impl FnMut(&[u8])) {
     put(&[ASKED]);
     put(&unit.seconds().to_le_bytes());
-    text(domain, &mut put);
-    number(entries.len(), &mut put);
-    for (key, value) in entries {
-        text(key, &mut put);
-        text(value, &mut put);
-    }
+    path(domain, entries.iter().copied(), &mut put);
 }
 
 /// A domain and what leads through it, as `domain/key=value/key` with signs of its parts escaped: no two are
@@ -93,6 +84,20 @@ pub(crate) fn path_name<'a>(
 const CONFIGURED: u8 = 0;
 const ASKED: u8 = 1;
 
+/// A domain, and how many entries lead through it to what.
+fn path<'e>(
+    domain: &str,
+    entries: impl ExactSizeIterator<Item = (&'e str, &'e str)>,
+    put: &mut impl FnMut(&[u8]),
+) {
+    text(domain, put);
+    number(entries.len(), put);
+    for (key, value) in entries {
+        text(key, put);
+        text(value, put);
+    }
+}
+
 /// Its length, then itself: what follows can't be taken for a part of it.
 fn text(text: &str, put: &mut impl FnMut(&[u8])) {
     number(text.len(), put);
@@ -113,53 +118,4 @@ fn number(mut number: usize, put: &mut impl FnMut(&[u8])) {
         }
     }
     put(&bytes[..used]);
-}
-
-/// The name of a limit's metrics, as it is there: `domain.key_value.key`, with the values of the
-/// request where `detailed_metric` or `value_to_metric` say so.
-///
-/// # Errors
-/// If `out` can't be written.
-///
-/// ```
-/// use tollgate_engine::envoy::{self, Compiled};
-/// use tollgate_engine::facts::Descriptor;
-///
-/// let file = "
-/// domain: edge
-/// descriptors:
-/// - key: path
-///   value: /api/*
-///   descriptors:
-///   - key: user
-///     value_to_metric: true
-///     rate_limit: {unit: minute, requests_per_unit: 5}
-/// ";
-/// let compiled = Compiled::new(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
-/// let entries = [("path", "/api/x"), ("user", "42")];
-/// let leaf = compiled.lookup("edge", &Descriptor::new(&entries)).leaf().expect("a limit");
-/// let mut name = String::new();
-/// envoy::metric_name(leaf, &entries, &mut name)?;
-/// assert_eq!(name, "edge.path_/api/*.user_42");
-/// # Ok::<(), std::fmt::Error>(())
-/// ```
-pub fn metric_name(leaf: &Leaf, entries: &[(&str, &str)], out: &mut impl Write) -> fmt::Result {
-    out.write_str(&leaf.domain)?;
-    for (step, (_, value)) in leaf.steps.iter().zip(entries) {
-        let is_exact = step
-            .value
-            .as_ref()
-            .is_some_and(|value| !value.contains('*'));
-        let by_value = leaf.detailed_metric || (step.value_to_metric && !is_exact);
-        let shown = if by_value && !step.shared {
-            value
-        } else {
-            step.value.as_deref().unwrap_or("")
-        };
-        write!(out, ".{}", step.key)?;
-        if !shown.is_empty() {
-            write!(out, "_{shown}")?;
-        }
-    }
-    Ok(())
 }

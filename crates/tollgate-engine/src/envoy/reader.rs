@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::{Algorithm, Rate, core::Align};
 
-use super::fields::{Level, Scalars, fields, not_a_map, wrong_type};
+use super::fields::{Fields, Level, Scalars, fields, not_a_map, wrong_type};
 use super::{
     BAD_ALGORITHM, BAD_CHARGING, BAD_CONCURRENCY, BAD_COUNTING, BAD_ON_STORE_FAILURE, BAD_QUOTA,
     BAD_RATE, BAD_UNIT, Code, DUPLICATE_DESCRIPTOR, Diagnostic, EMPTY_DOMAIN, EMPTY_KEY,
@@ -25,8 +25,8 @@ use crate::policy::{
 use crate::suggest::did_you_mean;
 
 /// Reads one document.
-pub(super) struct Reader {
-    scalars: Scalars,
+pub(super) struct Reader<'a> {
+    scalars: &'a Scalars,
     pub(super) problems: Problems,
     /// What limits do that say nothing of it while the store can't be asked.
     failure: Option<OnStoreFailure>,
@@ -35,41 +35,18 @@ pub(super) struct Reader {
 /// The field of limits, and of the whole document.
 const ON_STORE_FAILURE: &str = "on_store_failure";
 
+/// Fields that say how a limit is enforced.
+const MODES: [&str; 2] = ["shadow_mode", "quota_mode"];
 /// What a request of several descriptors can be charged, by name.
 const CHARGINGS: &[(&str, Charging)] = &[
     ("all-or-none", Charging::AllOrNone),
     ("each", Charging::Each),
 ];
 
-/// A field whose value is one of a few words.
-struct WordField {
-    name: &'static str,
-    /// What its words are for.
-    what: &'static str,
-    /// The code of a wrong one.
-    code: Code,
-}
-
-impl WordField {
-    const fn new(name: &'static str, what: &'static str, code: Code) -> Self {
-        Self { name, what, code }
-    }
-}
-
-/// The fields of a limit, by their names.
-struct Named<'n>(Vec<(&'n str, &'n Node)>);
-
-impl<'n> Named<'n> {
-    fn get(&self, wanted: &str) -> Option<&'n Node> {
-        let found = self.0.iter().find(|(name, _)| *name == wanted);
-        found.map(|(_, value)| *value)
-    }
-}
-
-impl Reader {
-    pub(super) fn new(text: &str) -> Self {
+impl<'a> Reader<'a> {
+    pub(super) fn new(scalars: &'a Scalars) -> Self {
         Self {
-            scalars: Scalars::new(text),
+            scalars,
             problems: Vec::new(),
             failure: None,
         }
@@ -98,28 +75,25 @@ impl Reader {
             self.problems.push(problem);
             return (None, Domain::default());
         }
-        let (mut name, mut domain, mut wrong) = (None, Domain::default(), false);
         let fields = fields(root, Level::Root, &mut self.problems);
-        // Whatever their order, limits are read by it.
-        let failure = fields.iter().find(|(name, _)| *name == ON_STORE_FAILURE);
-        self.failure = failure.and_then(|(_, value)| self.failure(value));
-        for (field, value) in fields {
-            match field {
-                "domain" => match self.text(field, value) {
-                    Some(text) => name = Some((text, value.span)),
-                    None => wrong = true,
-                },
-                "charging" => {
-                    let field = WordField::new("charging", "way to charge", BAD_CHARGING);
-                    let charging = self.word(&field, CHARGINGS, value);
-                    domain.charging = charging.unwrap_or_default();
-                }
-                ON_STORE_FAILURE => {}
-                _ => domain.descriptors = self.descriptors(value),
-            }
-        }
+        self.failure = self.failure(&fields);
+        let charging = self.word(
+            &fields,
+            "charging",
+            "way to charge",
+            BAD_CHARGING,
+            CHARGINGS,
+        );
+        let descriptors = fields.get("descriptors");
+        let domain = Domain {
+            charging: charging.unwrap_or_default(),
+            descriptors: descriptors.map_or_else(Vec::new, |value| self.descriptors(value)),
+        };
+        let given = fields.get("domain");
+        let name = given.and_then(|value| Some((self.text("domain", value)?, value.span)));
+        let is_wrong = given.is_some() && name.is_none();
         let name = name.filter(|(name, _)| !name.is_empty());
-        if name.is_none() && !wrong {
+        if name.is_none() && !is_wrong {
             let help = "name it: `domain: edge`, as the proxy's filter does";
             self.error(EMPTY_DOMAIN, "the file has no domain", root.span, help);
         }
@@ -133,9 +107,8 @@ impl Reader {
             Value::Null => &[],
             _ => self.mismatch(name, expected, node).unwrap_or_default(),
         };
-        let (maps, others): (Vec<_>, Vec<_>) = items
-            .iter()
-            .partition(|item| matches!(item.value, Value::Map(_)));
+        let is_map = |item: &&Node| matches!(item.value, Value::Map(_));
+        let (maps, others): (Vec<_>, Vec<_>) = items.iter().partition(is_map);
         self.problems.extend(others.into_iter().map(not_a_map));
         maps
     }
@@ -169,58 +142,58 @@ impl Reader {
 
     /// None only if it has no key.
     fn descriptor(&mut self, node: &Node) -> Option<DescriptorRule> {
-        let mut rule = DescriptorRule {
+        let fields = fields(node, Level::Descriptor, &mut self.problems);
+        let [key, limit] = ["key", "rate_limit"].map(|name| fields.get(name));
+        // A key of another kind was reported: what is below it is still read.
+        let read = key.map(|value| self.text("key", value).unwrap_or_else(|| "?".to_owned()));
+        let [shadow, quota_mode, share, detailed, by_value] = [
+            MODES[0],
+            MODES[1],
+            "share_threshold",
+            "detailed_metric",
+            "value_to_metric",
+        ]
+        .map(|name| self.truth(&fields, name));
+        let metadata = fields
+            .get("metadata")
+            .filter(|own| own.value != Value::Null);
+        let metadata = metadata.and_then(|own| match &own.value {
+            Value::Map(_) => Some(own.value.clone()),
+            _ => self.mismatch("metadata", "a map", own),
+        });
+        let below = fields.get("descriptors");
+        let rule = DescriptorRule {
+            key: read.unwrap_or_default(),
+            value: self.filled(&fields, "value"),
+            limit: limit
+                .and_then(|value| self.limit(value))
+                .map(|limit| DescriptorLimit {
+                    shadow: shadow.is_some(),
+                    quota_mode: quota_mode.is_some(),
+                    ..limit
+                }),
+            share_threshold: share.is_some(),
+            detailed_metric: detailed.is_some(),
+            value_to_metric: by_value.is_some(),
+            metadata,
+            descriptors: below.map_or_else(Vec::new, |value| self.descriptors(value)),
             span: node.span,
-            ..DescriptorRule::default()
         };
-        let (mut shadow, mut quota_mode, mut share) = (None, None, None);
-        let (mut key_given, mut limit_given) = (None, false);
-        for (name, value) in fields(node, Level::Descriptor, &mut self.problems) {
-            match name {
-                "key" => {
-                    key_given = Some(value.span);
-                    // A key of another kind was reported: what is below it is still read.
-                    rule.key = self.text(name, value).unwrap_or_else(|| "?".to_owned());
-                }
-                "value" => {
-                    rule.value = self.text(name, value).filter(|value| !value.is_empty());
-                }
-                "rate_limit" => {
-                    limit_given = !matches!(value.value, Value::Null);
-                    rule.limit = self.limit(value);
-                }
-                "descriptors" => rule.descriptors = self.descriptors(value),
-                "shadow_mode" => shadow = self.truth(name, value),
-                "quota_mode" => quota_mode = self.truth(name, value),
-                "detailed_metric" => rule.detailed_metric = self.truth(name, value).is_some(),
-                "value_to_metric" => rule.value_to_metric = self.truth(name, value).is_some(),
-                "share_threshold" => share = self.truth(name, value),
-                _ => match &value.value {
-                    Value::Null => {}
-                    Value::Map(_) => rule.metadata = Some(value.value.clone()),
-                    _ => self.problems.push(wrong_type(name, "a map", value)),
-                },
-            }
-        }
-        rule.share_threshold = share.is_some();
-        if let Some(limit) = &mut rule.limit {
-            limit.shadow = shadow.is_some();
-            limit.quota_mode = quota_mode.is_some();
-        }
         let is_wild = rule.value.as_ref().is_some_and(|value| value.contains('*'));
         if let Some(span) = share.filter(|_| !is_wild) {
             let message = "share_threshold needs a wildcard: a value with a *";
             let help = "all values of one wildcard count together";
             self.error(SHARE_WITHOUT_WILDCARD, message, span, help);
         }
-        for (mode, name) in [(shadow, "shadow_mode"), (quota_mode, "quota_mode")] {
-            if let Some(span) = mode.filter(|_| !limit_given) {
+        let is_limited = limit.is_some_and(|value| value.value != Value::Null);
+        for (name, mode) in MODES.into_iter().zip([shadow, quota_mode]) {
+            if let Some(span) = mode.filter(|_| !is_limited) {
                 let message = format!("{name} does nothing without a rate_limit");
                 let help = "it isn't inherited: write it beside each rate_limit";
                 self.warn(MODE_WITHOUT_LIMIT, message, span, help);
             }
         }
-        self.has_key(&rule, key_given).then_some(rule)
+        self.has_key(&rule, key.map(|key| key.span)).then_some(rule)
     }
 
     /// Whether a descriptor has a key. One with a `*` is warned of.
@@ -249,10 +222,8 @@ impl Reader {
         let names = all.iter().filter_map(|limit| limit.name.as_deref());
         let names: BTreeSet<_> = names.collect();
         let replaces = all.iter().flat_map(|limit| {
-            limit
-                .replaces
-                .iter()
-                .map(|name| (name.as_str(), limit.span))
+            let names = limit.replaces.iter();
+            names.map(|name| (name.as_str(), limit.span))
         });
         for (name, span) in replaces.filter(|(name, _)| !names.contains(name)) {
             let message = format!("replaces {name:?}, which no limit is called");
@@ -268,17 +239,26 @@ impl Reader {
         text.or_else(|| self.mismatch(name, "text", value))
     }
 
-    /// One of the words of a table.
+    /// The text of a field, unless it is empty.
+    fn filled(&mut self, fields: &Fields<'_>, name: &str) -> Option<String> {
+        let text = self.text(name, fields.get(name)?)?;
+        (!text.is_empty()).then_some(text)
+    }
+
+    /// A field that has one of the words of a table.
     fn word<T: Copy>(
         &mut self,
-        field: &WordField,
+        fields: &Fields<'_>,
+        name: &str,
+        what: &str,
+        code: Code,
         table: &[(&'static str, T)],
-        value: &Node,
     ) -> Option<T> {
-        let text = self.text(field.name, value)?;
+        let value = fields.get(name)?;
+        let text = self.text(name, value)?;
         let found = table.iter().find(|(word, _)| *word == text);
         if found.is_none() {
-            self.not_a_word(field.code, field.what, &text, &names(table), value.span);
+            self.not_a_word(code, what, &text, &names(table), value.span);
         }
         found.map(|(_, value)| *value)
     }
@@ -290,13 +270,15 @@ impl Reader {
     }
 
     /// What is to be done without the store, unless that is for others to say.
-    fn failure(&mut self, value: &Node) -> Option<OnStoreFailure> {
-        let field = WordField::new(ON_STORE_FAILURE, "way to fail", BAD_ON_STORE_FAILURE);
-        self.word(&field, FAILURES, value).flatten()
+    fn failure(&mut self, fields: &Fields<'_>) -> Option<OnStoreFailure> {
+        let code = BAD_ON_STORE_FAILURE;
+        self.word(fields, ON_STORE_FAILURE, "way to fail", code, FAILURES)
+            .flatten()
     }
 
-    /// Where it is true, if it is.
-    fn truth(&mut self, name: &str, value: &Node) -> Option<Span> {
+    /// Where a field is true, if it is.
+    fn truth(&mut self, fields: &Fields<'_>, name: &str) -> Option<Span> {
+        let value = fields.get(name)?;
         let truth = self.scalars.truth(value);
         let truth = truth.or_else(|| self.mismatch(name, "true or false", value));
         truth.filter(|is| *is).map(|_| value.span)
@@ -324,28 +306,20 @@ impl Reader {
             ..DescriptorLimit::default()
         };
         let problems_before = self.problems.len();
-        let fields = Named(fields(node, Level::Limit, &mut self.problems));
-        if let Some(name) = fields.get("name") {
-            limit.name = self.text("name", name).filter(|name| !name.is_empty());
-        }
+        let fields = fields(node, Level::Limit, &mut self.problems);
+        limit.name = self.filled(&fields, "name");
         if let Some(replaces) = fields.get("replaces") {
             limit.replaces = self.replaces(replaces, limit.name.as_deref());
         }
-        if let Some(unlimited) = fields.get("unlimited") {
-            limit.limits.unlimited = self.truth("unlimited", unlimited).is_some();
-        }
+        limit.limits.unlimited = self.truth(&fields, "unlimited").is_some();
         // A rate is ours, and so is what it means unless an algorithm is named.
         if fields.get("rate").is_some() {
             limit.algorithm = Algorithm::default();
         }
-        if let Some(value) = fields.get("algorithm") {
-            let field = WordField::new("algorithm", "algorithm", BAD_ALGORITHM);
-            let algorithm = self.word(&field, ALGORITHMS, value);
-            limit.algorithm = algorithm.unwrap_or(limit.algorithm);
-        }
+        let algorithm = self.word(&fields, "algorithm", "algorithm", BAD_ALGORITHM, ALGORITHMS);
+        limit.algorithm = algorithm.unwrap_or(limit.algorithm);
         self.allowed(&mut limit, &fields, problems_before);
-        let (counting, failure) = (fields.get("counting"), fields.get(ON_STORE_FAILURE));
-        self.kept(&mut limit, counting, failure);
+        self.kept(&mut limit, &fields);
         if limit.limits.unlimited {
             for name in ["rate", "quota", "concurrency"] {
                 if let Some(value) = fields.get(name) {
@@ -357,14 +331,15 @@ impl Reader {
     }
 
     /// What it allows: by our fields, or by their unit and number.
-    fn allowed(&mut self, limit: &mut DescriptorLimit, fields: &Named<'_>, problems_before: usize) {
-        let requests = fields
-            .get("requests_per_unit")
-            .and_then(|value| Some((self.requests(value)?, value)));
-        let unit = fields.get("unit").and_then(|value| {
-            let text = self.text("unit", value)?;
-            (!text.is_empty()).then_some((text, value))
-        });
+    fn allowed(
+        &mut self,
+        limit: &mut DescriptorLimit,
+        fields: &Fields<'_>,
+        problems_before: usize,
+    ) {
+        let requests = fields.get("requests_per_unit");
+        let requests = requests.and_then(|value| Some((self.requests(value)?, value)));
+        let unit = self.filled(fields, "unit").zip(fields.get("unit"));
         if let Some(quota) = fields.get("quota") {
             limit.limits.quota = self.parsed("quota", BAD_QUOTA, quota);
         }
@@ -402,25 +377,22 @@ impl Reader {
     }
 
     /// How it is kept in a store.
-    fn kept(
-        &mut self,
-        limit: &mut DescriptorLimit,
-        counting: Option<&Node>,
-        failure: Option<&Node>,
-    ) {
-        let own = failure.and_then(|value| self.failure(value));
+    fn kept(&mut self, limit: &mut DescriptorLimit, fields: &Fields<'_>) {
+        let own = self.failure(fields);
         let said = own.or(self.failure);
         limit.on_store_failure = said.map_or_else(FailureModes::default, FailureModes::from);
-        let Some(value) = counting else { return };
-        let field = WordField::new("counting", "way to count", BAD_COUNTING);
-        limit.counting = self.word(&field, COUNTINGS, value).unwrap_or_default();
+        let Some(value) = fields.get("counting") else {
+            return;
+        };
+        let counting = self.word(fields, "counting", "way to count", BAD_COUNTING, COUNTINGS);
+        limit.counting = counting.unwrap_or_default();
         let rates = !limit.limits.rates.is_empty();
         if limit.counting == Counting::Leased && !(rates && is_bucket(limit.algorithm)) {
             let help = "give it a rate in place of unit, or say exact";
             self.error(BAD_COUNTING, NOT_LEASED, value.span, help);
         }
-        let failure = failure.filter(|_| limit.counting == Counting::Local && own.is_some());
-        if let Some(failure) = failure {
+        let asks_none = limit.counting == Counting::Local && own.is_some();
+        if let Some(failure) = fields.get(ON_STORE_FAILURE).filter(|_| asks_none) {
             let help = "leave out one of them";
             self.error(BAD_ON_STORE_FAILURE, ASKS_NO_STORE, failure.span, help);
         }

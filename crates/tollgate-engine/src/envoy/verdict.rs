@@ -201,17 +201,9 @@ pub fn status<'p>(lookup: Lookup<'p>, decisions: &[Decision]) -> Status<'p> {
     let is_over = !decision.is_allowed();
     let is_shadow = leaf.is_some_and(|leaf| leaf.limit.shadow);
     Status {
-        code: if is_over && !is_shadow {
-            StatusCode::OverLimit
-        } else {
-            StatusCode::Ok
-        },
+        code: code(is_over && !is_shadow),
         current_limit,
-        remaining: if is_over {
-            0
-        } else {
-            small(decision.remaining)
-        },
+        remaining: small(if is_over { 0 } else { decision.remaining }),
         reset_after: decision.reset_after,
         would_refuse: is_over && is_shadow,
         quota_mode: leaf.is_some_and(|leaf| leaf.limit.quota_mode),
@@ -237,30 +229,15 @@ pub fn overall(statuses: &[Status<'_>], mode: Mode) -> StatusCode {
     let any_alone = statuses
         .iter()
         .any(|status| !status.quota_mode && over(status));
-    if mode == Mode::Enforce && (any_alone || all_quotas) {
+    code(mode == Mode::Enforce && (any_alone || all_quotas))
+}
+
+const fn code(is_over: bool) -> StatusCode {
+    if is_over {
         StatusCode::OverLimit
     } else {
         StatusCode::Ok
     }
-}
-
-/// Which descriptor the headers of an answer are about: the last that refuses alone, else the first
-/// of those with the least left.
-///
-/// ```
-/// use tollgate_engine::envoy::{Lookup, status, tightest};
-///
-/// assert_eq!(tightest(&[status(Lookup::Nothing, &[])]), None);
-/// ```
-pub fn tightest(statuses: &[Status<'_>]) -> Option<usize> {
-    let alone = |status: &Status<'_>| status.code == StatusCode::OverLimit && !status.quota_mode;
-    let least = statuses
-        .iter()
-        .enumerate()
-        .filter(|(_, status)| status.current_limit.is_some())
-        .min_by_key(|(_, status)| status.remaining)
-        .map(|(at, _)| at);
-    statuses.iter().rposition(alone).or(least)
 }
 
 const fn is_unlimited(leaf: &Leaf) -> bool {

@@ -52,11 +52,8 @@ pub(super) fn has_key_of(rule: &Rule, other: &Rule) -> bool {
 }
 
 fn implies_known(pattern: &Pattern) -> bool {
-    match pattern {
-        Pattern::Absent | Pattern::Not(_) => false,
-        Pattern::OneOf(patterns) => patterns.iter().all(implies_known),
-        _ => true,
-    }
+    let mut each = pattern.alternatives().into_iter();
+    each.all(|one| !matches!(one, Pattern::Absent | Pattern::Not(_)))
 }
 
 /// Whether `wide` holds of every text of which `narrow` does.
@@ -130,7 +127,9 @@ impl<'a> Index<'a> {
             for (fact, pattern) in &rule.matches.conditions {
                 let known = facts.entry(fact).or_default();
                 known.all.push(index);
-                if let Some(start) = first(pattern).and_then(start) {
+                // What covers a list covers the first of it.
+                let first = pattern.alternatives().first().copied();
+                if let Some(start) = first.and_then(start) {
                     known.starts.push((start, index));
                 }
             }
@@ -159,11 +158,7 @@ impl<'a> Index<'a> {
         let Some(known) = self.facts.get(fact.as_str()) else {
             return Candidates::Some(Vec::new());
         };
-        let alternatives = match pattern {
-            Pattern::OneOf(patterns) => patterns.as_slice(),
-            one => std::slice::from_ref(one),
-        };
-        let ranges = alternatives.iter().map(|alternative| {
+        let ranges = pattern.alternatives().into_iter().map(|alternative| {
             let prefix = start(alternative)?;
             let starts = known.starts.as_slice();
             let from = starts.partition_point(|(start, _)| *start < prefix);
@@ -206,14 +201,6 @@ impl Candidates<'_> {
                 indices
             }
         }
-    }
-}
-
-/// A pattern, or the first of a list: what covers the list covers this.
-fn first(pattern: &Pattern) -> Option<&Pattern> {
-    match pattern {
-        Pattern::OneOf(patterns) => patterns.first().and_then(first),
-        one => Some(one),
     }
 }
 

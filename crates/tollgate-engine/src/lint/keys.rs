@@ -110,28 +110,8 @@ fn is_bounded(rule: &Rule, name: &str) -> bool {
 }
 
 fn is_listed(pattern: &Pattern) -> bool {
-    match pattern {
-        Pattern::Exact(_) => true,
-        Pattern::OneOf(patterns) => patterns.iter().all(is_listed),
-        _ => false,
-    }
-}
-
-/// The texts that a pattern speaks of.
-pub(super) fn texts<'a>(pattern: &'a Pattern, found: &mut Vec<&'a str>) {
-    match pattern {
-        Pattern::Exact(text)
-        | Pattern::Glob(text)
-        | Pattern::Prefix(text)
-        | Pattern::Regex(text) => found.push(text),
-        Pattern::OneOf(patterns) => {
-            for pattern in patterns {
-                texts(pattern, found);
-            }
-        }
-        // A condition that says what isn't wanted names none of the texts that are.
-        _ => {}
-    }
+    let mut each = pattern.alternatives().into_iter();
+    each.all(|one| matches!(one, Pattern::Exact(_)))
 }
 
 /// Facts that only Envoy's rate-limit actions make of a request.

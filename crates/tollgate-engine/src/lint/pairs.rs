@@ -4,33 +4,34 @@ use std::collections::{HashMap, HashSet};
 
 use super::bound::{Counted, quota_never_refuses};
 use super::cover::{Fuel, Index, covers, has_key_of};
-use super::{Found, as_rule, codes, in_use};
+use super::{Found, codes, in_use};
 use crate::native::{Places, RulePlaces};
 use crate::policy::{KeyPart, Match, Mode, Pattern, Policy, Rule};
 
 pub(super) fn lint(found: &mut Found, policy: &Policy, places: &Places) {
     let search = Search {
+        policy,
+        places,
         index: Index::new(&policy.rules),
         fuel: Fuel::new(),
     };
-    let unreachable = unreachable(found, policy, places, &search);
-    let pointless = Pointless {
-        twice: twice(found, policy, places),
-        unreachable,
-    };
+    let unreachable = unreachable(found, &search);
+    let twice = twice(found, policy, places);
     for (rule, place) in in_use(policy, places) {
         within(found, rule, place);
     }
     for (name, tier) in &policy.tiers {
         if let Some(place) = places.tiers.get(name) {
-            within(found, &as_rule(name, tier), place);
+            within(found, &tier.as_rule(name), place);
         }
     }
-    across(found, policy, places, &pointless, &search);
+    across(found, &search, &unreachable, &twice);
 }
 
 /// Which rules a condition covers, as far as there is time to look.
 struct Search<'a> {
+    policy: &'a Policy,
+    places: &'a Places,
     index: Index<'a>,
     fuel: Fuel,
 }
@@ -43,19 +44,9 @@ impl Search<'_> {
     }
 }
 
-/// Rules that a warning was given for already, by index.
-struct Pointless {
-    unreachable: HashSet<usize>,
-    twice: HashSet<(usize, usize)>,
-}
-
-/// Rules that no request can reach, by index.
-fn unreachable(
-    found: &mut Found,
-    policy: &Policy,
-    places: &Places,
-    search: &Search<'_>,
-) -> HashSet<usize> {
+/// Warns of rules that no request can reach, and has them by index.
+fn unreachable(found: &mut Found, search: &Search<'_>) -> HashSet<usize> {
+    let (policy, places) = (search.policy, search.places);
     let fuel = &search.fuel;
     let inside = |list: &[Match]| {
         let mut covered = HashSet::new();
@@ -113,23 +104,21 @@ fn unknown_key(rule: &Rule) -> Option<&str> {
     let absent = |key: &'_ [KeyPart]| key.iter().position(|part| is_ruled_out(&part.fact()));
     // Each of its keys lacks something, and without one it doesn't apply.
     let is_unknown = rule.needs_its_key() && rule.keys().all(|key| absent(key).is_some());
-    is_unknown
-        .then(|| rule.key_facts().find(is_ruled_out))
-        .flatten()
+    let mut facts = rule.key_facts().filter(|_| is_unknown);
+    facts.find(is_ruled_out)
 }
 
 /// Whether only requests without the fact meet a pattern.
 fn is_absent(pattern: &Pattern) -> bool {
-    match pattern {
+    let mut each = pattern.alternatives().into_iter();
+    each.all(|one| match one {
         Pattern::Absent => true,
-        Pattern::OneOf(each) => each.iter().all(is_absent),
         Pattern::Not(inner) => match &**inner {
             Pattern::Present => true,
-            Pattern::Glob(glob) => glob == "**",
-            _ => false,
+            inner => matches!(inner, Pattern::Glob(glob) if glob == "**"),
         },
         _ => false,
-    }
+    })
 }
 
 /// The rule that applies wherever this one does, and replaces it. One in shadow takes only the place of others in shadow.
@@ -218,19 +207,16 @@ pub(super) fn within(found: &mut Found, rule: &Rule, places: &RulePlaces) {
     }
 }
 
-/// Rates that never decide because of another rule's.
+/// Warns of rates that never decide because of another rule's, but for rules that a warning was given for already.
 fn across(
     found: &mut Found,
-    policy: &Policy,
-    places: &Places,
-    pointless: &Pointless,
     search: &Search<'_>,
+    unreachable: &HashSet<usize>,
+    twice: &HashSet<(usize, usize)>,
 ) {
-    let gives_way: HashSet<&str> = policy
-        .rules
-        .iter()
-        .flat_map(|rule| rule.replaces.iter().map(String::as_str))
-        .collect();
+    let (policy, places) = (search.policy, search.places);
+    let replaced = policy.rules.iter().flat_map(|rule| &rule.replaces);
+    let gives_way: HashSet<&str> = replaced.map(String::as_str).collect();
     // Rules that always apply, and are enforced.
     let firm = |index: &usize| {
         let rule = &policy.rules[*index];
@@ -254,9 +240,9 @@ fn across(
                 || rule.limits.rates.is_empty()
                 // What others count in the same counter, the other rule may not see.
                 || rule.shared.is_some()
-                || pointless.unreachable.contains(&inner)
-                || pointless.unreachable.contains(&outer)
-                || pointless.twice.contains(&pair);
+                || unreachable.contains(&inner)
+                || unreachable.contains(&outer)
+                || twice.contains(&pair);
             if skip
                 || rule.cost != other.cost
                 || !counts_within(rule, other)

@@ -4,9 +4,8 @@ use super::cover::{Fuel, covers};
 use super::{Found, codes};
 use crate::diagnostic::Code;
 use crate::facts::{KNOWN_FACTS, is_known_fact};
-use crate::native::Cidr;
 use crate::native::fields::RULE;
-use crate::native::{Form, Mention, Places, Written};
+use crate::native::{Form, Mention, Places, Written, canonical_network};
 use crate::policy::{Match, Pattern, Policy};
 use crate::suggest;
 
@@ -49,25 +48,25 @@ pub(super) fn written(policy: &Policy) -> Vec<Written> {
 }
 
 fn gather(fact: &str, pattern: &Pattern, matches: &Match, written: &mut Vec<Written>) {
-    let (text, form) = match pattern {
-        Pattern::Exact(text) | Pattern::Glob(text) => (text, Form::Plain),
-        Pattern::Prefix(text) => (text, Form::Prefix),
-        Pattern::Regex(text) => (text, Form::Regex),
-        Pattern::Cidr(text) => (text, Form::Network),
-        Pattern::OneOf(each) => {
-            return each
-                .iter()
-                .for_each(|one| gather(fact, one, matches, written));
-        }
-        Pattern::Not(inner) => return gather(fact, inner, matches, written),
-        Pattern::Present | Pattern::Absent => return,
-    };
-    written.push(Written {
-        fact: fact.to_owned(),
-        text: text.clone(),
-        form,
-        span: matches.span,
-    });
+    for one in pattern.alternatives() {
+        let form = match one {
+            Pattern::Not(inner) => {
+                gather(fact, inner, matches, written);
+                continue;
+            }
+            Pattern::Prefix(_) => Form::Prefix,
+            Pattern::Regex(_) => Form::Regex,
+            Pattern::Cidr(_) => Form::Network,
+            _ => Form::Plain,
+        };
+        let text = one.text().map(str::to_owned);
+        written.extend(text.map(|text| Written {
+            fact: fact.to_owned(),
+            text,
+            form,
+            span: matches.span,
+        }));
+    }
 }
 
 /// What is wrong with a text of which no request has the like, as operators write it.
@@ -215,7 +214,7 @@ fn network_of_text(fact: &str) -> Option<Slip> {
 }
 
 fn network(fact: &str, text: &str, form: Form) -> Option<Slip> {
-    if form != Form::Plain || !text.contains('/') || Cidr::parse(text).is_err() {
+    if form != Form::Plain || !text.contains('/') || canonical_network(text).is_err() {
         return None;
     }
     let message = format!(
@@ -229,12 +228,15 @@ const METHODS: [&str; 9] = [
     "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE",
 ];
 
+/// The words of a text, whatever is between them.
+pub(super) fn words(text: &str) -> Vec<&str> {
+    let words = text.split(|sign: char| !sign.is_ascii_alphanumeric());
+    words.filter(|word| !word.is_empty()).collect()
+}
+
 fn method(text: &str) -> Option<Slip> {
     let upper = text.to_ascii_uppercase();
-    let words: Vec<&str> = upper
-        .split(|sign: char| !sign.is_ascii_alphanumeric())
-        .filter(|word| !word.is_empty())
-        .collect();
+    let words = words(&upper);
     if words.len() > 1 && words.iter().all(|word| METHODS.contains(word)) {
         let message = format!("no request has the method {text:?}: it has one of them");
         let help = format!("write a list: [{}]", words.join(", "));

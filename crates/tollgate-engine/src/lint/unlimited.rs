@@ -83,10 +83,7 @@ fn no_key(found: &mut Found, rule: &Rule, place: &RulePlaces) {
         return;
     }
     let lower = rule.name.to_ascii_lowercase();
-    let words: Vec<&str> = lower
-        .split(|sign: char| !sign.is_ascii_alphanumeric())
-        .filter(|word| !word.is_empty())
-        .collect();
+    let words = texts::words(&lower);
     let named = words.windows(2).find_map(|pair| {
         let mut whom = WHOM.iter();
         let (fact, _) = whom.find(|(_, words)| words.split(' ').any(|word| word == pair[1]))?;

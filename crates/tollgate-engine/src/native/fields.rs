@@ -97,9 +97,9 @@ pub(crate) const ALGORITHMS: &[(&str, Algorithm)] = &[
 
 /// All modes, by name.
 pub(crate) const MODES: &[(&str, Mode)] = &[
-    ("enforce", Mode::Enforce),
-    ("shadow", Mode::Shadow),
-    ("off", Mode::Off),
+    (Mode::Enforce.name(), Mode::Enforce),
+    (Mode::Shadow.name(), Mode::Shadow),
+    (Mode::Off.name(), Mode::Off),
 ];
 
 /// All that can be done without the store, by name; `inherit` is as if nothing were said.

@@ -9,7 +9,7 @@ use tollgate_adaptive::shed::{Criticality, Shares};
 
 use super::RulePlaces;
 use super::codes;
-use super::fields::{ADAPTIVE, COST, SHED, TIER, UNSETTLED, laws, names};
+use super::fields::{ADAPTIVE, COST, FAILURE_KINDS, SHED, TIER, UNSETTLED, laws, names};
 use super::reader::{Fields, Reader, first_line, shorten};
 use crate::document::{Node, Span, Value};
 use crate::policy::{Adaptive, Cost, Limits, Over, Settle, Shed};
@@ -24,9 +24,9 @@ const RATE: &str = "a rate such as 10/s burst 20";
 const QUOTA: &str = "a quota such as 10000/month or 500 in any 30d";
 const ADAPTIVE_EXAMPLE: &str = "{adaptive: little, min: 10, max: 200}";
 
-/// Whether a concurrency is one that a law finds.
+/// Whether a concurrency is one that a law finds, as only rules may have.
 pub(super) fn adapts(fields: &Fields<'_>) -> bool {
-    let node = fields.get("concurrency");
+    let node = fields.get("concurrency").filter(|_| !fields.is_of(TIER));
     node.is_some_and(|node| matches!(node.value, Value::Map(_)))
 }
 
@@ -64,12 +64,12 @@ impl Reader<'_> {
         }
         // A law that finds it is read by itself.
         let concurrency = fields.get("concurrency");
-        let concurrency = concurrency.filter(|_| fields.is_of(TIER) || !adapts(fields));
+        let concurrency = concurrency.filter(|_| !adapts(fields));
         limits.concurrency = concurrency.and_then(|node| self.concurrency(node));
         let unlimited = fields.get("unlimited");
         limits.unlimited = unlimited.and_then(|node| self.flag(node)).unwrap_or(false);
-        let limiting = ["rate", "quota", "concurrency"];
-        let limiting = limiting.iter().find(|name| fields.get(name).is_some());
+        let mut limiting = FAILURE_KINDS.iter();
+        let limiting = limiting.find(|name| fields.get(name).is_some());
         match (limiting, unlimited) {
             (Some(name), Some(node)) if limits.unlimited => {
                 let message = format!("unlimited, but with a {name}");
@@ -441,9 +441,8 @@ impl Reader<'_> {
     }
 
     fn length(&mut self, text: &str, span: Span) -> Option<Duration> {
-        let is_one_word = text
-            .chars()
-            .all(|sign| sign.is_alphanumeric() || sign == '_');
+        let in_word = |sign: char| sign.is_alphanumeric() || sign == '_';
+        let is_one_word = text.chars().all(in_word);
         let is_counted = text.starts_with(|sign: char| sign.is_ascii_digit());
         // The same units, read by the same code, as of a rate's period.
         let rate: Option<Rate> = format!("1 per {text}").parse().ok();
@@ -510,15 +509,14 @@ fn shortened(text: &str) -> Option<(usize, String, String)> {
 
 /// The limit that stands among the conditions of a rule, where it was indented too far.
 fn limit_in_match(fields: &Fields<'_>) -> Option<&'static str> {
-    let (_, _, conditions) = fields.iter().find(|(name, ..)| *name == "match")?;
-    let Value::Map(conditions) = &conditions.value else {
-        return None;
-    };
+    let conditions = fields.get("match")?.fields();
     let limits = ["rate", "quota", "concurrency", "unlimited"];
-    limits.into_iter().find(|limit| {
-        let mut names = conditions.iter().map(|(name, _)| &name.value);
-        names.any(|name| matches!(name, Value::Text(text) if text == limit))
-    })
+    let stands = |limit: &&str| {
+        conditions
+            .iter()
+            .any(|(name, _)| name.text() == Some(limit))
+    };
+    limits.into_iter().find(stands)
 }
 
 /// The first line of a rate's error without what the file's line and column say: what is wrong, and

@@ -77,12 +77,10 @@ impl Reader<'_> {
         match &node.value {
             Value::List(_) => {
                 let items = self.list(node, "texts or conditions, one of which must hold");
-                let patterns: Vec<_> = items
-                    .iter()
-                    .map(|item| self.pattern(item, fact))
-                    .collect::<Vec<_>>();
-                let patterns: Vec<_> = patterns.into_iter().collect::<Option<_>>()?;
-                any_of(patterns)
+                let patterns = items.iter().map(|item| self.pattern(item, fact));
+                // All are read before one that is wrong is of account.
+                let patterns: Vec<_> = patterns.collect();
+                any_of(patterns.into_iter().collect::<Option<_>>()?)
             }
             Value::Map(_) => self.kind(node, fact),
             _ => {
@@ -107,7 +105,7 @@ impl Reader<'_> {
         if text.contains('*') {
             return self.glob(text, node);
         }
-        if ONE_ADDRESS.contains(&fact) && text.contains('/') && Cidr::parse(&text).is_ok() {
+        if ONE_ADDRESS.contains(&fact) && text.contains('/') && canonical_network(&text).is_ok() {
             let message = format!(
                 "{fact:?} is one address and never {text:?}: only \"ip\" takes a network as plain text"
             );
@@ -115,9 +113,9 @@ impl Reader<'_> {
             return self.reject(codes::NETWORK_AS_TEXT, message, node.span, help);
         }
         if fact == ADDRESS {
-            return self.cidr(&text, node);
+            return self.cidr(text, node);
         }
-        self.sized(text, node).map(Pattern::Exact)
+        self.exact(text, node)
     }
 
     /// `{prefix: /api/}`: a condition that says its kind.
@@ -149,20 +147,21 @@ impl Reader<'_> {
                 Some(Pattern::Not(Box::new(inner)))
             }
             _ => {
+                let (form, read): (_, fn(&mut Self, String, &Node) -> _) = match kind {
+                    "exact" => (Form::Exact, Self::exact),
+                    "glob" => (Form::Glob, Self::glob),
+                    "prefix" => (Form::Prefix, Self::prefix),
+                    "regex" => (Form::Regex, Self::regex),
+                    _ => (Form::Network, Self::cidr),
+                };
                 let items = self.one_or_more(value, "text or a list of texts");
                 let mut patterns = Vec::with_capacity(items.len());
                 for item in items {
-                    if let Value::Text(text) = &item.value {
-                        self.write_down(fact, text, form(kind), item);
+                    if let Some(text) = item.text() {
+                        self.write_down(fact, text, form, item);
                     }
-                    let pattern = self.text(item, "text").and_then(|text| match kind {
-                        "exact" => self.sized(text, item).map(Pattern::Exact),
-                        "glob" => self.glob(text, item),
-                        "prefix" => self.prefix(text, item),
-                        "regex" => self.regex(text, item),
-                        _ => self.cidr(&text, item),
-                    });
-                    patterns.push(pattern);
+                    let text = self.text(item, "text");
+                    patterns.push(text.and_then(|text| read(self, text, item)));
                 }
                 any_of(patterns.into_iter().collect::<Option<_>>()?)
             }
@@ -171,7 +170,7 @@ impl Reader<'_> {
 
     /// Remembers the text of a condition, for those who judge it.
     fn write_down(&mut self, fact: &str, text: &str, form: Form, node: &Node) {
-        self.written.push(Written {
+        self.places.written.push(Written {
             fact: fact.to_owned(),
             text: text.to_owned(),
             form,
@@ -188,6 +187,10 @@ impl Reader<'_> {
             text.len()
         );
         self.reject_bare(codes::OUT_OF_RANGE, message, node.span)
+    }
+
+    fn exact(&mut self, text: String, node: &Node) -> Option<Pattern> {
+        self.sized(text, node).map(Pattern::Exact)
     }
 
     fn prefix(&mut self, text: String, node: &Node) -> Option<Pattern> {
@@ -222,13 +225,13 @@ impl Reader<'_> {
         Some(Pattern::Glob(text))
     }
 
-    fn cidr(&mut self, text: &str, node: &Node) -> Option<Pattern> {
-        match Cidr::parse(text) {
-            Ok(cidr) => Some(Pattern::Cidr(cidr.to_string())),
+    fn cidr(&mut self, text: String, node: &Node) -> Option<Pattern> {
+        match canonical_network(&text) {
+            Ok(network) => Some(Pattern::Cidr(network)),
             Err(error) => {
                 let span = self
                     .sources
-                    .within(node.span, text, error.from, error.length);
+                    .within(node.span, &text, error.from, error.length);
                 self.reject(codes::BAD_CIDR, error.message, span, error.help)
             }
         }
@@ -262,17 +265,6 @@ impl Reader<'_> {
     }
 }
 
-/// What a condition of this kind takes its text for.
-fn form(kind: &str) -> Form {
-    match kind {
-        "exact" => Form::Exact,
-        "glob" => Form::Glob,
-        "prefix" => Form::Prefix,
-        "regex" => Form::Regex,
-        _ => Form::Network,
-    }
-}
-
 /// One of these, without a list around a single one.
 fn any_of(mut patterns: Vec<Pattern>) -> Option<Pattern> {
     match patterns.len() {
@@ -301,13 +293,6 @@ fn regex_problem(text: &str) -> (String, Option<(usize, usize)>) {
     (why, marks)
 }
 
-/// A network, such as `10.0.0.0/8`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cidr {
-    bits: u8,
-    network: IpAddr,
-}
-
 /// Why a text is no network, and what part of it, in characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CidrError {
@@ -317,60 +302,42 @@ pub(crate) struct CidrError {
     pub(crate) length: usize,
 }
 
-impl Cidr {
-    /// Reads `10.0.0.0/8`, or an address, which is the network of itself.
-    pub(crate) fn parse(text: &str) -> Result<Self, CidrError> {
-        let (address, bits) = match text.split_once('/') {
-            Some((address, bits)) => (address, Some(bits)),
-            None => (text, None),
-        };
-        let example =
-            "write an address such as 192.0.2.7, or a network such as 10.0.0.0/8 or 2001:db8::/32";
-        let Ok(network) = address.parse::<IpAddr>() else {
-            return Err(CidrError {
-                message: format!("{:?} is no IP address", shorten(address)),
-                help: example.to_owned(),
-                from: 0,
-                length: address.chars().count(),
-            });
-        };
-        let most = width(network);
-        let bits = match bits {
-            None => most,
-            Some(bits) => {
-                let number = bits.parse::<u8>().ok().filter(|number| *number <= most);
-                number.ok_or_else(|| CidrError {
-                    message: format!("expected 0 to {most} bits after \"/\""),
-                    help: example.to_owned(),
-                    from: address.chars().count() + 1,
-                    length: bits.chars().count(),
-                })?
-            }
-        };
-        let masked = mask(network, bits);
-        if masked != network {
-            return Err(CidrError {
-                message: format!("{network} has bits beyond the first {bits}"),
-                help: format!("did you mean {masked}/{bits}, or the one address {network}?"),
-                from: 0,
-                length: text.chars().count(),
-            });
-        }
-        Ok(Self { bits, network })
+/// A network such as `10.0.0.0/8` in its shortest form. An address is the network of itself.
+pub(crate) fn canonical_network(text: &str) -> Result<String, CidrError> {
+    let (address, bits) = match text.split_once('/') {
+        Some((address, bits)) => (address, Some(bits)),
+        None => (text, None),
+    };
+    let example =
+        "write an address such as 192.0.2.7, or a network such as 10.0.0.0/8 or 2001:db8::/32";
+    let Ok(network) = address.parse::<IpAddr>() else {
+        return Err(CidrError {
+            message: format!("{:?} is no IP address", shorten(address)),
+            help: example.to_owned(),
+            from: 0,
+            length: address.chars().count(),
+        });
+    };
+    let most = if network.is_ipv4() { 32 } else { 128 };
+    let number = bits.map_or(Some(most), |bits| bits.parse().ok());
+    let Some(bits) = number.filter(|number| *number <= most) else {
+        return Err(CidrError {
+            message: format!("expected 0 to {most} bits after \"/\""),
+            help: example.to_owned(),
+            from: address.chars().count() + 1,
+            length: bits.map_or(0, |bits| bits.chars().count()),
+        });
+    };
+    let masked = mask(network, bits);
+    if masked != network {
+        return Err(CidrError {
+            message: format!("{network} has bits beyond the first {bits}"),
+            help: format!("did you mean {masked}/{bits}, or the one address {network}?"),
+            from: 0,
+            length: text.chars().count(),
+        });
     }
-}
-
-impl std::fmt::Display for Cidr {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.network, self.bits)
-    }
-}
-
-fn width(address: IpAddr) -> u8 {
-    match address {
-        IpAddr::V4(_) => 32,
-        IpAddr::V6(_) => 128,
-    }
+    Ok(format!("{network}/{bits}"))
 }
 
 /// The address with only its leading bits.
@@ -409,14 +376,14 @@ mod tests {
 
     #[test]
     fn networks_are_read() {
-        let net = |text: &str| Cidr::parse(text).unwrap();
-        assert_eq!(net("192.0.2.7").to_string(), "192.0.2.7/32");
-        assert_eq!(net("2001:db8:0::/32").to_string(), "2001:db8::/32");
+        let net = |text: &str| canonical_network(text).unwrap();
+        assert_eq!(net("192.0.2.7"), "192.0.2.7/32");
+        assert_eq!(net("2001:db8:0::/32"), "2001:db8::/32");
     }
 
     #[test]
     fn what_is_none_says_why() {
-        let wrong = |text: &str| Cidr::parse(text).unwrap_err();
+        let wrong = |text: &str| canonical_network(text).unwrap_err();
         assert_eq!(wrong("10.0.0/8").message, "\"10.0.0\" is no IP address");
         assert_eq!((wrong("10.0.0.0/33").from, wrong("::/129").from), (9, 3));
         assert_eq!(

@@ -5,12 +5,13 @@ use std::collections::HashMap;
 
 use super::codes;
 use super::fields::{self, names};
-use super::{Mention, Written};
+use super::{Mention, Places};
 use crate::diagnostic::{Code, Diagnostic, Severity};
 use crate::document::{Node, Span, Value, duplicate};
 use crate::escape::is_hidden;
 use crate::facts::fact_name;
 use crate::matcher::regex::Regexes;
+use crate::policy::{FailureModes, Policy};
 use crate::sources::Sources;
 use crate::suggest;
 
@@ -76,17 +77,24 @@ pub(crate) const LONGEST_NAME: usize = 200;
 /// What `limits` holds.
 pub(super) const RULES: &str = "a list of rules";
 
-/// What a decoder of any part needs.
+/// Reads a policy part by part.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
     pub(super) sources: &'a Sources,
     pub(super) problems: &'a mut Problems,
     /// Regular expressions so far.
     pub(super) regexes: Regexes,
-    /// Facts that are asked for so far.
-    pub(super) mentions: Vec<Mention>,
-    /// The texts of conditions so far.
-    pub(super) written: Vec<Written>,
+    /// What was read so far, and where its parts stand.
+    pub(super) policy: Policy,
+    pub(super) places: Places,
+    /// What rules do while the store can't be asked that say nothing of it themselves.
+    pub(super) failure: FailureModes,
+    /// Where fields stand that only one of the files may have.
+    pub(super) once: HashMap<&'static str, Span>,
+    /// Where each rule is named.
+    pub(super) names: HashMap<String, Span>,
+    /// Whether the policy says which facts there are.
+    pub(super) lists_facts: bool,
 }
 
 /// Which part of a policy asks for a fact.
@@ -96,7 +104,7 @@ pub(super) enum Part {
     Other,
 }
 
-/// The fields of a map, all of which its table has.
+/// The fields of a map, all of which are in its table.
 #[derive(Debug)]
 pub(super) struct Fields<'n> {
     known: Vec<(&'static str, &'n Node, &'n Node)>,
@@ -108,19 +116,13 @@ pub(super) struct Fields<'n> {
 impl<'n> Fields<'n> {
     /// The value of a field.
     pub(super) fn get(&self, name: &str) -> Option<&'n Node> {
-        debug_assert!(self.table.contains(&name), "{name} is in no table");
-        self.known(name)
+        let field = self.known.iter().find(|(known, ..)| *known == name);
+        field.map(|(_, _, value)| *value)
     }
 
     /// Whether it is a map of that sort.
     pub(super) fn is_of(&self, table: fields::Fields) -> bool {
         self.table == table
-    }
-
-    /// The same of a field that another sort of map may have.
-    pub(super) fn known(&self, name: &str) -> Option<&'n Node> {
-        let field = self.known.iter().find(|(known, ..)| *known == name);
-        field.map(|(_, _, value)| *value)
     }
 
     /// The place of a field's name, or of the map if it isn't there.
@@ -238,22 +240,17 @@ impl Reader<'_> {
     ) -> Option<Fields<'n>> {
         let Value::Map(pairs) = &node.value else {
             let message = format!("expected {what}, found {}", node.value.kind());
-            let help = match &node.value {
-                Value::Text(text) => in_lines(text, table),
-                _ => None,
-            };
+            let help = node.text().and_then(|text| in_lines(text, table));
             let help = help.unwrap_or_else(|| format!("its fields are {}", table.join(", ")));
             return self.reject(codes::WRONG_TYPE, message, node.span, help);
         };
         let mut known = Vec::with_capacity(pairs.len());
         for (name, value) in pairs {
-            let text = match &name.value {
-                Value::Text(text) => text.clone(),
-                _ => self.sources.slice(name.span).unwrap_or("").to_owned(),
-            };
+            let text = name.text().or_else(|| self.sources.slice(name.span));
+            let text = text.unwrap_or_default();
             match table.iter().find(|field| **field == text) {
                 Some(field) => known.push((*field, name, value)),
-                None => self.unknown_field(&text, name.span, what, table),
+                None => self.unknown_field(text, name.span, what, table),
             }
         }
         Some(Fields {
@@ -273,28 +270,27 @@ impl Reader<'_> {
         if self.problems.is_full() {
             return self.problems.push(problem);
         }
-        let help = match text {
-            _ if in_lines(text, table).is_some() => in_lines(text, table).unwrap_or_default(),
-            "domain" | "descriptors" => {
+        let misnamed = || match text {
+            "domain" | "descriptors" => Some(
                 "a file in envoyproxy/ratelimit's form is YAML, and stands by itself: convert it to ours \
-                 to have both in one policy"
-                    .to_owned()
-            }
-            "charging" => {
-                "rules are charged all or none; a domain of envoyproxy/ratelimit's form may say it"
-                    .to_owned()
-            }
-            "burst" => "write it behind the rate: rate: 10/s burst 20".to_owned(),
+                to have both in one policy",
+            ),
+            "charging" => Some(
+                "rules are charged all or none; a domain of envoyproxy/ratelimit's form may say it",
+            ),
+            "burst" => Some("write it behind the rate: rate: 10/s burst 20"),
             "window" | "period" | "per" | "interval" => {
-                "write it with the rate: rate: 10 per 30s".to_owned()
+                Some("write it with the rate: rate: 10 per 30s")
             }
-            "rules" => "did you mean \"limits\"?".to_owned(),
+            "rules" => Some("did you mean \"limits\"?"),
             "rates" | "limit" | "rate_limit" if table.contains(&"rate") => {
-                "did you mean \"rate\"?".to_owned()
+                Some("did you mean \"rate\"?")
             }
-            _ => suggest::help(text, table)
-                .unwrap_or_else(|| format!("its fields are {}", table.join(", "))),
+            _ => None,
         };
+        let help = in_lines(text, table).or_else(|| misnamed().map(str::to_owned));
+        let help = help.or_else(|| suggest::help(text, table));
+        let help = help.unwrap_or_else(|| format!("its fields are {}", table.join(", ")));
         self.problems.push(problem.help(help));
     }
 
@@ -413,7 +409,7 @@ impl Reader<'_> {
 
     /// Remembers where a fact is asked for.
     pub(super) fn mention(&mut self, fact: &str, span: Span, part: Part) {
-        self.mentions.push(Mention {
+        self.places.facts.push(Mention {
             fact: fact.to_owned(),
             span,
             in_match: part == Part::Match,

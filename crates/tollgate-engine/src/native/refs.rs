@@ -10,24 +10,24 @@ use crate::policy::Rule;
 use crate::suggest;
 
 /// Notes references to what isn't there, and those that make no sense.
-pub(super) fn check(reader: &mut Reader<'_>, decoded: &Decoded, names: &HashMap<String, Span>) {
-    same_names(reader, decoded, names);
+pub(super) fn check(reader: &mut Reader<'_>, decoded: &Decoded) {
+    same_names(reader, decoded);
     tiers(reader, decoded);
-    replaces(reader, decoded, names);
+    replaces(reader, decoded);
     shared(reader, decoded);
 }
 
 /// A rule and a tier of one name are one name in metrics, verdicts and overrides.
-fn same_names(reader: &mut Reader<'_>, decoded: &Decoded, names: &HashMap<String, Span>) {
+fn same_names(reader: &mut Reader<'_>, decoded: &Decoded) {
     for (tier, places) in &decoded.places.tiers {
-        let Some(rule) = names.get(tier) else {
+        let Some(rule) = reader.names.get(tier).copied() else {
             continue;
         };
         let shown = shorten(tier);
         let message = format!("a rule and a tier are both called {shown:?}");
         let help = format!(
             "rename one of them: answers and metrics tell limits apart by name; the rule is in {}",
-            reader.place(*rule)
+            reader.place(rule)
         );
         reader.error_with(codes::DUPLICATE_NAME, message, places.name, help);
     }
@@ -58,7 +58,7 @@ fn tiers(reader: &mut Reader<'_>, decoded: &Decoded) {
     }
 }
 
-fn replaces(reader: &mut Reader<'_>, decoded: &Decoded, names: &HashMap<String, Span>) {
+fn replaces(reader: &mut Reader<'_>, decoded: &Decoded) {
     let rules = &decoded.policy.rules;
     let mut indices: HashMap<&str, usize> = HashMap::new();
     for (index, rule) in rules.iter().enumerate() {
@@ -73,7 +73,7 @@ fn replaces(reader: &mut Reader<'_>, decoded: &Decoded, names: &HashMap<String, 
             if *replaced == rule.name {
                 let message = "a rule can't replace itself";
                 reader.error_with(codes::REPLACES_CYCLE, message, *span, "leave it out");
-            } else if !names.contains_key(replaced) {
+            } else if !reader.names.contains_key(replaced) {
                 let message = format!("there is no rule {:?}", shorten(replaced));
                 let others = known.iter().copied().filter(|name| *name != rule.name);
                 let help = suggest::did_you_mean(replaced, others);
@@ -123,11 +123,9 @@ fn cycles(reader: &mut Reader<'_>, decoded: &Decoded, indices: &HashMap<&str, us
                     let at = at.position(|name| *name == rules[to].name);
                     let places = &decoded.places.rules[index].replaces;
                     let span = at.and_then(|at| places.get(at).copied());
-                    let message = format!(
-                        "{:?} and {:?} replace one another, so neither would apply",
-                        shorten(&rules[index].name),
-                        shorten(&rules[to].name)
-                    );
+                    let [one, two] = [index, to].map(|index| shorten(&rules[index].name));
+                    let message =
+                        format!("{one:?} and {two:?} replace one another, so neither would apply");
                     let help = "take one of the two out";
                     let span = span.unwrap_or_default();
                     reader.error_with(codes::REPLACES_CYCLE, message, span, help);
@@ -140,38 +138,35 @@ fn cycles(reader: &mut Reader<'_>, decoded: &Decoded, indices: &HashMap<&str, us
 
 /// Rules that count together must count the same.
 fn shared(reader: &mut Reader<'_>, decoded: &Decoded) {
-    let mut groups: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-    for (index, rule) in decoded.policy.rules.iter().enumerate() {
+    let mut groups: BTreeMap<&str, Vec<(&Rule, Span)>> = BTreeMap::new();
+    for (rule, places) in decoded.policy.rules.iter().zip(&decoded.places.rules) {
         if let Some(name) = &rule.shared {
-            groups.entry(name).or_default().push(index);
+            groups.entry(name).or_default().push((rule, places.shared));
         }
     }
-    let known: Vec<&str> = groups.keys().copied().collect();
     for (name, members) in &groups {
-        let place = |index: usize| decoded.places.rules[index].shared;
-        let rule = |index: usize| &decoded.policy.rules[index];
-        let (first, others) = match members.as_slice() {
-            [] => continue,
-            [alone] => {
-                let message = format!("no other rule shares {:?}", shorten(name));
-                let others = known.iter().copied().filter(|other| other != name);
-                let alone_help = "give another rule the same shared, or leave it out";
-                let help = suggest::did_you_mean(name, others);
-                let help = help.unwrap_or_else(|| alone_help.to_owned());
-                reader.error_with(codes::BAD_SHARED, message, place(*alone), help);
-                continue;
-            }
-            [first, others @ ..] => (*first, others),
+        let [(first, place), others @ ..] = members.as_slice() else {
+            continue;
         };
-        for other in others {
-            if let Some(what) = difference(rule(first), rule(*other)) {
-                let message = format!(
-                    "{:?} and {:?} count together, but have another {what}",
-                    shorten(&rule(first).name),
-                    shorten(&rule(*other).name)
-                );
+        if others.is_empty() {
+            let message = format!("no other rule shares {:?}", shorten(name));
+            let others = groups.keys().copied().filter(|other| other != name);
+            let help = suggest::did_you_mean(name, others);
+            let alone = || "give another rule the same shared, or leave it out".to_owned();
+            reader.error_with(
+                codes::BAD_SHARED,
+                message,
+                *place,
+                help.unwrap_or_else(alone),
+            );
+        }
+        for (other, place) in others {
+            if let Some(what) = difference(first, other) {
+                let [one, two] = [first, other].map(|rule| shorten(&rule.name));
+                let message =
+                    format!("{one:?} and {two:?} count together, but have another {what}");
                 let help = "rules that share a counter have the same limits, algorithm, key, counting and settling";
-                reader.error_with(codes::BAD_SHARED, message, place(*other), help);
+                reader.error_with(codes::BAD_SHARED, message, *place, help);
             }
         }
     }

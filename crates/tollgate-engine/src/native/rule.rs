@@ -27,69 +27,55 @@ pub(crate) const MOST_KEYS: usize = 8;
 
 /// What a cost is charged to.
 const CHARGED: [&str; 2] = ["rate", "quota"];
-/// What is counted in a store.
-const COUNTED: [&str; 3] = ["rate", "quota", "concurrency"];
-/// What a rule says of how its limits are kept, which does nothing without one.
-const RULE_KEPT: &[&str] = &["counting", "on_store_failure", "over", "slot"];
-/// And a tier.
-const TIER_KEPT: &[&str] = &["counting", "on_store_failure", "over"];
-
-/// A rule or a tier as far as its own lines tell.
-#[derive(Debug)]
-pub(super) struct Draft<T> {
-    pub(super) own: T,
-    /// What it says itself of failures of the store.
-    pub(super) failure: WrittenFailures,
-    pub(super) places: RulePlaces,
-}
-
-/// What is written of failures of the store, by kind of limit; what isn't is for others to say.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct WrittenFailures {
-    rate: Option<OnStoreFailure>,
-    quota: Option<OnStoreFailure>,
-    concurrency: Option<OnStoreFailure>,
-    /// Whether it says more than `inherit`.
-    says: bool,
-}
-
-impl WrittenFailures {
-    /// What holds, by what is said here, for the whole policy, or nowhere.
-    pub(super) fn or(self, whole: Self) -> FailureModes {
-        let default = FailureModes::default();
-        let concurrency = self.concurrency.or(whole.concurrency);
-        FailureModes {
-            rate: self.rate.or(whole.rate).unwrap_or(default.rate),
-            quota: self.quota.or(whole.quota).unwrap_or(default.quota),
-            concurrency: concurrency.unwrap_or(default.concurrency),
-        }
-    }
-}
+/// What is said of how limits are kept, which does nothing without one.
+const KEPT: [&str; 4] = ["counting", "on_store_failure", "over", "slot"];
 
 impl Reader<'_> {
-    pub(super) fn rule(&mut self, node: &Node) -> Option<Draft<Rule>> {
+    /// A rule as far as its own lines tell.
+    pub(super) fn rule(&mut self, node: &Node) -> Option<(Rule, RulePlaces)> {
         let fields = self.fields(node, "a rule", RULE)?;
-        self.idle(&fields, RULE_KEPT);
         let message = "expected a name for this rule";
         let help = "add one such as name: per-user; verdicts and metrics show it";
         let name = match fields.get("name") {
             Some(node) => self.name(node, "the name of a rule"),
             None => self.reject(codes::MISSING_FIELD, message, first_line(node.span), help),
         };
+        let (rule, places) = self.named(name.as_deref().unwrap_or_default(), &fields);
+        name.map(|_| (rule, places))
+    }
+
+    /// A tier is a rule of which less can be said, and whose name stands elsewhere.
+    pub(super) fn tier(&mut self, node: &Node) -> Option<(Tier, RulePlaces)> {
+        let fields = self.fields(node, "a tier", TIER)?;
+        let (rule, places) = self.named("", &fields);
+        let tier = Tier {
+            algorithm: rule.algorithm,
+            cost: rule.cost,
+            over: rule.over,
+            counting: rule.counting,
+            on_store_failure: rule.on_store_failure,
+            span: rule.span,
+            limits: rule.limits,
+        };
+        Some((tier, places))
+    }
+
+    fn named(&mut self, name: &str, fields: &Fields<'_>) -> (Rule, RulePlaces) {
+        self.idle(fields);
         let matches = fields.get("match").map(|node| self.matches(node));
         let keys = fields.get("key").map(|node| self.keys(node));
         let mut keys = keys.unwrap_or_default();
-        let on_missing_key = self.on_missing_key(&fields, &keys);
-        let algorithm = self.algorithm(&fields);
-        let mut places = rule_places(&fields);
-        let limits = self.limits(&fields, algorithm, &mut places);
-        let (adaptive, shed) = (self.adaptive(&fields), self.shed(&fields));
-        let cost = self.own_cost(&fields, &limits, &places);
-        let (mode, enforced_percent) = self.rollout(&fields, &keys);
-        let warm_up = self.warm_up(&fields, &limits);
-        let over = self.over(&fields);
-        let failure = self.failures(&fields);
-        let counting = self.counting(&fields, algorithm, failure);
+        let on_missing_key = self.on_missing_key(fields, &keys);
+        let algorithm = self.algorithm(fields);
+        let mut places = rule_places(fields);
+        let limits = self.limits(fields, algorithm, &mut places);
+        let (adaptive, shed) = (self.adaptive(fields), self.shed(fields));
+        let cost = self.own_cost(fields, &limits, &places);
+        let (mode, enforced_percent) = self.rollout(fields, &keys);
+        let warm_up = self.warm_up(fields, &limits);
+        let over = self.over(fields);
+        let (on_store_failure, says_failure) = self.failures(fields);
+        let counting = self.counting(fields, algorithm, says_failure);
         let slot = fields.get("slot");
         let slot = slot.and_then(|node| self.slot(node, &keys));
         let replaces = fields.get("replaces");
@@ -99,16 +85,14 @@ impl Reader<'_> {
         let shared = fields.get("shared");
         let shared = shared.and_then(|node| self.name(node, "the name of a shared counter"));
         let fallback_keys = keys.split_off(keys.len().min(1));
-        let own = Rule {
-            name: name?,
+        let rule = Rule {
             matches: matches.unwrap_or_default(),
             key: keys.pop().unwrap_or_default(),
             fallback_keys,
             on_missing_key,
-            on_store_failure: failure.or(WrittenFailures::default()),
+            on_store_failure,
             counting,
             slot,
-            limits,
             adaptive,
             shed,
             algorithm,
@@ -119,47 +103,17 @@ impl Reader<'_> {
             warm_up,
             replaces,
             shared,
-            span: node.span,
+            span: fields.span,
+            ..Rule::new(name, limits)
         };
-        Some(Draft {
-            own,
-            failure,
-            places,
-        })
+        (rule, places)
     }
 
-    pub(super) fn tier(&mut self, node: &Node) -> Option<Draft<Tier>> {
-        let fields = self.fields(node, "a tier", TIER)?;
-        self.idle(&fields, TIER_KEPT);
-        let algorithm = self.algorithm(&fields);
-        let mut places = rule_places(&fields);
-        let limits = self.limits(&fields, algorithm, &mut places);
-        let cost = self.own_cost(&fields, &limits, &places);
-        let over = self.over(&fields);
-        let failure = self.failures(&fields);
-        let own = Tier {
-            algorithm,
-            cost,
-            over,
-            counting: self.counting(&fields, algorithm, failure),
-            span: node.span,
-            ..Tier::new(limits)
-        };
-        Some(Draft {
-            own,
-            failure,
-            places,
-        })
-    }
-
-    /// Notes each field that would have no effect, those among them that say where something is counted.
-    fn idle(&mut self, fields: &Fields<'_>, kept: &[&str]) {
+    /// Notes each field that would have no effect.
+    fn idle(&mut self, fields: &Fields<'_>) {
         let has = |name: &str| fields.get(name).is_some();
         let any = |names: &[&str]| names.iter().any(|name| has(name));
-        let says = |name: &str, word: &str| {
-            let node = fields.get(name);
-            node.is_some_and(|node| matches!(&node.value, Value::Text(text) if text == word))
-        };
+        let says = |name: &str, word: &str| fields.get(name).and_then(Node::text) == Some(word);
         if has("cost") && !any(&CHARGED) && (has("concurrency") || has("unlimited")) {
             let mut message = "a cost is charged to rates and quotas, but there is none".to_owned();
             let mut help = "leave it out";
@@ -171,12 +125,12 @@ impl Reader<'_> {
         }
         // Of a lease it is told elsewhere that there is no rate.
         let is_told = |name: &str| name == "counting" && says("counting", "leased");
-        for &name in kept.iter().filter(|name| has(name) && !is_told(name)) {
+        for name in KEPT.into_iter().filter(|name| has(name) && !is_told(name)) {
             let message = if name != "over" && adapts(fields) && !any(&CHARGED) {
                 format!(
                     "{name} does nothing for a limit that adapts: it is counted in each process by itself"
                 )
-            } else if has("unlimited") && !any(&COUNTED) {
+            } else if has("unlimited") && !any(FAILURE_KINDS) {
                 format!("{name} does nothing where all is unlimited: nothing is counted")
             } else if name == "slot" && says("counting", "local") {
                 "slot does nothing where counting is local: no store is asked".to_owned()
@@ -384,63 +338,54 @@ impl Reader<'_> {
         Some(length)
     }
 
-    /// What a rule or tier says of failures of the store.
-    fn failures(&mut self, fields: &Fields<'_>) -> WrittenFailures {
+    /// What a rule or tier does while the store can't be asked, and whether it says so itself.
+    fn failures(&mut self, fields: &Fields<'_>) -> (FailureModes, bool) {
         let Some(node) = fields.get("on_store_failure") else {
-            return WrittenFailures::default();
+            return (self.failure, false);
         };
-        if let Value::Map(kinds) = &node.value {
-            for (name, _) in kinds {
-                let Value::Text(kind) = &name.value else {
-                    continue;
-                };
-                let is_kind = FAILURE_KINDS.contains(&kind.as_str());
-                if is_kind && fields.get(kind).is_none() {
-                    let message = format!("{kind} does nothing here: there is no {kind}");
-                    self.error_with(codes::CONFLICT, message, name.span, "leave it out");
-                }
+        for (name, _) in node.fields() {
+            let kind = name.text().unwrap_or_default();
+            if FAILURE_KINDS.contains(&kind) && fields.get(kind).is_none() {
+                let message = format!("{kind} does nothing here: there is no {kind}");
+                self.error_with(codes::CONFLICT, message, name.span, "leave it out");
             }
         }
         self.each_failure(node)
     }
 
-    /// One word for all, or a map of them.
-    pub(super) fn each_failure(&mut self, node: &Node) -> WrittenFailures {
+    /// One word for all, or a map of them; and whether it says more than `inherit`.
+    pub(super) fn each_failure(&mut self, node: &Node) -> (FailureModes, bool) {
+        let whole = self.failure;
         if !matches!(node.value, Value::Map(_)) {
             let all = self.word(node, "way to fail", FAILURES).flatten();
-            return WrittenFailures {
-                rate: all,
-                quota: all,
-                concurrency: all,
-                says: all.is_some(),
-            };
+            return (all.map_or(whole, FailureModes::from), all.is_some());
         }
         let before = self.problems.len();
         let Some(fields) = self.fields(node, "ways to fail by kind", FAILURE_KINDS) else {
-            return WrittenFailures::default();
+            return (whole, false);
         };
         if fields.iter().next().is_none() && self.problems.len() == before {
             let message = "expected ways to fail by kind, but there is nothing in it";
             let help = "write one such as {rate: local, quota: closed}, or one word for all";
             self.error_with(codes::EMPTY, message, node.span, help);
         }
-        let mut read = |kind: &str| {
-            let node = fields.get(kind)?;
-            self.word(node, "way to fail", FAILURES).flatten()
+        let mut read = |kind: &str, whole: OnStoreFailure| {
+            let word = |node| self.word(node, "way to fail", FAILURES).flatten();
+            fields.get(kind).and_then(word).unwrap_or(whole)
         };
-        WrittenFailures {
-            rate: read("rate"),
-            quota: read("quota"),
-            concurrency: read("concurrency"),
-            says: true,
-        }
+        let modes = FailureModes {
+            rate: read("rate", whole.rate),
+            quota: read("quota", whole.quota),
+            concurrency: read("concurrency", whole.concurrency),
+        };
+        (modes, true)
     }
 
     fn counting(
         &mut self,
         fields: &Fields<'_>,
         algorithm: Algorithm,
-        failure: WrittenFailures,
+        says_failure: bool,
     ) -> Counting {
         let Some(node) = fields.get("counting") else {
             return Counting::default();
@@ -452,7 +397,7 @@ impl Reader<'_> {
             let help = "say exact, or leave it out";
             self.error_with(codes::CONFLICT, NOT_LEASED, span, help);
         }
-        if counting == Counting::Local && failure.says {
+        if counting == Counting::Local && says_failure {
             let (span, help) = (fields.place("on_store_failure"), "leave out one of them");
             self.error_with(codes::CONFLICT, ASKS_NO_STORE, span, help);
         }
@@ -463,14 +408,11 @@ impl Reader<'_> {
         let Some(node) = fields.get("algorithm") else {
             return Algorithm::Gcra;
         };
-        let meant = match &node.value {
-            Value::Text(text) => match text.as_str() {
-                "leaky-bucket" | "leaky_bucket" => Some((text, "leaky")),
-                "sliding-counter" | "sliding_counter" => Some((text, "sliding-window")),
-                _ => None,
-            },
+        let meant = node.text().and_then(|text| match text {
+            "leaky-bucket" | "leaky_bucket" => Some((text, "leaky")),
+            "sliding-counter" | "sliding_counter" => Some((text, "sliding-window")),
             _ => None,
-        };
+        });
         if let Some((text, meant)) = meant {
             let message = format!("unknown algorithm {text:?}");
             let help = format!("did you mean {meant:?}?");
@@ -495,7 +437,7 @@ fn is_known_with(before: &[KeyPart], key: &[KeyPart]) -> bool {
 
 /// Where the fields of a rule or a tier stand, but those of its limits.
 fn rule_places(fields: &Fields<'_>) -> RulePlaces {
-    let name = fields.known("name");
+    let name = fields.get("name");
     RulePlaces {
         name: name.map_or(first_line(fields.span), |name| name.span),
         key: fields.place("key"),

@@ -66,10 +66,8 @@ pub(crate) fn keys_of(rule: &Rule) -> Option<String> {
 
 /// A name as it is if YAML takes it for one, else in quotes.
 pub(crate) fn plain(name: &str) -> String {
-    let is_word = name.starts_with(|c: char| c.is_ascii_alphabetic())
-        && name
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'));
+    let in_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let is_word = name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(in_word);
     let means_something = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"]
         .contains(&name.to_ascii_lowercase().as_str());
     if is_word && !means_something {

@@ -107,14 +107,11 @@ impl FailureModes {
         self,
         limits: &Limits,
     ) -> impl Iterator<Item = (&'static str, OnStoreFailure)> + use<> {
+        let has_slots = limits.concurrency.is_some();
         let each = [
             (!limits.rates.is_empty(), "rate", self.rate),
             (limits.quota.is_some(), "quota", self.quota),
-            (
-                limits.concurrency.is_some(),
-                "concurrency",
-                self.concurrency,
-            ),
+            (has_slots, "concurrency", self.concurrency),
         ];
         let used = each.into_iter().filter(|(is_used, ..)| *is_used);
         used.map(|(_, name, mode)| (name, mode))

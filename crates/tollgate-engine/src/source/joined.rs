@@ -79,16 +79,10 @@ struct Field<'t> {
 fn together(trees: &[Node], sources: &Sources) -> String {
     let mut fields: Vec<Field<'_>> = Vec::new();
     for tree in trees {
-        let Value::Map(own) = &tree.value else {
-            continue;
-        };
-        for (name, value) in own {
-            let Value::Text(name) = &name.value else {
+        for (name, value) in tree.fields() {
+            let Some(name) = name.text().filter(|name| *name != "include") else {
                 continue;
             };
-            if name == "include" {
-                continue;
-            }
             match fields.iter_mut().find(|field| field.name == name) {
                 Some(field) => field.values.push(value),
                 None => fields.push(Field {
@@ -111,11 +105,8 @@ impl Field<'_> {
         if LISTS.contains(&name) {
             *text += &format!("{name}:\n");
             let before = text.len();
-            for value in self
-                .values
-                .iter()
-                .filter(|value| value.value != Value::Null)
-            {
+            let values = self.values.iter();
+            for value in values.filter(|value| value.value != Value::Null) {
                 origin(value.items().first(), sources, text);
                 for item in value.items() {
                     *text += &format!("- {}\n", flow(&item.value, quoted));
@@ -128,9 +119,7 @@ impl Field<'_> {
         } else if MAPS.contains(&name) {
             *text += &format!("{name}:\n");
             for value in &self.values {
-                let Value::Map(entries) = &value.value else {
-                    continue;
-                };
+                let entries = value.fields();
                 origin(entries.first().map(|(key, _)| key), sources, text);
                 for (key, value) in entries {
                     let (key, value) = (flow(&key.value, quoted), flow(&value.value, quoted));

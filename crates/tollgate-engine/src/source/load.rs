@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Rejected, Sources};
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::{self, Format, MOST_BYTES, MOST_NODES, Node, Span, TOO_LARGE, Value};
+use crate::document::{self, Format, MOST_BYTES, MOST_NODES, Node, Span, TOO_LARGE};
 use crate::envoy;
 use crate::native::Problems;
 use crate::native::codes;
@@ -48,10 +48,8 @@ pub(super) fn from_text(text: &str, format: Format) -> Loaded {
     // What is too large to be read isn't worth a copy.
     let text = document::without_mark(text);
     let kept = if text.len() > MOST_BYTES { "" } else { text };
-    let file = loader
-        .loaded
-        .sources
-        .add("<text>".to_owned(), kept.to_owned(), format);
+    let sources = &mut loader.loaded.sources;
+    let file = sources.add("<text>".to_owned(), kept.to_owned(), format);
     if let Some(tree) = loader.tree(text, format, file) {
         for (_, span) in loader.includes(&tree) {
             let message = "only a file can include others";
@@ -92,9 +90,8 @@ pub(super) fn folder(path: &Path) -> Result<Vec<PathBuf>, Rejected> {
 /// Whether the process, or the system, has as many files open as it may.
 fn is_out_of_descriptors(error: &io::Error) -> bool {
     let codes: &[i32] = if cfg!(windows) { &[4] } else { &[23, 24] };
-    error
-        .raw_os_error()
-        .is_some_and(|code| codes.contains(&code))
+    let own = error.raw_os_error();
+    own.is_some_and(|code| codes.contains(&code))
 }
 
 /// Whether a line at the margin begins a domain, as no field of ours has that name; or, should it be
@@ -104,11 +101,21 @@ pub(super) fn is_envoy_text(text: &str) -> bool {
     if text.lines().any(|line| line.starts_with("domain:")) {
         return true;
     }
-    ["domain", "descriptors"]
-        .iter()
-        .any(|name| text.contains(name))
+    let is_alike = text.contains("domain") || text.contains("descriptors");
+    is_alike
         && text.len() <= MOST_BYTES
         && document::parse(text, Format::Yaml, 0).is_ok_and(|tree| envoy::is_envoy(&tree))
+}
+
+/// An error of which it isn't known yet where it stands.
+fn unplaced(code: Code, message: String) -> Diagnostic {
+    Diagnostic::error(code, message, Span::default())
+}
+
+/// The same with what to do about it, unless it says so.
+fn or_help(mut problem: Diagnostic, help: &str) -> Diagnostic {
+    problem.help.get_or_insert_with(|| help.to_owned());
+    problem
 }
 
 const GIVE_A_PATH: &str = "give the path of a policy file";
@@ -120,7 +127,7 @@ fn unread(path: &Path, error: &io::Error) -> Diagnostic {
         _ => error.to_string(),
     };
     let message = format!("can't read {:?}: {why}", path.display().to_string());
-    let problem = |code| Diagnostic::error(code, message, Span::default());
+    let problem = |code| unplaced(code, message);
     match error.kind() {
         _ if is_out_of_descriptors(error) => problem(codes::NO_DESCRIPTORS)
             .help("raise the limit of open files (LimitNOFILE, ulimit -n)"),
@@ -130,7 +137,7 @@ fn unread(path: &Path, error: &io::Error) -> Diagnostic {
 }
 
 /// All that is known of a policy at this path.
-fn rejected(path: &Path, mut error: Diagnostic) -> Rejected {
+pub(super) fn rejected(path: &Path, mut error: Diagnostic) -> Rejected {
     let mut sources = Sources::default();
     let file = sources.add(path.display().to_string(), String::new(), Format::Yaml);
     error.span = Span::of_file(file);
@@ -155,44 +162,19 @@ impl Loader {
     /// Reads a file that `from` asks for, or that was given first.
     fn file(&mut self, path: &Path, from: Option<Span>) {
         let shown = path.display().to_string();
-        let at = |loader: &mut Self| {
-            // Named even if there is nothing of it to show: whoever looks after the files waits for this one too.
-            let sources = &mut loader.loaded.sources;
-            let file = sources.add(shown.clone(), String::new(), Format::Yaml);
-            from.unwrap_or_else(|| Span::of_file(file))
-        };
-        if path.is_dir() {
-            let span = at(self);
-            let (message, help) = no_file(&shown, from);
-            return self.error(codes::UNREADABLE, message, span, help);
-        }
-        let Some(format) = format_of(path) else {
-            let span = at(self);
-            let message = format!("{shown:?} is neither YAML nor TOML by its name");
-            let help = "name it with .yaml, .yml or .toml";
-            return self.error(codes::UNREADABLE, message, span, help);
-        };
-        let (canonical, text) = match self.read(path) {
-            Ok(read) => read,
-            Err(mut problem) => {
-                problem.span = at(self);
-                let help = match from {
-                    Some(_) => "an included file is looked for beside the file that includes it",
-                    None => GIVE_A_PATH,
-                };
-                problem.help.get_or_insert_with(|| help.to_owned());
-                return self.push(problem);
+        let opened = match self.open(path, &shown, from) {
+            Ok(opened) => opened,
+            Err(problem) => {
+                // Named even if there is nothing of it to show: whoever looks after the files waits for this one too.
+                let sources = &mut self.loaded.sources;
+                let file = sources.add(shown, String::new(), Format::Yaml);
+                let span = from.unwrap_or_else(|| Span::of_file(file));
+                return self.push(Diagnostic { span, ..problem });
             }
         };
-        if let Some(first) = self.seen.get(&canonical).copied() {
-            let is_open = self.open.contains(&canonical);
-            if self.has_others && !is_open && (first.is_none() || from.is_none()) {
-                // It was given, and one beside it includes it: it is read once.
-                return;
-            }
-            let span = at(self);
-            return self.again(&canonical, &shown, first, span);
-        }
+        let Some((canonical, text, format)) = opened else {
+            return;
+        };
         self.seen.insert(canonical.clone(), from);
         let file = self.loaded.sources.add(shown, text.clone(), format);
         let Some(tree) = self.tree(&text, format, file) else {
@@ -202,6 +184,61 @@ impl Loader {
         self.included(&tree, path.parent().unwrap_or(Path::new("")));
         self.open.pop();
         self.loaded.trees.push(tree);
+    }
+
+    /// The file's identity, text and format; none if it was read already, as may be where several are given. The place of an
+    /// error is for the caller to say.
+    fn open(
+        &mut self,
+        path: &Path,
+        shown: &str,
+        from: Option<Span>,
+    ) -> Result<Option<(PathBuf, String, Format)>, Diagnostic> {
+        if path.is_dir() {
+            // One that was given stands for the files in it, so one that comes here has none.
+            let (message, help) = match from {
+                Some(_) => (
+                    format!("{shown:?} is a folder, not a policy file"),
+                    "include the files in it",
+                ),
+                None => (
+                    format!("the folder {shown:?} has no policy file in it"),
+                    "give a folder with files named .yaml, .yml or .toml, or the path of one",
+                ),
+            };
+            return Err(unplaced(codes::UNREADABLE, message).help(help));
+        }
+        let format = format_of(path).ok_or_else(|| {
+            let message = format!("{shown:?} is neither YAML nor TOML by its name");
+            unplaced(codes::UNREADABLE, message).help("name it with .yaml, .yml or .toml")
+        })?;
+        let help = match from {
+            Some(_) => "an included file is looked for beside the file that includes it",
+            None => GIVE_A_PATH,
+        };
+        let (canonical, text) = self.read(path).map_err(|problem| or_help(problem, help))?;
+        let Some(first) = self.seen.get(&canonical) else {
+            return Ok(Some((canonical, text, format)));
+        };
+        if self.open.contains(&canonical) {
+            let message = format!("{shown:?} includes itself, through the files in between");
+            let help = "take what both need into a third file";
+            return Err(unplaced(codes::INCLUDE, message).help(help));
+        }
+        if self.has_others && (first.is_none() || from.is_none()) {
+            // It was given, and one beside it includes it: it is read once.
+            return Ok(None);
+        }
+        let help = match first {
+            None => "it is the first file".to_owned(),
+            Some(first) => {
+                let by = self.loaded.sources.get(first.file);
+                let by = by.map_or("", |source| source.name());
+                format!("{by} line {} includes it already", first.start.line)
+            }
+        };
+        let message = format!("{shown:?} is included twice");
+        Err(unplaced(codes::INCLUDE, message).help(help))
     }
 
     /// Reads the files that one in this folder includes.
@@ -251,36 +288,13 @@ impl Loader {
 
     /// The names under `include`. The decoder reports what is no name.
     fn includes(&self, tree: &Node) -> Vec<(String, Span)> {
-        let Value::Map(fields) = &tree.value else {
-            return Vec::new();
-        };
-        let field = fields
-            .iter()
-            .find(|(name, _)| matches!(&name.value, Value::Text(name) if name == "include"));
+        let mut fields = tree.fields().iter();
+        let field = fields.find(|(name, _)| name.text() == Some("include"));
         let names = field.map_or(&[][..], |(_, node)| node.items());
-        let names = names.iter().filter_map(|node| match &node.value {
-            Value::Text(name) if !name.is_empty() => Some((name.clone(), node.span)),
-            _ => None,
-        });
-        names.collect()
-    }
-
-    fn again(&mut self, canonical: &Path, shown: &str, first: Option<Span>, span: Span) {
-        if self.open.iter().any(|open| open == canonical) {
-            let message = format!("{shown:?} includes itself, through the files in between");
-            let help = "take what both need into a third file";
-            return self.error(codes::INCLUDE, message, span, help);
-        }
-        let help = first.map_or_else(
-            || "it is the first file".to_owned(),
-            |first| {
-                let by = self.loaded.sources.get(first.file);
-                let by = by.map_or("", |source| source.name());
-                format!("{by} line {} includes it already", first.start.line)
-            },
-        );
-        let message = format!("{shown:?} is included twice");
-        self.error(codes::INCLUDE, message, span, help);
+        let names = names
+            .iter()
+            .filter_map(|node| Some((node.text()?.to_owned(), node.span)));
+        names.filter(|(name, _)| !name.is_empty()).collect()
     }
 
     fn error(
@@ -316,7 +330,7 @@ fn read(path: &Path, left: usize) -> Result<(PathBuf, String), Diagnostic> {
         .map_err(|error| cant(&error))?;
     if bytes.len() > left {
         let message = format!("the files of a policy have more than {MOST_BYTES} bytes");
-        let problem = Diagnostic::error(TOO_LARGE, message, Span::default());
+        let problem = unplaced(TOO_LARGE, message);
         return Err(problem.help("split it into several policies"));
     }
     let text = String::from_utf8(bytes).map_err(|_| {
@@ -334,22 +348,13 @@ fn read(path: &Path, left: usize) -> Result<(PathBuf, String), Diagnostic> {
 ///
 /// # Errors
 /// Why one can't be read, with nothing of it to show.
-pub(super) fn envoy_files(paths: &[impl AsRef<Path>]) -> Result<Vec<(String, String)>, Loaded> {
-    let (mut loader, mut files) = (Loader::default(), Vec::with_capacity(paths.len()));
-    for path in paths.iter().map(AsRef::as_ref) {
-        let name = path.display().to_string();
-        match loader.read(path) {
-            Ok((_, text)) => files.push((name, text)),
-            Err(mut problem) => {
-                let sources = &mut loader.loaded.sources;
-                problem.span = Span::of_file(sources.add(name, String::new(), Format::Yaml));
-                problem.help.get_or_insert_with(|| GIVE_A_PATH.to_owned());
-                loader.push(problem);
-                return Err(loader.loaded);
-            }
-        }
-    }
-    Ok(files)
+pub(super) fn envoy_files(paths: &[impl AsRef<Path>]) -> Result<Vec<(String, String)>, Rejected> {
+    let mut loader = Loader::default();
+    let read = |path: &Path| match loader.read(path) {
+        Ok((_, text)) => Ok((path.display().to_string(), text)),
+        Err(problem) => Err(rejected(path, or_help(problem, GIVE_A_PATH))),
+    };
+    paths.iter().map(AsRef::as_ref).map(read).collect()
 }
 
 pub(super) fn format_of(path: &Path) -> Option<Format> {
@@ -358,20 +363,5 @@ pub(super) fn format_of(path: &Path) -> Option<Format> {
         "yaml" | "yml" => Some(Format::Yaml),
         "toml" => Some(Format::Toml),
         _ => None,
-    }
-}
-
-/// What is said of a folder in place of a file. One that was given stands for the files in it, so one that comes here
-/// has none.
-fn no_file(shown: &str, from: Option<Span>) -> (String, &'static str) {
-    match from {
-        Some(_) => (
-            format!("{shown:?} is a folder, not a policy file"),
-            "include the files in it",
-        ),
-        None => (
-            format!("the folder {shown:?} has no policy file in it"),
-            "give a folder with files named .yaml, .yml or .toml, or the path of one",
-        ),
     }
 }

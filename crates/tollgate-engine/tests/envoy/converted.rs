@@ -7,10 +7,11 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use tollgate::Algorithm;
 use tollgate_engine::document::{self, Format, Value};
-use tollgate_engine::envoy::{self, Compiled, Lookup, matching};
+use tollgate_engine::envoy::{self, Compiled, Lookup};
 use tollgate_engine::facts::Descriptor;
 use tollgate_engine::policy::{KeyPart, Mode, OnStoreFailure, Pattern, Policy, Rule};
 
+use crate::matching;
 use crate::random_trees::{KEYS, counter, domains};
 
 type Known = BTreeMap<&'static str, String>;

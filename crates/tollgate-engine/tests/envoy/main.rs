@@ -3,6 +3,7 @@
 
 mod convert;
 mod converted;
+mod matching;
 mod random_trees;
 mod table;
 mod verdict;

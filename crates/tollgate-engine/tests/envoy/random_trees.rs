@@ -8,11 +8,13 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use tollgate::{Algorithm, Rate, core::Align};
 use tollgate_engine::document::{LineColumn, Span};
-use tollgate_engine::envoy::{self, Compiled, Domains, Leaf, matching};
+use tollgate_engine::envoy::{self, Compiled, Domains, Leaf};
 use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_engine::policy::{
     Counting, DescriptorLimit, DescriptorRule, Domain, Limits, OnStoreFailure,
 };
+
+use crate::matching;
 
 pub(crate) const KEYS: [&str; 4] = ["a", "b", "c", "a_b"];
 const VALUES: [&str; 12] = [

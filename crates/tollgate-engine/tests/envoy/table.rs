@@ -5,10 +5,12 @@
 mod envoy_rows;
 
 use envoy_rows::{POLICY, REQUESTS};
-use tollgate_engine::envoy::{self, Compiled, Lookup, matching};
+use tollgate_engine::envoy::{self, Compiled, Lookup};
 use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_engine::policy::{Counting, OnStoreFailure};
 use tollgate_engine::{Diagnostic, Severity};
+
+use crate::matching;
 
 /// A file with one domain and these descriptors, each on its own line.
 fn file(descriptors: &str) -> String {
@@ -372,4 +374,11 @@ fn a_limit_in_the_request_skips_the_lookup_but_not_the_domain() {
             "{domain} {entries:?}"
         );
     }
+}
+
+#[test]
+fn a_carriage_return_alone_ends_a_line_of_the_documents_before_too() {
+    let text = "domain: a\rdescriptors: []\n---\ndomain: b\nwrong: 1\n";
+    let problems = envoy::decode(&[(0, text)]).expect_err("an unknown field");
+    assert_eq!(problems[0].span.start.line, 5);
 }

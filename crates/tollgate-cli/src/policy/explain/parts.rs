@@ -8,7 +8,6 @@ use tollgate_engine::envoy::{self, Hidden, Lookup};
 use tollgate_engine::explain::{Entry, Standing};
 use tollgate_engine::policy::{Counting, Limits, Mode, Over};
 
-use super::super::check::mode_name;
 use super::super::request::{Described, cause_name, entries_text, in_millis_or_null};
 
 /// A rule, a tier, or an entry of `block` or `exempt`.
@@ -78,7 +77,7 @@ impl<'a> Part<'a> {
             applies: entry.standing.applies(),
             why: entry.standing.to_string(),
             key,
-            mode: mode_name(entry.mode),
+            mode: entry.mode.name(),
             enforced_percent: entry.enforced_percent,
             warm_up: entry.warm_up,
             counting: entry.counting,
@@ -100,7 +99,7 @@ impl<'a> Part<'a> {
     }
 
     pub(super) fn is_in_shadow(&self) -> bool {
-        self.mode == mode_name(Mode::Shadow)
+        self.mode == Mode::Shadow.name()
     }
 }
 
@@ -109,10 +108,8 @@ impl Found {
     pub(super) fn all(policy: &Policy, request: &Described<'_>) -> Vec<Self> {
         let compiled = envoy::Compiled::new(&policy.domains);
         let descriptors = request.descriptors();
-        let mut found: Vec<_> = descriptors
-            .iter()
-            .map(|descriptor| compiled.lookup(request.domain, descriptor))
-            .collect();
+        let lookup = |descriptor| compiled.lookup(request.domain, descriptor);
+        let mut found: Vec<_> = descriptors.iter().map(lookup).collect();
         envoy::drop_replaced(&mut found);
         let each = request.entries.iter().zip(&descriptors).zip(found);
         let each = each.map(|((entries, descriptor), lookup)| {
@@ -126,8 +123,8 @@ impl Found {
                     own.limits = self::each(&leaf.limit.limits);
                     own.on_store_failure = (leaf.limit.counting != Counting::Local)
                         .then(|| leaf.limit.on_store_failure.shown(&leaf.limit.limits));
-                    own.notes
-                        .extend(leaf.limit.shadow.then(|| "in shadow".to_owned()));
+                    let shadow = leaf.limit.shadow.then(|| "in shadow".to_owned());
+                    own.notes.extend(shadow);
                     let counted = super::super::check::counted(leaf.limit.counting);
                     own.notes.extend(counted.map(str::to_owned));
                     if matches!(lookup, Lookup::Replaced(_)) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollgate_engine::render;
 
 use super::super::check::counted;
-use super::super::request::{Charged, DecidedRequest, LeftOf, OVER_LIMIT};
+use super::super::request::{Charged, DecidedRequest, OVER_LIMIT};
 use super::super::stage::Store;
 use super::super::time::readable;
 use super::parts::{Found, Part};
@@ -127,11 +127,12 @@ impl Text {
         }
         if let Some(waits) = step.waits {
             let longest = readable(waits.longest);
-            if waits.passes {
-                write!(out, " (may wait {longest}: it passes then)")?;
+            let then = if waits.passes {
+                "it passes then"
             } else {
-                write!(out, " (may wait {longest}: that isn't enough)")?;
-            }
+                "that isn't enough"
+            };
+            write!(out, " (may wait {longest}: {then})")?;
         }
         if let Some(what) = &step.too_much {
             write!(out, " (no rule was asked: {})", render::escaped(what))?;
@@ -141,15 +142,12 @@ impl Text {
             write!(out, " (in shadow {shadow} would refuse)")?;
         }
         writeln!(out)?;
-        for LeftOf {
-            rule,
-            limit,
-            remaining,
-        } in &step.left
-        {
-            let left = remaining.map_or("all".to_owned(), |left| left.to_string());
-            let rule = render::escaped(rule);
-            writeln!(out, "  {:>12}  {left} left of {rule}: {limit}", "")?;
+        for of in &step.left {
+            let left = of
+                .remaining
+                .map_or("all".to_owned(), |left| left.to_string());
+            let rule = render::escaped(&of.rule);
+            writeln!(out, "  {:>12}  {left} left of {rule}: {}", "", of.limit)?;
         }
         for each in &step.descriptors {
             write_charged(each, out)?;

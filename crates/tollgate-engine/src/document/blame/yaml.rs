@@ -1,9 +1,9 @@
 //! What is likely wrong with YAML: the commonest slips, each with a look at the lines around the place.
 
-use super::{Guess, Open, Opened, Scene, bare, name, word};
+use super::{Diagnostic, Open, Opened, Scene, bare, name, word};
 
 /// From the surest sign to the vaguest.
-const GUESSES: [fn(&Scene<'_>) -> Option<Guess>; 13] = [
+const GUESSES: [fn(&Scene<'_>) -> Option<Diagnostic>; 13] = [
     conflict,
     template,
     tab,
@@ -19,50 +19,51 @@ const GUESSES: [fn(&Scene<'_>) -> Option<Guess>; 13] = [
     indentation,
 ];
 
-pub(super) fn guess(scene: &Scene<'_>) -> Option<Guess> {
+pub(super) fn guess(scene: &Scene<'_>) -> Option<Diagnostic> {
     GUESSES.iter().find_map(|guess| guess(scene))
 }
 
 /// What a merge left.
-fn conflict(scene: &Scene<'_>) -> Option<Guess> {
+fn conflict(scene: &Scene<'_>) -> Option<Diagnostic> {
     let marks = ["<<<<<<<", "=======", ">>>>>>>"];
     let is_mark = |line: &&str| marks.iter().any(|mark| line.starts_with(mark));
     let line = scene.lines.iter().position(is_mark)?;
-    let guess = Guess::new(line, 0, "a mark of a merge that has conflicts").wide(marks[0].len());
+    let guess = scene.at(
+        line,
+        0,
+        marks[0].len(),
+        "a mark of a merge that has conflicts",
+    );
     Some(guess.help("choose one of the two sides, and take the marks out"))
 }
 
 /// What a template engine was to fill in.
-fn template(scene: &Scene<'_>) -> Option<Guess> {
+fn template(scene: &Scene<'_>) -> Option<Diagnostic> {
     let marks = ["{{", "{%"];
-    let mut lines = scene
-        .lines
-        .iter()
-        .enumerate()
-        .take(scene.line + 1)
-        .rev()
-        .take(2);
+    let lines = scene.lines.iter().enumerate().take(scene.line + 1);
+    let mut lines = lines.rev().take(2);
     let (line, at) = lines.find_map(|(number, line)| {
         let found = marks.iter().filter_map(|mark| line.find(mark)).min()?;
         Some((number, line[..found].chars().count()))
     })?;
-    let guess = Guess::new(line, at, "a template that isn't filled in");
-    Some(guess.wide(2).help("check what comes out of it"))
+    let guess = scene.at(line, at, 2, "a template that isn't filled in");
+    Some(guess.help("check what comes out of it"))
 }
 
 /// A tab in the indentation of the line, or of the next: the parser may stop before it.
-fn tab(scene: &Scene<'_>) -> Option<Guess> {
+fn tab(scene: &Scene<'_>) -> Option<Diagnostic> {
     let lines = scene.line..scene.line + 2;
     let (line, column) = lines.into_iter().find_map(|line| {
         let text = scene.text(line);
         let indentation = text.len() - text.trim_start_matches([' ', '\t']).len();
         Some((line, text[..indentation].find('\t')?))
     })?;
-    Some(Guess::new(line, column, "a tab in the indentation").help("YAML is indented with spaces"))
+    let guess = scene.at(line, column, 1, "a tab in the indentation");
+    Some(guess.help("YAML is indented with spaces"))
 }
 
 /// A text that begins with a sign that means something.
-fn special(scene: &Scene<'_>) -> Option<Guess> {
+fn special(scene: &Scene<'_>) -> Option<Diagnostic> {
     let rest = scene.rest();
     let sign = rest.chars().next()?;
     let text = word(rest);
@@ -82,7 +83,7 @@ fn special(scene: &Scene<'_>) -> Option<Guess> {
 }
 
 /// A backslash in double quotes.
-fn escape(scene: &Scene<'_>) -> Option<Guess> {
+fn escape(scene: &Scene<'_>) -> Option<Diagnostic> {
     if !scene.says.contains("escape") {
         return None;
     }
@@ -96,14 +97,14 @@ fn escape(scene: &Scene<'_>) -> Option<Guess> {
         if !ESCAPES.contains(next) {
             let message = format!("\\{next} means nothing in double quotes");
             let help = format!("put the text in single quotes, or write \\\\{next}");
-            return Some(Guess::new(scene.line, column, message).wide(2).help(help));
+            return Some(scene.at(scene.line, column, 2, message).help(help));
         }
     }
     None
 }
 
 /// A quote that isn't closed, or is too early.
-fn quote(scene: &Scene<'_>) -> Option<Guess> {
+fn quote(scene: &Scene<'_>) -> Option<Diagnostic> {
     if scene.says.contains("trailing content") {
         let message = "something follows a text in quotes";
         let help = "put all of it in one pair of quotes, or a comma between them";
@@ -121,11 +122,15 @@ fn quote(scene: &Scene<'_>) -> Option<Guess> {
     };
     let Opened { line, column, sign } = opened;
     let message = format!("the text that begins with this {sign} isn't closed");
-    Some(Guess::new(line, column, message).help(format!("end it with {sign}")))
+    Some(
+        scene
+            .at(line, column, 1, message)
+            .help(format!("end it with {sign}")),
+    )
 }
 
 /// A bracket that isn't closed, or a comma that is missing inside.
-fn bracket(scene: &Scene<'_>) -> Option<Guess> {
+fn bracket(scene: &Scene<'_>) -> Option<Diagnostic> {
     let opened = *Open::at(scene).brackets.last()?;
     let close = match opened.sign {
         '[' => ']',
@@ -144,11 +149,11 @@ fn bracket(scene: &Scene<'_>) -> Option<Guess> {
         format!("end it with {close}, and put a comma between two entries")
     };
     let message = format!("this {} isn't closed", opened.sign);
-    Some(Guess::new(opened.line, opened.column, message).help(help))
+    Some(scene.at(opened.line, opened.column, 1, message).help(help))
 }
 
 /// A bracket that closes nothing.
-fn closing(scene: &Scene<'_>) -> Option<Guess> {
+fn closing(scene: &Scene<'_>) -> Option<Diagnostic> {
     let sign = scene.rest().chars().next()?;
     matches!(sign, '}' | ']').then(|| {
         let message = format!("this {sign} closes nothing");
@@ -158,13 +163,12 @@ fn closing(scene: &Scene<'_>) -> Option<Guess> {
 
 /// The line and the one before it.
 fn around(scene: &Scene<'_>) -> impl Iterator<Item = usize> {
-    [scene.before(scene.line), Some(scene.line)]
-        .into_iter()
-        .flatten()
+    let before = scene.before(scene.line);
+    before.into_iter().chain([scene.line])
 }
 
 /// `rate:10/s`.
-fn space(scene: &Scene<'_>) -> Option<Guess> {
+fn space(scene: &Scene<'_>) -> Option<Diagnostic> {
     around(scene).find_map(|line| {
         let bare = bare(scene.text(line));
         let (name, rest) = name(bare.text)?;
@@ -177,23 +181,24 @@ fn space(scene: &Scene<'_>) -> Option<Guess> {
             _ => format!("write {name}: {}", word(value)),
         };
         let message = format!("no space after the colon of {name:?}");
-        Some(Guess::new(line, bare.column + name.chars().count(), message).help(help))
+        let column = bare.column + name.chars().count();
+        Some(scene.at(line, column, 1, message).help(help))
     })
 }
 
 /// `-name: a`.
-fn dash(scene: &Scene<'_>) -> Option<Guess> {
+fn dash(scene: &Scene<'_>) -> Option<Diagnostic> {
     around(scene).find_map(|line| {
         let bare = bare(scene.text(line));
         let rest = bare.text.strip_prefix('-')?;
         let (name, _) = name(rest)?;
-        let guess = Guess::new(line, bare.column, "no space after the dash");
+        let guess = scene.at(line, bare.column, 1, "no space after the dash");
         Some(guess.help(format!("write - {name}")))
     })
 }
 
 /// `name: a: b`.
-fn colon_in_value(scene: &Scene<'_>) -> Option<Guess> {
+fn colon_in_value(scene: &Scene<'_>) -> Option<Diagnostic> {
     if !scene.says.contains("mapping values") {
         return None;
     }
@@ -208,7 +213,7 @@ fn colon_in_value(scene: &Scene<'_>) -> Option<Guess> {
 }
 
 /// `name` without a colon, above a line that has one.
-fn colon(scene: &Scene<'_>) -> Option<Guess> {
+fn colon(scene: &Scene<'_>) -> Option<Diagnostic> {
     let lines = if scene.is_at_end() {
         [Some(scene.line), scene.before(scene.line)]
     } else {
@@ -227,12 +232,13 @@ fn colon(scene: &Scene<'_>) -> Option<Guess> {
             format!("write {name}: {value}")
         };
         let column = bare.column + name.chars().count();
-        Some(Guess::new(line, column, format!("no colon after {name:?}")).help(help))
+        let message = format!("no colon after {name:?}");
+        Some(scene.at(line, column, 1, message).help(help))
     })
 }
 
 /// A line that begins at a column where none above does.
-fn indentation(scene: &Scene<'_>) -> Option<Guess> {
+fn indentation(scene: &Scene<'_>) -> Option<Diagnostic> {
     let own = bare(scene.text(scene.line));
     let column = own.dash.unwrap_or(own.column);
     let mut left = usize::MAX;
@@ -273,5 +279,5 @@ fn indentation(scene: &Scene<'_>) -> Option<Guess> {
     let line = line + 1;
     let help = format!("begin it below {below} of line {line}, with {spaces} before it");
     let message = "the indentation fits none of the lines above";
-    Some(Guess::new(scene.line, column, message).help(help))
+    Some(scene.at(scene.line, column, 1, message).help(help))
 }

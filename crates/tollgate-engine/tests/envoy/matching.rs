@@ -1,34 +1,15 @@
-//! Their matching, written to be obviously right. [`Compiled`](super::Compiled) is what decides; tests
+//! Their matching, written to be obviously right. `Compiled` is what decides; tests
 //! hold it against this.
 
-use super::Domains;
-use crate::policy::DescriptorRule;
+use tollgate_engine::envoy::Domains;
+use tollgate_engine::policy::DescriptorRule;
 
 /// The rules that the entries lead through, from the outermost, if the last of them has a limit.
 ///
 /// At each level: the rule for just this value, else the first wildcard in the order of the file, else
 /// the rule for the key alone. What was chosen stays chosen, even if nothing below it fits, and no rule
 /// stands in for those below it.
-///
-/// ```
-/// use tollgate_engine::envoy::{self, matching};
-///
-/// let file = "
-/// domain: edge
-/// descriptors:
-/// - key: path
-///   value: /api/*
-///   descriptors:
-///   - key: user
-///     rate_limit: {unit: second, requests_per_unit: 5}
-/// ";
-/// let domains = envoy::decode(&[(0, file)]).expect("a configuration").domains;
-/// let path = matching::find(&domains, "edge", &[("path", "/api/x"), ("user", "42")]);
-/// assert_eq!(path.expect("a limit").len(), 2);
-/// assert_eq!(matching::find(&domains, "edge", &[("path", "/api/x")]), None);
-/// assert_eq!(matching::find(&domains, "core", &[("path", "/api/x")]), None);
-/// ```
-pub fn find<'p>(
+pub(crate) fn find<'p>(
     domains: &'p Domains,
     domain: &str,
     entries: &[(&str, &str)],
@@ -44,21 +25,7 @@ pub fn find<'p>(
 }
 
 /// The rule of one level that is for this entry.
-///
-/// ```
-/// use tollgate_engine::envoy::{self, matching};
-///
-/// let file = "domain: edge\ndescriptors: [{key: user}, {key: user, value: v*}]";
-/// let level = &envoy::decode(&[(0, file)]).expect("a configuration").domains["edge"].descriptors;
-/// let chosen = matching::choose(level, "user", "vera").expect("a rule");
-/// assert_eq!(chosen.value.as_deref(), Some("v*"));
-/// assert!(matching::choose(level, "path", "/").is_none());
-/// ```
-pub fn choose<'p>(
-    level: &'p [DescriptorRule],
-    key: &str,
-    value: &str,
-) -> Option<&'p DescriptorRule> {
+fn choose<'p>(level: &'p [DescriptorRule], key: &str, value: &str) -> Option<&'p DescriptorRule> {
     let mut of_key = level.iter().filter(|rule| rule.key == key);
     let exact = of_key
         .clone()
@@ -73,14 +40,7 @@ pub fn choose<'p>(
 }
 
 /// Whether a value is what a pattern says, in which each `*` stands for anything, or for nothing.
-///
-/// ```
-/// use tollgate_engine::envoy::matching::fits;
-///
-/// assert!(fits("/api/*/users*", "/api/v1/users"));
-/// assert!(!fits("ab*ba", "aba"));
-/// ```
-pub fn fits(pattern: &str, value: &str) -> bool {
+pub(crate) fn fits(pattern: &str, value: &str) -> bool {
     bytes_fit(pattern.as_bytes(), value.as_bytes())
 }
 
