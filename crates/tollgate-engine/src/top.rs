@@ -279,14 +279,6 @@ impl Write for Beginning<'_> {
     }
 }
 
-impl fmt::Debug for Top {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Top")
-            .field("told", &self.told)
-            .finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -35,17 +35,7 @@ use super::rules::Rules;
 pub struct Conditions<'a> {
     looked_for: Option<&'a FactsAsked>,
     is_immediate: bool,
-    listing: Listing,
-}
-
-/// Which limits a verdict tells of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Listing {
-    /// The one that decided.
-    #[default]
-    Decider,
-    /// All that the request met.
-    All,
+    lists_limits: bool,
 }
 
 impl<'a> Conditions<'a> {
@@ -54,7 +44,7 @@ impl<'a> Conditions<'a> {
         Self {
             looked_for: None,
             is_immediate: false,
-            listing: Listing::Decider,
+            lists_limits: false,
         }
     }
 
@@ -62,12 +52,12 @@ impl<'a> Conditions<'a> {
     /// [`Findings::limits`](crate::verdict::Findings::limits). A store is asked no more often for that; it takes memory if there
     /// are several limits.
     pub const fn listing_limits(mut self) -> Self {
-        self.listing = Listing::All;
+        self.lists_limits = true;
         self
     }
 
     pub(super) fn lists_limits(self) -> bool {
-        self.listing == Listing::All
+        self.lists_limits
     }
 
     /// Where a rule says `over: wait`, the request is refused in place of that.

@@ -2,7 +2,7 @@
 
 use tollgate::Decision;
 
-use super::orders::{Held, Limiter, Named, TargetTexts, as_descriptor};
+use super::orders::{Limiter, Named, TargetTexts, as_descriptor};
 use super::pipeline::Pipeline;
 use super::rules::Tiered;
 use super::turns::Spot;
@@ -187,13 +187,12 @@ pub(super) async fn find<B: Backend>(
             }
             _ => None,
         };
-        let orders = now.orders.as_ref().map(Held::in_force);
+        let orders = now.orders.as_ref();
         let rulings =
             orders.map(|orders| orders.of(key.limiter, key.key.fingerprint(), &named.facts));
         let rulings = rulings.unwrap_or_default();
-        let of_request = orders
-            .map(|orders| orders.of_request(&named.facts))
-            .unwrap_or_default();
+        let of_request = orders.map(|orders| orders.of_request(&named.facts));
+        let of_request = of_request.unwrap_or_default();
         let ids: Vec<_> = rulings.ids().chain(of_request.ids()).collect();
         let key = key.changed_by(&rulings);
         let checks = key.checks();

@@ -26,7 +26,7 @@ mod saved;
 mod table;
 mod target_keys;
 
-pub(crate) use overlay::{Held, InForce, Overlay};
+pub(crate) use overlay::{Held, Overlay};
 pub(super) use place::as_descriptor;
 pub(super) use saved::BookForm;
 pub(crate) use table::{Limiter, Override, Timed};

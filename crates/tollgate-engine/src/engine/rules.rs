@@ -75,14 +75,20 @@ pub(crate) struct Rules {
 impl Rules {
     /// Counts what its limiters decide from now on.
     pub(crate) fn count_in(&mut self, tallies: &Tallies) {
-        let applied = self.applied.iter().map(|rule| rule.name.to_string());
-        let leaves = self.trees.named().map(|(leaf, _)| leaf.to_string());
-        let names: Vec<_> = applied.chain(leaves).collect();
+        let names: Vec<_> = self.named().map(|(name, _)| name).collect();
         let mut rows = tallies.rows(&names).into_iter();
         for (rule, row) in self.applied.iter_mut().zip(rows.by_ref()) {
             rule.tally = row;
         }
         self.trees.count_in(rows.collect());
+    }
+
+    /// The names of all limiters, with their limits: those of rules and tiers, then those of trees.
+    fn named(&self) -> impl Iterator<Item = (String, &[Limit])> {
+        let applied = self.applied.iter();
+        let applied = applied.map(|rule| (rule.name.to_string(), rule.limits.as_slice()));
+        let leaves = self.trees.named();
+        applied.chain(leaves.map(|(leaf, limits)| (leaf.to_string(), limits)))
     }
 
     /// Makes them ready to come into force after others, if the backend can keep all limits.
@@ -100,13 +106,7 @@ impl Rules {
 
     /// Whether a backend can keep all limits.
     fn suit(&self, backend: &impl Backend) -> Result<(), PolicyError> {
-        let rules = self.applied.iter();
-        let rules = rules.map(|rule| (rule.name.to_string(), rule.limits.as_slice()));
-        let leaves = self
-            .trees
-            .named()
-            .map(|(leaf, limits)| (leaf.to_string(), limits));
-        for (rule, limits) in rules.chain(leaves) {
+        for (rule, limits) in self.named() {
             for limit in limits {
                 if let Err(why) = backend.supports(limit) {
                     return Err(PolicyError::Backend { rule, why });

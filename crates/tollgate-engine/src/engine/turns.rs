@@ -4,7 +4,6 @@
 //! ones stand behind it: none passes the line. Other nodes have lines of their own.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -404,14 +403,6 @@ impl Drop for Standing<'_> {
                 // The next one waits for as long if it costs as much; if not, it asks at once.
                 (gone.cost != next.cost).then_some(Timestamp::ZERO)
             });
-    }
-}
-
-impl fmt::Debug for Turns {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Turns")
-            .field("waiting", &self.waiting())
-            .finish_non_exhaustive()
     }
 }
 

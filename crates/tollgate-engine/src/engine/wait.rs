@@ -183,9 +183,9 @@ impl<B: Backend> Pipeline<B> {
         match standing {
             Some(standing) if attempt.tried.said.allowed => {
                 // What another limit has left says nothing of this one.
-                let said = &attempt.tried.said;
-                let left = if Spot::new(said.limit, said.fingerprint) == standing.spot() {
-                    said.decision.remaining
+                let own = &attempt.tried.said.decided;
+                let left = if Spot::new(own.limit, own.fingerprint) == standing.spot() {
+                    own.decision.remaining
                 } else {
                     u64::MAX
                 };
@@ -206,7 +206,7 @@ impl<B: Backend> Pipeline<B> {
             .tried
             .over
             .and_then(|(demand, _)| self.turns.behind(&demand, now));
-        let decision = &mut attempt.tried.said.decision;
+        let decision = &mut attempt.tried.said.decided.decision;
         let rest = decision.wait().saturating_sub(now - told_at);
         let least = match decision.wait() {
             Duration::ZERO => Duration::ZERO,
@@ -225,7 +225,7 @@ impl<B: Backend> Pipeline<B> {
         attempt: &Attempt,
         deadline: Timestamp,
     ) -> Stood {
-        let (said, pokes) = (attempt.tried.said.decision, attempt.pokes);
+        let (said, pokes) = (attempt.tried.said.decided.decision, attempt.pokes);
         let now = self.backend.now();
         if now >= deadline {
             return Stood::TooLate;

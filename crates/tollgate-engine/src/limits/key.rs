@@ -49,15 +49,6 @@ enum PartBits {
     OfFacts,
 }
 
-/// Which key of a plan a request has.
-#[derive(Clone, Copy)]
-pub(super) enum Chosen<'a> {
-    /// The key of this number.
-    Key { number: u8, parts: &'a [Part] },
-    /// It lacks a part of each.
-    Missing,
-}
-
 impl KeyPlan {
     pub(crate) fn new(parts: &[KeyPart], slots: &mut Slots) -> Self {
         Self {
@@ -104,10 +95,8 @@ impl KeyPlan {
 
     /// The names of the facts of the key that a request with these facts has; none if it lacks each.
     pub(crate) fn facts_for(&self, facts: &Facts<'_>) -> Option<impl Iterator<Item = &str>> {
-        match self.chosen(facts) {
-            Chosen::Key { parts, .. } => Some(parts.iter().map(|part| &*part.fact)),
-            Chosen::Missing => None,
-        }
+        let (_, parts) = self.chosen(facts)?;
+        Some(parts.iter().map(|part| &*part.fact))
     }
 
     /// Whether all requests share one counter.
@@ -115,14 +104,10 @@ impl KeyPlan {
         self.parts.is_empty() && self.fallbacks.is_none()
     }
 
-    /// The key that a request with these facts has.
-    pub(super) fn chosen(&self, facts: &Facts<'_>) -> Chosen<'_> {
+    /// The key that a request with these facts has, and its number; none if it lacks a part of each.
+    pub(super) fn chosen(&self, facts: &Facts<'_>) -> Option<(u8, &[Part])> {
         let has_all = |key: &&[Part]| key.iter().all(|part| facts.get(&part.fact).is_some());
-        let found = (0..).zip(self.keys()).find(|(_, key)| has_all(key));
-        found.map_or(Chosen::Missing, |(number, parts)| Chosen::Key {
-            number,
-            parts,
-        })
+        (0..).zip(self.keys()).find(|(_, key)| has_all(key))
     }
 
     /// The fingerprint of a request's key, or none if it lacks a part of each.

@@ -7,7 +7,7 @@ use crate::engine::gather::{GateCheck, Gathered, Group};
 use crate::engine::overload::Time;
 use crate::limits::{Answer, LimitKind};
 use crate::policy::Mode;
-use crate::verdict::Said;
+use crate::verdict::RuleDecision;
 
 /// What is held of gates.
 #[derive(Debug, Default)]
@@ -33,6 +33,17 @@ impl Entered {
                     return Err((number, decision));
                 }
             }
+        }
+        Ok(entered)
+    }
+
+    /// Enters the gate of a rule in shadow, if it has one; an error is what would have denied the request.
+    pub(in crate::engine) fn in_shadow(gate: Option<&GateCheck<'_>>) -> Result<Self, RuleDecision> {
+        let mut entered = Self::default();
+        if let Some(gate) = gate {
+            let own = gate.gate.enter(gate.class);
+            let (permit, _) = own.map_err(|decision| gate.decided(decision))?;
+            entered.permits.push(permit);
         }
         Ok(entered)
     }
@@ -99,35 +110,5 @@ impl Entered {
         for permit in self.permits {
             permit.cancel();
         }
-    }
-}
-
-impl Said {
-    /// Enters the gate of a rule in shadow, if it has one. None if that would have denied the request, which is noted.
-    pub(in crate::engine) fn enter_in_shadow(
-        &mut self,
-        gate: Option<&GateCheck<'_>>,
-    ) -> Option<Entered> {
-        let mut entered = Entered::default();
-        if let Some(gate) = gate {
-            match gate.gate.enter(gate.class) {
-                Ok((permit, _)) => entered.permits.push(permit),
-                Err(denied) => {
-                    self.shadows.push(gate.shadowed(denied));
-                    return None;
-                }
-            }
-        }
-        Some(entered)
-    }
-
-    /// Whether the gate of a rule in shadow would let the request in, or there is none. If not, that is noted.
-    pub(in crate::engine) fn look_in_shadow(&mut self, gate: Option<&GateCheck<'_>>) -> bool {
-        let denied = gate.map(|gate| (gate, gate.look()));
-        let denied = denied.filter(|(_, decision)| !decision.is_allowed());
-        if let Some((gate, decision)) = denied {
-            self.shadows.push(gate.shadowed(decision));
-        }
-        denied.is_none()
     }
 }

@@ -1,6 +1,7 @@
 //! From descriptors to limits: trees of them compiled, and what each descriptor of a request meets there.
 
 use std::fmt;
+use std::mem;
 use std::time::Duration;
 
 use tollgate::{Algorithm, Decision, Rate, core::Align};
@@ -257,15 +258,12 @@ pub(crate) struct LeafKey<'a>(pub(crate) &'a Leaf, pub(crate) RequestKey<'a>);
 
 impl fmt::Display for LeafKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mut steps, mut space, mut result) = (self.0.steps.iter(), "", Ok(()));
-        self.1.each(&mut |place, value| {
+        let (mut steps, mut space) = (self.0.steps.iter(), "");
+        self.1.try_each(|place, value| {
             let name = steps.next().map_or(place, |step| &step.key);
-            if result.is_ok() {
-                result = f.write_str(space).and_then(|()| write_pair(f, name, value));
-            }
-            space = " ";
-        });
-        result
+            f.write_str(mem::replace(&mut space, " "))?;
+            write_pair(f, name, value)
+        })
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::{Early, Gathered, MatchInput, Met, replaces, rule_cost, said_cost, to_u32};
 use crate::backend::Backend;
-use crate::engine::orders::{InForce, Limiter};
+use crate::engine::orders::{Held, Limiter};
 use crate::engine::rules::Rules;
 use crate::facts::{DESCRIPTOR, Facts, Scope};
 use crate::limits::{KeyHashers, LimitKind, RequestKey};
@@ -127,7 +127,7 @@ impl<'a> Gathered<'a> {
     fn ask_sets(
         &mut self,
         rules: &'a Rules,
-        orders: Option<InForce<'a>>,
+        orders: Option<&'a Held>,
         facts: &'a Facts<'a>,
         met: &[Met],
     ) {
