@@ -484,6 +484,17 @@ pub enum Unit {
     Year,
 }
 
+/// What each unit is called, and its length in seconds.
+const LENGTHS: [(&str, u64); Unit::ALL.len()] = [
+    ("second", 1),
+    ("minute", 60),
+    ("hour", 3_600),
+    ("day", 86_400),
+    ("week", 7 * 86_400),
+    ("month", 30 * 86_400),
+    ("year", 365 * 86_400),
+];
+
 impl Unit {
     /// All of them, the shortest first.
     pub const ALL: [Self; 7] = [
@@ -518,28 +529,12 @@ impl Unit {
     /// assert_eq!(Unit::Hour.name(), "hour");
     /// ```
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Second => "second",
-            Self::Minute => "minute",
-            Self::Hour => "hour",
-            Self::Day => "day",
-            Self::Week => "week",
-            Self::Month => "month",
-            Self::Year => "year",
-        }
+        LENGTHS[self as usize].0
     }
 
     /// Its length in seconds, as envoyproxy/ratelimit counts.
     pub const fn seconds(self) -> u64 {
-        match self {
-            Self::Second => 1,
-            Self::Minute => 60,
-            Self::Hour => 3_600,
-            Self::Day => 86_400,
-            Self::Week => 7 * 86_400,
-            Self::Month => 30 * 86_400,
-            Self::Year => 365 * 86_400,
-        }
+        LENGTHS[self as usize].1
     }
 }
 

@@ -29,6 +29,7 @@ pub use pattern::{Explained, explain};
 
 use crate::address::Address;
 use few::Few;
+use glob::Glob;
 use globs::{Found, Globs, Sets};
 use index::Index;
 use pattern::Test;
@@ -246,8 +247,8 @@ impl<'s, 'f> Known<'s, 'f> {
 
     fn holds_with(&self, condition: &Condition, found: &mut Found<'_>) -> bool {
         let (text, address) = self.of(condition);
-        let test = &condition.test;
-        test.holds_with(condition.slot, text, address, found)
+        let mut globs = |glob: &Glob, text: &str| found.matches(glob, condition.slot, text);
+        condition.test.holds_by(text, address, &mut globs)
     }
 
     /// What a condition is about.

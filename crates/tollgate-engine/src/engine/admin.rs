@@ -15,7 +15,6 @@ use super::recorder::Recorder;
 use super::rules::{Before, Rules};
 use super::saved::{self, RestoreError, Restored, Resume};
 use crate::backend::{Backend, Memory, MemoryBuilder};
-use crate::limits::LimitKind;
 use crate::orders::{Act, NewOrder, Order, OrderError, Target};
 use crate::policy::{Mode, Policy};
 use crate::tally::{Histogram, Requests, Tallies, Tally};
@@ -108,24 +107,6 @@ impl<B: Backend> Engine<B> {
             .map(|tallies| &tallies.waits)
     }
 
-    /// The limiters of the policy in force and their limits, in the order of the file: rules that aren't off, tiers,
-    /// and limits of trees.
-    ///
-    /// ```
-    /// # use tollgate::clock::Manual;
-    /// # use tollgate_engine::backend::Memory;
-    /// # use tollgate_engine::document::Format;
-    /// # use tollgate_engine::{Engine, Facts, Policy};
-    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-    /// let policy = Policy::from_text("limits: [{name: all, rate: [2/s, 5/h]}]", Format::Yaml)?.policy;
-    /// let limiters = Engine::new(policy, memory)?.limiters();
-    /// assert_eq!((limiters[0].0.as_str(), limiters[0].1.len()), ("all", 2));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn limiters(&self) -> Vec<(String, Vec<LimitKind>)> {
-        self.pipeline.rules.load().limiters()
-    }
-
     /// Counts a decision on a key that brought its limit along, as `CL.THROTTLE` does, which no policy has decided: by the
     /// limiter `(throttle)`, and a denial among the [keys that are denied most](Self::top).
     ///
@@ -176,7 +157,7 @@ impl<B: Backend> Engine<B> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn warnings(&self) -> Vec<Warning> {
-        self.pipeline.recorder.warnings.all()
+        self.pipeline.recorder.warnings.all().clone()
     }
 
     /// Has each warning logged by this function from now on, unless one was given before: for those who are handed an engine that is

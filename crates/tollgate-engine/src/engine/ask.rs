@@ -204,7 +204,7 @@ impl<B: Backend> Asking<'_, '_, B> {
             match run.denial(gathered, &answer) {
                 Some(denied) => said.shadows.push(denied),
                 None if self.rules.applied[run.rule as usize].holds => {
-                    unanswered.held.shadows.push(answer.pass);
+                    unanswered.held.hold(answer.pass);
                 }
                 None => {}
             }

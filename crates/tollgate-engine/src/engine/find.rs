@@ -167,8 +167,8 @@ pub(super) async fn find<B: Backend>(
         Err(why) => return Ok(Err(why)),
     };
     let texts = TargetTexts::new(&target);
-    let named = Named::of(rules, &target, &texts);
-    let keys = match named.keys(rules, &target, pipeline.key_context()) {
+    let named = Named::of(&target, &texts, pipeline.key_context(rules));
+    let keys = match named.keys() {
         Ok(keys) => keys,
         Err(why) => return Ok(Err(why)),
     };
@@ -228,8 +228,8 @@ pub(super) async fn reset<B: Backend>(
         Err(why) => return Ok(Err(why)),
     };
     let texts = TargetTexts::new(&target);
-    let named = Named::of(rules, &target, &texts);
-    let keys = match named.keys(rules, &target, pipeline.key_context()) {
+    let named = Named::of(&target, &texts, pipeline.key_context(rules));
+    let keys = match named.keys() {
         Ok(keys) => keys,
         Err(why) => return Ok(Err(why)),
     };

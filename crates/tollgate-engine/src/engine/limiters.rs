@@ -8,7 +8,7 @@ use tollgate::{DenyReason, OnMissingKey, Timestamp};
 use super::orders::Limiter;
 use super::overload::{Adapting, AdaptiveState};
 use super::pipeline::Pipeline;
-use super::rules::{Applied, Rules};
+use super::rules::Applied;
 use crate::backend::Backend;
 use crate::limits::{Limit, LimitKind};
 use crate::policy::Mode;
@@ -187,15 +187,4 @@ pub(super) fn states<B: Backend>(pipeline: &Pipeline<B>) -> Vec<LimiterState> {
         }
     });
     applied.chain(leaves).collect()
-}
-
-impl Rules {
-    /// The limiters and their limits, in the order of the file.
-    pub(super) fn limiters(&self) -> Vec<(String, Vec<LimitKind>)> {
-        let applied = self.applied.iter();
-        let applied = applied.map(|rule| (rule.name.to_string(), kinds_of(rule)));
-        let leaves = self.trees.named();
-        let leaves = leaves.map(|(leaf, limits)| (leaf.to_string(), kinds(limits)));
-        applied.chain(leaves).collect()
-    }
 }

@@ -63,10 +63,9 @@ type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub(super) struct Trial<'t> {
     rules: &'t Rules,
     orders: Option<&'t Held>,
-    facts: &'t Facts<'t>,
+    request: &'t Request<'t>,
     on: Conditions<'t>,
     standing: Option<&'t Standing<'t>>,
-    trees: TreeMatch,
 }
 
 /// What a trial came to.
@@ -204,7 +203,7 @@ impl<B: Backend> Pipeline<B> {
         let mut book = self.book();
         book.put_over(&self.order_context(&rules));
         self.rules.store(Arc::new(rules));
-        self.recorder.warnings.clear();
+        self.recorder.warnings.all().clear();
         Ok(before)
     }
 
@@ -218,8 +217,9 @@ impl<B: Backend> Pipeline<B> {
     }
 
     /// What the keys of operators' targets are made by.
-    pub(super) fn key_context(&self) -> KeyContext<'_> {
+    pub(super) fn key_context<'a>(&'a self, rules: &'a Rules) -> KeyContext<'a> {
         KeyContext {
+            rules,
             hashers: &self.hashers,
             now: self.backend.now(),
         }
@@ -393,10 +393,9 @@ impl<B: Backend> Pipeline<B> {
         let trial = Trial {
             rules: &attempt.rules,
             orders: orders.as_ref(),
-            facts: request.facts,
+            request,
             on,
             standing,
-            trees: request.trees,
         };
         let tried = &mut attempt.tried;
         if let Some(request_of_trees) = request.descriptors {
@@ -424,7 +423,7 @@ impl<B: Backend> Pipeline<B> {
     ) -> Result<(), B::Error> {
         let rules = trial.rules;
         let mut gathered = Gathered::new();
-        let input = self.match_input(rules, trial.orders, trial.facts);
+        let input = self.match_input(rules, trial.orders, trial.request.facts);
         let is_settled = if trial.standing.is_none() {
             self.prepare(input, &mut gathered, &mut tried.said)
         } else {
@@ -434,7 +433,7 @@ impl<B: Backend> Pipeline<B> {
         };
         gathered.trees = match &trees {
             Some(trees) => trees.tree_match(),
-            None => trial.trees,
+            None => trial.request.trees,
         };
         if !is_settled || (tried.said.allowed && trees.is_some()) {
             let (mut each, asking) = (Vec::new(), self.asking(rules, &gathered));
@@ -484,7 +483,7 @@ impl<B: Backend> Pipeline<B> {
         trees: &'r mut TreeCharge<'_, 'a>,
     ) -> Boxed<'r, Vec<Check<'a>>> {
         Box::pin(async move {
-            said.permits.shadows.extend(trees.take_permits());
+            said.permits.hold(trees.take_permits());
             // What decided instead of a store has charged nothing there.
             let checks = match said.unavailable {
                 None => gathered.enforced.checks.as_slice(),
@@ -527,8 +526,7 @@ impl<B: Backend> Pipeline<B> {
         match together {
             None => {
                 if let Some(asked) = charge.charge(&self.backend, &[]).await? {
-                    permits.own = asked.answer.pass;
-                    permits.shadows = charge.take_permits();
+                    permits = Permits(asked.answer.pass.and(charge.take_permits()));
                 }
             }
             Some((trial, tried)) => {

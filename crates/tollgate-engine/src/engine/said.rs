@@ -5,7 +5,7 @@ use tollgate::{Decision, Outcome};
 use super::gather::{Gathered, Keyless, Ordered, Run};
 use super::warm::is_gate;
 use crate::limits::Answer;
-use crate::verdict::{BLOCKED, By, MetLimit, RuleDecision, Said};
+use crate::verdict::{BLOCKED, By, MetLimit, Permits, RuleDecision, Said};
 
 impl Said {
     /// Whether nothing has to be asked.
@@ -69,7 +69,7 @@ impl Said {
         self.allowed = answer.allowed;
         self.decided.decision = answer.decision;
         let is_unavailable = answer.is_unavailable();
-        self.permits.own = answer.pass;
+        self.permits = Permits(answer.pass);
         self.unavailable = answer.unavailable;
         self.at = gathered.now;
         let group = &gathered.enforced;

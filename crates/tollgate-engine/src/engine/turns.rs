@@ -454,14 +454,9 @@ impl Demand {
             }),
             _ => Duration::ZERO,
         };
-        let cost = match check.limit.kind() {
-            // A request takes one slot, however much it costs.
-            LimitKind::Concurrency(_) | LimitKind::Adaptive(_) => 1,
-            _ => check.cost,
-        };
         Self {
             spot: Spot::of(check),
-            cost,
+            cost: check.units(),
             pace,
             until: None,
         }

@@ -268,8 +268,7 @@ impl Passed<'_> {
 
     /// Holds these permits as well, as shadows are held: beside its own.
     pub(crate) fn hold(&mut self, permits: Permits) {
-        let held = permits.into_each().filter(|pass| !pass.is_empty());
-        self.0.said.permits.shadows.extend(held);
+        self.0.said.permits.hold(permits.0);
     }
 }
 

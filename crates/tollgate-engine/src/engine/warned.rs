@@ -1,6 +1,6 @@
 //! Counting requests that lack what rules want, and warning of limits that never apply.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::gather::Gathered;
 use super::recorder::Recorder;
@@ -23,25 +23,13 @@ pub(super) struct Warnings {
 }
 
 impl Warnings {
-    pub(super) fn all(&self) -> Vec<Warning> {
-        let all = self.all.lock();
-        all.unwrap_or_else(PoisonError::into_inner).clone()
+    pub(super) fn all(&self) -> MutexGuard<'_, Vec<Warning>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Of several layers with one engine the first one logs.
     pub(super) fn log_by(&self, log: fn(&Warning)) {
         let _ = self.log.set(log);
-    }
-
-    fn add(&self, warning: Warning) {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push(warning);
-    }
-
-    /// Another policy is in force.
-    pub(super) fn clear(&self) {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        all.clear();
     }
 }
 
@@ -54,7 +42,7 @@ impl Recorder {
         if let Some(log) = self.warnings.log.get() {
             log(&warning);
         }
-        self.warnings.add(warning);
+        self.warnings.all().push(warning);
     }
 
     /// Counts what a request lacks, and warns of what all have lacked so far.

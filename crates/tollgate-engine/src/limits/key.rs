@@ -8,7 +8,7 @@ use std::sync::Arc;
 use foldhash::fast;
 
 use super::hashers::KeyHashers;
-use crate::address::{Address, ClientBits, ClientNetwork, Family};
+use crate::address::{Address, ClientBits, Family, Network};
 use crate::facts::{Facts, IP, head};
 use crate::matcher::{Known, Slots};
 use crate::policy::{KeyPart, Rule};
@@ -155,7 +155,7 @@ impl Part {
 
 impl Part {
     /// The network of the client, if the value that these facts have is an address and only a part of it counts.
-    pub(super) fn network(&self, facts: &Facts<'_>, value: &str) -> Option<ClientNetwork> {
+    pub(super) fn network(&self, facts: &Facts<'_>, value: &str) -> Option<Network> {
         let bits = self.bits?.on(facts);
         Some(Address::parse(value)?.client(bits))
     }

@@ -5,9 +5,9 @@ use std::mem;
 use std::sync::LazyLock;
 
 use super::key::{KeyPlan, Part};
-use crate::address::{ClientNetwork, Family};
+use crate::address::{Family, Network};
 use crate::facts::Facts;
-use crate::key_text::write_pair;
+use crate::key_text::{Shown, write_pair};
 
 /// What stands for the key of requests that lack one, where they count together.
 pub(crate) const MISSING_KEY: &str = "(missing key)";
@@ -18,7 +18,7 @@ const MISSING: u8 = 2;
 /// One value of a key.
 enum Value<'a> {
     Text(&'a str),
-    Network(ClientNetwork),
+    Network(Network),
 }
 
 impl Value<'_> {
@@ -168,7 +168,7 @@ impl fmt::Display for RequestKey<'_> {
         let mut space = "";
         self.try_each(|fact, value| {
             f.write_str(mem::replace(&mut space, " "))?;
-            write_pair(f, fact, value)
+            write_pair(f, fact, Shown(value))
         })
     }
 }

@@ -5,7 +5,7 @@ use tollgate::{Decision, Outcome};
 
 use crate::engine::gather::{GateCheck, Gathered, Group};
 use crate::engine::overload::Time;
-use crate::limits::{Answer, LimitKind};
+use crate::limits::Answer;
 use crate::policy::Mode;
 use crate::verdict::RuleDecision;
 
@@ -84,10 +84,7 @@ impl Entered {
         let decider = answer
             .decider
             .and_then(|own| group.checks.as_slice().get(own));
-        let left = decider.map(|check| match check.limit.kind() {
-            LimitKind::Concurrency(_) => answer.decision.remaining,
-            _ => answer.decision.remaining / check.cost.max(1),
-        });
+        let left = decider.map(|check| answer.decision.remaining / check.units().max(1));
         if left.is_none_or(|left| decision.remaining < left) {
             (answer.decider, answer.decision) = (Some(number), decision);
         }

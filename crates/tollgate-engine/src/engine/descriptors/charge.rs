@@ -47,7 +47,7 @@ pub(in crate::engine) struct TreeCharge<'m, 'a> {
     pub(in crate::engine) allowed: bool,
     each: Vec<TreeResult>,
     /// Permits of counters that were charged one by one.
-    permits: Vec<Pass>,
+    permits: Pass,
 }
 
 impl<'m, 'a> TreeCharge<'m, 'a> {
@@ -62,7 +62,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
             charging: request.rules.trees.compiled.charging(domain),
             allowed: false,
             each: request.met.iter().map(blocked).collect(),
-            permits: Vec::new(),
+            permits: Pass::default(),
         }
     }
 
@@ -94,7 +94,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
     }
 
     /// Permits of counters that were charged one by one: those of a request that passes.
-    pub(in crate::engine) fn take_permits(&mut self) -> Vec<Pass> {
+    pub(in crate::engine) fn take_permits(&mut self) -> Pass {
         mem::take(&mut self.permits)
     }
 
@@ -207,11 +207,11 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         let groups = self.groups(self.asked(self.in_force()));
         let pools: Vec<_> = groups.iter().map(|numbers| self.pool(numbers)).collect();
         let answers = join_all(pools.iter().map(|pool| pool.ask(backend, &[]))).await;
-        let mut permits = Vec::new();
+        let mut permits = Pass::default();
         for (numbers, asked) in groups.iter().zip(answers) {
             let mut asked = asked?;
             self.note(numbers, &mut asked);
-            permits.push(asked.answer.pass);
+            permits = permits.and(asked.answer.pass);
         }
         if self.is_refused() {
             // It doesn't run, so it holds no permits.
@@ -256,7 +256,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         for (numbers, asked) in groups.iter().zip(answers) {
             if let Ok(mut asked) = asked {
                 self.note(numbers, &mut asked);
-                held.shadows.push(asked.answer.pass);
+                held.hold(asked.answer.pass);
             }
         }
     }

@@ -67,7 +67,10 @@ impl<'a> Lookups<'a> {
         let each = each.zip(request.descriptors.iter().zip(keys));
         let met = each.map(|((lookup, own), (descriptor, facts))| {
             let mut met = match *lookup {
-                Lookup::Limited(leaf) => trees.meet_leaf(input.hashers, leaf, descriptor, facts),
+                Lookup::Limited(leaf) => {
+                    let key = fingerprint(input.hashers, leaf, descriptor);
+                    Met::new(Some(leaf), trees.limits(leaf), trees.key(facts, key)?)
+                }
                 Lookup::Asked {
                     unit, counts_as, ..
                 } => {

@@ -12,7 +12,7 @@ use arc_swap::ArcSwapOption;
 use foldhash::fast::RandomState;
 use tollgate::Timestamp;
 
-use super::table::{Acts, Limiter, Override, Table, Timed};
+use super::table::{Acts, Limiter, Override, Table, Timed, later};
 use crate::engine::rules::Rules;
 use crate::facts::Facts;
 
@@ -168,8 +168,4 @@ impl Held {
         let everything = self.table.everything;
         everything.filter(|timed| timed.until > self.now)
     }
-}
-
-fn later(one: Option<Timed>, other: Option<Timed>) -> Option<Timed> {
-    one.into_iter().chain(other).max_by_key(|timed| timed.until)
 }

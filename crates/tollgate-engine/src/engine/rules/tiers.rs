@@ -109,11 +109,10 @@ impl Draft<'_> {
             };
             // A tenant's counters are the same in every tier, so that it takes along what it spent.
             let place = Place {
-                counter: TIERS,
                 sharing: Sharing::Shared,
-                is_settled_elsewhere,
+                ..Place::of(&rule, TIERS, is_settled_elsewhere)
             };
-            let compiled = self.applied(&rule, place, policy.mode)?;
+            let compiled = self.applied(&rule, &place, policy.mode)?;
             applied.push(Applied {
                 is_tier: true,
                 ..compiled
