@@ -286,7 +286,7 @@ impl<'a> Gathered<'a> {
             return self.fill_sets(input, backend);
         }
         if let Some(orders) = input.orders {
-            self.heed(rules, orders, facts);
+            self.heed(rules, orders, facts, None);
         }
         let mut known = Known::new(rules.matcher.slots(), facts);
         known.look_up();

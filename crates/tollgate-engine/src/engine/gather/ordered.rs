@@ -46,61 +46,34 @@ pub(crate) fn blocked_until(until: Timestamp, now: Timestamp) -> Decision {
 }
 
 impl<'a> Gathered<'a> {
-    /// Notes what is ordered of the request as a whole, before any rule is looked for.
+    /// Notes what is ordered of a request as a whole, before any rule is looked for; of one that stands for several sets of facts, it
+    /// stays what was noted of the sets before. A bypass of the whole request is one of each descriptor, too.
     #[cold]
-    pub(super) fn heed(&mut self, rules: &Rules, orders: &'a Held, facts: &Facts<'_>) {
-        let rulings = orders.of_request(facts);
-        let mut ordered = Box::new(Ordered {
-            orders,
-            bypass: rulings.bypass,
-            acted: Vec::new(),
-            is_bypassed: false,
-            block: None,
-            shadow_blocks: Vec::new(),
-            overrides: Vec::new(),
-        });
-        if let Some(order) = rulings.block {
-            ordered.note_block(
-                order,
-                By::Ordered(order.id),
-                Met {
-                    mode: rules.mode,
-                    ..NO_KEY
-                },
-            );
-        }
-        self.ordered = Some(ordered);
-    }
-
-    /// The same of one of several sets of facts. What is ordered of the sets before it stays. A bypass of the whole request is one
-    /// of each descriptor, too.
-    pub(super) fn heed_set(
+    pub(super) fn heed(
         &mut self,
         rules: &Rules,
         orders: &'a Held,
         facts: &Facts<'_>,
         bypass: Option<Timed>,
     ) {
-        let before = self.ordered.take();
-        self.heed(rules, orders, facts);
-        let Some(ordered) = &mut self.ordered else {
-            return;
-        };
-        ordered.bypass = ordered.bypass.or(bypass);
-        if facts.scope() == Scope::Descriptor {
-            // The whole request is looked for among what is blocked, not each part.
-            ordered.block = None;
-            ordered.shadow_blocks.clear();
-        }
-        if let Some(before) = before {
-            let lasts = |block: Option<(Timed, _)>| block.map(|(order, _)| order.until);
-            if lasts(before.block) >= lasts(ordered.block) {
-                ordered.block = before.block;
-            }
-            ordered.shadow_blocks.extend(before.shadow_blocks);
-            ordered.overrides.extend(before.overrides);
-            ordered.acted = before.acted;
-            ordered.is_bypassed = before.is_bypassed;
+        let rulings = orders.of_request(facts);
+        let ordered = self.ordered.get_or_insert_with(|| {
+            Box::new(Ordered {
+                orders,
+                bypass: None,
+                acted: Vec::new(),
+                is_bypassed: false,
+                block: None,
+                shadow_blocks: Vec::new(),
+                overrides: Vec::new(),
+            })
+        });
+        ordered.bypass = rulings.bypass.or(bypass);
+        // The whole request is looked for among what is blocked, not each part.
+        let block = rulings.block;
+        if let Some(order) = block.filter(|_| facts.scope() != Scope::Descriptor) {
+            let mode = rules.mode;
+            ordered.note_block(order, By::Ordered(order.id), Met { mode, ..NO_KEY });
         }
     }
 

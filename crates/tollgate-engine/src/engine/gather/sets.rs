@@ -5,20 +5,13 @@
 
 use super::{Early, Gathered, MatchInput, Met, replaces, rule_cost, said_cost, to_u32};
 use crate::backend::Backend;
-use crate::engine::orders::{Held, Limiter};
+use crate::bounds::Excess;
+use crate::engine::orders::Limiter;
 use crate::engine::rules::Rules;
 use crate::facts::{DESCRIPTOR, Facts, Scope};
-use crate::limits::{KeyHashers, LimitKind, RequestKey};
+use crate::limits::{LimitKind, RequestKey};
 use crate::matcher::{Known, Numbers};
 use crate::verdict::By;
-
-/// What a set of facts is matched by.
-struct Matching<'m, 'a> {
-    rules: &'a Rules,
-    hashers: &'m KeyHashers,
-    /// The number of the fact that holds the keys of a descriptor, if a rule asks for it.
-    descriptor: Option<u32>,
-}
 
 /// What came of a set.
 enum Matched {
@@ -37,24 +30,18 @@ impl<'a> Gathered<'a> {
     pub(super) fn fill_sets(&mut self, input: MatchInput<'a, '_>, backend: &impl Backend) {
         let MatchInput {
             rules,
-            orders,
             facts,
-            hashers,
             bounds,
+            ..
         } = input;
         self.first = Some(facts);
         if rules.warms {
             self.now = Some(backend.now());
         }
-        let by = Matching {
-            rules,
-            hashers,
-            descriptor: rules.matcher.slots().number_of(DESCRIPTOR),
-        };
         self.lacks.rule = true;
         let (mut met, mut exempt, mut is_limited) = (Vec::new(), None, false);
         for (set, facts) in (0..).zip(facts.sets()) {
-            match self.match_set(&by, facts, set, &mut met) {
+            match self.match_set(&input, facts, set, &mut met) {
                 Matched::Settled => return,
                 Matched::Exempt(entry) if facts.scope() == Scope::Request => {
                     exempt.get_or_insert(entry);
@@ -72,7 +59,7 @@ impl<'a> Gathered<'a> {
             return self.exceed_checks(rules, met.len(), bounds);
         }
         self.lacks.forget_replaced(rules, &met);
-        self.ask_sets(rules, orders, facts, &met);
+        self.ask_sets(&input, &met);
         let found = self.enforced.checks.as_slice().len() + self.shadow.checks.as_slice().len();
         if found > bounds.checks {
             self.exceed_limits(rules, found, bounds);
@@ -82,13 +69,19 @@ impl<'a> Gathered<'a> {
     /// Finds the rules that apply to one set.
     fn match_set(
         &mut self,
-        by: &Matching<'_, 'a>,
+        input: &MatchInput<'a, '_>,
         facts: &'a Facts<'a>,
         set: u32,
         met: &mut Vec<Met>,
     ) -> Matched {
-        let rules = by.rules;
+        let MatchInput { rules, bounds, .. } = *input;
         let known = look_up(rules, facts);
+        let (slot, bytes) = known.longest();
+        if bytes > bounds.fact_bytes {
+            let most = bounds.fact_bytes;
+            self.exceed(rules, Excess::Fact { slot, bytes, most });
+            return Matched::Settled;
+        }
         let mut matching = Numbers::new();
         rules.matcher.candidates(&known, &mut matching);
         rules.matcher.keep_matching(&known, &mut matching);
@@ -110,11 +103,11 @@ impl<'a> Gathered<'a> {
                     None => continue,
                 }
             };
-            if !is_whole && !by.names_descriptor(number) {
+            if !is_whole && !names_descriptor(rules, number) {
                 continue;
             }
             let (applied, number) = (&rules.applied[rule], to_u32(rule));
-            match Early::none().meet(number, applied, &known, by.hashers) {
+            match Early::none().meet(number, applied, &known, input.hashers) {
                 Some(own) => met.push(Met { set, ..own }),
                 None if self.lacks.keys.as_slice().contains(&number) => {}
                 None => self.lacks.keys.push(number),
@@ -124,13 +117,13 @@ impl<'a> Gathered<'a> {
     }
 
     /// Adds the checks of the rules that apply to the sets and that no other takes the place of.
-    fn ask_sets(
-        &mut self,
-        rules: &'a Rules,
-        orders: Option<&'a Held>,
-        facts: &'a Facts<'a>,
-        met: &[Met],
-    ) {
+    fn ask_sets(&mut self, input: &MatchInput<'a, '_>, met: &[Met]) {
+        let MatchInput {
+            rules,
+            orders,
+            facts,
+            ..
+        } = *input;
         let mut whole = facts
             .sets()
             .filter(|set| set.scope() == Scope::Request)
@@ -144,7 +137,7 @@ impl<'a> Gathered<'a> {
         let mut asked = Vec::new();
         for (number, set) in (0..).zip(facts.sets()) {
             if let Some(orders) = orders {
-                self.heed_set(rules, orders, set, bypass);
+                self.heed(rules, orders, set, bypass);
             }
             let known = look_up(rules, set);
             for own in met {
@@ -204,12 +197,10 @@ impl<'a> Gathered<'a> {
     }
 }
 
-impl Matching<'_, '_> {
-    /// Whether a rule has a condition on the keys of a descriptor.
-    fn names_descriptor(&self, number: usize) -> bool {
-        let asks = |slot| self.rules.matcher.asks(number, slot);
-        self.descriptor.is_some_and(asks)
-    }
+/// Whether a rule has a condition on the keys of a descriptor.
+fn names_descriptor(rules: &Rules, number: usize) -> bool {
+    let slot = rules.matcher.slots().number_of(DESCRIPTOR);
+    slot.is_some_and(|slot| rules.matcher.asks(number, slot))
 }
 
 /// Whether another rule that applies takes its place. Of several sets about the whole request each is by itself: a rule that one value

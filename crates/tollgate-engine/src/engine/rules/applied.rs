@@ -129,6 +129,12 @@ impl OwnLimits {
 }
 
 impl Applied {
+    /// All limits of the policy, the one that adapts last.
+    pub(crate) fn all_limits(&self) -> impl Iterator<Item = &Limit> {
+        let adapting = self.adapting().map(|own| &own.limit);
+        self.limits.as_slice().iter().chain(adapting)
+    }
+
     /// The slots that a law finds, if it has such.
     pub(crate) fn adapting(&self) -> Option<&Adapting> {
         self.overload.as_ref()?.adaptive.as_ref()

@@ -114,8 +114,7 @@ impl RuleDecision {
             return None;
         };
         let applied = &rules.applied[number as usize];
-        let limits = applied.limits.as_slice().iter().chain(applied.gates_at(at));
-        let mut limits = limits.chain(applied.adapting().map(|own| &own.limit));
+        let mut limits = applied.all_limits().chain(applied.gates_at(at));
         limits.find(|limit| limit.id == self.limit)
     }
 
