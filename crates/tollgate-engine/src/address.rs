@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Address {
     /// From the top bit: an IPv4 address has the upper 32.
-    bits: u128,
-    family: Family,
+    pub(crate) bits: u128,
+    pub(crate) family: Family,
 }
 
 /// Whether an address is of IPv4 or IPv6.
@@ -56,14 +56,6 @@ impl Address {
 
     fn is_translated(self) -> bool {
         self.family == Family::V6 && self.bits & mask(96) == NAT64
-    }
-
-    pub(crate) const fn family(self) -> Family {
-        self.family
-    }
-
-    pub(crate) const fn bits(self) -> u128 {
-        self.bits
     }
 }
 

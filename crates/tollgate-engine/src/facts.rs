@@ -38,9 +38,9 @@ pub struct Facts<'a> {
     cost: Option<u64>,
     /// Further sets of facts that the request stands for.
     others: &'a [Facts<'a>],
-    scope: Scope,
+    pub(crate) scope: Scope,
     /// How many bits of `ip` tell one client from another.
-    client_bits: ClientBits,
+    pub(crate) client_bits: ClientBits,
 }
 
 /// What a set of facts is about.
@@ -175,19 +175,10 @@ impl<'a> Facts<'a> {
         self
     }
 
-    #[inline]
-    pub(crate) const fn client_bits(&self) -> ClientBits {
-        self.client_bits
-    }
-
     /// Whether this is one set of facts about the whole request, as nearly always.
     #[inline]
     pub(crate) const fn is_single(&self) -> bool {
         self.others.is_empty() && matches!(self.scope, Scope::Request)
-    }
-
-    pub(crate) const fn scope(&self) -> Scope {
-        self.scope
     }
 
     /// All sets of facts that the request stands for, this one first.

@@ -34,8 +34,8 @@ use super::rules::Rules;
 #[must_use = "conditions do nothing until something is decided on them"]
 pub struct Conditions<'a> {
     looked_for: Option<&'a FactsAsked>,
-    is_immediate: bool,
-    lists_limits: bool,
+    pub(super) is_immediate: bool,
+    pub(super) lists_limits: bool,
 }
 
 impl<'a> Conditions<'a> {
@@ -56,10 +56,6 @@ impl<'a> Conditions<'a> {
         self
     }
 
-    pub(super) fn lists_limits(self) -> bool {
-        self.lists_limits
-    }
-
     /// Where a rule says `over: wait`, the request is refused in place of that.
     pub const fn at_once(mut self) -> Self {
         self.is_immediate = true;
@@ -71,10 +67,6 @@ impl<'a> Conditions<'a> {
     pub const fn knowing(mut self, asked: &'a FactsAsked) -> Self {
         self.looked_for = Some(asked);
         self
-    }
-
-    pub(super) fn may_wait(self) -> bool {
-        !self.is_immediate
     }
 
     /// Whether these rules ask for a fact that nobody looked for.
@@ -124,7 +116,7 @@ impl FactsAsked {
 
     /// Whether these rules ask for nothing else.
     fn is_all_that(&self, rules: &Arc<Rules>) -> bool {
-        let names = rules.matcher.slots().names();
+        let names = rules.matcher.slots.names();
         Arc::ptr_eq(&self.0, rules) || names.iter().all(|name| self.contains(name))
     }
 }
@@ -134,7 +126,7 @@ impl Deref for FactsAsked {
 
     #[inline]
     fn deref(&self) -> &[Box<str>] {
-        self.0.matcher.slots().names()
+        self.0.matcher.slots.names()
     }
 }
 

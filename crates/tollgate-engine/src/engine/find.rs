@@ -9,7 +9,6 @@ use super::turns::Spot;
 use super::warm::is_gate;
 use crate::backend::{Backend, Gift, Refund};
 use crate::limits::{Check, LimitKind};
-use crate::matcher::Known;
 use crate::orders::{Order, OrderError, Target};
 use crate::policy::Mode;
 
@@ -172,8 +171,7 @@ pub(super) async fn find<B: Backend>(
         Ok(keys) => keys,
         Err(why) => return Ok(Err(why)),
     };
-    let mut known = Known::new(rules.matcher.slots(), &named.literal);
-    known.look_up();
+    let known = rules.known(&named.literal);
     let tier = match rules.tiers.of(|slot| known.text(slot)) {
         Tiered::In(number) => Some(number),
         Tiered::Unknown(default) => default,

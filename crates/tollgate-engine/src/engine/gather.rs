@@ -288,9 +288,9 @@ impl<'a> Gathered<'a> {
         if let Some(orders) = input.orders {
             self.heed(rules, orders, facts, None);
         }
-        let mut known = Known::new(rules.matcher.slots(), facts);
+        let mut known = Known::new(&rules.matcher.slots, facts);
         known.look_up();
-        let (slot, bytes) = known.longest();
+        let (slot, bytes) = known.longest;
         if bytes > bounds.fact_bytes {
             let most = bounds.fact_bytes;
             return self.exceed(rules, Excess::Fact { slot, bytes, most });
@@ -443,7 +443,7 @@ impl<'a> Gathered<'a> {
             self.note_cost(rule, met.number, said);
         }
         let cost = rule_cost(rule, said);
-        let key = RequestKey::new(&rule.key, known.facts(), met.fingerprint);
+        let key = RequestKey::new(&rule.key, known.facts, met.fingerprint);
         for limit in limits {
             // A limit is likely in no cache, so it isn't read here.
             let check = Check { limit, key, cost };
@@ -473,7 +473,7 @@ impl<'a> Gathered<'a> {
     #[cold]
     fn ask_more(&mut self, rule: &'a Applied, met: Met, known: &Known<'_, 'a>, cost: u64) {
         let is_changed = self.is_changed(met.number);
-        let key = RequestKey::new(&rule.key, known.facts(), met.fingerprint);
+        let key = RequestKey::new(&rule.key, known.facts, met.fingerprint);
         if rule.warm.is_some() && !is_changed {
             for limit in rule.gates(self.now) {
                 // A request that costs more than is let through at once takes all of that: it is for the rule itself to say
@@ -574,7 +574,7 @@ fn said_cost(rule: &Applied, known: &Known<'_, '_>) -> Option<u64> {
         Err(error) if *ParseIntError::kind(&error) != IntErrorKind::PosOverflow => None,
         cost => Some(cost.unwrap_or(u64::MAX)),
     };
-    rule.cost.and_then(cost_of).or(known.facts().cost())
+    rule.cost.and_then(cost_of).or(known.facts.cost())
 }
 
 /// What a request costs by a rule.

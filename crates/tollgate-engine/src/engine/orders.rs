@@ -187,7 +187,7 @@ fn is_sound(new: &NewOrder) -> Result<(), OrderError> {
 
 /// Whether any request could be one that an order by facts is for.
 fn can_match(rules: &Rules, target: &Target, names: OrderFacts) -> Result<(), OrderError> {
-    let slots = rules.matcher.slots();
+    let slots = &rules.matcher.slots;
     let is_written_for_all = target.rule.is_none() && names == OrderFacts::Known;
     for (fact, value) in target.key.facts() {
         let is_named = || slots.names().iter().any(|own| **own == *fact);

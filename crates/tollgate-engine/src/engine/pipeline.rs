@@ -441,7 +441,7 @@ impl<B: Backend> Pipeline<B> {
             let answer = match is_new.then(|| asking.queue_ahead()).flatten() {
                 Some(answer) => Some(answer),
                 None => {
-                    let each = trial.on.lists_limits().then_some(&mut each);
+                    let each = trial.on.lists_limits.then_some(&mut each);
                     asking.in_force(each, trees.as_deref_mut()).await?
                 }
             };

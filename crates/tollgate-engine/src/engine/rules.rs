@@ -16,9 +16,9 @@ use super::seen::{FirstHundred, KeySeen};
 use super::warm::{NewWarmUp, WarmUp};
 use crate::backend::{Backend, Clocks};
 use crate::envoy::Leaf;
-use crate::facts::DOMAIN;
+use crate::facts::{DOMAIN, Facts};
 use crate::limits::{Estimates, KeyPlan, Limit, LimitKind};
-use crate::matcher::{Matcher, Slots};
+use crate::matcher::{Known, Matcher, Slots};
 use crate::policy::{
     Cost, Counting, FailureModes, Limits, Match, Mode, Over, Pattern, Policy, Rule,
 };
@@ -90,6 +90,14 @@ impl Rules {
         let applied = applied.map(|rule| (rule.name.to_string(), rule.limits.as_slice()));
         let leaves = self.trees.named();
         applied.chain(leaves.map(|(leaf, limits)| (leaf.to_string(), limits)))
+    }
+
+    /// What a request has of the facts that are asked for. A decision fills it in place instead.
+    pub(crate) fn known<'a>(&'a self, facts: &'a Facts<'a>) -> Known<'a, 'a> {
+        let mut known = Known::new(&self.matcher.slots, facts);
+        known.look_up();
+        known.read_addresses();
+        known
     }
 
     /// Makes them ready to come into force after others, if the backend can keep all limits.

@@ -56,7 +56,7 @@ impl<B: Backend> Pipeline<B> {
         on: Conditions<'_>,
     ) -> Result<Attempt, B::Error> {
         let attempt = self.attempt(request, on, None).await?;
-        if attempt.tried.over.is_some() && on.may_wait() {
+        if attempt.tried.over.is_some() && !on.is_immediate {
             return Box::pin(self.wait_and_ask(request, on, attempt)).await;
         }
         Ok(attempt)

@@ -100,8 +100,8 @@ impl Recorder {
             tallies.add_unknown_tier();
         }
         if rules.tiers.tiers_seen.note_missing() {
-            let tier = rules.tiers.fact().and_then(|slot| {
-                let fact = rules.matcher.slots().name(slot);
+            let tier = rules.tiers.fact.and_then(|slot| {
+                let fact = rules.matcher.slots.name(slot);
                 Some((fact.to_owned(), short(facts.get(fact)?)))
             });
             let known = rules.tiers.names().into_iter();
@@ -163,7 +163,7 @@ fn key_never_found(rules: &Rules, rule: &Applied, facts: &Facts<'_>) -> Warning 
 }
 
 fn cost_never_found(rules: &Rules, rule: &Applied, facts: &Facts<'_>) -> Warning {
-    let slots = rules.matcher.slots();
+    let slots = &rules.matcher.slots;
     Warning::CostNeverFound {
         rule: rule.name.to_string(),
         wants: rule

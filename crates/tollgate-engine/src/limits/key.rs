@@ -166,7 +166,7 @@ impl PartBits {
     const fn on(self, facts: &Facts<'_>) -> ClientBits {
         match self {
             Self::Own(bits) => bits,
-            Self::OfFacts => facts.client_bits(),
+            Self::OfFacts => facts.client_bits,
         }
     }
 }
@@ -196,7 +196,7 @@ fn fingerprint(
         let address = match part.bits {
             Some(bits) => known
                 .address(part.slot)
-                .map(|own| own.client(bits.on(known.facts())).first),
+                .map(|own| own.client(bits.on(known.facts)).first),
             None => None,
         };
         // The top byte of the first number says what it is, and how it goes on.
@@ -210,8 +210,8 @@ fn fingerprint(
             }
             continue;
         };
-        let family = u128::from(address.family() == Family::V4);
-        for number in [ADDRESS | family, address.bits()] {
+        let family = u128::from(address.family == Family::V4);
+        for number in [ADDRESS | family, address.bits] {
             low.write_u128(number);
             high.write_u128(number);
         }

@@ -32,12 +32,12 @@ impl Value<'_> {
             }
             Self::Network(network) => {
                 let address = network.first;
-                let family = match address.family() {
+                let family = match address.family {
                     Family::V4 => 4,
                     Family::V6 => 6,
                 };
                 feed(&[family]);
-                feed(&address.bits().to_be_bytes());
+                feed(&address.bits.to_be_bytes());
             }
         }
     }

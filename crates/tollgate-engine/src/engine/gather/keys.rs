@@ -83,7 +83,7 @@ impl Early {
             fingerprint,
             is_keyless: found.is_none(),
             set: 0,
-            mode: rule.mode_for(&RequestKey::new(&rule.key, known.facts(), fingerprint)),
+            mode: rule.mode_for(&RequestKey::new(&rule.key, known.facts, fingerprint)),
         })
     }
 }

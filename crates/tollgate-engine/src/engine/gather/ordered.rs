@@ -17,7 +17,7 @@ use crate::verdict::{By, RuleDecision};
 pub(crate) struct Ordered<'a> {
     orders: &'a Held,
     /// No rule is asked, because of this.
-    bypass: Option<Timed>,
+    pub(super) bypass: Option<Timed>,
     /// Orders that have let it pass a rule, or that hold it to other limits.
     acted: Vec<Timed>,
     /// Whether it passed a rule by an order.
@@ -71,7 +71,7 @@ impl<'a> Gathered<'a> {
         ordered.bypass = rulings.bypass.or(bypass);
         // The whole request is looked for among what is blocked, not each part.
         let block = rulings.block;
-        if let Some(order) = block.filter(|_| facts.scope() != Scope::Descriptor) {
+        if let Some(order) = block.filter(|_| facts.scope != Scope::Descriptor) {
             let mode = rules.mode;
             ordered.note_block(order, By::Ordered(order.id), Met { mode, ..NO_KEY });
         }
@@ -83,10 +83,9 @@ impl<'a> Gathered<'a> {
         let Some(ordered) = &mut self.ordered else {
             return;
         };
-        let rulings =
-            ordered
-                .orders
-                .of(Limiter::Applied(met.number), met.fingerprint, known.facts());
+        let rulings = ordered
+            .orders
+            .of(Limiter::Applied(met.number), met.fingerprint, known.facts);
         if let Some(order) = rulings.block {
             let by = By::Blocked(met.number);
             ordered.note_block(order, by, met);
@@ -113,11 +112,6 @@ impl<'a> Gathered<'a> {
 }
 
 impl<'a> Ordered<'a> {
-    /// What lets the request pass all rules.
-    pub(super) const fn bypass(&self) -> Option<Timed> {
-        self.bypass
-    }
-
     /// An order may let a request pass several rules, and acts once.
     fn note_acted(&mut self, order: Timed) {
         if !self.acted.contains(&order) {

@@ -10,7 +10,7 @@ use crate::engine::orders::Limiter;
 use crate::engine::rules::Rules;
 use crate::facts::{DESCRIPTOR, Facts, Scope};
 use crate::limits::{LimitKind, RequestKey};
-use crate::matcher::{Known, Numbers};
+use crate::matcher::Numbers;
 use crate::verdict::By;
 
 /// What came of a set.
@@ -43,11 +43,11 @@ impl<'a> Gathered<'a> {
         for (set, facts) in (0..).zip(facts.sets()) {
             match self.match_set(&input, facts, set, &mut met) {
                 Matched::Settled => return,
-                Matched::Exempt(entry) if facts.scope() == Scope::Request => {
+                Matched::Exempt(entry) if facts.scope == Scope::Request => {
                     exempt.get_or_insert(entry);
                 }
                 Matched::Exempt(_) => {}
-                Matched::Rules => is_limited |= facts.scope() == Scope::Request,
+                Matched::Rules => is_limited |= facts.scope == Scope::Request,
             }
         }
         // What is exempt as a whole is exempt in each of its descriptors.
@@ -75,8 +75,8 @@ impl<'a> Gathered<'a> {
         met: &mut Vec<Met>,
     ) -> Matched {
         let MatchInput { rules, bounds, .. } = *input;
-        let known = look_up(rules, facts);
-        let (slot, bytes) = known.longest();
+        let known = rules.known(facts);
+        let (slot, bytes) = known.longest;
         if bytes > bounds.fact_bytes {
             let most = bounds.fact_bytes;
             self.exceed(rules, Excess::Fact { slot, bytes, most });
@@ -86,7 +86,7 @@ impl<'a> Gathered<'a> {
         rules.matcher.candidates(&known, &mut matching);
         rules.matcher.keep_matching(&known, &mut matching);
         let first = rules.block + rules.exempt;
-        let is_whole = facts.scope() != Scope::Descriptor;
+        let is_whole = facts.scope != Scope::Descriptor;
         if is_whole && let Some(tier) = self.tier(rules, &known) {
             matching.push(tier.saturating_add(to_u32(first)));
         }
@@ -96,7 +96,7 @@ impl<'a> Gathered<'a> {
             let Some(rule) = number.checked_sub(first) else {
                 match number.checked_sub(rules.block) {
                     // Each value by itself has to be exempt, not all of them in one text.
-                    Some(_) if facts.scope() == Scope::Joined => continue,
+                    Some(_) if facts.scope == Scope::Joined => continue,
                     Some(entry) => return Matched::Exempt(entry),
                     // The whole request is looked for in the list of what is blocked, not each part.
                     None if is_whole && self.is_settled(rules, number) => return Matched::Settled,
@@ -126,20 +126,20 @@ impl<'a> Gathered<'a> {
         } = *input;
         let mut whole = facts
             .sets()
-            .filter(|set| set.scope() == Scope::Request)
+            .filter(|set| set.scope == Scope::Request)
             .peekable();
         let bypass = orders.and_then(|orders| {
             let first = orders.of_request(whole.peek()?).bypass?;
             let is_all = whole.all(|set| orders.of_request(set).bypass.is_some());
             is_all.then_some(first)
         });
-        let scopes: Vec<_> = facts.sets().map(Facts::scope).collect();
+        let scopes: Vec<_> = facts.sets().map(|set| set.scope).collect();
         let mut asked = Vec::new();
         for (number, set) in (0..).zip(facts.sets()) {
             if let Some(orders) = orders {
                 self.heed(rules, orders, set, bypass);
             }
-            let known = look_up(rules, set);
+            let known = rules.known(set);
             for own in met {
                 if own.set != number || is_replaced_in_set(rules, met, &scopes, own) {
                     continue;
@@ -148,7 +148,7 @@ impl<'a> Gathered<'a> {
                 // By which limits it is asked, if it is: an order that lets one set pass lets no other.
                 let rulings = orders
                     .map(|orders| orders.of(Limiter::Applied(own.number), own.fingerprint, set));
-                let ordered = self.ordered.as_ref().and_then(|ordered| ordered.bypass());
+                let ordered = self.ordered.as_ref().and_then(|ordered| ordered.bypass);
                 let is_bypassed =
                     ordered.is_some() || rulings.as_ref().is_some_and(|own| own.bypass.is_some());
                 let changed = rulings
@@ -164,7 +164,7 @@ impl<'a> Gathered<'a> {
                 }
                 let cost = rule_cost(applied, said_cost(applied, &known));
                 // Hits of several descriptors on one counter add up. Of several values of the whole request the dearest counts.
-                match set.scope() {
+                match set.scope {
                     Scope::Descriptor => self.change_cost(*own, |known| known.saturating_add(cost)),
                     Scope::Request | Scope::Joined => {
                         self.change_cost(*own, |known| known.max(cost));
@@ -199,7 +199,7 @@ impl<'a> Gathered<'a> {
 
 /// Whether a rule has a condition on the keys of a descriptor.
 fn names_descriptor(rules: &Rules, number: usize) -> bool {
-    let slot = rules.matcher.slots().number_of(DESCRIPTOR);
+    let slot = rules.matcher.slots.number_of(DESCRIPTOR);
     slot.is_some_and(|slot| rules.matcher.asks(number, slot))
 }
 
@@ -211,11 +211,4 @@ fn is_replaced_in_set(rules: &Rules, met: &[Met], scopes: &[Scope], own: &Met) -
         (other.set == own.set || is_part(own) || is_part(other))
             && replaces(rules, other, own.number, own.mode)
     })
-}
-
-fn look_up<'a>(rules: &'a Rules, facts: &'a Facts<'a>) -> Known<'a, 'a> {
-    let mut known = Known::new(rules.matcher.slots(), facts);
-    known.look_up();
-    known.read_addresses();
-    known
 }

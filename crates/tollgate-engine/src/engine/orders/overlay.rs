@@ -35,17 +35,16 @@ impl Overlay {
     /// What has this name in a policy: a rule before a tier, and that before a limit of a tree.
     pub(super) fn limiter(&self, rules: &Rules, name: &str) -> Option<Limiter> {
         let names = self.names.get_or_init(|| {
-            let leaves = rules.trees.named();
-            let leaves = leaves.map(|(leaf, _)| (leaf.to_string().into(), Limiter::Leaf(leaf.id)));
-            // Rules come before tiers, and of two the later counts here.
-            let applied = (0_u32..)
-                .zip(rules.applied.iter())
-                .collect::<Vec<_>>()
-                .into_iter()
-                .rev();
+            let applied = (0..).zip(rules.applied.iter());
             let applied =
                 applied.map(|(number, rule)| (rule.name.clone(), Limiter::Applied(number)));
-            leaves.chain(applied).collect()
+            let leaves = rules.trees.named();
+            let leaves = leaves.map(|(leaf, _)| (leaf.to_string().into(), Limiter::Leaf(leaf.id)));
+            let mut names = HashMap::default();
+            for (name, limiter) in applied.chain(leaves) {
+                names.entry(name).or_insert(limiter);
+            }
+            names
         });
         names.get(name).copied()
     }

@@ -8,7 +8,6 @@ use crate::address::{ClientBits, Network};
 use crate::engine::rules::{Applied, Rules};
 use crate::facts::{Descriptor, Facts};
 use crate::limits::{KeyHashers, KeyPlan, Limit};
-use crate::matcher::Known;
 use crate::orders::{FactPattern, OrderError, Target, TargetKey, borrowed};
 use crate::policy::{Mode, OnMissingKey};
 use crate::suggest::closest;
@@ -215,9 +214,7 @@ pub(super) fn key_of(
     rule: &Applied,
     facts: &Facts<'_>,
 ) -> Result<[u64; 2], OrderError> {
-    let mut known = Known::new(rules.matcher.slots(), facts);
-    known.look_up();
-    known.read_addresses();
+    let known = rules.known(facts);
     // Nobody's facts name the counter of those who have none of the key.
     let is_for_all =
         rule.on_missing_key == OnMissingKey::OneCounter && facts.iter().next().is_none();

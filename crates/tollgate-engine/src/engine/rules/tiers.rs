@@ -17,7 +17,8 @@ pub(crate) const TIERS: &str = "tier";
 #[derive(Debug, Default)]
 pub(crate) struct Tiers {
     pub(crate) tenant: Option<u32>,
-    fact: Option<u32>,
+    /// The fact that carries a tenant's tier.
+    pub(crate) fact: Option<u32>,
     by_tenant: HashMap<Box<str>, u32, FixedState>,
     by_name: HashMap<Box<str>, u32, FixedState>,
     default: Option<u32>,
@@ -61,11 +62,6 @@ impl Tiers {
                 None => Tiered::Unknown(default),
             },
         }
-    }
-
-    /// The fact that carries a tenant's tier.
-    pub(crate) fn fact(&self) -> Option<u32> {
-        self.fact
     }
 
     /// The names of all tiers, sorted.

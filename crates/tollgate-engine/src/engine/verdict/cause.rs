@@ -58,7 +58,7 @@ impl By {
                 Cause::TooMuch(TooMuch::Checks { found, most })
             }
             Self::Excess(Excess::Fact { slot, bytes, most }) => Cause::TooMuch(TooMuch::Fact {
-                name: rules.matcher.slots().name(slot),
+                name: rules.matcher.slots.name(slot),
                 bytes,
                 most,
             }),
