@@ -134,7 +134,8 @@ impl<B: Backend> Asking<'_, '_, B> {
             },
         };
         if let Some(entered) = entered {
-            entered.join(group, &mut answer);
+            entered.decide(group, &mut answer);
+            entered.hold(&mut answer);
         }
         if self.rules.waits {
             self.tell_of_what_comes_back(&mut answer);

@@ -424,7 +424,8 @@ impl<B: Backend> Pipeline<B> {
         let rules = trial.rules;
         let mut gathered = Gathered::new();
         let input = self.match_input(rules, trial.orders, trial.request.facts);
-        let is_settled = if trial.standing.is_none() {
+        let is_new = trial.standing.is_none();
+        let is_settled = if is_new {
             self.prepare(input, &mut gathered, &mut tried.said)
         } else {
             // One that waits and asks again is the same request, and what it lacks is noted.
@@ -437,7 +438,6 @@ impl<B: Backend> Pipeline<B> {
         };
         if !is_settled || (tried.said.allowed && trees.is_some()) {
             let (mut each, asking) = (Vec::new(), self.asking(rules, &gathered));
-            let is_new = trial.standing.is_none();
             let answer = match is_new.then(|| asking.queue_ahead()).flatten() {
                 Some(answer) => Some(answer),
                 None => {

@@ -69,15 +69,8 @@ impl Entered {
         }
     }
 
-    /// Goes on with what the backend said: the request runs and holds its places, or leaves them as if it had never come.
-    /// If it runs, a gate decides if it has the fewest places left.
-    pub(in crate::engine) fn join(self, group: &Group<'_>, answer: &mut Answer) {
-        self.decide(group, answer);
-        self.hold(answer);
-    }
-
     /// Of a request that passes, the limit decides that has the fewest such requests left.
-    fn decide(&self, group: &Group<'_>, answer: &mut Answer) {
+    pub(in crate::engine) fn decide(&self, group: &Group<'_>, answer: &mut Answer) {
         let Some((number, decision)) = self.tightest.filter(|_| answer.allowed) else {
             return;
         };
@@ -90,7 +83,7 @@ impl Entered {
         }
     }
 
-    /// The same, whatever decides.
+    /// Goes on with what the backend said: the request runs and holds its places, or leaves them as if it had never come.
     pub(in crate::engine) fn hold(self, answer: &mut Answer) {
         if !answer.allowed {
             return self.leave();
