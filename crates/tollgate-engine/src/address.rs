@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Address {
     /// From the top bit: an IPv4 address has the upper 32.
-    bits: u128,
-    family: Family,
+    pub(crate) bits: u128,
+    pub(crate) family: Family,
 }
 
 /// Whether an address is of IPv4 or IPv6.
@@ -42,7 +42,7 @@ impl Address {
 
     /// The network that its client has: its leading bits, the others zero. An address that a translator made of an IPv4 address
     /// (64:ff9b::/96, RFC 6052) is taken for that, as all clients behind the translator are in one /64.
-    pub(crate) fn client(self, bits: ClientBits) -> ClientNetwork {
+    pub(crate) fn client(self, bits: ClientBits) -> Network {
         let translated = Self::new(Family::V4, self.bits << 96);
         let own = if self.is_translated() {
             translated
@@ -51,19 +51,11 @@ impl Address {
         };
         let length = bits.of(own.family);
         let first = own.masked(length);
-        ClientNetwork { first, length }
+        Network { first, length }
     }
 
     fn is_translated(self) -> bool {
         self.family == Family::V6 && self.bits & mask(96) == NAT64
-    }
-
-    pub(crate) const fn family(self) -> Family {
-        self.family
-    }
-
-    pub(crate) const fn bits(self) -> u128 {
-        self.bits
     }
 }
 
@@ -101,16 +93,7 @@ impl ClientBits {
     }
 }
 
-/// The addresses that one client has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ClientNetwork {
-    /// The first of them.
-    pub(crate) first: Address,
-    /// How many bits they share.
-    length: u8,
-}
-
-impl fmt::Display for ClientNetwork {
+impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whole = match self.first.family {
             Family::V4 => 32,
@@ -144,7 +127,8 @@ fn mask(bits: u8) -> u128 {
 /// The addresses that begin alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Network {
-    first: Address,
+    pub(crate) first: Address,
+    /// How many bits they share.
     length: u8,
 }
 
@@ -211,15 +195,10 @@ impl Network {
 }
 
 /// Networks in a tree of their bits, one for each family, with the numbers of the rules that are filed there.
-#[derive(Debug, Default)]
-pub(super) struct Networks {
-    trees: [Tree; 2],
-}
-
 #[derive(Debug)]
-struct Tree {
-    /// The first is the root. A child's number of 0 is none.
-    nodes: Vec<Node>,
+pub(super) struct Networks {
+    /// The nodes of each family: the first is the root. A child's number of 0 is none.
+    trees: [Vec<Node>; 2],
 }
 
 #[derive(Debug, Default)]
@@ -228,17 +207,17 @@ struct Node {
     here: Vec<u32>,
 }
 
-impl Default for Tree {
+impl Default for Networks {
     fn default() -> Self {
         Self {
-            nodes: vec![Node::default()],
+            trees: [vec![Node::default()], vec![Node::default()]],
         }
     }
 }
 
 impl Networks {
     pub(super) fn add(&mut self, network: &Network, number: u32) {
-        let nodes = &mut self.trees[network.first.family as usize].nodes;
+        let nodes = &mut self.trees[network.first.family as usize];
         let mut at = 0;
         for depth in 0..network.length {
             let side = side(network.first.bits, depth);
@@ -255,10 +234,10 @@ impl Networks {
 
     /// Visits the rules of every network that the address is in.
     pub(super) fn each(&self, address: Address, mut each: impl FnMut(u32)) {
-        let tree = &self.trees[address.family as usize];
+        let nodes = &self.trees[address.family as usize];
         let mut at = 0;
         for depth in 0..=128 {
-            let node = &tree.nodes[at];
+            let node = &nodes[at];
             node.here.iter().copied().for_each(&mut each);
             if depth == 128 {
                 return;

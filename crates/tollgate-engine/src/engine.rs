@@ -52,9 +52,9 @@ pub use pipeline::{CombinedVerdict, Left};
 pub use rules::PolicyError;
 pub use saved::{RestoreError, Restored, Resume};
 
-use conditions::Listing;
 use descriptors::Lookups;
 use gather::Group;
+use orders::Held;
 use pipeline::{Pipeline, ready};
 use retired::Retired;
 use rules::{Before, Rules};
@@ -292,14 +292,14 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// request takes a slot, meets very many rules, or has very long keys.
     #[inline]
     pub fn decide<'f>(&self, facts: &'f Facts<'f>) -> Verdict<'f> {
-        self.pipeline.decide_now(facts, Listing::Decider)
+        self.pipeline.decide_now(facts, false)
     }
 
     /// The same, and the verdict tells of each limit that the request met ([`Findings::limits`]): for answers that list them. If
     /// there are several, each is looked at once more, and that allocates.
     #[inline]
     pub fn decide_listing_limits<'f>(&self, facts: &'f Facts<'f>) -> Verdict<'f> {
-        self.pipeline.decide_now(facts, Listing::All)
+        self.pipeline.decide_now(facts, true)
     }
 
     /// Decides a request that a proxy describes by lists of entries, in one of the policy's domains.
@@ -631,8 +631,8 @@ impl<B: Backend> Engine<B> {
     /// ```
     pub fn would_hold_descriptors(&self, request: &DescriptorRequest<'_>) -> bool {
         let now = self.pipeline.in_force();
-        let orders = now.orders.as_ref().map(|held| held.in_force().uncounted());
-        let input = self.pipeline.tree_input(&now.rules, orders, *request);
+        let orders = now.orders.map(Held::uncounted);
+        let input = (self.pipeline).tree_input(&now.rules, orders.as_ref(), *request);
         let lookups = Lookups::new(&input);
         let keys = lookups.keys(&input);
         let met = lookups.meet(&input, &keys);

@@ -38,9 +38,9 @@ pub struct Facts<'a> {
     cost: Option<u64>,
     /// Further sets of facts that the request stands for.
     others: &'a [Facts<'a>],
-    scope: Scope,
+    pub(crate) scope: Scope,
     /// How many bits of `ip` tell one client from another.
-    client_bits: ClientBits,
+    pub(crate) client_bits: ClientBits,
 }
 
 /// What a set of facts is about.
@@ -175,19 +175,10 @@ impl<'a> Facts<'a> {
         self
     }
 
-    #[inline]
-    pub(crate) const fn client_bits(&self) -> ClientBits {
-        self.client_bits
-    }
-
     /// Whether this is one set of facts about the whole request, as nearly always.
     #[inline]
     pub(crate) const fn is_single(&self) -> bool {
         self.others.is_empty() && matches!(self.scope, Scope::Request)
-    }
-
-    pub(crate) const fn scope(&self) -> Scope {
-        self.scope
     }
 
     /// All sets of facts that the request stands for, this one first.
@@ -484,6 +475,17 @@ pub enum Unit {
     Year,
 }
 
+/// What each unit is called, and its length in seconds.
+const LENGTHS: [(&str, u64); Unit::ALL.len()] = [
+    ("second", 1),
+    ("minute", 60),
+    ("hour", 3_600),
+    ("day", 86_400),
+    ("week", 7 * 86_400),
+    ("month", 30 * 86_400),
+    ("year", 365 * 86_400),
+];
+
 impl Unit {
     /// All of them, the shortest first.
     pub const ALL: [Self; 7] = [
@@ -518,28 +520,12 @@ impl Unit {
     /// assert_eq!(Unit::Hour.name(), "hour");
     /// ```
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Second => "second",
-            Self::Minute => "minute",
-            Self::Hour => "hour",
-            Self::Day => "day",
-            Self::Week => "week",
-            Self::Month => "month",
-            Self::Year => "year",
-        }
+        LENGTHS[self as usize].0
     }
 
     /// Its length in seconds, as envoyproxy/ratelimit counts.
     pub const fn seconds(self) -> u64 {
-        match self {
-            Self::Second => 1,
-            Self::Minute => 60,
-            Self::Hour => 3_600,
-            Self::Day => 86_400,
-            Self::Week => 7 * 86_400,
-            Self::Month => 30 * 86_400,
-            Self::Year => 365 * 86_400,
-        }
+        LENGTHS[self as usize].1
     }
 }
 

@@ -71,14 +71,14 @@ impl fmt::Display for Shown<'_> {
 
 /// A pair, as it is shown. A name with `=` is quoted too.
 pub(crate) fn write_pair(
-    f: &mut (impl fmt::Write + ?Sized),
+    f: &mut impl fmt::Write,
     name: &str,
-    value: &str,
+    value: impl fmt::Display,
 ) -> fmt::Result {
     if name.contains('=') {
-        write!(f, "{name:?}={}", Shown(value))
+        write!(f, "{name:?}={value}")
     } else {
-        write!(f, "{}={}", Shown(name), Shown(value))
+        write!(f, "{}={value}", Shown(name))
     }
 }
 

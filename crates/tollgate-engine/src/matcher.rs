@@ -29,6 +29,7 @@ pub use pattern::{Explained, explain};
 
 use crate::address::Address;
 use few::Few;
+use glob::Glob;
 use globs::{Found, Globs, Sets};
 use index::Index;
 use pattern::Test;
@@ -74,7 +75,7 @@ pub struct PatternError {
 /// ```
 #[derive(Debug)]
 pub struct Matcher {
-    slots: Slots,
+    pub(crate) slots: Slots,
     /// Of all rules, one rule's after another's.
     conditions: Box<[Condition]>,
     /// Where each rule's conditions begin, and in the end how many there are.
@@ -163,11 +164,11 @@ impl Slots {
 /// What is known of a request, by number.
 pub(crate) struct Known<'s, 'f> {
     slots: &'s Slots,
-    facts: &'f Facts<'f>,
+    pub(crate) facts: &'f Facts<'f>,
     texts: [Option<&'f str>; SLOTS],
     addresses: [Option<Address>; ADDRESSES],
-    /// The longest, and how long it is.
-    longest: (u32, usize),
+    /// The longest that anything asks for, and its length.
+    pub(crate) longest: (u32, usize),
 }
 
 impl<'s, 'f> Known<'s, 'f> {
@@ -209,18 +210,6 @@ impl<'s, 'f> Known<'s, 'f> {
         }
     }
 
-    /// All of them.
-    #[inline]
-    pub(crate) const fn facts(&self) -> &'f Facts<'f> {
-        self.facts
-    }
-
-    /// The longest fact that anything asks for, and its length.
-    #[inline]
-    pub(crate) const fn longest(&self) -> (u32, usize) {
-        self.longest
-    }
-
     #[inline(always)]
     pub(crate) fn text(&self, slot: u32) -> Option<&'f str> {
         let slot = slot as usize;
@@ -246,8 +235,8 @@ impl<'s, 'f> Known<'s, 'f> {
 
     fn holds_with(&self, condition: &Condition, found: &mut Found<'_>) -> bool {
         let (text, address) = self.of(condition);
-        let test = &condition.test;
-        test.holds_with(condition.slot, text, address, found)
+        let mut globs = |glob: &Glob, text: &str| found.matches(glob, condition.slot, text);
+        condition.test.holds_by(text, address, &mut globs)
     }
 
     /// What a condition is about.
@@ -336,10 +325,6 @@ impl Matcher {
         numbers.as_slice().to_vec()
     }
 
-    pub(crate) fn slots(&self) -> &Slots {
-        &self.slots
-    }
-
     /// Adds the numbers of rules that may match, without asking for memory unless they are very many,
     /// and starts to fetch their conditions. First come those that nearly every request meets.
     #[inline]
@@ -356,7 +341,7 @@ impl Matcher {
     /// Leaves those of the candidates that match, in order.
     #[inline]
     pub(crate) fn keep_matching(&self, known: &Known<'_, '_>, numbers: &mut Numbers) {
-        if self.sets.pay(numbers.as_slice().len(), known.longest().1) {
+        if self.sets.pay(numbers.as_slice().len(), known.longest.1) {
             return self.keep_matching_together(known, numbers);
         }
         self.keep(numbers, |condition| known.holds(condition));

@@ -16,6 +16,8 @@ mod target;
 pub use error::OrderError;
 pub use target::{FactPattern, Target, TargetKey};
 
+pub(crate) use target::borrowed;
+
 /// How many orders an engine has at the most.
 pub const MOST_ORDERS: usize = 10_000;
 /// The longest that an order lasts: 30 days. What is meant to last longer belongs into the policy.

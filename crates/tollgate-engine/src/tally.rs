@@ -4,7 +4,6 @@
 //! name in the engine, beside the rules, so that a reload changes none of them.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -315,14 +314,6 @@ impl Tallies {
 
     fn names(&self) -> MutexGuard<'_, Names> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl fmt::Debug for Tallies {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let limiters = self.names().names.len() - FIRST;
-        let mut shown = f.debug_struct("Tallies");
-        shown.field("limiters", &limiters).finish_non_exhaustive()
     }
 }
 

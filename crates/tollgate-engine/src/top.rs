@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::fmt::{self, Write};
 use std::hash::{BuildHasher, Hasher};
+use std::mem;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError, TryLockError};
 
@@ -101,6 +102,7 @@ struct Part {
     entries: Vec<Entry>,
 }
 
+#[derive(Default)]
 struct Entry {
     id: Id,
     limiter: String,
@@ -192,43 +194,33 @@ impl Part {
     }
 
     fn add(&mut self, id: Id, mode: Mode, limiter: impl fmt::Display, key: impl fmt::Display) {
-        let is_shadow = mode == Mode::Shadow;
         self.counted += 1;
         if let Some(place) = self.places.get(&id) {
             self.counts[*place] += 1;
             return;
         }
-        if self.entries.len() < self.most {
-            self.places.insert(id, self.entries.len());
-            self.counts.push(1);
-            self.entries.push(Entry {
-                id,
-                limiter: short(String::new(), limiter),
-                key: short(String::new(), key),
-                error: 0,
-                is_shadow,
-            });
-            return;
-        }
-        let fewest = self
-            .counts
-            .iter()
-            .enumerate()
-            .min_by_key(|(_, count)| **count);
-        let Some((place, count)) = fewest.map(|(place, count)| (place, *count)) else {
-            return;
+        let (place, count) = if self.entries.len() < self.most {
+            self.counts.push(0);
+            self.entries.push(Entry::default());
+            (self.entries.len() - 1, 0)
+        } else {
+            let counts = self.counts.iter().copied().enumerate();
+            let Some((place, count)) = counts.min_by_key(|(_, count)| *count) else {
+                return;
+            };
+            self.places.remove(&self.entries[place].id);
+            (place, count)
         };
-        let entry = &mut self.entries[place];
-        self.places.remove(&entry.id);
         self.places.insert(id, place);
         self.counts[place] = count + 1;
+        let entry = &mut self.entries[place];
         // What had held the texts before holds them again: a flood of keys asks for no memory.
         *entry = Entry {
             id,
-            limiter: short(std::mem::take(&mut entry.limiter), limiter),
-            key: short(std::mem::take(&mut entry.key), key),
+            limiter: short(mem::take(&mut entry.limiter), limiter),
+            key: short(mem::take(&mut entry.key), key),
             error: count,
-            is_shadow,
+            is_shadow: mode == Mode::Shadow,
         };
     }
 
@@ -276,14 +268,6 @@ impl Write for Beginning<'_> {
         }
         self.0.push_str(beginning(text, room));
         Err(fmt::Error)
-    }
-}
-
-impl fmt::Debug for Top {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Top")
-            .field("told", &self.told)
-            .finish_non_exhaustive()
     }
 }
 

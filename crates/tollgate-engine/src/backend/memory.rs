@@ -15,8 +15,8 @@ use std::time::Duration;
 use tollgate::clock::{Monotonic, Wakeup, Wall};
 use tollgate::quota::OnFileFailure;
 use tollgate::{
-    Algorithm, Clock, Decision, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter, Level,
-    QuotaLimiter, Stack, Timestamp,
+    Algorithm, Clock, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter, Level, QuotaLimiter,
+    Stack, Timestamp,
     core::Align,
     keyed::{self, Together},
     stack::{Pass, StackVerdict},
@@ -254,11 +254,6 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// The clock that rates are counted by.
     pub fn clock(&self) -> &C {
         &self.clock
-    }
-
-    /// What is left of each limit, without charging any.
-    pub fn left_of_each(&self, checks: &[Check<'_>]) -> Vec<Decision> {
-        checks.iter().map(|check| self.left(check)).collect()
     }
 
     /// Gives back what these checks cost, whatever it was charged for: at most what was spent. Slots

@@ -1,8 +1,7 @@
 //! What operators ask of an engine and change of it: counts, limiters, keys and overrides; and how it outlives its process.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 
-use arc_swap::ArcSwap;
 use tollgate::Clock;
 use tollgate::snapshot::{SnapshotError, SnapshotReader, SnapshotWriter};
 
@@ -10,12 +9,9 @@ use super::Engine;
 use super::find::{self, Found, Reset, ResetScope};
 use super::limiters::{self, LimiterState, ThrottleDecision};
 use super::orders::{Book, OrderContext};
-use super::pipeline::{Pipeline, ready};
-use super::recorder::Recorder;
-use super::rules::{Before, Rules};
+use super::pipeline::ready;
 use super::saved::{self, RestoreError, Restored, Resume};
 use crate::backend::{Backend, Memory, MemoryBuilder};
-use crate::limits::LimitKind;
 use crate::orders::{Act, NewOrder, Order, OrderError, Target};
 use crate::policy::{Mode, Policy};
 use crate::tally::{Histogram, Requests, Tallies, Tally};
@@ -28,38 +24,12 @@ impl<B: Backend> Engine<B> {
     ///
     /// Each limiter takes 104 bytes for each core and four more.
     #[must_use]
-    pub fn with_tallies(self, limiters: usize) -> Self {
-        let Self {
-            pipeline,
-            reloading,
-        } = self;
-        let tallies = Tallies::new(limiters);
-        let mut rules = pipeline.rules.into_inner();
-        if Arc::get_mut(&mut rules).is_none() {
-            // Somebody holds a verdict by them, so they are compiled once more; that went well before.
-            let (policy, now) = (Policy::clone(&rules.policy), pipeline.backend.now());
-            if let Ok(mut again) = Rules::new(policy, Before::Rules(&rules), now) {
-                again.open_gates(Some(&rules), &pipeline.clocks);
-                again.since = rules.since;
-                rules = Arc::new(again);
-            }
-        }
-        if let Some(own) = Arc::get_mut(&mut rules) {
-            own.count_in(&tallies);
-        }
-        let pipeline = Pipeline {
-            rules: ArcSwap::new(rules),
-            recorder: Recorder {
-                tallies: Some(tallies),
-                ..pipeline.recorder
-            },
-            ..pipeline
-        };
-        (pipeline.book()).put_over(&pipeline.order_context(&pipeline.rules.load()));
-        Self {
-            pipeline,
-            reloading,
-        }
+    pub fn with_tallies(mut self, limiters: usize) -> Self {
+        self.pipeline.recorder.tallies = Some(Tallies::new(limiters));
+        // Each rule knows where it is counted, and somebody may hold a verdict by those that are in force: they are compiled
+        // once more, which went well before.
+        let _ = self.reload(Policy::clone(&self.policy()));
+        self
     }
 
     /// What each limiter has decided since the engine was made: nothing unless it [counts](Self::with_tallies).
@@ -69,11 +39,8 @@ impl<B: Backend> Engine<B> {
     /// something. Counts never fall while a limiter is listed; one that is gone from the policy is listed on until its
     /// place is another's, and what it had counted is in `(other)` from then on.
     pub fn tallies(&self) -> Vec<Tally> {
-        self.pipeline
-            .recorder
-            .tallies
-            .as_ref()
-            .map_or_else(Vec::new, Tallies::all)
+        let tallies = self.pipeline.recorder.tallies.as_ref();
+        tallies.map_or_else(Vec::new, Tallies::all)
     }
 
     /// How many requests passed and were refused, each counted once, however many limiters it met: none unless it
@@ -101,29 +68,8 @@ impl<B: Backend> Engine<B> {
     /// How long requests waited for their turn, because a rule says `over: wait`, whether they passed in the end or
     /// not: none unless it [counts](Self::with_tallies).
     pub fn waits(&self) -> Option<&Histogram> {
-        self.pipeline
-            .recorder
-            .tallies
-            .as_ref()
-            .map(|tallies| &tallies.waits)
-    }
-
-    /// The limiters of the policy in force and their limits, in the order of the file: rules that aren't off, tiers,
-    /// and limits of trees.
-    ///
-    /// ```
-    /// # use tollgate::clock::Manual;
-    /// # use tollgate_engine::backend::Memory;
-    /// # use tollgate_engine::document::Format;
-    /// # use tollgate_engine::{Engine, Facts, Policy};
-    /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-    /// let policy = Policy::from_text("limits: [{name: all, rate: [2/s, 5/h]}]", Format::Yaml)?.policy;
-    /// let limiters = Engine::new(policy, memory)?.limiters();
-    /// assert_eq!((limiters[0].0.as_str(), limiters[0].1.len()), ("all", 2));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn limiters(&self) -> Vec<(String, Vec<LimitKind>)> {
-        self.pipeline.rules.load().limiters()
+        let tallies = self.pipeline.recorder.tallies.as_ref();
+        tallies.map(|tallies| &tallies.waits)
     }
 
     /// Counts a decision on a key that brought its limit along, as `CL.THROTTLE` does, which no policy has decided: by the
@@ -176,7 +122,7 @@ impl<B: Backend> Engine<B> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn warnings(&self) -> Vec<Warning> {
-        self.pipeline.recorder.warnings.all()
+        self.pipeline.recorder.warnings.all().clone()
     }
 
     /// Has each warning logged by this function from now on, unless one was given before: for those who are handed an engine that is

@@ -8,7 +8,7 @@ use tollgate::stack::{Expire, Settled, Settlement, TimedEstimate};
 use tollgate::{Decision, Outcome};
 
 use super::descriptors::TreeCharge;
-use super::gather::{Gathered, Run};
+use super::gather::Gathered;
 use super::recorder::Recorder;
 use super::rules::Rules;
 use super::turns::{Demand, Spot, Turns};
@@ -134,7 +134,8 @@ impl<B: Backend> Asking<'_, '_, B> {
             },
         };
         if let Some(entered) = entered {
-            entered.join(group, &mut answer);
+            entered.decide(group, &mut answer);
+            entered.hold(&mut answer);
         }
         if self.rules.waits {
             self.tell_of_what_comes_back(&mut answer);
@@ -172,44 +173,44 @@ impl<B: Backend> Asking<'_, '_, B> {
     /// Asks about each rule in shadow, of a request that passes; these were charged to it by trees.
     pub(super) async fn in_shadow(&self, said: &mut Said, charged_to_trees: &[Check<'_>]) {
         let gathered = self.gathered;
+        // What decided instead of a store has charged nothing there.
+        let is_charged = said.unavailable.is_none() && self.may_be_dropped;
+        let mut unanswered = Unanswered::new(self.backend, &mut said.permits);
         if !gathered.shadow.checks.as_slice().is_empty() {
-            // What decided instead of a store has charged nothing there.
-            let is_charged = said.unavailable.is_none() && self.may_be_dropped;
-            let mut unanswered = Unanswered::new(self.backend, said);
             unanswered.is_charged(charged_to_trees);
             if is_charged {
                 unanswered.is_charged(gathered.enforced.checks.as_slice());
             }
-            for run in gathered.shadow.runs() {
-                let Some(entered) = unanswered
-                    .held
-                    .enter_in_shadow(gathered.shadow_gate(run.rule))
-                else {
+        }
+        for run in gathered.shadow_runs() {
+            let entered = match Entered::in_shadow(run.gate) {
+                Ok(entered) => entered,
+                Err(denied) => {
+                    said.shadows.push(denied);
                     continue;
-                };
-                if let Ok(mut answer) = self.backend.ask(run.checks, None).await {
-                    if answer.allowed && answer.unavailable.is_none() && self.may_be_dropped {
-                        unanswered.is_charged(run.checks);
-                    }
-                    entered.hold(&mut answer);
-                    self.hear_shadow(unanswered.held, run, answer);
                 }
+            };
+            let answer = match run.checks {
+                [] => Ok(Answer::new(None, Decision::UNLIMITED)),
+                checks => self.backend.ask(checks, None).await,
+            };
+            let Ok(mut answer) = answer else {
+                continue;
+            };
+            if answer.allowed && answer.unavailable.is_none() && self.may_be_dropped {
+                unanswered.is_charged(run.checks);
             }
-            unanswered.answered();
-        }
-        for gate in gathered.gates_alone() {
-            if let Some(entered) = said.enter_in_shadow(Some(gate)) {
-                let mut answer = Answer::new(None, Decision::UNLIMITED);
-                entered.hold(&mut answer);
-                let (rule, checks) = (gate.met.number, &[]);
-                self.hear_shadow(said, Run { rule, checks }, answer);
+            entered.hold(&mut answer);
+            (self.recorder).passed_in_shadow(self.rules, run.rule, &answer);
+            match run.denial(gathered, &answer) {
+                Some(denied) => said.shadows.push(denied),
+                None if self.rules.applied[run.rule as usize].holds => {
+                    unanswered.held.hold(answer.pass);
+                }
+                None => {}
             }
         }
-    }
-
-    fn hear_shadow(&self, said: &mut Said, run: Run<'_, '_>, answer: Answer) {
-        (self.recorder).passed_in_shadow(self.rules, run.rule, &answer);
-        said.hear_shadow(self.rules, self.gathered, run, answer);
+        unanswered.answered();
     }
 
     /// What a request would be told that only looks: by the limits in force, and by rules in shadow if it would pass.
@@ -225,16 +226,19 @@ impl<B: Backend> Asking<'_, '_, B> {
         };
         said.hear(gathered, answer);
         if said.allowed {
-            for run in gathered.shadow.runs() {
-                if said.look_in_shadow(gathered.shadow_gate(run.rule))
-                    && let Ok(each) = self.backend.peek(run.checks).await
-                {
-                    let answer = Answer::over_results(run.checks, &each);
-                    said.hear_shadow(self.rules, gathered, run, answer);
-                }
-            }
-            for gate in gathered.gates_alone() {
-                said.look_in_shadow(Some(gate));
+            for run in gathered.shadow_runs() {
+                let gate = run.gate.map(|gate| (gate, gate.look()));
+                let denied = gate.filter(|(_, decision)| !decision.is_allowed());
+                let denied = match (denied, run.checks) {
+                    (Some((gate, decision)), _) => Some(gate.decided(decision)),
+                    (None, []) => None,
+                    (None, checks) => self.backend.peek(checks).await.ok().and_then(|each| {
+                        run.denial(gathered, &Answer::over_results(checks, &each))
+                    }),
+                };
+                denied
+                    .into_iter()
+                    .for_each(|denied| said.shadows.push(denied));
             }
         }
         Ok(())

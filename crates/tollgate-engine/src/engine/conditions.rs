@@ -34,18 +34,8 @@ use super::rules::Rules;
 #[must_use = "conditions do nothing until something is decided on them"]
 pub struct Conditions<'a> {
     looked_for: Option<&'a FactsAsked>,
-    is_immediate: bool,
-    listing: Listing,
-}
-
-/// Which limits a verdict tells of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Listing {
-    /// The one that decided.
-    #[default]
-    Decider,
-    /// All that the request met.
-    All,
+    pub(super) is_immediate: bool,
+    pub(super) lists_limits: bool,
 }
 
 impl<'a> Conditions<'a> {
@@ -54,7 +44,7 @@ impl<'a> Conditions<'a> {
         Self {
             looked_for: None,
             is_immediate: false,
-            listing: Listing::Decider,
+            lists_limits: false,
         }
     }
 
@@ -62,12 +52,8 @@ impl<'a> Conditions<'a> {
     /// [`Findings::limits`](crate::verdict::Findings::limits). A store is asked no more often for that; it takes memory if there
     /// are several limits.
     pub const fn listing_limits(mut self) -> Self {
-        self.listing = Listing::All;
+        self.lists_limits = true;
         self
-    }
-
-    pub(super) fn lists_limits(self) -> bool {
-        self.listing == Listing::All
     }
 
     /// Where a rule says `over: wait`, the request is refused in place of that.
@@ -81,10 +67,6 @@ impl<'a> Conditions<'a> {
     pub const fn knowing(mut self, asked: &'a FactsAsked) -> Self {
         self.looked_for = Some(asked);
         self
-    }
-
-    pub(super) fn may_wait(self) -> bool {
-        !self.is_immediate
     }
 
     /// Whether these rules ask for a fact that nobody looked for.
@@ -134,7 +116,7 @@ impl FactsAsked {
 
     /// Whether these rules ask for nothing else.
     fn is_all_that(&self, rules: &Arc<Rules>) -> bool {
-        let names = rules.matcher.slots().names();
+        let names = rules.matcher.slots.names();
         Arc::ptr_eq(&self.0, rules) || names.iter().all(|name| self.contains(name))
     }
 }
@@ -144,7 +126,7 @@ impl Deref for FactsAsked {
 
     #[inline]
     fn deref(&self) -> &[Box<str>] {
-        self.0.matcher.slots().names()
+        self.0.matcher.slots.names()
     }
 }
 

@@ -142,15 +142,8 @@ impl Counters {
         kinds: &[LimitKind],
     ) -> Result<Vec<Limit>, LimitError> {
         let mut limits = Vec::with_capacity(kinds.len());
-        let mut rest = kinds;
-        while let Some(first) = rest.first() {
-            let sort = Sort::of(first);
-            let count = rest
-                .iter()
-                .take_while(|kind| Sort::of(kind) == sort)
-                .count();
-            let (alike, others) = rest.split_at(count);
-            let states = self.states(name, sort, alike);
+        for alike in kinds.chunk_by(|one, other| Sort::of(one) == Sort::of(other)) {
+            let states = self.states(name, Sort::of(&alike[0]), alike);
             for (number, (kind, state)) in alike.iter().zip(states).enumerate() {
                 let ordinal = ordinal(alike, number);
                 let counter = Counter {
@@ -164,7 +157,6 @@ impl Counters {
                     Sharing::Shared => limit,
                 });
             }
-            rest = others;
         }
         Ok(limits)
     }

@@ -20,8 +20,8 @@ impl Tallies {
         for row in applied {
             self.add(*row, ALLOWED);
         }
-        if let By::Applied(number) = said.by
-            && is_near(&said.decision, rules.near_limit_percent)
+        if let By::Applied(number) = said.decided.by
+            && is_near(&said.decided.decision, rules.near_limit_percent)
         {
             self.add(rules.applied[number as usize].tally, NEAR_LIMIT);
         }
@@ -34,7 +34,7 @@ impl Tallies {
     #[cold]
     fn passed_aside(&self, rules: &Rules, gathered: &Gathered<'_>, said: &Said) {
         let is_counted = !gathered.counted.as_slice().is_empty() || gathered.is_met_in_shadow();
-        match said.by {
+        match said.decided.by {
             By::Exempt(_) => self.add(EXEMPT, ALLOWED),
             _ if is_counted || gathered.trees == TreeMatch::Some => {}
             _ if gathered.is_bypassed() || gathered.trees == TreeMatch::Bypassed => {
@@ -61,7 +61,7 @@ impl Tallies {
     pub(super) fn refused(&self, rules: &Rules, said: &Said) {
         self.add_refused();
         let reason = said.reason(rules);
-        self.add(row(rules, said.by), DENIED + reason as usize);
+        self.add(row(rules, said.decided.by), DENIED + reason as usize);
     }
 
     /// A request that has more of something than is taken.

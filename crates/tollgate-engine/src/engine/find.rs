@@ -2,14 +2,13 @@
 
 use tollgate::Decision;
 
-use super::orders::{Held, Limiter, Named, TargetTexts, as_descriptor};
+use super::orders::{Limiter, Named, TargetTexts, as_descriptor};
 use super::pipeline::Pipeline;
 use super::rules::Tiered;
 use super::turns::Spot;
 use super::warm::is_gate;
 use crate::backend::{Backend, Gift, Refund};
 use crate::limits::{Check, LimitKind};
-use crate::matcher::Known;
 use crate::orders::{Order, OrderError, Target};
 use crate::policy::Mode;
 
@@ -167,13 +166,12 @@ pub(super) async fn find<B: Backend>(
         Err(why) => return Ok(Err(why)),
     };
     let texts = TargetTexts::new(&target);
-    let named = Named::of(rules, &target, &texts);
-    let keys = match named.keys(rules, &target, pipeline.key_context()) {
+    let named = Named::of(&target, &texts, pipeline.key_context(rules));
+    let keys = match named.keys() {
         Ok(keys) => keys,
         Err(why) => return Ok(Err(why)),
     };
-    let mut known = Known::new(rules.matcher.slots(), &named.literal);
-    known.look_up();
+    let known = rules.known(&named.literal);
     let tier = match rules.tiers.of(|slot| known.text(slot)) {
         Tiered::In(number) => Some(number),
         Tiered::Unknown(default) => default,
@@ -187,13 +185,12 @@ pub(super) async fn find<B: Backend>(
             }
             _ => None,
         };
-        let orders = now.orders.as_ref().map(Held::in_force);
+        let orders = now.orders.as_ref();
         let rulings =
             orders.map(|orders| orders.of(key.limiter, key.key.fingerprint(), &named.facts));
         let rulings = rulings.unwrap_or_default();
-        let of_request = orders
-            .map(|orders| orders.of_request(&named.facts))
-            .unwrap_or_default();
+        let of_request = orders.map(|orders| orders.of_request(&named.facts));
+        let of_request = of_request.unwrap_or_default();
         let ids: Vec<_> = rulings.ids().chain(of_request.ids()).collect();
         let key = key.changed_by(&rulings);
         let checks = key.checks();
@@ -229,8 +226,8 @@ pub(super) async fn reset<B: Backend>(
         Err(why) => return Ok(Err(why)),
     };
     let texts = TargetTexts::new(&target);
-    let named = Named::of(rules, &target, &texts);
-    let keys = match named.keys(rules, &target, pipeline.key_context()) {
+    let named = Named::of(&target, &texts, pipeline.key_context(rules));
+    let keys = match named.keys() {
         Ok(keys) => keys,
         Err(why) => return Ok(Err(why)),
     };

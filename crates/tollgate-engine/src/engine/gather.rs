@@ -8,7 +8,7 @@ use std::num::{IntErrorKind, ParseIntError};
 use tollgate::{Decision, Timestamp};
 use tollgate_adaptive::shed::Criticality;
 
-use super::orders::InForce;
+use super::orders::Held;
 use super::overload::{Adapting, Gate};
 use super::rules::{Applied, Rules, Tiered};
 use super::turns::Demand;
@@ -21,7 +21,7 @@ use crate::matcher::few::Few;
 use crate::matcher::{Known, Numbers};
 use crate::policy::Mode;
 use crate::tally::UNCOUNTED;
-use crate::verdict::{By, Shadowed};
+use crate::verdict::{By, RuleDecision};
 
 mod keys;
 mod ordered;
@@ -85,7 +85,7 @@ pub(crate) enum TreeMatch {
 pub(crate) struct MatchInput<'a, 'e> {
     pub(crate) rules: &'a Rules,
     /// The overrides of operators, if there are any.
-    pub(crate) orders: Option<InForce<'a>>,
+    pub(crate) orders: Option<&'a Held>,
     pub(crate) facts: &'a Facts<'a>,
     pub(crate) hashers: &'e KeyHashers,
     pub(crate) bounds: &'e Bounds,
@@ -130,14 +130,24 @@ impl<'a> GateCheck<'a> {
         self.gate.look(self.class)
     }
 
-    /// What it would have refused.
-    pub(super) fn shadowed(&self, decision: Decision) -> Shadowed {
-        Shadowed {
-            by: By::Applied(self.met.number),
-            fingerprint: self.met.fingerprint,
-            set: self.met.set,
-            limit: self.adapting.limit.id,
-            decision,
+    /// What it says to a request, as the rule's decision.
+    pub(super) fn decided(&self, decision: Decision) -> RuleDecision {
+        let limit = self.adapting.limit.id;
+        let by = By::Applied(self.met.number);
+        RuleDecision {
+            limit,
+            ..self.met.decided(by, decision)
+        }
+    }
+}
+
+impl Met {
+    /// What was decided by its key, and by no limit.
+    fn decided(&self, by: By, decision: Decision) -> RuleDecision {
+        RuleDecision {
+            fingerprint: self.fingerprint,
+            set: self.set,
+            ..RuleDecision::new(by, decision)
         }
     }
 }
@@ -149,11 +159,12 @@ pub(crate) struct Group<'a> {
     pub(crate) askers: Few<u32, INLINE>,
 }
 
-/// The checks of one rule, by number.
+/// What one rule in shadow asks, by number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run<'g, 'a> {
     pub(crate) rule: u32,
     pub(crate) checks: &'g [Check<'a>],
+    pub(crate) gate: Option<&'g GateCheck<'a>>,
 }
 
 impl<'a> Group<'a> {
@@ -168,20 +179,6 @@ impl<'a> Group<'a> {
     pub(crate) fn asked(&self) -> impl Iterator<Item = (&Check<'a>, u32)> {
         let askers = self.askers.as_slice().iter().copied();
         self.checks.as_slice().iter().zip(askers)
-    }
-
-    /// The checks of each rule.
-    pub(crate) fn runs(&self) -> impl Iterator<Item = Run<'_, 'a>> {
-        let (checks, askers) = (self.checks.as_slice(), self.askers.as_slice());
-        let mut start = 0;
-        askers.chunk_by(|one, other| one == other).map(move |run| {
-            let own = &checks[start..start + run.len()];
-            start += run.len();
-            Run {
-                rule: run[0],
-                checks: own,
-            }
-        })
     }
 
     /// The place of a check of the same limit and key.
@@ -253,17 +250,26 @@ impl<'a> Gathered<'a> {
         self.gates.is_some() || !self.shadow.checks.as_slice().is_empty()
     }
 
-    /// The gate of a rule in shadow, if it has one.
-    pub(crate) fn shadow_gate(&self, rule: u32) -> Option<&GateCheck<'a>> {
-        let mut gates = self.gates_in(Mode::Shadow);
-        let gate = gates.find(|(_, gate)| gate.met.number == rule);
-        gate.map(|(_, gate)| gate)
-    }
-
-    /// The gates of rules in shadow that ask nothing else.
-    pub(crate) fn gates_alone(&self) -> impl Iterator<Item = &GateCheck<'a>> {
-        let gates = self.gates_in(Mode::Shadow).map(|(_, gate)| gate);
-        gates.filter(|gate| !self.shadow.askers.as_slice().contains(&gate.met.number))
+    /// What each rule in shadow asks: first those with limits, then those that have a gate alone.
+    pub(crate) fn shadow_runs(&self) -> impl Iterator<Item = Run<'_, 'a>> {
+        let (checks, askers) = (self.shadow.checks.as_slice(), self.shadow.askers.as_slice());
+        let gates = || self.gates_in(Mode::Shadow).map(|(_, gate)| gate);
+        let mut start = 0;
+        let runs = askers.chunk_by(|one, other| one == other).map(move |run| {
+            let (rule, own) = (run[0], &checks[start..start + run.len()]);
+            start += run.len();
+            Run {
+                rule,
+                checks: own,
+                gate: gates().find(|gate| gate.met.number == rule),
+            }
+        });
+        let alone = gates().filter(|gate| !askers.contains(&gate.met.number));
+        runs.chain(alone.map(|gate| Run {
+            rule: gate.met.number,
+            checks: &[],
+            gate: Some(gate),
+        }))
     }
 
     /// The gate of this number.
@@ -280,11 +286,11 @@ impl<'a> Gathered<'a> {
             return self.fill_sets(input, backend);
         }
         if let Some(orders) = input.orders {
-            self.heed(rules, orders, facts);
+            self.heed(rules, orders, facts, None);
         }
-        let mut known = Known::new(rules.matcher.slots(), facts);
+        let mut known = Known::new(&rules.matcher.slots, facts);
         known.look_up();
-        let (slot, bytes) = known.longest();
+        let (slot, bytes) = known.longest;
         if bytes > bounds.fact_bytes {
             let most = bounds.fact_bytes;
             return self.exceed(rules, Excess::Fact { slot, bytes, most });
@@ -437,7 +443,7 @@ impl<'a> Gathered<'a> {
             self.note_cost(rule, met.number, said);
         }
         let cost = rule_cost(rule, said);
-        let key = RequestKey::new(&rule.key, known.facts(), met.fingerprint);
+        let key = RequestKey::new(&rule.key, known.facts, met.fingerprint);
         for limit in limits {
             // A limit is likely in no cache, so it isn't read here.
             let check = Check { limit, key, cost };
@@ -467,7 +473,7 @@ impl<'a> Gathered<'a> {
     #[cold]
     fn ask_more(&mut self, rule: &'a Applied, met: Met, known: &Known<'_, 'a>, cost: u64) {
         let is_changed = self.is_changed(met.number);
-        let key = RequestKey::new(&rule.key, known.facts(), met.fingerprint);
+        let key = RequestKey::new(&rule.key, known.facts, met.fingerprint);
         if rule.warm.is_some() && !is_changed {
             for limit in rule.gates(self.now) {
                 // A request that costs more than is let through at once takes all of that: it is for the rule itself to say
@@ -568,7 +574,7 @@ fn said_cost(rule: &Applied, known: &Known<'_, '_>) -> Option<u64> {
         Err(error) if *ParseIntError::kind(&error) != IntErrorKind::PosOverflow => None,
         cost => Some(cost.unwrap_or(u64::MAX)),
     };
-    rule.cost.and_then(cost_of).or(known.facts().cost())
+    rule.cost.and_then(cost_of).or(known.facts.cost())
 }
 
 /// What a request costs by a rule.

@@ -1,14 +1,10 @@
 //! What operators are shown of each limiter of the policy in force, and of those that are refused most.
 
-use std::collections::HashMap;
-
-use foldhash::fast::FixedState;
 use tollgate::{DenyReason, OnMissingKey, Timestamp};
 
 use super::orders::Limiter;
 use super::overload::{Adapting, AdaptiveState};
 use super::pipeline::Pipeline;
-use super::rules::{Applied, Rules};
 use crate::backend::Backend;
 use crate::limits::{Limit, LimitKind};
 use crate::policy::Mode;
@@ -112,34 +108,19 @@ pub struct ThrottleDecision<'a> {
     pub denied: Option<DenyReason>,
 }
 
-fn kinds(limits: &[Limit]) -> Vec<LimitKind> {
-    limits.iter().map(|limit| limit.kind().clone()).collect()
-}
-
-/// All limits of a rule or a tier, also one that adapts.
-fn kinds_of(rule: &Applied) -> Vec<LimitKind> {
-    let adaptive = rule.adapting().map(|own| own.limit.kind().clone());
-    let mut kinds = kinds(rule.limits.as_slice());
-    kinds.extend(adaptive);
-    kinds
-}
-
-fn waiting_for(waiting: &HashMap<u64, usize, FixedState>, limits: &[Limit]) -> usize {
-    let each = limits.iter().filter_map(|limit| waiting.get(&limit.id));
-    each.sum()
-}
-
 /// Each limiter of the policy in force, in the order of the file.
 pub(super) fn states<B: Backend>(pipeline: &Pipeline<B>) -> Vec<LimiterState> {
     let now = pipeline.in_force();
     let rules = &now.rules;
     let time = pipeline.backend.now();
     let waiting = pipeline.turns.waiting_by_limit();
+    let waiting_for = |limit: &Limit| waiting.get(&limit.id);
+    let kind = |limit: &Limit| limit.kind().clone();
     let orders = |limiter| (now.orders.as_ref()).map_or(0, |held| held.count(limiter));
     let owned = |facts: Vec<&str>| facts.into_iter().map(str::to_owned).collect();
-    let applied = (0..).zip(rules.applied.iter()).map(|(number, rule)| {
-        let limits = rule.limits.as_slice();
-        LimiterState {
+    let applied = (0..)
+        .zip(rules.applied.iter())
+        .map(|(number, rule)| LimiterState {
             name: rule.name.to_string(),
             sort: if rule.is_tier {
                 LimiterSort::Tier
@@ -156,17 +137,13 @@ pub(super) fn states<B: Backend>(pipeline: &Pipeline<B>) -> Vec<LimiterState> {
             },
             mode: rule.mode,
             enforced_percent: rule.enforced_percent(),
-            limits: kinds_of(rule),
+            limits: rule.all_limits().map(kind).collect(),
             adaptive: rule.adapting().and_then(Adapting::state),
             is_warming_up: !rule.gates(Some(time)).is_empty(),
-            waiting: waiting_for(&waiting, limits)
-                + rule.adapting().map_or(0, |own| {
-                    waiting_for(&waiting, std::slice::from_ref(&own.limit))
-                }),
+            waiting: rule.all_limits().filter_map(waiting_for).sum(),
             orders: orders(Limiter::Applied(number)),
             since: rules.since,
-        }
-    });
+        });
     let leaves = rules.trees.named().map(|(leaf, limits)| {
         let mode = rules.mode.max(leaf.mode());
         LimiterState {
@@ -178,24 +155,13 @@ pub(super) fn states<B: Backend>(pipeline: &Pipeline<B>) -> Vec<LimiterState> {
             never_finds_its_key: false,
             mode,
             enforced_percent: percent_of(mode),
-            limits: kinds(limits),
+            limits: limits.iter().map(kind).collect(),
             adaptive: None,
             is_warming_up: false,
-            waiting: waiting_for(&waiting, limits),
+            waiting: limits.iter().filter_map(waiting_for).sum(),
             orders: orders(Limiter::Leaf(leaf.id)),
             since: rules.since,
         }
     });
     applied.chain(leaves).collect()
-}
-
-impl Rules {
-    /// The limiters and their limits, in the order of the file.
-    pub(super) fn limiters(&self) -> Vec<(String, Vec<LimitKind>)> {
-        let applied = self.applied.iter();
-        let applied = applied.map(|rule| (rule.name.to_string(), kinds_of(rule)));
-        let leaves = self.trees.named();
-        let leaves = leaves.map(|(leaf, limits)| (leaf.to_string(), kinds(limits)));
-        applied.chain(leaves).collect()
-    }
 }

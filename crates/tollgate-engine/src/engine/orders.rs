@@ -26,7 +26,7 @@ mod saved;
 mod table;
 mod target_keys;
 
-pub(crate) use overlay::{Held, InForce, Overlay};
+pub(crate) use overlay::{Held, Overlay};
 pub(super) use place::as_descriptor;
 pub(super) use saved::BookForm;
 pub(crate) use table::{Limiter, Override, Timed};
@@ -187,25 +187,12 @@ fn is_sound(new: &NewOrder) -> Result<(), OrderError> {
 
 /// Whether any request could be one that an order by facts is for.
 fn can_match(rules: &Rules, target: &Target, names: OrderFacts) -> Result<(), OrderError> {
-    let pairs: Vec<(&str, &str)> = match &target.key {
-        TargetKey::Facts(facts) => place::borrowed(facts).collect(),
-        TargetKey::Patterns(facts) => {
-            let facts = facts.iter();
-            facts
-                .map(|(fact, own)| (fact.as_str(), own.text()))
-                .collect()
-        }
-        _ => return Ok(()),
-    };
-    let slots = rules.matcher.slots();
-    for (fact, value) in pairs {
+    let slots = &rules.matcher.slots;
+    let is_written_for_all = target.rule.is_none() && names == OrderFacts::Known;
+    for (fact, value) in target.key.facts() {
         let is_named = || slots.names().iter().any(|own| **own == *fact);
         // A rule says by itself which facts its key has.
-        if target.rule.is_none()
-            && names == OrderFacts::Known
-            && !is_known_fact(fact)
-            && !is_named()
-        {
+        if is_written_for_all && !is_known_fact(fact) && !is_named() {
             let named = slots.names().iter().map(|own| &**own);
             return Err(OrderError::UnknownFact {
                 fact: fact.to_owned(),
@@ -216,7 +203,6 @@ fn can_match(rules: &Rules, target: &Target, names: OrderFacts) -> Result<(), Or
                 .map(str::to_owned),
             });
         }
-        let is_written_for_all = target.rule.is_none() && names == OrderFacts::Known;
         if is_no_address(fact, value) || is_written_for_all && is_no_ip(fact, value) {
             return Err(OrderError::NotAnAddress {
                 fact: fact.to_owned(),

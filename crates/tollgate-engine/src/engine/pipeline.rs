@@ -11,13 +11,13 @@ use arc_swap::{ArcSwap, Guard};
 use tollgate::{Clock, Decision, Timestamp};
 
 use super::ask::Asking;
-use super::conditions::{Conditions, Listing};
+use super::conditions::Conditions;
 use super::descriptors::{
     DescriptorFindings, DescriptorRequest, DescriptorVerdict, Lookups, Telling, TreeCharge,
     TreeInput, TreeRequest,
 };
 use super::gather::{Gathered, MatchInput, TreeMatch};
-use super::orders::{Book, Held, InForce, KeyContext, OrderContext};
+use super::orders::{Book, Held, KeyContext, OrderContext};
 use super::recorder::Recorder;
 use super::rules::{Before, PolicyError, Rules};
 use super::turns::{Demand, Spot, Standing, Turns};
@@ -63,10 +63,9 @@ type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub(super) struct Trial<'t> {
     rules: &'t Rules,
     orders: Option<&'t Held>,
-    facts: &'t Facts<'t>,
+    request: &'t Request<'t>,
     on: Conditions<'t>,
     standing: Option<&'t Standing<'t>>,
-    trees: TreeMatch,
 }
 
 /// What a trial came to.
@@ -75,8 +74,6 @@ pub(super) struct Tried {
     pub(super) said: Said,
     /// What denied it, if its rule lets requests wait for that, and for how long.
     pub(super) over: Option<(Demand, Duration)>,
-    /// Whether the trees deny the request, and not the rules.
-    is_denied_by_trees: bool,
 }
 
 /// What came of asking once.
@@ -206,7 +203,7 @@ impl<B: Backend> Pipeline<B> {
         let mut book = self.book();
         book.put_over(&self.order_context(&rules));
         self.rules.store(Arc::new(rules));
-        self.recorder.warnings.clear();
+        self.recorder.warnings.all().clear();
         Ok(before)
     }
 
@@ -220,8 +217,9 @@ impl<B: Backend> Pipeline<B> {
     }
 
     /// What the keys of operators' targets are made by.
-    pub(super) fn key_context(&self) -> KeyContext<'_> {
+    pub(super) fn key_context<'a>(&'a self, rules: &'a Rules) -> KeyContext<'a> {
         KeyContext {
+            rules,
             hashers: &self.hashers,
             now: self.backend.now(),
         }
@@ -291,7 +289,7 @@ impl<B: Backend> Pipeline<B> {
     ) -> MatchInput<'a, 'a> {
         MatchInput {
             rules,
-            orders: orders.map(Held::in_force),
+            orders,
             facts,
             hashers: &self.hashers,
             bounds: &self.bounds,
@@ -388,22 +386,20 @@ impl<B: Backend> Pipeline<B> {
         if attempt.is_outdated {
             return Ok(attempt);
         }
-        let orders = self.ordered(&attempt.rules);
+        let mut orders = self.ordered(&attempt.rules);
+        if standing.is_some() {
+            orders = orders.map(Held::uncounted);
+        }
         let trial = Trial {
             rules: &attempt.rules,
             orders: orders.as_ref(),
-            facts: request.facts,
+            request,
             on,
             standing,
-            trees: request.trees,
         };
         let tried = &mut attempt.tried;
         if let Some(request_of_trees) = request.descriptors {
-            let mut orders = orders.as_ref().map(Held::in_force);
-            if standing.is_some() {
-                orders = orders.map(InForce::uncounted);
-            }
-            let input = self.tree_input(&attempt.rules, orders, request_of_trees);
+            let input = self.tree_input(&attempt.rules, orders.as_ref(), request_of_trees);
             let telling = Telling {
                 started: request.started,
                 counts_request: false,
@@ -427,8 +423,9 @@ impl<B: Backend> Pipeline<B> {
     ) -> Result<(), B::Error> {
         let rules = trial.rules;
         let mut gathered = Gathered::new();
-        let input = self.match_input(rules, trial.orders, trial.facts);
-        let is_settled = if trial.standing.is_none() {
+        let input = self.match_input(rules, trial.orders, trial.request.facts);
+        let is_new = trial.standing.is_none();
+        let is_settled = if is_new {
             self.prepare(input, &mut gathered, &mut tried.said)
         } else {
             // One that waits and asks again is the same request, and what it lacks is noted.
@@ -436,16 +433,15 @@ impl<B: Backend> Pipeline<B> {
             tried.said.settle(&gathered)
         };
         gathered.trees = match &trees {
-            Some(trees) => trees.tree_match(rules),
-            None => trial.trees,
+            Some(trees) => trees.tree_match(),
+            None => trial.request.trees,
         };
         if !is_settled || (tried.said.allowed && trees.is_some()) {
             let (mut each, asking) = (Vec::new(), self.asking(rules, &gathered));
-            let is_new = trial.standing.is_none();
             let answer = match is_new.then(|| asking.queue_ahead()).flatten() {
                 Some(answer) => Some(answer),
                 None => {
-                    let each = trial.on.lists_limits().then_some(&mut each);
+                    let each = trial.on.lists_limits.then_some(&mut each);
                     asking.in_force(each, trees.as_deref_mut()).await?
                 }
             };
@@ -453,10 +449,8 @@ impl<B: Backend> Pipeline<B> {
                 Some(answer) => answer,
                 // A policy that isn't enforced lets it pass.
                 None if rules.mode != Mode::Enforce => Answer::new(None, Decision::UNLIMITED),
-                None => {
-                    tried.is_denied_by_trees = true;
-                    return Ok(());
-                }
+                // The trees deny it, and no rule was charged.
+                None => return Ok(()),
             };
             if rules.waits {
                 tried.over = asking.worth_waiting(&answer);
@@ -489,7 +483,7 @@ impl<B: Backend> Pipeline<B> {
         trees: &'r mut TreeCharge<'_, 'a>,
     ) -> Boxed<'r, Vec<Check<'a>>> {
         Box::pin(async move {
-            said.permits.shadows.extend(trees.take_permits());
+            said.permits.hold(trees.take_permits());
             // What decided instead of a store has charged nothing there.
             let checks = match said.unavailable {
                 None => gathered.enforced.checks.as_slice(),
@@ -526,21 +520,20 @@ impl<B: Backend> Pipeline<B> {
             found: &lookups.found,
             met: &met,
         };
-        let mut charge = TreeCharge::new(&request, input.request.domain);
+        let mut charge = TreeCharge::new(request, input.request.domain);
         let (mut permits, mut telling) = (Permits::default(), telling);
         let is_alone = together.is_none();
         match together {
             None => {
                 if let Some(asked) = charge.charge(&self.backend, &[]).await? {
-                    permits.own = asked.answer.pass;
-                    permits.shadows = charge.take_permits();
+                    permits = Permits(asked.answer.pass.and(charge.take_permits()));
                 }
             }
             Some((trial, tried)) => {
                 // A policy that charges each since the request began to wait would charge it again with every attempt.
                 charge.charging = Charging::AllOrNone;
                 self.try_once(trial, tried, Some(&mut charge)).await?;
-                if !tried.said.allowed && !tried.is_denied_by_trees {
+                if !tried.said.allowed {
                     // A rule denies it, so nothing was charged to the trees.
                     return Ok(None);
                 }
@@ -552,11 +545,11 @@ impl<B: Backend> Pipeline<B> {
             settling.await;
         }
         telling.counts_request |= is_denied;
-        let tree_match = charge.tree_match(rules);
+        let tree_match = charge.tree_match();
         let decided = charge.decided();
-        let (code, findings) = request.findings(&decided);
+        let (code, findings) = decided.findings();
         let statuses = &findings.statuses;
-        (self.recorder).tell_descriptors(&request, &decided, statuses, telling, &self.backend);
+        (self.recorder).tell_descriptors(&decided, statuses, telling, &self.backend);
         Ok(Some(TreeOutcome {
             code,
             findings,
@@ -652,8 +645,7 @@ impl<B: Backend> Pipeline<B> {
         if let Some(what) = self.too_much(request.descriptors) {
             return Ok(self.exceeded(now.rules.mode, what, telling));
         }
-        let orders = now.orders.as_ref().map(Held::in_force);
-        let input = self.tree_input(&now.rules, orders, request);
+        let input = self.tree_input(&now.rules, now.orders.as_ref(), request);
         let outcome = self.decide_trees(input, telling, None).await?;
         Ok(outcome.expect("no rule is asked that could deny it"))
     }
@@ -662,7 +654,7 @@ impl<B: Backend> Pipeline<B> {
     pub(super) fn tree_input<'a>(
         &'a self,
         rules: &'a Rules,
-        orders: Option<InForce<'a>>,
+        orders: Option<&'a Held>,
         request: DescriptorRequest<'a>,
     ) -> TreeInput<'a> {
         TreeInput {
@@ -722,7 +714,7 @@ impl<B: Backend> Pipeline<B> {
 
 impl<C: Clock + 'static, W: Clock + 'static> Pipeline<Memory<C, W>> {
     #[inline(always)]
-    pub(super) fn decide_now<'f>(&self, facts: &'f Facts<'f>, listing: Listing) -> Verdict<'f> {
+    pub(super) fn decide_now<'f>(&self, facts: &'f Facts<'f>, lists_limits: bool) -> Verdict<'f> {
         let started = self.recorder.started(&self.backend);
         // Made where the caller gets it: it is large, and moving it takes longer than filling it.
         let mut verdict = Verdict::new(Findings {
@@ -736,7 +728,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Pipeline<Memory<C, W>> {
         let mut gathered = Gathered::new();
         let input = self.match_input(rules, orders.as_ref(), facts);
         if !self.prepare(input, &mut gathered, said) {
-            self.ask_now(said, rules, &gathered, listing);
+            self.ask_now(said, rules, &gathered, lists_limits);
         }
         if said.allowed {
             self.recorder.passed(rules, &gathered, said);
@@ -747,7 +739,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Pipeline<Memory<C, W>> {
 
     /// Asks a backend that answers immediately, and tells what it says.
     #[inline(always)]
-    fn ask_now(&self, said: &mut Said, rules: &Rules, gathered: &Gathered<'_>, listing: Listing) {
+    fn ask_now(&self, said: &mut Said, rules: &Rules, gathered: &Gathered<'_>, lists_limits: bool) {
         let asking = Asking {
             may_be_dropped: false,
             ..self.asking(rules, gathered)
@@ -761,7 +753,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Pipeline<Memory<C, W>> {
         // Only trees deny without an answer.
         let answer = answer.unwrap_or_else(|| Answer::new(None, Decision::UNLIMITED));
         said.hear(gathered, answer);
-        if listing == Listing::All && checks.len() > 1 {
+        if lists_limits && checks.len() > 1 {
             self.list_limits(said, gathered);
         }
         if said.allowed && gathered.has_shadows() {

@@ -8,12 +8,12 @@ use super::gather::Gathered;
 use super::rules::Rules;
 use super::warned::Warnings;
 use crate::backend::Backend;
-use crate::limits::{Answer, RequestKey};
+use crate::limits::Answer;
 use crate::observer::{Event, Observer, Wants};
 use crate::policy::Mode;
 use crate::tally::Tallies;
 use crate::top::{Refusal, Top};
-use crate::verdict::{Findings, Said};
+use crate::verdict::{Findings, RuleDecision, Said};
 
 /// Whoever learns of decisions: what is counted of a request, noted of its key and told to an observer, is so here.
 #[derive(Default)]
@@ -84,8 +84,8 @@ impl Recorder {
 #[cold]
 fn note(top: &Top, verdict: &Findings<'_>) {
     let (rules, said) = (&verdict.rules, &verdict.said);
-    let add = |rule: Option<u32>, key: Option<RequestKey<'_>>, mode| {
-        if let (Some(rule), Some(key)) = (rule, key) {
+    let add = |decided: &RuleDecision, mode| {
+        if let (Some(rule), Some(key)) = (decided.by.rule(), decided.key(rules, verdict.facts)) {
             let refusal = Refusal {
                 limiter: &rules.applied[rule as usize].name,
                 fingerprint: key.fingerprint(),
@@ -95,11 +95,10 @@ fn note(top: &Top, verdict: &Findings<'_>) {
         }
     };
     if !said.allowed {
-        add(said.by.rule(), verdict.key(), Mode::Enforce);
+        add(&said.decided, Mode::Enforce);
     }
     for shadowed in said.shadows.as_slice() {
-        let key = shadowed.by.key(rules, verdict.facts, shadowed.fingerprint);
-        add(shadowed.by.rule(), key, Mode::Shadow);
+        add(shadowed, Mode::Shadow);
     }
 }
 
@@ -107,37 +106,30 @@ fn note(top: &Top, verdict: &Findings<'_>) {
 #[cold]
 fn tell(observer: &dyn Observer, verdict: &Findings<'_>, took: Duration) {
     let (rules, said) = (&verdict.rules, &verdict.said);
+    let event = |decided: &RuleDecision| Event {
+        cause: decided.by.cause(rules),
+        key: decided.key(rules, verdict.facts),
+        reason: None,
+        mode: Mode::Shadow,
+        enforced_percent: decided.by.enforced_percent(rules),
+        decision: decided.decision,
+        fallback: None,
+        near_limit: false,
+        took,
+    };
     if !said.allowed || observer.wants() == Wants::Everything {
         observer.decided(&Event {
-            cause: verdict.cause(),
-            key: verdict.key(),
             reason: verdict.reason(),
             mode: verdict.mode(),
-            enforced_percent: verdict.enforced_percent(),
-            decision: said.decision,
             fallback: verdict.fallback(),
             near_limit: verdict.is_near_limit(),
-            took,
+            ..event(&said.decided)
         });
     }
-    for (shadowed, refusal) in said
-        .shadows
-        .as_slice()
-        .iter()
-        .zip(verdict.shadow_refusals())
-    {
-        let facts = verdict.facts.set_number(shadowed.set);
-        let key = shadowed.by.key(rules, facts, shadowed.fingerprint);
+    for shadowed in said.shadows.as_slice() {
         observer.decided(&Event {
-            cause: refusal.cause,
-            key,
             reason: Some(shadowed.reason(rules, said.at)),
-            mode: Mode::Shadow,
-            enforced_percent: refusal.enforced_percent,
-            decision: refusal.decision,
-            fallback: None,
-            near_limit: false,
-            took,
+            ..event(shadowed)
         });
     }
 }

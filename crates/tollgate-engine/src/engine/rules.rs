@@ -16,17 +16,18 @@ use super::seen::{FirstHundred, KeySeen};
 use super::warm::{NewWarmUp, WarmUp};
 use crate::backend::{Backend, Clocks};
 use crate::envoy::Leaf;
-use crate::facts::DOMAIN;
+use crate::facts::{DOMAIN, Facts};
 use crate::limits::{Estimates, KeyPlan, Limit, LimitKind};
-use crate::matcher::{Matcher, Slots};
-use crate::policy::{Cost, Counting, FailureModes, Limits, Match, Mode, Pattern, Policy, Rule};
+use crate::matcher::{Known, Matcher, Slots};
+use crate::policy::{
+    Cost, Counting, FailureModes, Limits, Match, Mode, Over, Pattern, Policy, Rule,
+};
 use crate::tally::{Tallies, UNCOUNTED};
 
 mod applied;
 mod error;
 mod tiers;
 
-use applied::patience;
 pub(crate) use applied::{Applied, OwnLimits};
 pub use error::PolicyError;
 pub(crate) use tiers::{TIERS, Tiered, Tiers};
@@ -75,14 +76,28 @@ pub(crate) struct Rules {
 impl Rules {
     /// Counts what its limiters decide from now on.
     pub(crate) fn count_in(&mut self, tallies: &Tallies) {
-        let applied = self.applied.iter().map(|rule| rule.name.to_string());
-        let leaves = self.trees.named().map(|(leaf, _)| leaf.to_string());
-        let names: Vec<_> = applied.chain(leaves).collect();
+        let names: Vec<_> = self.named().map(|(name, _)| name).collect();
         let mut rows = tallies.rows(&names).into_iter();
         for (rule, row) in self.applied.iter_mut().zip(rows.by_ref()) {
             rule.tally = row;
         }
         self.trees.count_in(rows.collect());
+    }
+
+    /// The names of all limiters, with their limits: those of rules and tiers, then those of trees.
+    fn named(&self) -> impl Iterator<Item = (String, &[Limit])> {
+        let applied = self.applied.iter();
+        let applied = applied.map(|rule| (rule.name.to_string(), rule.limits.as_slice()));
+        let leaves = self.trees.named();
+        applied.chain(leaves.map(|(leaf, limits)| (leaf.to_string(), limits)))
+    }
+
+    /// What a request has of the facts that are asked for. A decision fills it in place instead.
+    pub(crate) fn known<'a>(&'a self, facts: &'a Facts<'a>) -> Known<'a, 'a> {
+        let mut known = Known::new(&self.matcher.slots, facts);
+        known.look_up();
+        known.read_addresses();
+        known
     }
 
     /// Makes them ready to come into force after others, if the backend can keep all limits.
@@ -100,13 +115,7 @@ impl Rules {
 
     /// Whether a backend can keep all limits.
     fn suit(&self, backend: &impl Backend) -> Result<(), PolicyError> {
-        let rules = self.applied.iter();
-        let rules = rules.map(|rule| (rule.name.to_string(), rule.limits.as_slice()));
-        let leaves = self
-            .trees
-            .named()
-            .map(|(leaf, limits)| (leaf.to_string(), limits));
-        for (rule, limits) in rules.chain(leaves) {
+        for (rule, limits) in self.named() {
             for limit in limits {
                 if let Err(why) = backend.supports(limit) {
                     return Err(PolicyError::Backend { rule, why });
@@ -117,42 +126,42 @@ impl Rules {
     }
 }
 
-/// How limits of a rule, a tier or a descriptor are kept in a store.
-struct Way<'a> {
+/// Where limits are counted, and how they are kept in a store.
+struct Place<'a> {
+    counter: &'a str,
+    sharing: Sharing,
     failure: FailureModes,
     counting: Counting,
     slot: Option<&'a str>,
     estimates: Estimates,
 }
 
-impl Way<'_> {
-    fn mark(&self, limits: Vec<Limit>) -> Result<Vec<Limit>, LimitError> {
-        let stored = |limit: Limit| {
-            let counting = match (self.counting, limit.kind()) {
-                // Only rates are leased.
-                (Counting::Leased, LimitKind::Quota(_) | LimitKind::Concurrency(_)) => {
-                    Counting::Exact
-                }
-                (counting, _) => counting,
-            };
-            let failure = limit.kind().failure_in(&self.failure);
-            let limit = limit.stored(failure, counting, self.slot);
-            match self.estimates {
-                Estimates::None => Ok(limit),
-                estimates => limit.with_estimates(estimates),
-            }
-        };
-        limits.into_iter().map(stored).collect()
+impl<'a> Place<'a> {
+    /// Of a rule, in this counter; whether others that share it settle its costs.
+    fn of(rule: &'a Rule, counter: &'a str, is_settled_elsewhere: bool) -> Self {
+        Self {
+            counter,
+            sharing: Sharing::Alone,
+            failure: rule.on_store_failure,
+            counting: rule.counting,
+            slot: rule.slot.as_deref(),
+            estimates: estimates(&rule.cost, is_settled_elsewhere),
+        }
     }
-}
 
-/// Where limits are counted.
-#[derive(Clone, Copy)]
-struct Place<'a> {
-    counter: &'a str,
-    sharing: Sharing,
-    /// Whether others that share the counter settle its costs.
-    is_settled_elsewhere: bool,
+    fn mark(&self, limit: Limit) -> Result<Limit, LimitError> {
+        let counting = match (self.counting, limit.kind()) {
+            // Only rates are leased.
+            (Counting::Leased, LimitKind::Quota(_) | LimitKind::Concurrency(_)) => Counting::Exact,
+            (counting, _) => counting,
+        };
+        let failure = limit.kind().failure_in(&self.failure);
+        let limit = limit.stored(failure, counting, self.slot);
+        match self.estimates {
+            Estimates::None => Ok(limit),
+            estimates => limit.with_estimates(estimates),
+        }
+    }
 }
 
 /// What a policy follows.
@@ -309,12 +318,12 @@ impl Draft<'_> {
         }
         let (counter, sharing) = counter_of(rule);
         let shared = rule.shared.as_ref();
+        let is_settled_elsewhere = shared.is_some_and(|name| self.settled.contains(name));
         let place = Place {
-            counter: &counter,
             sharing,
-            is_settled_elsewhere: shared.is_some_and(|name| self.settled.contains(name)),
+            ..Place::of(rule, &counter, is_settled_elsewhere)
         };
-        let applied = self.applied(rule, place, mode)?;
+        let applied = self.applied(rule, &place, mode)?;
         Ok(Applied {
             replaces: replaces.into(),
             ..applied
@@ -325,19 +334,12 @@ impl Draft<'_> {
     fn applied(
         &mut self,
         rule: &Rule,
-        place: Place<'_>,
+        place: &Place<'_>,
         mode: Mode,
     ) -> Result<Applied, PolicyError> {
         let mode = rule.mode.max(mode);
         let limits = self.limits(&rule.limits, rule.algorithm, place, &rule.name)?;
-        let kept = Way {
-            failure: rule.on_store_failure,
-            counting: rule.counting,
-            slot: rule.slot.as_deref(),
-            estimates: estimates(&rule.cost, place.is_settled_elsewhere),
-        };
         let Cost { fact, default, .. } = &rule.cost;
-        let limits = kept.mark(limits).map_err(of(&rule.name))?;
         let (warm, overload) = (self.warm_up(rule)?, self.overload(rule, &limits)?);
         Ok(Applied {
             name: rule.name.as_str().into(),
@@ -350,7 +352,10 @@ impl Draft<'_> {
             cost_seen: KeySeen::default(),
             limits: OwnLimits::new(limits),
             mode,
-            waits: patience(rule.over),
+            waits: match rule.over {
+                Over::Refuse => None,
+                Over::Wait(longest) => Some(longest),
+            },
             replaces: Box::default(),
             holds: rule.limits.concurrency.is_some()
                 || rule.adaptive.is_some()
@@ -402,20 +407,15 @@ impl Draft<'_> {
     fn trees(&mut self, policy: &Policy) -> Result<Trees, PolicyError> {
         Trees::new(&policy.domains, |leaf| {
             let limit = &leaf.limit;
-            let counter = counter_of_leaf(leaf);
             let place = Place {
-                counter: &counter,
+                counter: &counter_of_leaf(leaf),
                 sharing: Sharing::Alone,
-                is_settled_elsewhere: false,
-            };
-            let limits = self.limits(&limit.limits, limit.algorithm, place, &leaf.to_string())?;
-            let kept = Way {
                 failure: limit.on_store_failure,
                 counting: limit.counting,
                 slot: None,
                 estimates: Estimates::None,
             };
-            kept.mark(limits).map_err(of(&leaf.to_string()))
+            self.limits(&limit.limits, limit.algorithm, &place, &leaf.to_string())
         })
     }
 
@@ -424,12 +424,16 @@ impl Draft<'_> {
         &mut self,
         limits: &Limits,
         algorithm: Algorithm,
-        place: Place<'_>,
+        place: &Place<'_>,
         rule: &str,
     ) -> Result<Vec<Limit>, PolicyError> {
         let kinds = kinds(limits, algorithm);
         let placed = self.counters.place(place.counter, place.sharing, &kinds);
-        placed.map_err(of(rule))
+        let marked = placed.and_then(|limits| {
+            let limits = limits.into_iter();
+            limits.map(|limit| place.mark(limit)).collect()
+        });
+        marked.map_err(of(rule))
     }
 }
 

@@ -2,22 +2,22 @@
 
 use tollgate::{Decision, Outcome};
 
-use super::gather::{Gathered, Keyless, Met, Ordered, Run};
-use super::rules::Rules;
+use super::gather::{Gathered, Keyless, Ordered, Run};
 use super::warm::is_gate;
 use crate::limits::Answer;
-use crate::policy::Mode;
-use crate::verdict::{BLOCKED, By, MetLimit, Said, Shadowed};
+use crate::verdict::{BLOCKED, By, MetLimit, Permits, RuleDecision, Said};
 
 impl Said {
     /// Whether nothing has to be asked.
     #[inline]
     pub(super) fn settle(&mut self, gathered: &Gathered<'_>) -> bool {
         if let Some(entry) = gathered.shadow_block {
-            self.shadows.push(Shadowed::blocked(By::Block(entry)));
+            self.shadows
+                .push(RuleDecision::new(By::Block(entry), BLOCKED));
         }
         if let Some(excess) = gathered.shadow_excess {
-            self.shadows.push(Shadowed::blocked(By::Excess(excess)));
+            self.shadows
+                .push(RuleDecision::new(By::Excess(excess), BLOCKED));
         }
         if let Some(ordered) = &gathered.ordered
             && self.is_blocked(ordered)
@@ -30,10 +30,10 @@ impl Said {
                 None => false,
             };
         };
-        self.by = by;
+        self.decided.by = by;
         if let By::Block(_) | By::Excess(_) = by {
             self.allowed = false;
-            self.decision = BLOCKED;
+            self.decided.decision = BLOCKED;
         }
         true
     }
@@ -41,32 +41,25 @@ impl Said {
     /// Whether a rule denies it because it lacks a key.
     #[cold]
     fn is_keyless(&mut self, keyless: &Keyless) -> bool {
-        let Some(met) = keyless.denied else {
-            let shadows = keyless.shadows.iter().map(|met| Shadowed {
-                fingerprint: met.fingerprint,
-                ..Shadowed::blocked(By::MissingKey(met.number))
-            });
-            shadows.for_each(|shadowed| self.shadows.push(shadowed));
+        let Some(denied) = keyless.denied else {
+            let shadows = keyless.shadows.iter();
+            shadows.for_each(|shadowed| self.shadows.push(*shadowed));
             return false;
         };
-        (self.allowed, self.by) = (false, By::MissingKey(met.number));
-        (self.decision, self.fingerprint) = (BLOCKED, met.fingerprint);
+        (self.allowed, self.decided) = (false, denied);
         true
     }
 
     /// Whether an order blocks it.
     #[cold]
     fn is_blocked(&mut self, ordered: &Ordered<'_>) -> bool {
-        for blocked in &ordered.shadow_blocks {
-            self.shadows.push(Shadowed::from(*blocked));
-        }
-        let Some(blocked) = ordered.block else {
+        let shadows = ordered.shadow_blocks.iter();
+        shadows.for_each(|(_, shadowed)| self.shadows.push(*shadowed));
+        let Some((order, denied)) = ordered.block else {
             return false;
         };
-        (self.allowed, self.by) = (false, blocked.by);
-        (self.decision, self.fingerprint) = (blocked.decision, blocked.fingerprint);
-        self.set = blocked.set;
-        self.blocked_by = Some(blocked.order.id);
+        (self.allowed, self.decided) = (false, denied);
+        self.blocked_by = Some(order.id);
         true
     }
 
@@ -74,42 +67,41 @@ impl Said {
     #[inline]
     pub(super) fn hear(&mut self, gathered: &Gathered<'_>, answer: Answer) {
         self.allowed = answer.allowed;
-        self.decision = answer.decision;
+        self.decided.decision = answer.decision;
         let is_unavailable = answer.is_unavailable();
-        self.permits.own = answer.pass;
+        self.permits = Permits(answer.pass);
         self.unavailable = answer.unavailable;
         self.at = gathered.now;
         let group = &gathered.enforced;
-        let decider = answer.decider.and_then(|decider| {
+        let check = answer.decider.and_then(|decider| {
             let number = *group.askers.as_slice().get(decider)?;
             let check = group.checks.as_slice().get(decider)?;
-            self.limit = check.limit.id;
-            Some(Met {
-                number,
-                fingerprint: check.key.fingerprint(),
-                is_keyless: false,
-                set: gathered.set_of(&check.key),
-                mode: Mode::Enforce,
-            })
+            let set = gathered.set_of(&check.key);
+            Some((number, check.key.fingerprint(), set, check.limit.id))
         });
         let gate = || {
             let gate = gathered.gate(answer.decider?)?;
-            Some((gate.met, gate.adapting.limit.id))
+            let (met, limit) = (gate.met, gate.adapting.limit.id);
+            Some((met.number, met.fingerprint, met.set, limit))
         };
-        let decider = decider.or_else(|| {
-            let (met, limit) = gate()?;
-            self.limit = limit;
-            Some(met)
-        });
-        if let Some(met) = decider.or(gathered.unasked) {
-            self.by = if is_unavailable {
-                By::StoreFailure(met.number)
-            } else {
-                By::Applied(met.number)
+        let unasked = || {
+            let met = gathered.unasked?;
+            Some((met.number, met.fingerprint, met.set, 0))
+        };
+        if let Some((number, fingerprint, set, limit)) = check.or_else(gate).or_else(unasked) {
+            self.decided = RuleDecision {
+                by: if is_unavailable {
+                    By::StoreFailure(number)
+                } else {
+                    By::Applied(number)
+                },
+                fingerprint,
+                set,
+                limit,
+                decision: answer.decision,
             };
-            (self.fingerprint, self.set) = (met.fingerprint, met.set);
             if let Some(ordered) = &gathered.ordered {
-                self.changed = ordered.changed(met.number).cloned();
+                self.changed = ordered.changed(number).cloned();
             }
         }
     }
@@ -119,7 +111,7 @@ impl Said {
         let group = &gathered.enforced;
         let (checks, askers) = (group.checks.as_slice(), group.askers.as_slice());
         // A request that never passes is told of that limit alone: a store isn't asked about the others.
-        let never = self.decision.outcome == Outcome::Never;
+        let never = self.decided.decision.outcome == Outcome::Never;
         if never || each.len() < 2 || each.len() != checks.len() {
             return;
         }
@@ -149,28 +141,26 @@ impl Said {
         limits.sort_by_key(MetLimit::urgency);
         self.limits = Some(limits.into());
     }
+}
 
-    /// What a rule in shadow says.
-    pub(super) fn hear_shadow(
-        &mut self,
-        rules: &Rules,
-        gathered: &Gathered<'_>,
-        run: Run<'_, '_>,
-        answer: Answer,
-    ) {
-        let Run { rule, checks } = run;
-        if !answer.allowed {
-            let decider = answer.decider.and_then(|decider| checks.get(decider));
-            let decider = decider.or(checks.first());
-            self.shadows.push(Shadowed {
-                by: By::Applied(rule),
-                fingerprint: decider.map_or([0; 2], |check| check.key.fingerprint()),
-                set: decider.map_or(0, |check| gathered.set_of(&check.key)),
-                limit: decider.map_or(0, |check| check.limit.id),
-                decision: answer.decision,
-            });
-        } else if rules.applied[rule as usize].holds {
-            self.permits.shadows.push(answer.pass);
+impl Run<'_, '_> {
+    /// What the rule says to a request that it would refuse; none if it lets it pass.
+    pub(super) fn denial(&self, gathered: &Gathered<'_>, answer: &Answer) -> Option<RuleDecision> {
+        if answer.allowed {
+            return None;
         }
+        let decider = answer.decider.and_then(|decider| self.checks.get(decider));
+        let key = decider.or(self.checks.first()).map(|check| {
+            let set = gathered.set_of(&check.key);
+            (check.key.fingerprint(), set, check.limit.id)
+        });
+        let (fingerprint, set, limit) = key.unwrap_or_default();
+        Some(RuleDecision {
+            by: By::Applied(self.rule),
+            fingerprint,
+            set,
+            limit,
+            decision: answer.decision,
+        })
     }
 }

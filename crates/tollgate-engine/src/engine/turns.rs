@@ -4,7 +4,6 @@
 //! ones stand behind it: none passes the line. Other nodes have lines of their own.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -407,14 +406,6 @@ impl Drop for Standing<'_> {
     }
 }
 
-impl fmt::Debug for Turns {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Turns")
-            .field("waiting", &self.waiting())
-            .finish_non_exhaustive()
-    }
-}
-
 /// Whose line: a limit, the key that it is for, and how critical those are who stand there.
 ///
 /// Who may use all of the slots isn't held up by who waits until less of them is in use.
@@ -463,14 +454,9 @@ impl Demand {
             }),
             _ => Duration::ZERO,
         };
-        let cost = match check.limit.kind() {
-            // A request takes one slot, however much it costs.
-            LimitKind::Concurrency(_) | LimitKind::Adaptive(_) => 1,
-            _ => check.cost,
-        };
         Self {
             spot: Spot::of(check),
-            cost,
+            cost: check.units(),
             pace,
             until: None,
         }

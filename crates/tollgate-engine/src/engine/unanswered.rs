@@ -5,21 +5,21 @@ use std::mem;
 
 use crate::backend::{Backend, refund_detached};
 use crate::limits::{Check, LimitKind};
-use crate::verdict::{Permits, Said};
+use crate::verdict::Permits;
 
 /// A request that passed and isn't answered yet. Dropped before it is [answered](Self::answered), it gives back what it
 /// was charged, and holds nothing.
-pub(super) struct Unanswered<'a, 'c, B: Backend, H: AsMut<Permits>> {
+pub(super) struct Unanswered<'a, 'c, B: Backend> {
     backend: &'a B,
     /// What it holds.
-    pub(super) held: &'a mut H,
+    pub(super) held: &'a mut Permits,
     /// What it was charged, until it is answered.
     charged: Option<Vec<Check<'c>>>,
 }
 
-impl<'a, 'c, B: Backend, H: AsMut<Permits>> Unanswered<'a, 'c, B, H> {
+impl<'a, 'c, B: Backend> Unanswered<'a, 'c, B> {
     /// A request that holds this, and was charged nothing so far.
-    pub(super) fn new(backend: &'a B, held: &'a mut H) -> Self {
+    pub(super) fn new(backend: &'a B, held: &'a mut Permits) -> Self {
         Self {
             backend,
             held,
@@ -43,23 +43,11 @@ impl<'a, 'c, B: Backend, H: AsMut<Permits>> Unanswered<'a, 'c, B, H> {
     }
 }
 
-impl<B: Backend, H: AsMut<Permits>> Drop for Unanswered<'_, '_, B, H> {
+impl<B: Backend> Drop for Unanswered<'_, '_, B> {
     fn drop(&mut self) {
         if let Some(charged) = self.charged.take() {
-            mem::take(self.held.as_mut()).cancel();
+            mem::take(self.held).cancel();
             refund_detached(self.backend, &charged);
         }
-    }
-}
-
-impl AsMut<Permits> for Said {
-    fn as_mut(&mut self) -> &mut Permits {
-        &mut self.permits
-    }
-}
-
-impl AsMut<Permits> for Permits {
-    fn as_mut(&mut self) -> &mut Permits {
-        self
     }
 }

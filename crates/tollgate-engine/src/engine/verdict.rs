@@ -105,16 +105,10 @@ pub struct Refused<'f>(Findings<'f>);
 /// What was said about a request, or what is said so far.
 pub(crate) struct Said {
     pub(crate) allowed: bool,
-    pub(crate) by: By,
-    /// Of the key by which it was decided.
-    pub(crate) fingerprint: [u64; 2],
-    /// The set of facts by which it was decided.
-    pub(crate) set: u32,
-    /// Of the limit that decided; none has zero.
-    pub(crate) limit: u64,
-    pub(crate) decision: Decision,
+    pub(crate) decided: RuleDecision,
     pub(crate) permits: Permits,
-    pub(crate) shadows: Few<Shadowed, 2>,
+    /// What rules in shadow would have refused.
+    pub(crate) shadows: Few<RuleDecision, 2>,
     pub(crate) unavailable: Option<Unavailable>,
     /// When, if a rule that warms up may have decided.
     pub(crate) at: Option<Timestamp>,
@@ -156,11 +150,7 @@ impl Default for Said {
     fn default() -> Self {
         Self {
             allowed: true,
-            by: By::Nothing,
-            fingerprint: [0; 2],
-            set: 0,
-            limit: 0,
-            decision: Decision::UNLIMITED,
+            decided: RuleDecision::new(By::Nothing, Decision::UNLIMITED),
             permits: Permits::default(),
             shadows: Few::new(),
             unavailable: None,
@@ -173,13 +163,15 @@ impl Default for Said {
     }
 }
 
-/// A refusal by a rule in shadow, by number.
+/// A decision, and what made it by number: a rule, a list or an operator's order.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shadowed {
+pub(crate) struct RuleDecision {
     pub(crate) by: By,
-    /// Of the key, its set of facts, and of the limit, as above.
+    /// Of the key by which it was decided.
     pub(crate) fingerprint: [u64; 2],
+    /// The set of facts by which it was decided.
     pub(crate) set: u32,
+    /// Of the limit that decided; none has zero.
     pub(crate) limit: u64,
     pub(crate) decision: Decision,
 }
@@ -276,8 +268,7 @@ impl Passed<'_> {
 
     /// Holds these permits as well, as shadows are held: beside its own.
     pub(crate) fn hold(&mut self, permits: Permits) {
-        let held = permits.into_each().filter(|pass| !pass.is_empty());
-        self.0.said.permits.shadows.extend(held);
+        self.0.said.permits.hold(permits.0);
     }
 }
 

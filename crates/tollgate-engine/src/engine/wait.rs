@@ -48,22 +48,6 @@ enum Stood {
     QueueFull,
 }
 
-/// What the request that asks has waited so far.
-struct Waited<'a> {
-    since: Timestamp,
-    /// Where it stands.
-    standing: Option<Standing<'a>>,
-}
-
-/// What a request has waited that is denied in the end.
-struct WaitedInVain {
-    /// How long until its turn had come.
-    turn: Duration,
-    /// When its limit denied it last.
-    told_at: Timestamp,
-    now: Timestamp,
-}
-
 impl<B: Backend> Pipeline<B> {
     /// Asks until the request passes, or doesn't.
     pub(super) async fn attempts(
@@ -72,7 +56,7 @@ impl<B: Backend> Pipeline<B> {
         on: Conditions<'_>,
     ) -> Result<Attempt, B::Error> {
         let attempt = self.attempt(request, on, None).await?;
-        if attempt.tried.over.is_some() && on.may_wait() {
+        if attempt.tried.over.is_some() && !on.is_immediate {
             return Box::pin(self.wait_and_ask(request, on, attempt)).await;
         }
         Ok(attempt)
@@ -148,14 +132,11 @@ impl<B: Backend> Pipeline<B> {
         on: Conditions<'_>,
         mut attempt: Attempt,
     ) -> Result<Attempt, B::Error> {
-        let mut told_at = self.backend.now();
-        let mut waited = Waited {
-            since: told_at,
-            standing: None,
-        };
+        let since = self.backend.now();
+        let (mut told_at, mut place) = (since, None);
         while let Some((demand, longest)) = attempt.tried.over {
-            let deadline = waited.since + longest;
-            match self.stand(&mut waited, demand, &attempt, deadline) {
+            let deadline = since + longest;
+            match self.stand(&mut place, demand, &attempt, deadline) {
                 Stood::InLine => {}
                 Stood::TooLate => break,
                 Stood::QueueFull => {
@@ -163,7 +144,7 @@ impl<B: Backend> Pipeline<B> {
                     break;
                 }
             }
-            let Some(standing) = &waited.standing else {
+            let Some(standing) = &place else {
                 break;
             };
             let is_its_turn = self.is_its_turn(standing, deadline).await;
@@ -176,16 +157,16 @@ impl<B: Backend> Pipeline<B> {
             }
             told_at = self.backend.now();
         }
-        let (standing, now) = (waited.standing, self.backend.now());
-        if let (Some(_), Some(tallies)) = (&standing, &self.recorder.tallies) {
-            tallies.waits.add(now - waited.since);
+        let now = self.backend.now();
+        if let (Some(_), Some(tallies)) = (&place, &self.recorder.tallies) {
+            tallies.waits.add(now - since);
         }
-        match standing {
+        match place {
             Some(standing) if attempt.tried.said.allowed => {
                 // What another limit has left says nothing of this one.
-                let said = &attempt.tried.said;
-                let left = if Spot::new(said.limit, said.fingerprint) == standing.spot() {
-                    said.decision.remaining
+                let own = &attempt.tried.said.decided;
+                let left = if Spot::new(own.limit, own.fingerprint) == standing.spot() {
+                    own.decision.remaining
                 } else {
                     u64::MAX
                 };
@@ -193,21 +174,22 @@ impl<B: Backend> Pipeline<B> {
             }
             standing => {
                 let turn = standing.map_or(Duration::ZERO, |standing| standing.turn_in(now));
-                self.set_wait_of_denied(&mut attempt, WaitedInVain { turn, told_at, now });
+                self.set_wait_of_denied(&mut attempt, turn, now - told_at);
             }
         }
         Ok(attempt)
     }
 
-    /// Sets how long a request that waited in vain had to wait if it came again.
-    fn set_wait_of_denied(&self, attempt: &mut Attempt, waited: WaitedInVain) {
-        let WaitedInVain { turn, told_at, now } = waited;
+    /// Sets how long a request that waited in vain would have to wait if it came again: so long it stands before its turn,
+    /// and so long ago its limit denied it last.
+    fn set_wait_of_denied(&self, attempt: &mut Attempt, turn: Duration, ago: Duration) {
+        let now = self.backend.now();
         let line = attempt
             .tried
             .over
             .and_then(|(demand, _)| self.turns.behind(&demand, now));
-        let decision = &mut attempt.tried.said.decision;
-        let rest = decision.wait().saturating_sub(now - told_at);
+        let decision = &mut attempt.tried.said.decided.decision;
+        let rest = decision.wait().saturating_sub(ago);
         let least = match decision.wait() {
             Duration::ZERO => Duration::ZERO,
             _ => SOON,
@@ -220,12 +202,12 @@ impl<B: Backend> Pipeline<B> {
     /// Stands in the line for what refused, or stays there, unless that can't end in time or too many wait already.
     fn stand<'a>(
         &'a self,
-        waited: &mut Waited<'a>,
+        place: &mut Option<Standing<'a>>,
         demand: Demand,
         attempt: &Attempt,
         deadline: Timestamp,
     ) -> Stood {
-        let (said, pokes) = (attempt.tried.said.decision, attempt.pokes);
+        let (said, pokes) = (attempt.tried.said.decided.decision, attempt.pokes);
         let now = self.backend.now();
         if now >= deadline {
             return Stood::TooLate;
@@ -236,12 +218,12 @@ impl<B: Backend> Pipeline<B> {
         };
         let asks_at = demand.until.map_or(asks_at, |until| asks_at.min(until));
         let is_own = |standing: &&mut Standing<'_>| standing.spot() == demand.spot;
-        match waited.standing.as_mut().filter(is_own) {
+        match place.as_mut().filter(is_own) {
             Some(standing) => standing.asks_again(demand, said, asks_at),
             // What it stood in line for has room, and something else hasn't.
             None => {
                 let most = self.bounds.waiting;
-                waited.standing = None;
+                *place = None;
                 let behind = self.turns.behind(&demand, now);
                 let turn = behind.map_or(asks_at, |behind| now + behind.wait());
                 if turn > deadline {
@@ -253,8 +235,8 @@ impl<B: Backend> Pipeline<B> {
                     deadline,
                     pokes,
                 };
-                waited.standing = self.turns.join(demand, coming, most);
-                return match waited.standing {
+                *place = self.turns.join(demand, coming, most);
+                return match place {
                     Some(_) => Stood::InLine,
                     None => Stood::QueueFull,
                 };

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tollgate::{LimitError, Timestamp};
 
 use super::counters::{Counters, Sharing};
-use crate::limits::warm_up::{Gate, TENTHS};
+use crate::limits::warm_up::{TENTHS, gate};
 use crate::limits::{Estimates, Limit};
 use crate::policy::{Counting, Limits, OnStoreFailure};
 
@@ -112,18 +112,13 @@ impl WarmUp {
         let rates = limits.rates.iter();
         // A stock that is had once has no rate to grow.
         let rates = rates.filter(|rate| !rate.is_unlimited() && !rate.is_zero());
-        let gates: Vec<_> = rates
-            .map(|rate| Gate::new(*rate))
-            .collect::<Result<_, _>>()?;
-        let whole: Vec<_> = gates
-            .iter()
-            .filter_map(|gate| gate.0.last().cloned())
-            .collect();
+        let rates: Vec<_> = rates.copied().collect();
+        let whole: Vec<_> = rates.iter().map(|rate| gate(*rate, TENTHS)).collect();
         let placed = counters.place(&format!("{NAME}/{rule}"), Sharing::Alone, &whole)?;
-        let steps = (0..STEPS as usize).map(|step| {
-            let own = placed.iter().zip(&gates);
-            let own = own.map(|(limit, Gate(kinds))| {
-                let limit = limit.with_kind(kinds[step].clone())?;
+        let steps = (1..TENTHS).map(|tenths| {
+            let own = placed.iter().zip(&rates);
+            let own = own.map(|(limit, rate)| {
+                let limit = limit.with_kind(gate(*rate, tenths))?;
                 let mut limit = limit.with_estimates(new.estimates)?;
                 limit.counting = Counting::Local;
                 limit.on_store_failure = OnStoreFailure::Local;

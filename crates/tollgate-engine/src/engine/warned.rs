@@ -1,6 +1,6 @@
 //! Counting requests that lack what rules want, and warning of limits that never apply.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::gather::Gathered;
 use super::recorder::Recorder;
@@ -23,25 +23,13 @@ pub(super) struct Warnings {
 }
 
 impl Warnings {
-    pub(super) fn all(&self) -> Vec<Warning> {
-        let all = self.all.lock();
-        all.unwrap_or_else(PoisonError::into_inner).clone()
+    pub(super) fn all(&self) -> MutexGuard<'_, Vec<Warning>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Of several layers with one engine the first one logs.
     pub(super) fn log_by(&self, log: fn(&Warning)) {
         let _ = self.log.set(log);
-    }
-
-    fn add(&self, warning: Warning) {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push(warning);
-    }
-
-    /// Another policy is in force.
-    pub(super) fn clear(&self) {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        all.clear();
     }
 }
 
@@ -54,7 +42,7 @@ impl Recorder {
         if let Some(log) = self.warnings.log.get() {
             log(&warning);
         }
-        self.warnings.add(warning);
+        self.warnings.all().push(warning);
     }
 
     /// Counts what a request lacks, and warns of what all have lacked so far.
@@ -112,8 +100,8 @@ impl Recorder {
             tallies.add_unknown_tier();
         }
         if rules.tiers.tiers_seen.note_missing() {
-            let tier = rules.tiers.fact().and_then(|slot| {
-                let fact = rules.matcher.slots().name(slot);
+            let tier = rules.tiers.fact.and_then(|slot| {
+                let fact = rules.matcher.slots.name(slot);
                 Some((fact.to_owned(), short(facts.get(fact)?)))
             });
             let known = rules.tiers.names().into_iter();
@@ -175,7 +163,7 @@ fn key_never_found(rules: &Rules, rule: &Applied, facts: &Facts<'_>) -> Warning 
 }
 
 fn cost_never_found(rules: &Rules, rule: &Applied, facts: &Facts<'_>) -> Warning {
-    let slots = rules.matcher.slots();
+    let slots = &rules.matcher.slots;
     Warning::CostNeverFound {
         rule: rule.name.to_string(),
         wants: rule

@@ -6,7 +6,6 @@ use tollgate::stack::Pass;
 use tollgate::{Decision, Outcome};
 
 use super::check::Check;
-use super::kind::LimitKind;
 use super::unavailable::{CheckResult, Unavailable, decisions};
 
 /// The answer to all checks of a request, as a backend gives it. Applications ask an [engine](crate::Engine), whose
@@ -70,11 +69,7 @@ impl Answer {
         let gravest = refused
             .rev()
             .max_by_key(|(_, (_, decision))| wait(decision));
-        let cost = |check: &Check<'_>| match check.limit.kind() {
-            // A request takes one slot, however much it costs.
-            LimitKind::Concurrency(_) => 1,
-            _ => check.cost.max(1),
-        };
+        let cost = |check: &Check<'_>| check.units().max(1);
         let tightest =
             || said().min_by_key(|(_, (check, decision))| decision.remaining / cost(check));
         match gravest.or_else(tightest) {

@@ -1,5 +1,6 @@
 //! One question to a backend: may this key take so much of this limit?
 
+use super::kind::LimitKind;
 use super::limit::Limit;
 use super::request_key::RequestKey;
 
@@ -31,5 +32,13 @@ impl<'a> Check<'a> {
     pub fn by_fingerprint(limit: &'a Limit, fingerprint: [u64; 2], cost: u64) -> Self {
         let key = RequestKey::unnamed(fingerprint);
         Self { limit, key, cost }
+    }
+
+    /// How much it takes of its limit: a request takes one permit, however much it costs.
+    pub(crate) fn units(&self) -> u64 {
+        match self.limit.kind() {
+            LimitKind::Concurrency(_) | LimitKind::Adaptive(_) => 1,
+            _ => self.cost,
+        }
     }
 }

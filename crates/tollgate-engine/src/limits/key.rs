@@ -8,7 +8,7 @@ use std::sync::Arc;
 use foldhash::fast;
 
 use super::hashers::KeyHashers;
-use crate::address::{Address, ClientBits, ClientNetwork, Family};
+use crate::address::{Address, ClientBits, Family, Network};
 use crate::facts::{Facts, IP, head};
 use crate::matcher::{Known, Slots};
 use crate::policy::{KeyPart, Rule};
@@ -47,15 +47,6 @@ enum PartBits {
     Own(ClientBits),
     /// As many as those say who fill in the facts of requests.
     OfFacts,
-}
-
-/// Which key of a plan a request has.
-#[derive(Clone, Copy)]
-pub(super) enum Chosen<'a> {
-    /// The key of this number.
-    Key { number: u8, parts: &'a [Part] },
-    /// It lacks a part of each.
-    Missing,
 }
 
 impl KeyPlan {
@@ -104,10 +95,8 @@ impl KeyPlan {
 
     /// The names of the facts of the key that a request with these facts has; none if it lacks each.
     pub(crate) fn facts_for(&self, facts: &Facts<'_>) -> Option<impl Iterator<Item = &str>> {
-        match self.chosen(facts) {
-            Chosen::Key { parts, .. } => Some(parts.iter().map(|part| &*part.fact)),
-            Chosen::Missing => None,
-        }
+        let (_, parts) = self.chosen(facts)?;
+        Some(parts.iter().map(|part| &*part.fact))
     }
 
     /// Whether all requests share one counter.
@@ -115,14 +104,10 @@ impl KeyPlan {
         self.parts.is_empty() && self.fallbacks.is_none()
     }
 
-    /// The key that a request with these facts has.
-    pub(super) fn chosen(&self, facts: &Facts<'_>) -> Chosen<'_> {
+    /// The key that a request with these facts has, and its number; none if it lacks a part of each.
+    pub(super) fn chosen(&self, facts: &Facts<'_>) -> Option<(u8, &[Part])> {
         let has_all = |key: &&[Part]| key.iter().all(|part| facts.get(&part.fact).is_some());
-        let found = (0..).zip(self.keys()).find(|(_, key)| has_all(key));
-        found.map_or(Chosen::Missing, |(number, parts)| Chosen::Key {
-            number,
-            parts,
-        })
+        (0..).zip(self.keys()).find(|(_, key)| has_all(key))
     }
 
     /// The fingerprint of a request's key, or none if it lacks a part of each.
@@ -170,7 +155,7 @@ impl Part {
 
 impl Part {
     /// The network of the client, if the value that these facts have is an address and only a part of it counts.
-    pub(super) fn network(&self, facts: &Facts<'_>, value: &str) -> Option<ClientNetwork> {
+    pub(super) fn network(&self, facts: &Facts<'_>, value: &str) -> Option<Network> {
         let bits = self.bits?.on(facts);
         Some(Address::parse(value)?.client(bits))
     }
@@ -181,7 +166,7 @@ impl PartBits {
     const fn on(self, facts: &Facts<'_>) -> ClientBits {
         match self {
             Self::Own(bits) => bits,
-            Self::OfFacts => facts.client_bits(),
+            Self::OfFacts => facts.client_bits,
         }
     }
 }
@@ -211,7 +196,7 @@ fn fingerprint(
         let address = match part.bits {
             Some(bits) => known
                 .address(part.slot)
-                .map(|own| own.client(bits.on(known.facts())).first),
+                .map(|own| own.client(bits.on(known.facts)).first),
             None => None,
         };
         // The top byte of the first number says what it is, and how it goes on.
@@ -225,8 +210,8 @@ fn fingerprint(
             }
             continue;
         };
-        let family = u128::from(address.family() == Family::V4);
-        for number in [ADDRESS | family, address.bits()] {
+        let family = u128::from(address.family == Family::V4);
+        for number in [ADDRESS | family, address.bits] {
             low.write_u128(number);
             high.write_u128(number);
         }

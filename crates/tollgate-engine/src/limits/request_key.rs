@@ -1,12 +1,13 @@
 //! The key of one request: its values, as text, as bytes and as a fingerprint.
 
 use std::fmt;
+use std::mem;
 use std::sync::LazyLock;
 
-use super::key::{Chosen, KeyPlan, Part};
-use crate::address::{ClientNetwork, Family};
+use super::key::{KeyPlan, Part};
+use crate::address::{Family, Network};
 use crate::facts::Facts;
-use crate::key_text::write_pair;
+use crate::key_text::{Shown, write_pair};
 
 /// What stands for the key of requests that lack one, where they count together.
 pub(crate) const MISSING_KEY: &str = "(missing key)";
@@ -17,7 +18,7 @@ const MISSING: u8 = 2;
 /// One value of a key.
 enum Value<'a> {
     Text(&'a str),
-    Network(ClientNetwork),
+    Network(Network),
 }
 
 impl Value<'_> {
@@ -31,12 +32,12 @@ impl Value<'_> {
             }
             Self::Network(network) => {
                 let address = network.first;
-                let family = match address.family() {
+                let family = match address.family {
                     Family::V4 => 4,
                     Family::V6 => 6,
                 };
                 feed(&[family]);
-                feed(&address.bits().to_be_bytes());
+                feed(&address.bits.to_be_bytes());
             }
         }
     }
@@ -102,9 +103,8 @@ impl<'a> RequestKey<'a> {
     /// Its values, the same for the same key in every process, and others for every other key of the
     /// rule: each with its length, so that `ab`, `c` is not `a`, `bc`; before those of a key to fall back to stands its number.
     pub fn write_bytes(&self, write: &mut impl FnMut(&[u8])) {
-        let (number, parts) = match self.plan.chosen(self.facts) {
-            Chosen::Key { number, parts } => (number, parts),
-            Chosen::Missing => return write(&[MISSING]),
+        let Some((number, parts)) = self.plan.chosen(self.facts) else {
+            return write(&[MISSING]);
         };
         if number > 0 {
             write(&[FALLBACK, number]);
@@ -131,15 +131,21 @@ impl<'a> RequestKey<'a> {
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     pub fn each(&self, show: &mut dyn FnMut(&str, &str)) {
-        let Chosen::Key { parts, .. } = self.plan.chosen(self.facts) else {
+        let _ = self.try_each(|fact, value| {
+            show(fact, value);
+            Ok(())
+        });
+    }
+
+    /// The same, until `show` fails.
+    pub(crate) fn try_each(&self, mut show: impl FnMut(&str, &str) -> fmt::Result) -> fmt::Result {
+        let Some((_, parts)) = self.plan.chosen(self.facts) else {
             return show(MISSING_KEY, "");
         };
-        for part in parts {
-            match self.value(part) {
-                Value::Text(text) => show(&part.fact, text),
-                Value::Network(network) => show(&part.fact, &network.to_string()),
-            }
-        }
+        parts.iter().try_for_each(|part| match self.value(part) {
+            Value::Text(text) => show(&part.fact, text),
+            Value::Network(network) => show(&part.fact, &network.to_string()),
+        })
     }
 
     /// Whether all requests share it.
@@ -156,17 +162,14 @@ impl<'a> RequestKey<'a> {
 
 impl fmt::Display for RequestKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Chosen::Missing = self.plan.chosen(self.facts) {
+        if self.plan.chosen(self.facts).is_none() {
             return f.write_str(MISSING_KEY);
         }
-        let (mut space, mut result) = ("", Ok(()));
-        self.each(&mut |fact, value| {
-            if result.is_ok() {
-                result = f.write_str(space).and_then(|()| write_pair(f, fact, value));
-            }
-            space = " ";
-        });
-        result
+        let mut space = "";
+        self.try_each(|fact, value| {
+            f.write_str(mem::replace(&mut space, " "))?;
+            write_pair(f, fact, Shown(value))
+        })
     }
 }
 

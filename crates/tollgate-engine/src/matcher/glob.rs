@@ -15,7 +15,9 @@ pub(crate) struct Glob {
     head: Box<str>,
     tail: Box<str>,
     rest: Box<[Part]>,
-    machine: Machine,
+    walk: Walk,
+    /// Whether whatever follows is part of a match once its last part is reached.
+    is_open: bool,
     /// Its number among all globs of a matcher.
     pub(super) number: u32,
 }
@@ -69,7 +71,8 @@ impl Glob {
         (parts.len() <= MOST_PARTS).then(|| Self {
             head: head.into(),
             tail: tail.into(),
-            machine: Machine::new(&parts),
+            walk: Walk::new(&[(0, &parts)]),
+            is_open: parts.last() == Some(&Part::All),
             rest: parts.into(),
             number: 0,
         })
@@ -106,26 +109,23 @@ impl Glob {
             [] => text.is_empty(),
             [Part::All] => true,
             [Part::Segment] => !text.contains('/'),
-            _ => text.ends_with(&*self.tail) && self.machine.matches(text),
+            _ => text.ends_with(&*self.tail) && self.matches_rest(text),
         }
     }
 }
 
-/// What a walk does at a character, for all places in a pattern at once: a place is a bit, and a word of
+/// What a walk does at a character, for all places in some patterns at once: a place is a bit, and a word of
 /// them takes a handful of steps whatever it stands for.
 #[derive(Clone, Debug)]
-struct Machine {
-    /// How many words hold all places, the one after the last part included.
-    words: usize,
+pub(super) struct Walk {
+    /// Where it begins.
+    pub(super) starts: Box<[u64]>,
     /// The parts that may stand for any number of characters.
     repeats: Box<[u64]>,
     /// The parts that take a character: one after the other those of any that isn't named, of `/`, and of
     /// each that is.
     takes: Box<[u64]>,
     classes: Classes,
-    end: usize,
-    /// Whether whatever follows is part of a match once its last part is reached.
-    is_open: bool,
 }
 
 /// The characters that patterns name, by number.
@@ -182,39 +182,87 @@ impl Classes {
     }
 }
 
-impl Machine {
-    fn new(parts: &[Part]) -> Self {
-        let words = parts.len() / 64 + 1;
-        let (classes, signs) = Classes::of(parts.iter());
-        let mut takes = Vec::with_capacity(signs.len() * words);
-        for sign in signs {
-            takes.extend(places(parts, words, |part| part.takes(sign)));
+impl Walk {
+    /// Of patterns that begin at these places. Each takes one place for each part, and the one after the last.
+    pub(super) fn new(patterns: &[(usize, &[Part])]) -> Self {
+        let ends = patterns.iter().map(|(first, parts)| first + parts.len());
+        let words = ends.max().unwrap_or(0) / 64 + 1;
+        let places = |is_so: &dyn Fn(Part) -> bool| {
+            let mut places = vec![0u64; words];
+            for (first, parts) in patterns {
+                for (place, part) in (*first..).zip(*parts) {
+                    places[place / 64] |= u64::from(is_so(*part)) << (place % 64);
+                }
+            }
+            places
+        };
+        let (classes, signs) = Classes::of(patterns.iter().flat_map(|(_, parts)| *parts));
+        let signs = signs.iter();
+        let takes = signs.flat_map(|sign| places(&|part| part.takes(*sign)));
+        let takes = takes.collect();
+        let repeats = places(&Part::repeats);
+        let mut starts = vec![0; words];
+        for (first, _) in patterns {
+            let start = 1 << (first % 64);
+            // What may stand for nothing is passed by.
+            starts[first / 64] |= start | (start & repeats[first / 64]) << 1;
         }
         Self {
-            words,
-            repeats: places(parts, words, Part::repeats).into(),
-            takes: takes.into(),
+            starts: starts.into(),
+            repeats: repeats.into(),
+            takes,
             classes,
-            end: parts.len(),
-            is_open: parts.last() == Some(&Part::All),
         }
     }
 
-    fn matches(&self, text: &str) -> bool {
-        match self.words {
-            1 => self.walk_a_word(text),
-            _ => self.walk(text),
+    /// From these places to those that the text ends at. Places go to the next word where a pattern has more than one.
+    pub(super) fn over<const CARRIES: bool>(&self, text: &str, at: &mut [u64]) {
+        let words = at.len();
+        for sign in text.chars() {
+            count_steps(words);
+            let from = self.classes.class(sign) * words;
+            let takes = &self.takes[from..from + words];
+            let (mut moved, mut skipped, mut any) = (0, 0, 0);
+            for ((at, takes), repeats) in at.iter_mut().zip(takes).zip(&self.repeats) {
+                let taken = *at & takes;
+                let (stays, goes) = (taken & repeats, taken & !repeats);
+                let reached = stays | goes << 1 | moved;
+                // What may stand for nothing is passed by. No two such parts stand side by side.
+                let passed = reached & repeats;
+                *at = reached | passed << 1 | skipped;
+                if CARRIES {
+                    (moved, skipped) = (goes >> 63, passed >> 63);
+                }
+                any |= *at;
+            }
+            if any == 0 {
+                return;
+            }
         }
     }
+}
 
-    /// The same as [`walk`](Self::walk) for a pattern whose places are bits of one word, as most are.
-    fn walk_a_word(&self, text: &str) -> bool {
-        let (repeats, takes) = (self.repeats[0], &*self.takes);
-        let is_done = if self.is_open { 1 << (self.end - 1) } else { 0 };
-        let mut at = 1 | (repeats & 1) << 1;
+impl Glob {
+    /// Whether what follows its head matches.
+    fn matches_rest(&self, text: &str) -> bool {
+        let (walk, end) = (&self.walk, self.rest.len());
+        if let ([start], [repeats]) = (&*walk.starts, &*walk.repeats) {
+            return self.walk_a_word(text, *start, *repeats);
+        }
+        let words = walk.starts.len();
+        let mut at = [0; WORDS];
+        at[..words].copy_from_slice(&walk.starts);
+        walk.over::<true>(text, &mut at[..words]);
+        at[end / 64] & 1 << (end % 64) != 0
+    }
+
+    /// A walk of a pattern whose places are bits of one word, as most are.
+    fn walk_a_word(&self, text: &str, mut at: u64, repeats: u64) -> bool {
+        let (takes, classes, end) = (&*self.walk.takes, &self.walk.classes, self.rest.len());
+        let is_done = if self.is_open { 1 << (end - 1) } else { 0 };
         for sign in text.chars() {
             count_steps(1);
-            let taken = at & takes[self.classes.class(sign)];
+            let taken = at & takes[classes.class(sign)];
             let reached = taken & repeats | (taken & !repeats) << 1;
             at = reached | (reached & repeats) << 1;
             if at & is_done != 0 {
@@ -224,35 +272,7 @@ impl Machine {
                 return false;
             }
         }
-        at & 1 << self.end != 0
-    }
-
-    /// A walk over the text by sets of places.
-    fn walk(&self, text: &str) -> bool {
-        let (words, mut at) = (self.words, [0u64; WORDS]);
-        let repeats = &self.repeats[..words];
-        at[0] = 1 | (repeats[0] & 1) << 1;
-        for sign in text.chars() {
-            count_steps(words);
-            let from = self.classes.class(sign) * words;
-            let takes = &self.takes[from..from + words];
-            // Places go to the next word by these.
-            let (mut moved, mut skipped, mut any) = (0, 0, 0);
-            for ((at, takes), repeats) in at.iter_mut().zip(takes).zip(repeats) {
-                let taken = *at & takes;
-                let (stays, goes) = (taken & repeats, taken & !repeats);
-                let reached = stays | goes << 1 | moved;
-                // What may stand for nothing is passed by. No two such parts stand side by side.
-                let passed = reached & repeats;
-                *at = reached | passed << 1 | skipped;
-                (moved, skipped) = (goes >> 63, passed >> 63);
-                any |= *at;
-            }
-            if any == 0 {
-                return false;
-            }
-        }
-        at[self.end / 64] & 1 << (self.end % 64) != 0
+        at & 1 << end != 0
     }
 }
 
@@ -269,17 +289,6 @@ pub(super) fn count_steps(words: usize) {
     STEPS.with(|steps| steps.set(steps.get() + words));
     #[cfg(not(test))]
     let _ = words;
-}
-
-/// The places of parts for which this holds, as bits.
-fn places(parts: &[Part], words: usize, is_so: impl Fn(Part) -> bool) -> Vec<u64> {
-    let mut places = vec![0; words];
-    for (place, part) in parts.iter().enumerate() {
-        if is_so(*part) {
-            places[place / 64] |= 1 << (place % 64);
-        }
-    }
-    places
 }
 
 #[cfg(test)]

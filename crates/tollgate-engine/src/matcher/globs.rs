@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 
-use super::glob::{Classes, Glob, Part, count_steps};
+use super::glob::{Glob, Part, Walk};
 
 /// Fewer rules, or shorter texts, than these are faster looked at one by one. Tests have few and short ones.
 const MANY: usize = if cfg!(test) { 2 } else { 8 };
@@ -29,7 +29,7 @@ pub(super) struct Globs {
 /// Those that share a head, in sets.
 #[derive(Debug)]
 pub(super) struct Sets {
-    sets: Box<[Set]>,
+    sets: Box<[Walk]>,
     /// By the number of a glob: its set, and where in the set it ends.
     ends: Box<[Option<(u32, End)>]>,
     alternatives: usize,
@@ -40,18 +40,6 @@ pub(super) struct Sets {
 struct End {
     word: u32,
     bit: u64,
-}
-
-/// The places of several globs.
-#[derive(Debug)]
-struct Set {
-    /// Where they begin.
-    starts: Box<[u64]>,
-    /// The parts that may stand for any number of characters.
-    repeats: Box<[u64]>,
-    /// The parts that take a character, class by class.
-    takes: Box<[u64]>,
-    classes: Classes,
 }
 
 /// What walks over the texts of one request have found.
@@ -102,7 +90,7 @@ impl Globs {
         let chunks: Vec<_> = heads.collect();
         for globs in chunks.iter().flat_map(|globs| globs.chunks(MOST_WORDS)) {
             let set = u32::try_from(sets.len()).unwrap_or(u32::MAX);
-            let (made, own) = Set::new(globs);
+            let (made, own) = walk_of(globs);
             sets.push(made);
             for ((number, _), end) in globs.iter().zip(own) {
                 ends[*number] = Some((set, end));
@@ -124,74 +112,27 @@ impl Sets {
     }
 }
 
-impl Set {
-    fn new(globs: &[(usize, &[Part])]) -> (Self, Vec<End>) {
-        // Where each begins: in the word that it still fits.
-        let (mut word, mut free, mut begins) = (0, 0, Vec::with_capacity(globs.len()));
-        for (_, parts) in globs {
-            if free + parts.len() >= 64 {
-                (word, free) = (word + 1, 0);
-            }
-            begins.push((word, free));
-            free += parts.len() + 1;
+/// A walk of several globs, and where each ends.
+fn walk_of(globs: &[(usize, &[Part])]) -> (Walk, Vec<End>) {
+    // Where each begins: in the word that it still fits.
+    let mut free = 0;
+    let patterns = globs.iter().map(|(_, parts)| {
+        if free % 64 + parts.len() >= 64 {
+            free = (free / 64 + 1) * 64;
         }
-        let words = word + 1;
-        let places = |is_so: &dyn Fn(Part) -> bool| {
-            let mut places = vec![0u64; words];
-            for ((word, first), (_, parts)) in begins.iter().zip(globs) {
-                for (place, part) in parts.iter().enumerate() {
-                    places[*word] |= u64::from(is_so(*part)) << (first + place);
-                }
-            }
-            places
-        };
-        let (classes, signs) = Classes::of(globs.iter().flat_map(|(_, parts)| *parts));
-        let takes = signs
-            .iter()
-            .flat_map(|sign| places(&|part| part.takes(*sign)));
-        let takes = takes.collect();
-        let repeats = places(&Part::repeats);
-        let mut starts = vec![0u64; words];
-        let mut ends = Vec::with_capacity(globs.len());
-        for ((word, first), (_, parts)) in begins.iter().zip(globs) {
-            let start = 1 << first;
-            // What may stand for nothing is passed by.
-            starts[*word] |= start | (start & repeats[*word]) << 1;
-            ends.push(End {
-                word: u32::try_from(*word).unwrap_or(u32::MAX),
-                bit: 1 << (first + parts.len()),
-            });
+        let first = free;
+        free += parts.len() + 1;
+        (first, *parts)
+    });
+    let patterns: Vec<_> = patterns.collect();
+    let ends = patterns.iter().map(|(first, parts)| {
+        let place = first + parts.len();
+        End {
+            word: u32::try_from(place / 64).unwrap_or(u32::MAX),
+            bit: 1 << (place % 64),
         }
-        let set = Self {
-            starts: starts.into(),
-            repeats: repeats.into(),
-            takes,
-            classes,
-        };
-        (set, ends)
-    }
-
-    /// The places that the text ends at.
-    fn walk(&self, text: &str) -> Box<[u64]> {
-        let mut at = self.starts.clone();
-        let words = at.len();
-        for sign in text.chars() {
-            count_steps(words);
-            let from = self.classes.class(sign) * words;
-            let takes = &self.takes[from..from + words];
-            let mut any = 0;
-            for ((at, takes), repeats) in at.iter_mut().zip(takes).zip(&self.repeats) {
-                let taken = *at & takes;
-                let reached = taken & repeats | (taken & !repeats) << 1;
-                *at = reached | (reached & repeats) << 1;
-                any |= *at;
-            }
-            if any == 0 {
-                break;
-            }
-        }
-        at
-    }
+    });
+    (Walk::new(&patterns), ends.collect())
 }
 
 impl<'s> Found<'s> {
@@ -214,7 +155,9 @@ impl<'s> Found<'s> {
         let same = |walked: &Walked| (walked.set, walked.slot) == (set, slot);
         let known = self.walked.iter().position(same);
         let known = known.unwrap_or_else(|| {
-            let at = self.sets.sets[set as usize].walk(text);
+            let walk = &self.sets.sets[set as usize];
+            let mut at = walk.starts.clone();
+            walk.over::<false>(text, &mut at);
             self.walked.push(Walked { set, slot, at });
             self.walked.len() - 1
         });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::PatternError;
 use super::glob::{Glob, MOST_PARTS};
-use super::globs::{Found, Globs};
+use super::globs::Globs;
 use super::regex::{Regexes, Whole};
 use super::text::Text;
 use crate::address::{Address, Network};
@@ -86,42 +86,32 @@ impl Test {
             // What most rules ask.
             (Self::Prefix(prefix), Some(text)) => text.as_bytes().starts_with(prefix.as_bytes()),
             (Self::Exact(exact), Some(text)) => exact.as_bytes() == text.as_bytes(),
-            _ => self.holds_of_any(text, address),
+            _ => self.holds_by(text, address, &mut |glob, text| glob.matches(text)),
         }
     }
 
-    fn holds_of_any(&self, text: Option<&str>, address: Option<Address>) -> bool {
+    /// The same; globs match as is said.
+    pub(super) fn holds_by(
+        &self,
+        text: Option<&str>,
+        address: Option<Address>,
+        globs: &mut impl FnMut(&Glob, &str) -> bool,
+    ) -> bool {
         match (self, text) {
-            (Self::Shared(test), _) => test.holds(text, address),
-            (Self::Not(test), _) => !test.holds(text, address),
-            (Self::OneOf(tests), _) => tests.iter().any(|test| test.holds(text, address)),
+            (Self::Shared(test), _) => test.holds_by(text, address, globs),
+            (Self::Not(test), _) => !test.holds_by(text, address, globs),
+            (Self::OneOf(tests), _) => {
+                let mut tests = tests.iter();
+                tests.any(|test| test.holds_by(text, address, globs))
+            }
             (Self::Absent, _) => text.is_none(),
             (_, None) => false,
             (Self::Present, Some(_)) => true,
             (Self::Exact(exact), Some(text)) => exact.as_bytes() == text.as_bytes(),
             (Self::Prefix(prefix), Some(text)) => text.as_bytes().starts_with(prefix.as_bytes()),
-            (Self::Glob(glob), Some(text)) => glob.matches(text),
+            (Self::Glob(glob), Some(text)) => globs(glob, text),
             (Self::Regex(regex), Some(text)) => regex.is_match(text),
             (Self::Cidr(network), Some(_)) => address.is_some_and(|own| network.contains(own)),
-        }
-    }
-
-    /// The same, with globs that are walked together.
-    pub(super) fn holds_with(
-        &self,
-        slot: u32,
-        text: Option<&str>,
-        address: Option<Address>,
-        found: &mut Found<'_>,
-    ) -> bool {
-        match (self, text) {
-            (Self::Shared(test), _) => test.holds_with(slot, text, address, found),
-            (Self::Not(test), _) => !test.holds_with(slot, text, address, found),
-            (Self::OneOf(tests), _) => tests
-                .iter()
-                .any(|test| test.holds_with(slot, text, address, found)),
-            (Self::Glob(glob), Some(text)) => found.matches(glob, slot, text),
-            _ => self.holds(text, address),
         }
     }
 

@@ -14,7 +14,7 @@ use super::limits::adapts;
 use super::reader::{Fields, LONGEST_NAME, Part, Reader, first_line, shorten};
 use super::text::key_part;
 use crate::document::{Node, Span, Value};
-use crate::limits::warm_up::Gate;
+use crate::limits::warm_up::can_warm_up;
 use crate::policy::{
     Counting, FailureModes, KeyPart, Limits, Mode, OnMissingKey, OnStoreFailure, Rule, Tier,
     is_bucket,
@@ -329,7 +329,7 @@ impl Reader<'_> {
             let help = "add a rate, or leave it out: quotas and slots don't warm up";
             return self.reject(codes::CONFLICT, message, place, help);
         }
-        if let Some(rate) = limits.rates.iter().find(|rate| Gate::new(**rate).is_err()) {
+        if let Some(rate) = limits.rates.iter().find(|rate| !can_warm_up(**rate)) {
             let message =
                 format!("{rate} can't be warmed up: a part of it can't be counted exactly enough");
             let help = "use another rate, or leave warm_up out";

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use tollgate::LimitError;
-
 use super::{LONGEST_ORDER, MOST_ORDERS};
 use crate::matcher::glob::MOST_PARTS;
 
@@ -197,10 +195,10 @@ pub enum OrderError {
 }
 
 impl OrderError {
-    pub(crate) fn limit(rule: &str, error: &LimitError) -> Self {
+    pub(crate) fn limit(rule: &str, why: impl ToString) -> Self {
         Self::Limit {
             rule: rule.to_owned(),
-            why: error.to_string(),
+            why: why.to_string(),
         }
     }
 }

@@ -59,14 +59,6 @@ fn owned<N: Into<String>, V: Into<String>>(
     pairs.map(|(name, value)| (name.into(), value.into()))
 }
 
-/// Facts in the order of their names, each with its last value.
-fn sorted<V>(facts: impl IntoIterator<Item = (String, V)>) -> Vec<(String, V)> {
-    let named = facts
-        .into_iter()
-        .map(|(name, value)| (fact_name(&name).into_owned(), value));
-    named.collect::<BTreeMap<_, _>>().into_iter().collect()
-}
-
 impl Target {
     /// All requests.
     pub fn everything() -> Self {
@@ -99,15 +91,8 @@ impl Target {
     pub fn facts<N: Into<String>, V: Into<String>>(
         facts: impl IntoIterator<Item = (N, V)>,
     ) -> Self {
-        let all = sorted(owned(facts));
-        Self {
-            rule: None,
-            key: if all.is_empty() {
-                TargetKey::Everybody
-            } else {
-                TargetKey::Facts(all)
-            },
-        }
+        let exact = owned(facts).map(|(name, value)| (name, FactPattern::Exact(value)));
+        Self::patterns(None, exact)
     }
 
     /// What an operator means who writes these values: those with a `*` are globs, and networks stand for their addresses.
@@ -156,7 +141,10 @@ impl Target {
         rule: Option<&str>,
         facts: impl IntoIterator<Item = (String, FactPattern)>,
     ) -> Self {
-        let all = sorted(facts);
+        // In the order of their names, each with what is said last.
+        let named = facts.into_iter();
+        let named = named.map(|(name, own)| (fact_name(&name).into_owned(), own));
+        let all: Vec<_> = named.collect::<BTreeMap<_, _>>().into_iter().collect();
         let is_exact = |(_, pattern): &(_, FactPattern)| matches!(pattern, FactPattern::Exact(_));
         let key = if all.is_empty() {
             TargetKey::Everybody
@@ -199,23 +187,47 @@ impl Target {
 
     /// How many bytes of text it is.
     pub(crate) fn bytes(&self) -> usize {
-        let sum = |pairs: &[(String, String)]| {
-            let lengths = pairs.iter().map(|(name, value)| name.len() + value.len());
-            lengths.sum::<usize>()
+        let entries = match &self.key {
+            TargetKey::Descriptor { domain, entries } => Some((domain, entries)),
+            _ => None,
         };
-        let key = match &self.key {
-            TargetKey::Everybody => 0,
-            TargetKey::Facts(facts) => sum(facts),
-            TargetKey::Patterns(facts) => {
-                let lengths = facts.iter();
-                lengths
-                    .map(|(name, own)| name.len() + own.text().len())
-                    .sum()
-            }
-            TargetKey::Descriptor { domain, entries } => domain.len() + sum(entries),
-        };
-        key + self.rule.as_ref().map_or(0, String::len)
+        let pairs = entries.iter().flat_map(|(_, entries)| borrowed(entries));
+        let pairs = self.key.facts().chain(pairs);
+        let lengths = pairs.map(|(name, value)| name.len() + value.len());
+        let names = [self.rule.as_ref(), entries.map(|(domain, _)| domain)];
+        let names = names.into_iter().flatten().map(String::len);
+        lengths.chain(names).sum()
     }
+}
+
+impl TargetKey {
+    /// Facts, with their values or patterns as they were written; none if it isn't named by facts.
+    pub(crate) fn facts(&self) -> impl Iterator<Item = (&str, &str)> {
+        let (exact, patterns): (&[_], &[_]) = match self {
+            Self::Facts(facts) => (facts, &[]),
+            Self::Patterns(facts) => (&[], facts),
+            Self::Everybody | Self::Descriptor { .. } => (&[], &[]),
+        };
+        let patterns = patterns.iter();
+        borrowed(exact).chain(patterns.map(|(fact, own)| (fact.as_str(), own.text())))
+    }
+}
+
+/// Pairs of a target, as a request has them.
+pub(crate) fn borrowed(pairs: &[(String, String)]) -> impl Iterator<Item = (&str, &str)> {
+    let pairs = pairs.iter();
+    pairs.map(|(name, value)| (name.as_str(), value.as_str()))
+}
+
+fn write_pairs<'a, V: fmt::Display>(
+    f: &mut fmt::Formatter<'_>,
+    pairs: impl Iterator<Item = (&'a String, V)>,
+) -> fmt::Result {
+    for (place, (name, value)) in pairs.enumerate() {
+        f.write_str(if place > 0 { " " } else { "" })?;
+        write_pair(f, name, value)?;
+    }
+    Ok(())
 }
 
 impl fmt::Display for Target {
@@ -233,18 +245,12 @@ impl fmt::Display for TargetKey {
         match self {
             Self::Everybody => f.write_str("everybody"),
             Self::Facts(facts) => {
-                for (place, (name, value)) in facts.iter().enumerate() {
-                    f.write_str(if place > 0 { " " } else { "" })?;
-                    write_pair(f, name, value)?;
-                }
-                Ok(())
+                let facts = facts.iter();
+                write_pairs(f, facts.map(|(name, value)| (name, Shown(value))))
             }
             Self::Patterns(facts) => {
-                for (place, (name, pattern)) in facts.iter().enumerate() {
-                    let space = if place > 0 { " " } else { "" };
-                    write!(f, "{space}{}={pattern}", Shown(name))?;
-                }
-                Ok(())
+                let facts = facts.iter();
+                write_pairs(f, facts.map(|(name, pattern)| (name, pattern)))
             }
             Self::Descriptor { domain, entries } => {
                 f.write_str(domain)?;

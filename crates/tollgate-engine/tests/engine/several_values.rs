@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate_engine::Facts;
 use tollgate_engine::document::Format;
 use tollgate_engine::orders::{Act, NewOrder, Target};
 use tollgate_engine::policy::Policy;
+use tollgate_engine::{Bounds, Facts};
 
 use crate::common::engine;
 
@@ -82,5 +82,51 @@ fn the_dearest_of_several_costs_is_charged() {
         let other = [of("tokens", second)];
         let both = of("tokens", first).also(&other);
         assert_eq!(engine.decide(&both).decision().remaining, 10);
+    }
+}
+
+#[test]
+fn a_refusal_in_shadow_is_counted_by_the_key_of_the_value_that_it_is_of() {
+    let policy = policy("limits: [{name: trial, key: user, rate: 1/h, mode: shadow}]");
+    let engine = engine(policy, &Manual::new()).with_top(10);
+    let bob = [of("user", "bob")];
+    let both = of("user", "ada").also(&bob);
+    for facts in [&bob[0], &both] {
+        assert!(engine.decide(facts).passed().is_some());
+    }
+    let top = engine.top().expect("it is counted");
+    let keys: Vec<_> = top.keys.iter().map(|own| own.key.as_str()).collect();
+    assert_eq!(keys, ["user=bob"]);
+}
+
+#[test]
+fn a_denial_for_want_of_a_key_names_no_key_of_another_value() {
+    let text = "limits: [{name: a, key: user, rate: 9/h, on_missing_key: deny}]";
+    let engine = engine(policy(text), &Manual::new()).with_top(10);
+    let nobody = [of("plan", "free")];
+    let both = of("user", "ada").also(&nobody);
+    let verdict = engine.decide(&both);
+    let refused = verdict.refused().expect("one of them has no key");
+    assert_eq!(refused.key().expect("a rule").to_string(), "(missing key)");
+    let top = engine.top().expect("it is counted");
+    assert_eq!(top.keys[0].key, "(missing key)");
+}
+
+#[test]
+fn a_value_that_is_too_long_is_one_among_several_too() {
+    let text = "limits: [{name: apps, match: {app: '*'}, rate: 100/h}]";
+    let bounds = Bounds {
+        fact_bytes: 100,
+        ..Bounds::default()
+    };
+    let engine = engine(policy(text), &Manual::new()).with_bounds(bounds);
+    let long = "x".repeat(101);
+    for values in orders_of(["short", &long]) {
+        let other = [of("app", values[1])];
+        let both = of("app", values[0]).also(&other);
+        let verdict = engine.decide(&both);
+        let refused = verdict.refused().expect("one of them is too long");
+        let cause = refused.cause().to_string();
+        assert!(cause.contains("has 101 bytes"), "{cause}");
     }
 }

@@ -109,8 +109,9 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
     /// # Panics
     /// Never: the tables are made for a rate that every algorithm takes.
     pub fn build(self) -> Memory<C, W> {
-        let quotas = self.quotas().build();
-        self.with(quotas.expect("the default at the cap is one that quotas have"))
+        let (tables, quotas) = (self.tables(), self.quotas().build());
+        let quotas = quotas.expect("the default at the cap is one that quotas have");
+        self.with_tables(quotas, tables)
     }
 
     /// Builds it, and keeps what is used of quotas in this file: a restart goes on from there. A file that isn't
@@ -145,8 +146,8 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn quota_file(self, path: impl AsRef<Path>) -> Result<Memory<C, W>, FileError> {
-        let quotas = self.quotas().open(path.as_ref())?;
-        Ok(self.with(quotas))
+        let tables = self.tables();
+        self.around(tables, Some(path.as_ref()))
     }
 
     pub(super) fn quotas(&self) -> quota::Builder<W> {
@@ -155,11 +156,6 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
             .on_file_failure(self.on_quota_file_failure)
             .flush_every(self.flush_quotas_every)
             .clock(self.wall.clone())
-    }
-
-    pub(super) fn with(self, quotas: QuotaLimiter<W>) -> Memory<C, W> {
-        let tables = self.tables();
-        self.with_tables(quotas, tables)
     }
 
     /// Tables without a key.

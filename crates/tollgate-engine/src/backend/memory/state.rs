@@ -170,14 +170,9 @@ fn encode(key: &CounterKey, bytes: &mut Vec<u8>) {
 }
 
 fn decode(bytes: &[u8]) -> Option<CounterKey> {
-    let (words, []) = bytes.as_chunks::<8>() else {
+    let (&[counter, low, high], []) = bytes.as_chunks::<8>() else {
         return None;
     };
-    match words {
-        [counter, low, high] => {
-            let [counter, low, high] = [counter, low, high].map(|word| u64::from_le_bytes(*word));
-            Some(CounterKey(counter, [low, high]))
-        }
-        _ => None,
-    }
+    let [counter, low, high] = [counter, low, high].map(u64::from_le_bytes);
+    Some(CounterKey(counter, [low, high]))
 }

@@ -5,9 +5,9 @@ use tollgate::{Decision, Outcome};
 
 use crate::engine::gather::{GateCheck, Gathered, Group};
 use crate::engine::overload::Time;
-use crate::limits::{Answer, LimitKind};
+use crate::limits::Answer;
 use crate::policy::Mode;
-use crate::verdict::Said;
+use crate::verdict::RuleDecision;
 
 /// What is held of gates.
 #[derive(Debug, Default)]
@@ -37,6 +37,17 @@ impl Entered {
         Ok(entered)
     }
 
+    /// Enters the gate of a rule in shadow, if it has one; an error is what would have denied the request.
+    pub(in crate::engine) fn in_shadow(gate: Option<&GateCheck<'_>>) -> Result<Self, RuleDecision> {
+        let mut entered = Self::default();
+        if let Some(gate) = gate {
+            let own = gate.gate.enter(gate.class);
+            let (permit, _) = own.map_err(|decision| gate.decided(decision))?;
+            entered.permits.push(permit);
+        }
+        Ok(entered)
+    }
+
     /// What looking at all of them says, of a request that the rest would answer like this.
     pub(in crate::engine) fn look(gathered: &Gathered<'_>, mut answer: Answer) -> Answer {
         let mut looked = Self::default();
@@ -58,31 +69,21 @@ impl Entered {
         }
     }
 
-    /// Goes on with what the backend said: the request runs and holds its places, or leaves them as if it had never come.
-    /// If it runs, a gate decides if it has the fewest places left.
-    pub(in crate::engine) fn join(self, group: &Group<'_>, answer: &mut Answer) {
-        self.decide(group, answer);
-        self.hold(answer);
-    }
-
     /// Of a request that passes, the limit decides that has the fewest such requests left.
-    fn decide(&self, group: &Group<'_>, answer: &mut Answer) {
+    pub(in crate::engine) fn decide(&self, group: &Group<'_>, answer: &mut Answer) {
         let Some((number, decision)) = self.tightest.filter(|_| answer.allowed) else {
             return;
         };
         let decider = answer
             .decider
             .and_then(|own| group.checks.as_slice().get(own));
-        let left = decider.map(|check| match check.limit.kind() {
-            LimitKind::Concurrency(_) => answer.decision.remaining,
-            _ => answer.decision.remaining / check.cost.max(1),
-        });
+        let left = decider.map(|check| answer.decision.remaining / check.units().max(1));
         if left.is_none_or(|left| decision.remaining < left) {
             (answer.decider, answer.decision) = (Some(number), decision);
         }
     }
 
-    /// The same, whatever decides.
+    /// Goes on with what the backend said: the request runs and holds its places, or leaves them as if it had never come.
     pub(in crate::engine) fn hold(self, answer: &mut Answer) {
         if !answer.allowed {
             return self.leave();
@@ -99,35 +100,5 @@ impl Entered {
         for permit in self.permits {
             permit.cancel();
         }
-    }
-}
-
-impl Said {
-    /// Enters the gate of a rule in shadow, if it has one. None if that would have denied the request, which is noted.
-    pub(in crate::engine) fn enter_in_shadow(
-        &mut self,
-        gate: Option<&GateCheck<'_>>,
-    ) -> Option<Entered> {
-        let mut entered = Entered::default();
-        if let Some(gate) = gate {
-            match gate.gate.enter(gate.class) {
-                Ok((permit, _)) => entered.permits.push(permit),
-                Err(denied) => {
-                    self.shadows.push(gate.shadowed(denied));
-                    return None;
-                }
-            }
-        }
-        Some(entered)
-    }
-
-    /// Whether the gate of a rule in shadow would let the request in, or there is none. If not, that is noted.
-    pub(in crate::engine) fn look_in_shadow(&mut self, gate: Option<&GateCheck<'_>>) -> bool {
-        let denied = gate.map(|gate| (gate, gate.look()));
-        let denied = denied.filter(|(_, decision)| !decision.is_allowed());
-        if let Some((gate, decision)) = denied {
-            self.shadows.push(gate.shadowed(decision));
-        }
-        denied.is_none()
     }
 }

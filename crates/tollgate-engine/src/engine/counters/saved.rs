@@ -3,7 +3,7 @@
 //! | words | what |
 //! |---|---|
 //! | 1 | the number that the next counter gets: it is above those of all keys, also of counters that are gone |
-//! | 1 | how many names and sorts there are; for each: |
+//! | 1 | how many names and sorts there are, those of retired counters after the others; for each: |
 //! | … | the name, as bytes |
 //! | 3 | 0 for a quota, 1 for slots, or 2 and the algorithm's number; where windows begin: 0, or 1 for the first hit; a boundary |
 //! | 1 | how many counters, and for each |
@@ -34,21 +34,14 @@ const ALGORITHMS: [Algorithm; 6] = [
 impl Counters {
     /// Writes those of the policy in force, and retired ones.
     pub(crate) fn save(&self, file: &mut SnapshotWriter) -> Result<(), SnapshotError> {
-        let none = Vec::new();
-        let held = self.held.iter().map(|(key, states)| {
-            let retired = self.retired.get(key).unwrap_or(&none);
-            (key, [states, retired])
-        });
-        let gone = self.retired.iter();
-        let gone = gone.filter(|(key, _)| !self.held.contains_key(key));
-        let gone = gone.map(|(key, states)| (key, [states, &none]));
-        let all: Vec<_> = held.chain(gone).collect();
-        file.words(&[self.next, all.len() as u64])?;
+        let all = self.held.iter().chain(&self.retired);
+        let count = self.held.len() + self.retired.len();
+        file.words(&[self.next, count as u64])?;
         for ((name, sort), states) in all {
             file.bytes(name.as_bytes())?;
             file.words(&sort.words())?;
-            file.word(states.iter().map(|states| states.len() as u64).sum())?;
-            for State { id, rate, retired } in states.into_iter().flatten() {
+            file.word(states.len() as u64)?;
+            for State { id, rate, retired } in states {
                 let retired = (*retired).min(u64::from(u32::MAX)) << 1;
                 file.words(&[*id, u64::from(rate.is_some()) | retired])?;
                 file.rate(rate.unwrap_or(Rate::unlimited()))?;

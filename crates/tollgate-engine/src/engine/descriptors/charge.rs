@@ -12,9 +12,7 @@ use super::told::TreeRequest;
 use super::trees::{Force, Met};
 use crate::backend::Backend;
 use crate::engine::gather::TreeMatch;
-use crate::engine::rules::Rules;
 use crate::engine::unanswered::Unanswered;
-use crate::envoy::Lookup;
 use crate::limits::{Check, Unavailable};
 use crate::policy::Charging;
 use crate::verdict::Permits;
@@ -30,7 +28,8 @@ pub(super) struct TreeResult {
 }
 
 /// What was decided about a request.
-pub(in crate::engine) struct Decided {
+pub(in crate::engine) struct Decided<'m, 'a> {
+    pub(super) request: TreeRequest<'m, 'a>,
     pub(super) allowed: bool,
     /// What the limits of each descriptor say; none of one that meets none.
     pub(super) each: Vec<TreeResult>,
@@ -42,39 +41,37 @@ pub(in crate::engine) struct Decided {
 
 /// A request while it is charged: its descriptors, and the decision on each so far.
 pub(in crate::engine) struct TreeCharge<'m, 'a> {
-    met: &'m [Option<Met<'a>>],
-    found: &'m [Lookup<'a>],
+    request: TreeRequest<'m, 'a>,
     pub(in crate::engine) charging: Charging,
     /// Whether the trees let the request pass.
     pub(in crate::engine) allowed: bool,
     each: Vec<TreeResult>,
     /// Permits of counters that were charged one by one.
-    permits: Vec<Pass>,
+    permits: Pass,
 }
 
 impl<'m, 'a> TreeCharge<'m, 'a> {
     /// A request of this domain. A blocked limit isn't asked.
-    pub(in crate::engine) fn new(request: &TreeRequest<'m, 'a>, domain: &str) -> Self {
-        let TreeRequest { rules, found, met } = *request;
+    pub(in crate::engine) fn new(request: TreeRequest<'m, 'a>, domain: &str) -> Self {
         let blocked = |met: &Option<Met<'_>>| TreeResult {
             decision: met.as_ref().and_then(|met| met.blocked),
             ..TreeResult::default()
         };
         Self {
-            met,
-            found,
-            charging: rules.trees.compiled.charging(domain),
+            request,
+            charging: request.rules.trees.compiled.charging(domain),
             allowed: false,
-            each: met.iter().map(blocked).collect(),
-            permits: Vec::new(),
+            each: request.met.iter().map(blocked).collect(),
+            permits: Pass::default(),
         }
     }
 
     /// Whether the trees limit the request.
-    pub(in crate::engine) fn tree_match(&self, rules: &Rules) -> TreeMatch {
-        if self.met.iter().any(Option::is_some) {
+    pub(in crate::engine) fn tree_match(&self) -> TreeMatch {
+        let TreeRequest { rules, found, met } = self.request;
+        if met.iter().any(Option::is_some) {
             TreeMatch::Some
-        } else if rules.trees.has_limits(self.found) {
+        } else if rules.trees.has_limits(found) {
             TreeMatch::Bypassed
         } else {
             TreeMatch::None
@@ -97,7 +94,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
     }
 
     /// Permits of counters that were charged one by one: those of a request that passes.
-    pub(in crate::engine) fn take_permits(&mut self) -> Vec<Pass> {
+    pub(in crate::engine) fn take_permits(&mut self) -> Pass {
         mem::take(&mut self.permits)
     }
 
@@ -122,13 +119,13 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
             let result = &self.each[*number];
             result.charged > 0 && result.unavailable.is_none()
         };
-        let charged: Vec<_> = (0..self.met.len()).filter(is_charged).collect();
+        let charged: Vec<_> = (0..self.request.met.len()).filter(is_charged).collect();
         self.pool(&charged).into_checks()
     }
 
     /// The numbers of descriptors that meet a limit of this force.
     fn of(&self, force: Force) -> impl Iterator<Item = usize> {
-        let met = self.met.iter().enumerate();
+        let met = self.request.met.iter().enumerate();
         met.filter(move |(_, met)| met.as_ref().is_some_and(|met| met.force() == force))
             .map(|(number, _)| number)
     }
@@ -143,7 +140,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
     /// Those of them that are to be asked.
     fn asked(&self, mut numbers: Vec<usize>) -> Vec<usize> {
         let is_blocked = |met: &Met<'_>| met.blocked.is_some();
-        numbers.retain(|number| !self.met[*number].as_ref().is_some_and(is_blocked));
+        numbers.retain(|number| !self.request.met[*number].as_ref().is_some_and(is_blocked));
         numbers
     }
 
@@ -153,7 +150,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
     }
 
     fn pool(&self, numbers: &[usize]) -> Pool<'m, 'a> {
-        let met = self.met;
+        let met = self.request.met;
         Pool::of(numbers.iter().filter_map(|number| met[*number].as_ref()))
     }
 
@@ -163,7 +160,8 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
 
     /// Whether those that refuse only together all do. One in shadow never does.
     fn quotas_refuse(&self) -> bool {
-        let in_shadow = |number: usize| self.met[number].as_ref().is_some_and(Met::is_quota);
+        let in_shadow =
+            |number: usize| self.request.met[number].as_ref().is_some_and(Met::is_quota);
         self.of(Force::Quota).next().is_some()
             && self.of(Force::Quota).all(|number| self.refuses(&number))
             && !self.of(Force::Shadow).any(in_shadow)
@@ -209,11 +207,11 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         let groups = self.groups(self.asked(self.in_force()));
         let pools: Vec<_> = groups.iter().map(|numbers| self.pool(numbers)).collect();
         let answers = join_all(pools.iter().map(|pool| pool.ask(backend, &[]))).await;
-        let mut permits = Vec::new();
+        let mut permits = Pass::default();
         for (numbers, asked) in groups.iter().zip(answers) {
             let mut asked = asked?;
             self.note(numbers, &mut asked);
-            permits.push(asked.answer.pass);
+            permits = permits.and(asked.answer.pass);
         }
         if self.is_refused() {
             // It doesn't run, so it holds no permits.
@@ -258,7 +256,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         for (numbers, asked) in groups.iter().zip(answers) {
             if let Ok(mut asked) = asked {
                 self.note(numbers, &mut asked);
-                held.shadows.push(asked.answer.pass);
+                held.hold(asked.answer.pass);
             }
         }
     }
@@ -266,7 +264,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
     fn note(&mut self, numbers: &[usize], asked: &mut PoolAnswer) {
         let answer = &asked.answer;
         for (number, decision) in numbers.iter().zip(asked.each.drain(..)) {
-            let cost = self.met[*number].as_ref().map_or(0, Met::cost);
+            let cost = self.request.met[*number].as_ref().map_or(0, Met::cost);
             self.each[*number] = TreeResult {
                 decision: Some(decision),
                 charged: if answer.allowed { cost } else { 0 },
@@ -277,7 +275,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
 
     /// Those that count in one counter, together.
     fn groups(&self, numbers: Vec<usize>) -> Vec<Vec<usize>> {
-        let counter = |number: usize| self.met[number].as_ref().map(Met::counter);
+        let counter = |number: usize| self.request.met[number].as_ref().map(Met::counter);
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for number in numbers {
             let is_own = |group: &&mut Vec<usize>| counter(group[0]) == counter(number);
@@ -290,7 +288,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
     }
 
     /// The decision of the trees on the request.
-    pub(in crate::engine) fn decided(self) -> Decided {
+    pub(in crate::engine) fn decided(self) -> Decided<'m, 'a> {
         let allowed = self.allowed;
         let (decider, retry_after) = if allowed {
             (self.tightest(), Duration::ZERO)
@@ -298,6 +296,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
             self.gravest()
         };
         Decided {
+            request: self.request,
             allowed,
             decider,
             retry_after,
@@ -337,7 +336,10 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
     /// The one with the fewest such requests left, of those in force if there are any.
     fn tightest(&self) -> Option<usize> {
         let left = |number: &usize| {
-            let (met, decision) = (self.met[*number].as_ref()?, self.each[*number].decision?);
+            let (met, decision) = (
+                self.request.met[*number].as_ref()?,
+                self.each[*number].decision?,
+            );
             Some(decision.remaining / met.cost().max(1))
         };
         let passes =

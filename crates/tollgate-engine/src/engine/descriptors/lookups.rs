@@ -5,7 +5,7 @@ use std::slice;
 use super::DescriptorRequest;
 use super::trees::{Met, OwnLimit, fingerprint};
 use crate::engine::gather::blocked_until;
-use crate::engine::orders::{InForce, Limiter, Timed};
+use crate::engine::orders::{Held, Limiter, Timed};
 use crate::engine::rules::Rules;
 use crate::envoy::{self, Lookup};
 use crate::facts::Facts;
@@ -17,7 +17,7 @@ pub(in crate::engine) struct TreeInput<'a> {
     pub(in crate::engine) rules: &'a Rules,
     pub(in crate::engine) hashers: &'a KeyHashers,
     /// The overrides of operators, if there are any.
-    pub(in crate::engine) orders: Option<InForce<'a>>,
+    pub(in crate::engine) orders: Option<&'a Held>,
     pub(in crate::engine) request: DescriptorRequest<'a>,
 }
 
@@ -62,12 +62,15 @@ impl<'a> Lookups<'a> {
         keys: &'k [Facts<'k>],
     ) -> Vec<Option<Met<'k>>> {
         let (trees, request) = (&input.rules.trees, &input.request);
-        let bypass = input.orders.and_then(InForce::of_everything);
+        let bypass = input.orders.and_then(Held::of_everything);
         let each = self.found.iter().zip(&self.own);
         let each = each.zip(request.descriptors.iter().zip(keys));
         let met = each.map(|((lookup, own), (descriptor, facts))| {
             let mut met = match *lookup {
-                Lookup::Limited(leaf) => trees.meet_leaf(input.hashers, leaf, descriptor, facts),
+                Lookup::Limited(leaf) => {
+                    let key = fingerprint(input.hashers, leaf, descriptor);
+                    Met::new(Some(leaf), trees.limits(leaf), trees.key(facts, key)?)
+                }
                 Lookup::Asked {
                     unit, counts_as, ..
                 } => {
@@ -97,7 +100,7 @@ impl<'a> Lookups<'a> {
 #[cold]
 fn under<'a>(
     mut met: Met<'a>,
-    orders: InForce<'a>,
+    orders: &'a Held,
     everything: Option<Timed>,
     lookup: &Lookup<'_>,
 ) -> Option<Met<'a>> {

@@ -120,21 +120,17 @@ impl<'m, 'a> Pool<'m, 'a> {
                 &joined
             }
         };
-        if checks.is_empty() {
-            return Ok(PoolAnswer {
-                answer: Answer::new(None, Decision::UNLIMITED),
-                is_denied_by_rule: false,
-                rules: Vec::new(),
-                each: self.each(&[]),
-            });
-        }
         let mut results = Vec::new();
         // Of one limit the answer tells all.
         let listed = (checks.len() > 1).then_some(&mut results);
-        let mut answer = backend.ask(checks, listed).await?;
+        let mut answer = match checks {
+            [] => Answer::new(None, Decision::UNLIMITED),
+            checks => backend.ask(checks, listed).await?,
+        };
         let tree_decider = answer.decider.unwrap_or(0).checked_sub(rules.len());
         let is_denied_by_rule = !answer.allowed && tree_decider.is_none();
         let mut said = match checks {
+            [] => Vec::new(),
             // Of one limit the answer tells all, also if it was known.
             [_] => vec![answer.decision],
             // The denial was known without a question: nothing is known of the other checks.

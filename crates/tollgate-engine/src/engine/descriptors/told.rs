@@ -55,19 +55,19 @@ impl Recorder {
     #[cold]
     pub(in crate::engine) fn tell_descriptors(
         &self,
-        request: &TreeRequest<'_, '_>,
-        decided: &Decided,
+        decided: &Decided<'_, '_>,
         told: &[DescriptorStatus],
         telling: Telling,
         backend: &impl Backend,
     ) {
+        let request = decided.request;
         if let Some(tallies) = &self.tallies {
             match decided.allowed || request.rules.mode != Mode::Enforce {
                 _ if !telling.counts_request => {}
                 true => tallies.add_passed(),
                 false => tallies.add_refused(),
             }
-            for (number, said) in request.said(decided) {
+            for (number, said) in decided.said() {
                 tallies.descriptor(request.rules, &request.found[number], said);
             }
             if telling.counts_request && request.met.iter().all(Option::is_none) {
@@ -75,12 +75,12 @@ impl Recorder {
             }
         }
         if let Some(top) = &self.top {
-            request.note(top, decided);
+            decided.note(top);
         }
         if let Some(observer) = &self.observer {
             let started = telling.started;
             let took = started.map_or(Duration::ZERO, |started| backend.now() - started);
-            let is_any = request.tell(&**observer, decided, told, took);
+            let is_any = decided.tell(&**observer, told, took);
             if !is_any && telling.counts_request && observer.wants() == Wants::Everything {
                 observer.decided(&event(Cause::Nothing, request.rules.mode, took));
             }
@@ -111,14 +111,11 @@ impl Recorder {
     }
 }
 
-impl TreeRequest<'_, '_> {
+impl Decided<'_, '_> {
     /// What is told of a request.
-    pub(in crate::engine) fn findings(
-        &self,
-        decided: &Decided,
-    ) -> (StatusCode, DescriptorFindings) {
-        let TreeRequest { rules, found, met } = *self;
-        let each = || found.iter().zip(met).zip(&decided.each);
+    pub(in crate::engine) fn findings(&self) -> (StatusCode, DescriptorFindings) {
+        let TreeRequest { rules, found, met } = self.request;
+        let each = || found.iter().zip(met).zip(&self.each);
         let statuses = || {
             each().map(|((lookup, met), result)| {
                 let status = envoy::status(*lookup, result.decision.as_slice());
@@ -137,42 +134,45 @@ impl TreeRequest<'_, '_> {
         });
         let told = told.collect();
         let code = match rules.mode {
-            Mode::Enforce if !decided.allowed => StatusCode::OverLimit,
+            Mode::Enforce if !self.allowed => StatusCode::OverLimit,
             _ => StatusCode::Ok,
         };
         debug_assert_eq!(
             code,
             envoy::overall(&statuses().collect::<Vec<_>>(), rules.mode),
         );
-        let (reason, limit) = match code {
-            StatusCode::Ok => (None, None),
-            StatusCode::OverLimit => self.why(decided),
-        };
+        let is_denied = code == StatusCode::OverLimit;
+        let has_decided = |number: &usize| is_denied && self.each[*number].decision.is_some();
+        let decider = self.decider.filter(has_decided);
+        let reason = decider.map_or(DenyReason::Rate, |number| self.reason(number));
+        let limit = decider.filter(|_| reason != DenyReason::Blocked);
         let findings = DescriptorFindings {
             statuses: told,
-            decider: decided.decider,
-            reason,
-            limit,
-            retry_after: match code {
-                StatusCode::Ok => Duration::ZERO,
-                StatusCode::OverLimit => decided.retry_after,
+            decider: self.decider,
+            reason: is_denied.then_some(reason),
+            limit: limit.and_then(|number| Some(self.limit(number)?.kind().clone())),
+            retry_after: if is_denied {
+                self.retry_after
+            } else {
+                Duration::ZERO
             },
-            fallback: decided.unavailable.map(|store| store.fallback),
-            unavailable: decided.unavailable,
+            fallback: self.unavailable.map(|store| store.fallback),
+            unavailable: self.unavailable,
             too_much: None,
         };
         (code, findings)
     }
 
     /// Counts a refusal by the limit and the key that refused.
-    fn note(&self, top: &Top, decided: &Decided) {
-        for (number, said) in self.said(decided) {
+    fn note(&self, top: &Top) {
+        let TreeRequest { found, met, .. } = self.request;
+        for (number, said) in self.said() {
             let mode = match said {
                 Told::Refused(_) => Mode::Enforce,
                 Told::InShadow => Mode::Shadow,
                 Told::Passed { .. } => continue,
             };
-            if let (Some(leaf), Some(met)) = (self.found[number].counts_as(), &self.met[number]) {
+            if let (Some(leaf), Some(met)) = (found[number].counts_as(), &met[number]) {
                 let refusal = Refusal {
                     limiter: leaf,
                     fingerprint: met.key.fingerprint(),
@@ -185,20 +185,20 @@ impl TreeRequest<'_, '_> {
 
     /// What each descriptor that takes something counts. Of a request that is refused, that is what decided, and what
     /// was charged all the same.
-    fn said<'d>(&'d self, decided: &'d Decided) -> impl Iterator<Item = (usize, Told)> + 'd {
-        let refuses = self.rules.mode == Mode::Enforce && !decided.allowed;
-        let met = self.met.iter().enumerate();
+    fn said(&self) -> impl Iterator<Item = (usize, Told)> {
+        let TreeRequest { rules, met, .. } = self.request;
+        let refuses = rules.mode == Mode::Enforce && !self.allowed;
+        let met = met.iter().enumerate();
         met.filter_map(move |(number, met)| {
-            let (met, decision) = (met.as_ref()?, decided.each[number].decision?);
+            let (met, decision) = (met.as_ref()?, self.each[number].decision?);
             if met.cost() == 0 {
                 return None;
             }
             let told = if decision.is_allowed() {
-                let near_limit = is_near(&decision, self.rules.near_limit_percent);
-                (!refuses || decided.each[number].charged > 0)
-                    .then_some(Told::Passed { near_limit })
-            } else if refuses && decided.decider == Some(number) {
-                Some(Told::Refused(self.reason(number, &decision, decided)))
+                let near_limit = is_near(&decision, rules.near_limit_percent);
+                (!refuses || self.each[number].charged > 0).then_some(Told::Passed { near_limit })
+            } else if refuses && self.decider == Some(number) {
+                Some(Told::Refused(self.reason(number)))
             } else if !refuses || self.mode(number) != Mode::Enforce {
                 Some(Told::InShadow)
             } else {
@@ -209,57 +209,36 @@ impl TreeRequest<'_, '_> {
     }
 
     /// Why a descriptor is refused: of several limits, the first that has as much as is told.
-    fn reason(&self, number: usize, decision: &Decision, decided: &Decided) -> DenyReason {
-        let met = self.met[number].as_ref();
-        if met.is_some_and(|met| met.blocked.is_some()) {
+    fn reason(&self, number: usize) -> DenyReason {
+        let (met, result) = (&self.request.met[number], &self.each[number]);
+        if met.as_ref().is_some_and(|met| met.blocked.is_some()) {
             return DenyReason::Blocked;
         }
-        if decided.each[number]
-            .unavailable
-            .is_some_and(|store| store.is_closed())
-        {
+        if result.unavailable.is_some_and(|store| store.is_closed()) {
             return DenyReason::Store;
         }
-        reason_of(self.limit(number, decision).map(Limit::kind), decision)
+        let decision = result.decision.unwrap_or(Decision::UNLIMITED);
+        reason_of(self.limit(number).map(Limit::kind), &decision)
     }
 
-    /// The limit of a descriptor that a decision is of: of several, the first that has as much as is told.
-    fn limit(&self, number: usize, decision: &Decision) -> Option<&Limit> {
-        let limits = self.met[number].as_ref().map_or(&[][..], |met| met.limits);
-        let mut all = limits.iter();
-        let told = all.find(|limit| limit.kind().quota() == Some(decision.limit));
-        told.or(limits.first())
-    }
-
-    /// Why a request was refused, and by which limit.
-    #[cold]
-    fn why(&self, decided: &Decided) -> (Option<DenyReason>, Option<LimitKind>) {
-        let decider = decided.decider;
-        let Some((number, decision)) =
-            decider.and_then(|number| Some((number, decided.each[number].decision?)))
-        else {
-            return (Some(DenyReason::Rate), None);
-        };
-        let reason = self.reason(number, &decision, decided);
-        let limit = self.limit(number, &decision);
-        let limit = limit.filter(|_| reason != DenyReason::Blocked);
-        (Some(reason), limit.map(|limit| limit.kind().clone()))
+    /// The limit of a descriptor that its decision is of: of several, the first that has as much as is told.
+    fn limit(&self, number: usize) -> Option<&Limit> {
+        let told = self.each[number].decision?.limit;
+        let limits = self.request.met[number].as_ref()?.limits;
+        let found = limits
+            .iter()
+            .find(|limit| limit.kind().quota() == Some(told));
+        found.or(limits.first())
     }
 
     fn mode(&self, number: usize) -> Mode {
-        let own = self.found[number].leaf().map(Leaf::mode);
-        self.rules.mode.max(own.unwrap_or_default())
+        let own = self.request.found[number].leaf().map(Leaf::mode);
+        self.request.rules.mode.max(own.unwrap_or_default())
     }
 
     /// Reports each descriptor that matches a limit; whether any does.
-    fn tell(
-        &self,
-        observer: &dyn Observer,
-        decided: &Decided,
-        told: &[DescriptorStatus],
-        took: Duration,
-    ) -> bool {
-        let rules = self.rules;
+    fn tell(&self, observer: &dyn Observer, told: &[DescriptorStatus], took: Duration) -> bool {
+        let TreeRequest { rules, met, .. } = self.request;
         let wants_all = observer.wants() == Wants::Everything;
         let mut is_any = false;
         for (number, status) in told.iter().enumerate() {
@@ -274,10 +253,10 @@ impl TreeRequest<'_, '_> {
             let (limit, mode) = (status.limit.as_deref(), self.mode(number));
             let cause = limit.map_or(Cause::Asked, Cause::Descriptor);
             observer.decided(&Event {
-                key: self.met[number].as_ref().map(|met| met.key),
-                reason: is_refused.then(|| self.reason(number, &decision, decided)),
+                key: met[number].as_ref().map(|met| met.key),
+                reason: is_refused.then(|| self.reason(number)),
                 decision,
-                fallback: decided.each[number].unavailable.map(|store| store.fallback),
+                fallback: self.each[number].unavailable.map(|store| store.fallback),
                 near_limit: is_near(&decision, rules.near_limit_percent),
                 ..event(cause, mode, took)
             });

@@ -1,6 +1,7 @@
 //! From descriptors to limits: trees of them compiled, and what each descriptor of a request meets there.
 
 use std::fmt;
+use std::mem;
 use std::time::Duration;
 
 use tollgate::{Algorithm, Decision, Rate, core::Align};
@@ -8,7 +9,7 @@ use tollgate::{Algorithm, Decision, Rate, core::Align};
 use crate::engine::seen::KeySeen;
 use crate::envoy::{self, Charge, Compiled, Leaf, Lookup};
 use crate::facts::{Descriptor, Facts};
-use crate::key_text::write_pair;
+use crate::key_text::{Shown, write_pair};
 use crate::limits::{Check, Counter, KeyHashers, KeyPlan, Limit, LimitKind, RequestKey};
 use crate::matcher::Slots;
 use crate::policy::KeyPart;
@@ -88,16 +89,14 @@ impl Trees {
 
     /// Where a leaf is counted.
     pub(crate) fn tally(&self, leaf: &Leaf) -> u32 {
-        let number = usize::try_from(leaf.id).ok();
-        let row = number.and_then(|number| self.tallies.get(number));
+        let row = self.tallies.get(leaf.id as usize);
         row.copied().unwrap_or(UNCOUNTED)
     }
 
-    fn limits(&self, leaf: &Leaf) -> &[Limit] {
-        let limits = usize::try_from(leaf.id)
-            .ok()
-            .and_then(|id| self.limits.get(id));
-        limits.map_or(&[], |limits| limits)
+    pub(super) fn limits(&self, leaf: &Leaf) -> &[Limit] {
+        self.limits
+            .get(leaf.id as usize)
+            .map_or(&[], |limits| limits)
     }
 
     /// What tells a descriptor's counter from others, as facts by their places: the values of its entries, or
@@ -144,31 +143,19 @@ impl Trees {
         self.compiled.lookup(domain, descriptor)
     }
 
-    /// The limit that a descriptor meets, with its limits, and the fingerprint of its counter.
+    /// The limit that a descriptor meets, and the fingerprint of its counter.
     pub(crate) fn leaf_of(
         &self,
         hashers: &KeyHashers,
         domain: &str,
         descriptor: &Descriptor<'_>,
-    ) -> Option<(&Leaf, &[Limit], [u64; 2])> {
-        let leaf = self.compiled.lookup(domain, descriptor).leaf()?;
-        let key = fingerprint(hashers, leaf, descriptor);
-        Some((leaf, self.limits(leaf), key))
+    ) -> Option<(&Leaf, [u64; 2])> {
+        let leaf = self.lookup(domain, descriptor).leaf()?;
+        Some((leaf, fingerprint(hashers, leaf, descriptor)))
     }
 
-    /// How a descriptor meets the limit that is for it; its values are found by place in the facts.
-    pub(crate) fn meet_leaf<'a>(
-        &'a self,
-        hashers: &KeyHashers,
-        leaf: &'a Leaf,
-        descriptor: &Descriptor<'_>,
-        facts: &'a Facts<'a>,
-    ) -> Option<Met<'a>> {
-        let key = self.key(facts, fingerprint(hashers, leaf, descriptor))?;
-        Met::new(Some(leaf), self.limits(leaf), key)
-    }
-
-    pub(super) fn key<'a>(
+    /// The key with this fingerprint; its values are found by place in the facts.
+    pub(in crate::engine) fn key<'a>(
         &'a self,
         facts: &'a Facts<'a>,
         fingerprint: [u64; 2],
@@ -257,15 +244,12 @@ pub(crate) struct LeafKey<'a>(pub(crate) &'a Leaf, pub(crate) RequestKey<'a>);
 
 impl fmt::Display for LeafKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mut steps, mut space, mut result) = (self.0.steps.iter(), "", Ok(()));
-        self.1.each(&mut |place, value| {
+        let (mut steps, mut space) = (self.0.steps.iter(), "");
+        self.1.try_each(|place, value| {
             let name = steps.next().map_or(place, |step| &step.key);
-            if result.is_ok() {
-                result = f.write_str(space).and_then(|()| write_pair(f, name, value));
-            }
-            space = " ";
-        });
-        result
+            f.write_str(mem::replace(&mut space, " "))?;
+            write_pair(f, name, Shown(value))
+        })
     }
 }
 

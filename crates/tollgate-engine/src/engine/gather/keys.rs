@@ -11,6 +11,7 @@ use crate::limits::{KeyHashers, KeyPlan, RequestKey};
 use crate::matcher::Known;
 use crate::matcher::few::Few;
 use crate::policy::Mode;
+use crate::verdict::{BLOCKED, By, RuleDecision};
 
 /// Keys of rules that may match, found before it is known whether they do: what the backend needs for
 /// them is on its way meanwhile, and in no cache if there are many keys.
@@ -82,7 +83,7 @@ impl Early {
             fingerprint,
             is_keyless: found.is_none(),
             set: 0,
-            mode: rule.mode_for(&RequestKey::new(&rule.key, known.facts(), fingerprint)),
+            mode: rule.mode_for(&RequestKey::new(&rule.key, known.facts, fingerprint)),
         })
     }
 }
@@ -150,9 +151,9 @@ impl Lacks {
 #[derive(Debug, Default)]
 pub(crate) struct Keyless {
     /// The first that is enforced.
-    pub(crate) denied: Option<Met>,
+    pub(crate) denied: Option<RuleDecision>,
     /// Those that would, if they weren't in shadow.
-    pub(crate) shadows: Vec<Met>,
+    pub(crate) shadows: Vec<RuleDecision>,
 }
 
 impl Gathered<'_> {
@@ -172,11 +173,12 @@ impl Gathered<'_> {
             return false;
         }
         let keyless = self.keyless.get_or_insert_default();
+        let denied = met.decided(By::MissingKey(met.number), BLOCKED);
         match met.mode {
             Mode::Enforce => {
-                keyless.denied.get_or_insert(met);
+                keyless.denied.get_or_insert(denied);
             }
-            Mode::Shadow => keyless.shadows.push(met),
+            Mode::Shadow => keyless.shadows.push(denied),
             Mode::Off => {}
         }
         true

@@ -6,51 +6,28 @@ use std::time::Duration;
 use tollgate::{Decision, Outcome, Timestamp};
 
 use super::{Gathered, Met};
-use crate::engine::orders::{InForce, Limiter, Override, Timed};
+use crate::engine::orders::{Held, Limiter, Override, Timed};
 use crate::engine::rules::{Applied, Rules};
 use crate::facts::{Facts, Scope};
 use crate::matcher::Known;
 use crate::policy::Mode;
-use crate::verdict::{By, Shadowed};
+use crate::verdict::{By, RuleDecision};
 
 /// What is ordered of a request.
 pub(crate) struct Ordered<'a> {
-    orders: InForce<'a>,
+    orders: &'a Held,
     /// No rule is asked, because of this.
-    bypass: Option<Timed>,
+    pub(super) bypass: Option<Timed>,
     /// Orders that have let it pass a rule, or that hold it to other limits.
     acted: Vec<Timed>,
     /// Whether it passed a rule by an order.
     pub(crate) is_bypassed: bool,
     /// What refuses it: the block that lasts longest.
-    pub(crate) block: Option<Blocked>,
+    pub(crate) block: Option<(Timed, RuleDecision)>,
     /// What would, if it weren't in shadow.
-    pub(crate) shadow_blocks: Vec<Blocked>,
+    pub(crate) shadow_blocks: Vec<(Timed, RuleDecision)>,
     /// Rules that have other limits for it.
     pub(crate) overrides: Vec<(u32, &'a Arc<Override>)>,
-}
-
-/// A block of a request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Blocked {
-    pub(crate) order: Timed,
-    pub(crate) by: By,
-    /// Of the key.
-    pub(crate) fingerprint: [u64; 2],
-    /// The set of facts.
-    pub(crate) set: u32,
-    pub(crate) decision: Decision,
-}
-
-impl From<Blocked> for Shadowed {
-    fn from(blocked: Blocked) -> Self {
-        Self {
-            fingerprint: blocked.fingerprint,
-            set: blocked.set,
-            decision: blocked.decision,
-            ..Self::blocked(blocked.by)
-        }
-    }
 }
 
 /// What is met where no rule is.
@@ -69,61 +46,34 @@ pub(crate) fn blocked_until(until: Timestamp, now: Timestamp) -> Decision {
 }
 
 impl<'a> Gathered<'a> {
-    /// Notes what is ordered of the request as a whole, before any rule is looked for.
+    /// Notes what is ordered of a request as a whole, before any rule is looked for; of one that stands for several sets of facts, it
+    /// stays what was noted of the sets before. A bypass of the whole request is one of each descriptor, too.
     #[cold]
-    pub(super) fn heed(&mut self, rules: &Rules, orders: InForce<'a>, facts: &Facts<'_>) {
-        let rulings = orders.of_request(facts);
-        let mut ordered = Box::new(Ordered {
-            orders,
-            bypass: rulings.bypass,
-            acted: Vec::new(),
-            is_bypassed: false,
-            block: None,
-            shadow_blocks: Vec::new(),
-            overrides: Vec::new(),
-        });
-        if let Some(order) = rulings.block {
-            ordered.note_block(
-                order,
-                By::Ordered(order.id),
-                Met {
-                    mode: rules.mode,
-                    ..NO_KEY
-                },
-            );
-        }
-        self.ordered = Some(ordered);
-    }
-
-    /// The same of one of several sets of facts. What is ordered of the sets before it stays. A bypass of the whole request is one
-    /// of each descriptor, too.
-    pub(super) fn heed_set(
+    pub(super) fn heed(
         &mut self,
         rules: &Rules,
-        orders: InForce<'a>,
+        orders: &'a Held,
         facts: &Facts<'_>,
         bypass: Option<Timed>,
     ) {
-        let before = self.ordered.take();
-        self.heed(rules, orders, facts);
-        let Some(ordered) = &mut self.ordered else {
-            return;
-        };
-        ordered.bypass = ordered.bypass.or(bypass);
-        if facts.scope() == Scope::Descriptor {
-            // The whole request is looked for among what is blocked, not each part.
-            ordered.block = None;
-            ordered.shadow_blocks.clear();
-        }
-        if let Some(before) = before {
-            let lasts = |blocked: &Option<Blocked>| blocked.map(|blocked| blocked.order.until);
-            if lasts(&before.block) >= lasts(&ordered.block) {
-                ordered.block = before.block;
-            }
-            ordered.shadow_blocks.extend(before.shadow_blocks);
-            ordered.overrides.extend(before.overrides);
-            ordered.acted = before.acted;
-            ordered.is_bypassed = before.is_bypassed;
+        let rulings = orders.of_request(facts);
+        let ordered = self.ordered.get_or_insert_with(|| {
+            Box::new(Ordered {
+                orders,
+                bypass: None,
+                acted: Vec::new(),
+                is_bypassed: false,
+                block: None,
+                shadow_blocks: Vec::new(),
+                overrides: Vec::new(),
+            })
+        });
+        ordered.bypass = rulings.bypass.or(bypass);
+        // The whole request is looked for among what is blocked, not each part.
+        let block = rulings.block;
+        if let Some(order) = block.filter(|_| facts.scope != Scope::Descriptor) {
+            let mode = rules.mode;
+            ordered.note_block(order, By::Ordered(order.id), Met { mode, ..NO_KEY });
         }
     }
 
@@ -133,10 +83,9 @@ impl<'a> Gathered<'a> {
         let Some(ordered) = &mut self.ordered else {
             return;
         };
-        let rulings =
-            ordered
-                .orders
-                .of(Limiter::Applied(met.number), met.fingerprint, known.facts());
+        let rulings = ordered
+            .orders
+            .of(Limiter::Applied(met.number), met.fingerprint, known.facts);
         if let Some(order) = rulings.block {
             let by = By::Blocked(met.number);
             ordered.note_block(order, by, met);
@@ -163,11 +112,6 @@ impl<'a> Gathered<'a> {
 }
 
 impl<'a> Ordered<'a> {
-    /// What lets the request pass all rules.
-    pub(super) const fn bypass(&self) -> Option<Timed> {
-        self.bypass
-    }
-
     /// An order may let a request pass several rules, and acts once.
     fn note_acted(&mut self, order: Timed) {
         if !self.acted.contains(&order) {
@@ -178,27 +122,24 @@ impl<'a> Ordered<'a> {
     /// Counts what orders have done to a request that was decided.
     #[cold]
     pub(crate) fn count(&self) {
-        let shadow = self.shadow_blocks.iter().map(|blocked| blocked.order);
-        let decided = match self.block {
-            Some(blocked) => vec![blocked.order],
-            None => self.acted.clone(),
+        let shadow = self.shadow_blocks.iter().map(|(order, _)| order);
+        let decided = match &self.block {
+            Some((order, _)) => std::slice::from_ref(order),
+            None => &self.acted,
         };
         shadow
             .chain(decided)
-            .for_each(|order| self.orders.note(order));
+            .for_each(|order| self.orders.note(*order));
     }
 
     fn note_block(&mut self, order: Timed, by: By, met: Met) {
-        let blocked = Blocked {
+        let blocked = (
             order,
-            by,
-            fingerprint: met.fingerprint,
-            set: met.set,
-            decision: blocked_until(order.until, self.orders.now),
-        };
+            met.decided(by, blocked_until(order.until, self.orders.now)),
+        );
         match met.mode {
             Mode::Enforce => {
-                let others = self.block.filter(|other| other.order.until >= order.until);
+                let others = self.block.filter(|(other, _)| other.until >= order.until);
                 self.block = others.or(Some(blocked));
             }
             Mode::Shadow => self.shadow_blocks.push(blocked),

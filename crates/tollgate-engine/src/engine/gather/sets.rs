@@ -5,20 +5,13 @@
 
 use super::{Early, Gathered, MatchInput, Met, replaces, rule_cost, said_cost, to_u32};
 use crate::backend::Backend;
-use crate::engine::orders::{InForce, Limiter};
+use crate::bounds::Excess;
+use crate::engine::orders::Limiter;
 use crate::engine::rules::Rules;
 use crate::facts::{DESCRIPTOR, Facts, Scope};
-use crate::limits::{KeyHashers, LimitKind, RequestKey};
-use crate::matcher::{Known, Numbers};
+use crate::limits::{LimitKind, RequestKey};
+use crate::matcher::Numbers;
 use crate::verdict::By;
-
-/// What a set of facts is matched by.
-struct Matching<'m, 'a> {
-    rules: &'a Rules,
-    hashers: &'m KeyHashers,
-    /// The number of the fact that holds the keys of a descriptor, if a rule asks for it.
-    descriptor: Option<u32>,
-}
 
 /// What came of a set.
 enum Matched {
@@ -37,30 +30,24 @@ impl<'a> Gathered<'a> {
     pub(super) fn fill_sets(&mut self, input: MatchInput<'a, '_>, backend: &impl Backend) {
         let MatchInput {
             rules,
-            orders,
             facts,
-            hashers,
             bounds,
+            ..
         } = input;
         self.first = Some(facts);
         if rules.warms {
             self.now = Some(backend.now());
         }
-        let by = Matching {
-            rules,
-            hashers,
-            descriptor: rules.matcher.slots().number_of(DESCRIPTOR),
-        };
         self.lacks.rule = true;
         let (mut met, mut exempt, mut is_limited) = (Vec::new(), None, false);
         for (set, facts) in (0..).zip(facts.sets()) {
-            match self.match_set(&by, facts, set, &mut met) {
+            match self.match_set(&input, facts, set, &mut met) {
                 Matched::Settled => return,
-                Matched::Exempt(entry) if facts.scope() == Scope::Request => {
+                Matched::Exempt(entry) if facts.scope == Scope::Request => {
                     exempt.get_or_insert(entry);
                 }
                 Matched::Exempt(_) => {}
-                Matched::Rules => is_limited |= facts.scope() == Scope::Request,
+                Matched::Rules => is_limited |= facts.scope == Scope::Request,
             }
         }
         // What is exempt as a whole is exempt in each of its descriptors.
@@ -72,7 +59,7 @@ impl<'a> Gathered<'a> {
             return self.exceed_checks(rules, met.len(), bounds);
         }
         self.lacks.forget_replaced(rules, &met);
-        self.ask_sets(rules, orders, facts, &met);
+        self.ask_sets(&input, &met);
         let found = self.enforced.checks.as_slice().len() + self.shadow.checks.as_slice().len();
         if found > bounds.checks {
             self.exceed_limits(rules, found, bounds);
@@ -82,18 +69,24 @@ impl<'a> Gathered<'a> {
     /// Finds the rules that apply to one set.
     fn match_set(
         &mut self,
-        by: &Matching<'_, 'a>,
+        input: &MatchInput<'a, '_>,
         facts: &'a Facts<'a>,
         set: u32,
         met: &mut Vec<Met>,
     ) -> Matched {
-        let rules = by.rules;
-        let known = look_up(rules, facts);
+        let MatchInput { rules, bounds, .. } = *input;
+        let known = rules.known(facts);
+        let (slot, bytes) = known.longest;
+        if bytes > bounds.fact_bytes {
+            let most = bounds.fact_bytes;
+            self.exceed(rules, Excess::Fact { slot, bytes, most });
+            return Matched::Settled;
+        }
         let mut matching = Numbers::new();
         rules.matcher.candidates(&known, &mut matching);
         rules.matcher.keep_matching(&known, &mut matching);
         let first = rules.block + rules.exempt;
-        let is_whole = facts.scope() != Scope::Descriptor;
+        let is_whole = facts.scope != Scope::Descriptor;
         if is_whole && let Some(tier) = self.tier(rules, &known) {
             matching.push(tier.saturating_add(to_u32(first)));
         }
@@ -103,18 +96,18 @@ impl<'a> Gathered<'a> {
             let Some(rule) = number.checked_sub(first) else {
                 match number.checked_sub(rules.block) {
                     // Each value by itself has to be exempt, not all of them in one text.
-                    Some(_) if facts.scope() == Scope::Joined => continue,
+                    Some(_) if facts.scope == Scope::Joined => continue,
                     Some(entry) => return Matched::Exempt(entry),
                     // The whole request is looked for in the list of what is blocked, not each part.
                     None if is_whole && self.is_settled(rules, number) => return Matched::Settled,
                     None => continue,
                 }
             };
-            if !is_whole && !by.names_descriptor(number) {
+            if !is_whole && !names_descriptor(rules, number) {
                 continue;
             }
             let (applied, number) = (&rules.applied[rule], to_u32(rule));
-            match Early::none().meet(number, applied, &known, by.hashers) {
+            match Early::none().meet(number, applied, &known, input.hashers) {
                 Some(own) => met.push(Met { set, ..own }),
                 None if self.lacks.keys.as_slice().contains(&number) => {}
                 None => self.lacks.keys.push(number),
@@ -124,29 +117,29 @@ impl<'a> Gathered<'a> {
     }
 
     /// Adds the checks of the rules that apply to the sets and that no other takes the place of.
-    fn ask_sets(
-        &mut self,
-        rules: &'a Rules,
-        orders: Option<InForce<'a>>,
-        facts: &'a Facts<'a>,
-        met: &[Met],
-    ) {
+    fn ask_sets(&mut self, input: &MatchInput<'a, '_>, met: &[Met]) {
+        let MatchInput {
+            rules,
+            orders,
+            facts,
+            ..
+        } = *input;
         let mut whole = facts
             .sets()
-            .filter(|set| set.scope() == Scope::Request)
+            .filter(|set| set.scope == Scope::Request)
             .peekable();
         let bypass = orders.and_then(|orders| {
             let first = orders.of_request(whole.peek()?).bypass?;
             let is_all = whole.all(|set| orders.of_request(set).bypass.is_some());
             is_all.then_some(first)
         });
-        let scopes: Vec<_> = facts.sets().map(Facts::scope).collect();
+        let scopes: Vec<_> = facts.sets().map(|set| set.scope).collect();
         let mut asked = Vec::new();
         for (number, set) in (0..).zip(facts.sets()) {
             if let Some(orders) = orders {
-                self.heed_set(rules, orders, set, bypass);
+                self.heed(rules, orders, set, bypass);
             }
-            let known = look_up(rules, set);
+            let known = rules.known(set);
             for own in met {
                 if own.set != number || is_replaced_in_set(rules, met, &scopes, own) {
                     continue;
@@ -155,7 +148,7 @@ impl<'a> Gathered<'a> {
                 // By which limits it is asked, if it is: an order that lets one set pass lets no other.
                 let rulings = orders
                     .map(|orders| orders.of(Limiter::Applied(own.number), own.fingerprint, set));
-                let ordered = self.ordered.as_ref().and_then(|ordered| ordered.bypass());
+                let ordered = self.ordered.as_ref().and_then(|ordered| ordered.bypass);
                 let is_bypassed =
                     ordered.is_some() || rulings.as_ref().is_some_and(|own| own.bypass.is_some());
                 let changed = rulings
@@ -171,7 +164,7 @@ impl<'a> Gathered<'a> {
                 }
                 let cost = rule_cost(applied, said_cost(applied, &known));
                 // Hits of several descriptors on one counter add up. Of several values of the whole request the dearest counts.
-                match set.scope() {
+                match set.scope {
                     Scope::Descriptor => self.change_cost(*own, |known| known.saturating_add(cost)),
                     Scope::Request | Scope::Joined => {
                         self.change_cost(*own, |known| known.max(cost));
@@ -204,12 +197,10 @@ impl<'a> Gathered<'a> {
     }
 }
 
-impl Matching<'_, '_> {
-    /// Whether a rule has a condition on the keys of a descriptor.
-    fn names_descriptor(&self, number: usize) -> bool {
-        let asks = |slot| self.rules.matcher.asks(number, slot);
-        self.descriptor.is_some_and(asks)
-    }
+/// Whether a rule has a condition on the keys of a descriptor.
+fn names_descriptor(rules: &Rules, number: usize) -> bool {
+    let slot = rules.matcher.slots.number_of(DESCRIPTOR);
+    slot.is_some_and(|slot| rules.matcher.asks(number, slot))
 }
 
 /// Whether another rule that applies takes its place. Of several sets about the whole request each is by itself: a rule that one value
@@ -220,11 +211,4 @@ fn is_replaced_in_set(rules: &Rules, met: &[Met], scopes: &[Scope], own: &Met) -
         (other.set == own.set || is_part(own) || is_part(other))
             && replaces(rules, other, own.number, own.mode)
     })
-}
-
-fn look_up<'a>(rules: &'a Rules, facts: &'a Facts<'a>) -> Known<'a, 'a> {
-    let mut known = Known::new(rules.matcher.slots(), facts);
-    known.look_up();
-    known.read_addresses();
-    known
 }

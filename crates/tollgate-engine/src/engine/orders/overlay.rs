@@ -12,7 +12,7 @@ use arc_swap::ArcSwapOption;
 use foldhash::fast::RandomState;
 use tollgate::Timestamp;
 
-use super::table::{Acts, Limiter, Override, Table, Timed};
+use super::table::{Acts, Limiter, Override, Table, Timed, later};
 use crate::engine::rules::Rules;
 use crate::facts::Facts;
 
@@ -35,17 +35,16 @@ impl Overlay {
     /// What has this name in a policy: a rule before a tier, and that before a limit of a tree.
     pub(super) fn limiter(&self, rules: &Rules, name: &str) -> Option<Limiter> {
         let names = self.names.get_or_init(|| {
-            let leaves = rules.trees.named();
-            let leaves = leaves.map(|(leaf, _)| (leaf.to_string().into(), Limiter::Leaf(leaf.id)));
-            // Rules come before tiers, and of two the later counts here.
-            let applied = (0_u32..)
-                .zip(rules.applied.iter())
-                .collect::<Vec<_>>()
-                .into_iter()
-                .rev();
+            let applied = (0..).zip(rules.applied.iter());
             let applied =
                 applied.map(|(number, rule)| (rule.name.clone(), Limiter::Applied(number)));
-            leaves.chain(applied).collect()
+            let leaves = rules.trees.named();
+            let leaves = leaves.map(|(leaf, _)| (leaf.to_string().into(), Limiter::Leaf(leaf.id)));
+            let mut names = HashMap::default();
+            for (name, limiter) in applied.chain(leaves) {
+                names.entry(name).or_insert(limiter);
+            }
+            names
         });
         names.get(name).copied()
     }
@@ -59,40 +58,17 @@ impl Overlay {
     /// The overrides, if there are any, at this time of day.
     pub(in crate::engine) fn held(&self, now: Timestamp) -> Option<Held> {
         let table = self.table.load_full()?;
-        Some(Held { table, now })
+        Some(Held {
+            table,
+            now,
+            is_counted: true,
+        })
     }
 }
 
 /// The orders over a policy at one time, for as long as a decision takes.
 pub(crate) struct Held {
-    pub(super) table: Arc<Table>,
-    pub(in crate::engine) now: Timestamp,
-}
-
-impl Held {
-    /// Whether they are to be put over the policy again, as some have ended.
-    pub(in crate::engine) fn is_old(&self) -> bool {
-        self.table.is_old(self.now)
-    }
-
-    /// How many orders are for a rule, or a key of it.
-    pub(crate) fn count(&self, limiter: Limiter) -> usize {
-        self.table.count(limiter)
-    }
-
-    pub(crate) fn in_force(&self) -> InForce<'_> {
-        InForce {
-            is_counted: true,
-            table: &self.table,
-            now: self.now,
-        }
-    }
-}
-
-/// Those of them that haven't ended.
-#[derive(Clone, Copy)]
-pub(crate) struct InForce<'a> {
-    table: &'a Table,
+    table: Arc<Table>,
     pub(crate) now: Timestamp,
     /// Whether requests that they decide are counted.
     is_counted: bool,
@@ -115,7 +91,17 @@ impl Rulings<'_> {
     }
 }
 
-impl<'a> InForce<'a> {
+impl Held {
+    /// Whether they are to be put over the policy again, as some have ended.
+    pub(in crate::engine) fn is_old(&self) -> bool {
+        self.table.is_old(self.now)
+    }
+
+    /// How many orders are for a rule, or a key of it.
+    pub(crate) fn count(&self, limiter: Limiter) -> usize {
+        self.table.count(limiter)
+    }
+
     /// The same for a request that isn't decided, or that was counted before.
     pub(crate) fn uncounted(self) -> Self {
         Self {
@@ -125,7 +111,7 @@ impl<'a> InForce<'a> {
     }
 
     /// Counts that an order has decided a request.
-    pub(crate) fn note(self, timed: Timed) {
+    pub(crate) fn note(&self, timed: Timed) {
         if self.is_counted {
             self.table.note(timed, self.now);
         }
@@ -133,11 +119,11 @@ impl<'a> InForce<'a> {
 
     /// Of one key of a rule, which a request with these facts has.
     pub(crate) fn of(
-        self,
+        &self,
         limiter: Limiter,
         fingerprint: [u64; 2],
         facts: &Facts<'_>,
-    ) -> Rulings<'a> {
+    ) -> Rulings<'_> {
         if self.table.count(limiter) == 0 {
             return Rulings::default();
         }
@@ -151,19 +137,18 @@ impl<'a> InForce<'a> {
             let found = found.iter().filter_map(|acts| timed(of(acts)));
             found.max_by_key(|timed| timed.until)
         };
-        let changed = |acts: &'a Acts| {
-            let mut latest = acts.changed.iter().rev();
-            latest.find(|changed| changed.order.until > self.now)
-        };
         Rulings {
             block: last(|acts| acts.block),
             bypass: last(|acts| acts.bypass),
-            changed: found.iter().copied().find_map(changed),
+            changed: found.iter().find_map(|acts| {
+                let mut latest = acts.changed.iter().rev();
+                latest.find(|changed| changed.order.until > self.now)
+            }),
         }
     }
 
     /// Of a request, whatever rules are for it.
-    pub(crate) fn of_request(self, facts: &Facts<'_>) -> Rulings<'a> {
+    pub(crate) fn of_request(&self, facts: &Facts<'_>) -> Rulings<'_> {
         let (mut block, mut bypass) = (None, self.table.everything);
         for acts in self.table.of_facts(facts) {
             block = later(block, acts.block);
@@ -178,12 +163,8 @@ impl<'a> InForce<'a> {
     }
 
     /// Of all requests.
-    pub(crate) fn of_everything(self) -> Option<Timed> {
+    pub(crate) fn of_everything(&self) -> Option<Timed> {
         let everything = self.table.everything;
         everything.filter(|timed| timed.until > self.now)
     }
-}
-
-fn later(one: Option<Timed>, other: Option<Timed>) -> Option<Timed> {
-    one.into_iter().chain(other).max_by_key(|timed| timed.until)
 }

@@ -8,8 +8,7 @@ use crate::address::{ClientBits, Network};
 use crate::engine::rules::{Applied, Rules};
 use crate::facts::{Descriptor, Facts};
 use crate::limits::{KeyHashers, KeyPlan, Limit};
-use crate::matcher::Known;
-use crate::orders::{FactPattern, OrderError, Target, TargetKey};
+use crate::orders::{FactPattern, OrderError, Target, TargetKey, borrowed};
 use crate::policy::{Mode, OnMissingKey};
 use crate::suggest::closest;
 
@@ -30,6 +29,32 @@ pub(super) struct Placed<'r> {
     pub(super) conditions: Option<Conditions>,
 }
 
+impl<'r> Placed<'r> {
+    /// One key of a limiter, or all of it.
+    fn new(rules: &'r Rules, limiter: Limiter, fingerprint: Option<[u64; 2]>) -> Self {
+        let (name, limits, mode) = match limiter {
+            Limiter::Applied(number) => {
+                let rule = &rules.applied[number as usize];
+                (rule.name.to_string(), rule.limits.as_slice(), rule.mode)
+            }
+            Limiter::Leaf(number) => {
+                let (leaf, limits) = rules.trees.leaf(number);
+                (leaf.to_string(), limits, rules.mode.max(leaf.mode()))
+            }
+        };
+        Self {
+            place: Place {
+                limiter,
+                fingerprint,
+            },
+            name,
+            limits,
+            mode,
+            conditions: None,
+        }
+    }
+}
+
 /// Finds a target that names a rule or a descriptor.
 pub(super) fn place<'r>(
     rules: &'r Rules,
@@ -40,7 +65,9 @@ pub(super) fn place<'r>(
         (rule, TargetKey::Descriptor { domain, entries }) => {
             of_descriptor(rules, hashers, rule.as_deref(), domain, entries)
         }
-        (Some(rule), TargetKey::Everybody) => of_all(rules, rule),
+        (Some(rule), TargetKey::Everybody) => {
+            Ok(Placed::new(rules, limiter_named(rules, rule)?, None))
+        }
         (Some(rule), TargetKey::Facts(facts)) => {
             let facts: Facts<'_> = borrowed(facts).collect();
             of_key(rules, hashers, rule, &facts)
@@ -61,20 +88,12 @@ pub(in crate::engine) fn as_descriptor<'t>(
         };
         Some(rules.trees.leaf(number).0)
     });
-    let value_of: &dyn Fn(&str) -> Option<String> = match &target.key {
-        TargetKey::Facts(facts) => &|key| {
-            let mut own = facts.iter();
-            own.find(|(name, _)| name == key)
-                .map(|(_, value)| value.clone())
-        },
-        TargetKey::Patterns(facts) => &|key| {
-            let own = facts.iter().find(|(name, _)| name == key);
-            own.map(|(_, value)| value.text().to_owned())
-        },
-        _ => return Ok(Cow::Borrowed(target)),
-    };
-    let Some(leaf) = leaf else {
+    let (Some(leaf), TargetKey::Facts(_) | TargetKey::Patterns(_)) = (leaf, &target.key) else {
         return Ok(Cow::Borrowed(target));
+    };
+    let value_of = |key: &str| {
+        let own = target.key.facts().find(|(name, _)| *name == key);
+        own.map(|(_, value)| value.to_owned())
     };
     let rule = leaf.to_string();
     let mut entries: Vec<(String, String)> = Vec::new();
@@ -102,24 +121,17 @@ fn of_patterns<'r>(
     name: &str,
     facts: &[(String, FactPattern)],
 ) -> Result<Placed<'r>, OrderError> {
-    let Some((_, rule)) = named(rules, name) else {
-        let all = of_all(rules, name)?;
-        return Err(OrderError::WantsDescriptor { rule: all.name });
-    };
+    let (number, rule) = rule_named(rules, name)?;
     if let Some(one) = one_key(rule, facts) {
         let facts: Facts<'_> = borrowed(&one).collect();
         return of_key(rules, hashers, name, &facts);
     }
-    let texts: Vec<_> = facts
-        .iter()
-        .map(|(fact, own)| (fact.as_str(), own.text()))
-        .collect();
-    let texts: Facts<'_> = texts.into_iter().collect();
+    let texts = facts.iter().map(|(fact, own)| (fact.as_str(), own.text()));
     // What it lacks, or has too much, is said as of one key.
-    of_key(rules, hashers, name, &texts)?;
+    of_key(rules, hashers, name, &texts.collect())?;
     Ok(Placed {
         conditions: Some(Conditions::new(facts)?),
-        ..of_all(rules, name)?
+        ..Placed::new(rules, Limiter::Applied(number), None)
     })
 }
 
@@ -148,44 +160,23 @@ pub(super) fn in_one_network(text: &str, bits: ClientBits) -> Option<String> {
     address.map(|address| address.to_string())
 }
 
-/// Pairs of a target, as a request has them.
-pub(super) fn borrowed(pairs: &[(String, String)]) -> impl Iterator<Item = (&str, &str)> {
-    pairs
-        .iter()
-        .map(|(name, value)| (name.as_str(), value.as_str()))
+/// What has this name in force.
+fn limiter_named(rules: &Rules, name: &str) -> Result<Limiter, OrderError> {
+    let found = rules.orders.limiter(rules, name);
+    found.ok_or_else(|| unknown(rules, name))
 }
 
 /// A rule or tier by name, and its number; a rule if both have it.
-pub(super) fn named<'r>(rules: &'r Rules, name: &str) -> Option<(u32, &'r Applied)> {
-    match rules.orders.limiter(rules, name)? {
-        Limiter::Applied(number) => Some((number, rules.applied.get(number as usize)?)),
-        Limiter::Leaf(_) => None,
+pub(super) fn rule_named<'r>(
+    rules: &'r Rules,
+    name: &str,
+) -> Result<(u32, &'r Applied), OrderError> {
+    match limiter_named(rules, name)? {
+        Limiter::Applied(number) => Ok((number, &rules.applied[number as usize])),
+        Limiter::Leaf(_) => Err(OrderError::WantsDescriptor {
+            rule: name.to_owned(),
+        }),
     }
-}
-
-fn of_all<'r>(rules: &'r Rules, name: &str) -> Result<Placed<'r>, OrderError> {
-    let found = rules.orders.limiter(rules, name);
-    let limiter = found.ok_or_else(|| unknown(rules, name))?;
-    let (limits, mode) = match limiter {
-        Limiter::Applied(number) => {
-            let rule = &rules.applied[number as usize];
-            (rule.limits.as_slice(), rule.mode)
-        }
-        Limiter::Leaf(number) => {
-            let (leaf, limits) = rules.trees.leaf(number);
-            (limits, rules.mode.max(leaf.mode()))
-        }
-    };
-    Ok(Placed {
-        place: Place {
-            limiter,
-            fingerprint: None,
-        },
-        name: name.to_owned(),
-        limits,
-        mode,
-        conditions: None,
-    })
 }
 
 /// A key by facts: all that make it, and no others.
@@ -195,22 +186,11 @@ fn of_key<'r>(
     name: &str,
     facts: &Facts<'_>,
 ) -> Result<Placed<'r>, OrderError> {
-    let Some((number, rule)) = named(rules, name) else {
-        let all = of_all(rules, name)?;
-        return Err(OrderError::WantsDescriptor { rule: all.name });
-    };
+    let (number, rule) = rule_named(rules, name)?;
     let fingerprint = key_of(rules, hashers, rule, facts)?;
     not_of_key(rule, facts)?;
-    Ok(Placed {
-        place: Place {
-            limiter: Limiter::Applied(number),
-            fingerprint: Some(fingerprint),
-        },
-        name: rule.name.to_string(),
-        limits: rule.limits.as_slice(),
-        mode: rule.mode,
-        conditions: None,
-    })
+    let limiter = Limiter::Applied(number);
+    Ok(Placed::new(rules, limiter, Some(fingerprint)))
 }
 
 /// Whether a rule's key is made of all of these facts.
@@ -234,9 +214,7 @@ pub(super) fn key_of(
     rule: &Applied,
     facts: &Facts<'_>,
 ) -> Result<[u64; 2], OrderError> {
-    let mut known = Known::new(rules.matcher.slots(), facts);
-    known.look_up();
-    known.read_addresses();
+    let known = rules.known(facts);
     // Nobody's facts name the counter of those who have none of the key.
     let is_for_all =
         rule.on_missing_key == OnMissingKey::OneCounter && facts.iter().next().is_none();
@@ -267,27 +245,16 @@ fn of_descriptor<'r>(
         });
     }
     let entries: Vec<_> = borrowed(entries).collect();
-    let descriptor = Descriptor::new(&entries);
-    let met = rules.trees.leaf_of(hashers, domain, &descriptor);
-    let name = met.map(|(leaf, ..)| leaf.to_string());
-    let (Some((leaf, limits, fingerprint)), Some(name)) = (met, &name) else {
-        let rule = rule.map(str::to_owned);
-        return Err(OrderError::OtherLimit { rule, met: None });
-    };
-    if rule.is_some_and(|rule| rule != name) {
-        let (rule, met) = (rule.map(str::to_owned), Some(name.clone()));
-        return Err(OrderError::OtherLimit { rule, met });
+    let met = (rules.trees).leaf_of(hashers, domain, &Descriptor::new(&entries));
+    let placed = met
+        .map(|(leaf, fingerprint)| Placed::new(rules, Limiter::Leaf(leaf.id), Some(fingerprint)));
+    match placed {
+        Some(placed) if rule.is_none_or(|rule| rule == placed.name) => Ok(placed),
+        placed => Err(OrderError::OtherLimit {
+            rule: rule.map(str::to_owned),
+            met: placed.map(|placed| placed.name),
+        }),
     }
-    Ok(Placed {
-        place: Place {
-            limiter: Limiter::Leaf(leaf.id),
-            fingerprint: Some(fingerprint),
-        },
-        name: name.clone(),
-        limits,
-        mode: rules.mode.max(leaf.mode()),
-        conditions: None,
-    })
 }
 
 /// Why nothing in force has this name.

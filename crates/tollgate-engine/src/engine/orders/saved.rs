@@ -168,24 +168,10 @@ fn save_target(file: &mut SnapshotWriter, target: &Target) -> Result<(), Snapsho
     if let Some(rule) = &target.rule {
         file.bytes(rule.as_bytes())?;
     }
-    if let TargetKey::Patterns(facts) = &target.key {
-        file.words(&[PATTERNS, facts.len() as u64])?;
-        for (name, pattern) in facts {
-            file.bytes(name.as_bytes())?;
-            let sort = match pattern {
-                FactPattern::Exact(_) => 0,
-                FactPattern::Glob(_) => 1,
-                FactPattern::Network(_) => 2,
-            };
-            file.word(sort)?;
-            file.bytes(pattern.text().as_bytes())?;
-        }
-        return Ok(());
-    }
-    let pairs: &[(String, String)] = match &target.key {
+    let pairs = match &target.key {
         TargetKey::Everybody => {
             file.word(EVERYBODY)?;
-            &[]
+            &[][..]
         }
         TargetKey::Facts(facts) => {
             file.word(FACTS)?;
@@ -196,14 +182,25 @@ fn save_target(file: &mut SnapshotWriter, target: &Target) -> Result<(), Snapsho
             file.bytes(domain.as_bytes())?;
             entries
         }
-        TargetKey::Patterns(_) => &[],
+        TargetKey::Patterns(facts) => {
+            file.words(&[PATTERNS, facts.len() as u64])?;
+            return facts.iter().try_for_each(|(name, pattern)| {
+                let sort = match pattern {
+                    FactPattern::Exact(_) => 0,
+                    FactPattern::Glob(_) => 1,
+                    FactPattern::Network(_) => 2,
+                };
+                file.bytes(name.as_bytes())?;
+                file.word(sort)?;
+                file.bytes(pattern.text().as_bytes())
+            });
+        }
     };
     file.word(pairs.len() as u64)?;
-    for (name, value) in pairs {
+    pairs.iter().try_for_each(|(name, value)| {
         file.bytes(name.as_bytes())?;
-        file.bytes(value.as_bytes())?;
-    }
-    Ok(())
+        file.bytes(value.as_bytes())
+    })
 }
 
 fn load_target(file: &mut SnapshotReader) -> Result<Target, SnapshotError> {

@@ -152,10 +152,7 @@ impl Table {
         };
         for limit in limits.iter().flatten() {
             let supported = backend.supports(limit);
-            supported.map_err(|why| OrderError::Limit {
-                rule: found.name.clone(),
-                why,
-            })?;
+            supported.map_err(|why| OrderError::limit(&found.name, why))?;
         }
         *self.limiters.entry(found.place.limiter).or_default() += 1;
         let acts = match found.conditions {
@@ -258,12 +255,13 @@ impl Acts {
             Act::Bypass => &mut self.bypass,
             Act::Override(_) => return,
         };
-        let before = *place;
-        *place = before
-            .into_iter()
-            .chain([timed])
-            .max_by_key(|timed| timed.until);
+        *place = later(*place, Some(timed));
     }
+}
+
+/// The one that ends last, of two equal ones the other.
+pub(super) fn later(one: Option<Timed>, other: Option<Timed>) -> Option<Timed> {
+    one.into_iter().chain(other).max_by_key(|timed| timed.until)
 }
 
 /// Whether requests have facts by this policy: those of trees are descriptors.
@@ -296,7 +294,7 @@ fn changed(
     let mut own = limits.to_vec();
     let mut replace = |place: usize, kind: LimitKind| {
         let limit = own[place].replaced_by(kind);
-        own[place] = limit.map_err(|error| OrderError::limit(rule, &error))?;
+        own[place] = limit.map_err(|error| OrderError::limit(rule, error))?;
         Ok(())
     };
     let lacks = |sort| OrderError::NoSuchLimit {
@@ -306,10 +304,8 @@ fn changed(
     let mut raised = Vec::with_capacity(replacement.rates.len());
     for rate in replacement.rates.iter().copied() {
         if rate.is_unlimited() {
-            return Err(OrderError::Limit {
-                rule: rule.to_owned(),
-                why: "to let everything pass, order a bypass".to_owned(),
-            });
+            let why = "to let everything pass, order a bypass";
+            return Err(OrderError::limit(rule, why));
         }
         let (place, algorithm) = which_rate(rule, limits, rate)?;
         if let LimitKind::Rate { rate: own, .. } = limits[place].kind()
@@ -323,10 +319,8 @@ fn changed(
             });
         }
         if raised.contains(&place) {
-            return Err(OrderError::Limit {
-                rule: rule.to_owned(),
-                why: format!("two rates stand in for {}", limits[place].kind()),
-            });
+            let why = format!("two rates stand in for {}", limits[place].kind());
+            return Err(OrderError::limit(rule, why));
         }
         raised.push(place);
         replace(place, LimitKind::Rate { rate, algorithm })?;

@@ -3,14 +3,14 @@
 use tollgate::Timestamp;
 
 use super::overlay::Rulings;
-use super::place::{borrowed, in_one_network, key_of, named, not_of_key, place};
+use super::place::{in_one_network, key_of, not_of_key, place, rule_named};
 use super::table::Limiter;
 use crate::address::ClientBits;
 use crate::engine::descriptors::LeafKey;
 use crate::engine::rules::{Applied, Rules};
 use crate::facts::{Descriptor, Facts};
 use crate::limits::{Check, KeyHashers, Limit, RequestKey};
-use crate::orders::{FactPattern, OrderError, Target, TargetKey};
+use crate::orders::{FactPattern, OrderError, Target, TargetKey, borrowed};
 use crate::policy::Mode;
 
 /// Where a key's counters are, before they are looked at.
@@ -26,26 +26,6 @@ pub(in crate::engine) struct Key<'a> {
 }
 
 impl<'a> Key<'a> {
-    fn of_rule(
-        number: u32,
-        rule: &'a Applied,
-        facts: &'a Facts<'a>,
-        fingerprint: [u64; 2],
-        now: Timestamp,
-    ) -> Self {
-        let key = RequestKey::new(&rule.key, facts, fingerprint);
-        Self {
-            limiter: Limiter::Applied(number),
-            rule: rule.name.to_string(),
-            mode: rule.mode_for(&key),
-            shown: key.to_string(),
-            key,
-            limits: rule.limits.as_slice(),
-            gates: rule.gates(Some(now)),
-            cost: rule.default_cost,
-        }
-    }
-
     /// As is ordered.
     pub(in crate::engine) fn changed_by(self, rulings: &Rulings<'a>) -> Self {
         match rulings.changed {
@@ -67,13 +47,15 @@ impl<'a> Key<'a> {
 
 /// What a target names, to be borrowed from.
 pub(in crate::engine) struct Named<'a> {
+    target: &'a Target,
+    context: KeyContext<'a>,
     pub(in crate::engine) facts: Facts<'a>,
     /// With networks as they are written, for keys of which they are no addresses.
     pub(in crate::engine) literal: Facts<'a>,
-    descriptor: Option<(&'a str, Descriptor<'a>)>,
 }
 
 /// Texts of a target that its facts borrow from.
+#[derive(Default)]
 pub(in crate::engine) struct TargetTexts<'t> {
     /// The entries of a descriptor.
     entries: Vec<(&'t str, &'t str)>,
@@ -83,10 +65,7 @@ pub(in crate::engine) struct TargetTexts<'t> {
 
 impl<'t> TargetTexts<'t> {
     pub(in crate::engine) fn new(target: &'t Target) -> Self {
-        let mut texts = Self {
-            entries: Vec::new(),
-            addresses: Vec::new(),
-        };
+        let mut texts = Self::default();
         match &target.key {
             TargetKey::Descriptor { entries, .. } => texts.entries = borrowed(entries).collect(),
             TargetKey::Patterns(facts) => {
@@ -109,6 +88,7 @@ impl<'t> TargetTexts<'t> {
 /// What keys are made by.
 #[derive(Clone, Copy)]
 pub(in crate::engine) struct KeyContext<'c> {
+    pub(in crate::engine) rules: &'c Rules,
     pub(in crate::engine) hashers: &'c KeyHashers,
     pub(in crate::engine) now: Timestamp,
 }
@@ -130,73 +110,54 @@ fn many_keys<'t>(rule: &Applied, target: &'t Target) -> Option<(&'t str, &'t str
 
 impl<'a> Named<'a> {
     pub(in crate::engine) fn of(
-        rules: &'a Rules,
         target: &'a Target,
         texts: &'a TargetTexts<'a>,
+        context: KeyContext<'a>,
     ) -> Self {
-        let (mut facts, mut literal, mut descriptor) = (Facts::new(), Facts::new(), None);
-        match &target.key {
-            TargetKey::Everybody => {}
-            TargetKey::Facts(own) => {
-                (facts, literal) = (borrowed(own).collect(), borrowed(own).collect());
-            }
-            TargetKey::Patterns(own) => {
-                facts = borrowed(&texts.addresses).collect();
-                let own = own.iter().map(|(fact, own)| (fact.as_str(), own.text()));
-                literal = own.collect();
-            }
+        let literal: Facts<'_> = target.key.facts().collect();
+        let facts = match &target.key {
+            TargetKey::Everybody | TargetKey::Facts(_) => literal.clone(),
+            TargetKey::Patterns(_) => borrowed(&texts.addresses).collect(),
             TargetKey::Descriptor { domain, .. } => {
-                let own = Descriptor::new(&texts.entries);
-                let lookup = rules.trees.lookup(domain, &own);
-                facts = rules.trees.by_place(domain, &own, &lookup, None);
-                descriptor = Some((domain.as_str(), own));
+                let (own, trees) = (Descriptor::new(&texts.entries), &context.rules.trees);
+                trees.by_place(domain, &own, &trees.lookup(domain, &own), None)
             }
-        }
+        };
         Self {
+            target,
+            context,
             facts,
             literal,
-            descriptor,
         }
     }
 
     /// All keys that it names.
-    pub(in crate::engine) fn keys(
-        &'a self,
-        rules: &'a Rules,
-        target: &Target,
-        context: KeyContext<'_>,
-    ) -> Result<Vec<Key<'a>>, OrderError> {
-        if self.descriptor.is_some() {
-            return Ok(vec![self.descriptor_key(rules, target, context.hashers)?]);
-        }
-        match &target.rule {
-            Some(name) => Ok(vec![self.rule_key(rules, name, target, context)?]),
-            None => self.keys_of_all_rules(rules, target, context),
+    pub(in crate::engine) fn keys(&'a self) -> Result<Vec<Key<'a>>, OrderError> {
+        match (&self.target.rule, &self.target.key) {
+            (_, TargetKey::Descriptor { .. }) => Ok(vec![self.descriptor_key()?]),
+            (Some(name), _) => {
+                let (number, rule) = rule_named(self.context.rules, name)?;
+                let fingerprint = self.fingerprint(rule)?;
+                not_of_key(rule, self.facts_for(rule))?;
+                Ok(vec![self.key_of_rule(number, rule, fingerprint)])
+            }
+            (None, _) => self.keys_of_all_rules(),
         }
     }
 
     /// The key of the limit of a tree that a descriptor meets.
-    fn descriptor_key(
-        &'a self,
-        rules: &'a Rules,
-        target: &Target,
-        hashers: &KeyHashers,
-    ) -> Result<Key<'a>, OrderError> {
-        let placed = place(rules, hashers, target)?;
-        let lookup = self
-            .descriptor
-            .as_ref()
-            .map(|(domain, descriptor)| (descriptor, rules.trees.lookup(domain, descriptor)));
-        let met = lookup.and_then(|(descriptor, lookup)| {
-            let leaf = lookup.leaf()?;
-            Some((
-                leaf,
-                rules
-                    .trees
-                    .meet_leaf(hashers, leaf, descriptor, &self.facts)?,
-            ))
-        });
-        let (leaf, met) = met.ok_or(OrderError::NoSuchLimit {
+    fn descriptor_key(&'a self) -> Result<Key<'a>, OrderError> {
+        let KeyContext { rules, hashers, .. } = self.context;
+        let placed = place(rules, hashers, self.target)?;
+        let fingerprint = placed.place.fingerprint.unwrap_or_default();
+        let found = match placed.place.limiter {
+            Limiter::Leaf(number) if !placed.limits.is_empty() => {
+                let key = rules.trees.key(&self.facts, fingerprint);
+                key.map(|key| (rules.trees.leaf(number).0, key))
+            }
+            _ => None,
+        };
+        let (leaf, key) = found.ok_or(OrderError::NoSuchLimit {
             rule: placed.name.clone(),
             sort: "limit",
         })?;
@@ -204,49 +165,21 @@ impl<'a> Named<'a> {
             limiter: placed.place.limiter,
             rule: placed.name,
             mode: placed.mode,
-            shown: LeafKey(leaf, met.key).to_string(),
-            key: met.key,
+            shown: LeafKey(leaf, key).to_string(),
+            key,
             limits: placed.limits,
             gates: &[],
             cost: 1,
         })
     }
 
-    /// The key of the rule that the target names.
-    fn rule_key(
-        &'a self,
-        rules: &'a Rules,
-        name: &str,
-        target: &Target,
-        context: KeyContext<'_>,
-    ) -> Result<Key<'a>, OrderError> {
-        let placed = || place(rules, context.hashers, target);
-        let Some((number, rule)) = named(rules, name) else {
-            let rule = placed()?.name;
-            return Err(OrderError::WantsDescriptor { rule });
-        };
-        let fingerprint = match target.key {
-            TargetKey::Facts(_) => placed()?.place.fingerprint.unwrap_or_default(),
-            _ => self.fingerprint(rules, rule, target, context.hashers)?,
-        };
-        let facts = self.facts_for(rule);
-        not_of_key(rule, facts)?;
-        Ok(Key::of_rule(number, rule, facts, fingerprint, context.now))
-    }
-
     /// The keys of all rules that have one by these facts; an error if none has.
-    fn keys_of_all_rules(
-        &'a self,
-        rules: &'a Rules,
-        target: &Target,
-        context: KeyContext<'_>,
-    ) -> Result<Vec<Key<'a>>, OrderError> {
+    fn keys_of_all_rules(&'a self) -> Result<Vec<Key<'a>>, OrderError> {
         let (mut keys, mut error) = (Vec::new(), OrderError::NoKey);
-        for (number, rule) in (0..).zip(rules.applied.iter()) {
-            match self.fingerprint(rules, rule, target, context.hashers) {
+        for (number, rule) in (0..).zip(self.context.rules.applied.iter()) {
+            match self.fingerprint(rule) {
                 Ok(fingerprint) if rule.key.facts().next().is_some() => {
-                    let facts = self.facts_for(rule);
-                    keys.push(Key::of_rule(number, rule, facts, fingerprint, context.now));
+                    keys.push(self.key_of_rule(number, rule, fingerprint));
                 }
                 // The first tells what to name instead.
                 Err(many @ OrderError::ManyKeys { .. }) if error == OrderError::NoKey => {
@@ -262,21 +195,30 @@ impl<'a> Named<'a> {
         }
     }
 
+    fn key_of_rule(&'a self, number: u32, rule: &'a Applied, fingerprint: [u64; 2]) -> Key<'a> {
+        let key = RequestKey::new(&rule.key, self.facts_for(rule), fingerprint);
+        Key {
+            limiter: Limiter::Applied(number),
+            rule: rule.name.to_string(),
+            mode: rule.mode_for(&key),
+            shown: key.to_string(),
+            key,
+            limits: rule.limits.as_slice(),
+            gates: rule.gates(Some(self.context.now)),
+            cost: rule.default_cost,
+        }
+    }
+
     /// The fingerprint of the one key that a rule has by these facts.
-    fn fingerprint(
-        &self,
-        rules: &Rules,
-        rule: &Applied,
-        target: &Target,
-        hashers: &KeyHashers,
-    ) -> Result<[u64; 2], OrderError> {
-        if let Some((fact, value)) = many_keys(rule, target) {
+    fn fingerprint(&self, rule: &Applied) -> Result<[u64; 2], OrderError> {
+        if let Some((fact, value)) = many_keys(rule, self.target) {
             return Err(OrderError::ManyKeys {
                 rule: rule.name.to_string(),
                 fact: fact.to_owned(),
                 value: value.to_owned(),
             });
         }
+        let KeyContext { rules, hashers, .. } = self.context;
         key_of(rules, hashers, rule, self.facts_for(rule))
     }
 

@@ -15,7 +15,7 @@ use crate::engine::seen::KeySeen;
 use crate::engine::turns::Demand;
 use crate::engine::warm::{WarmUp, is_gate};
 use crate::limits::{Check, KeyPlan, Limit, RequestKey};
-use crate::policy::{Mode, Over, Rule};
+use crate::policy::{Mode, Rule};
 use crate::verdict::percent_of;
 
 /// A rule or a tier, ready to be applied to a request.
@@ -129,6 +129,12 @@ impl OwnLimits {
 }
 
 impl Applied {
+    /// All limits of the policy, the one that adapts last.
+    pub(crate) fn all_limits(&self) -> impl Iterator<Item = &Limit> {
+        let adapting = self.adapting().map(|own| &own.limit);
+        self.limits.as_slice().iter().chain(adapting)
+    }
+
     /// The slots that a law finds, if it has such.
     pub(crate) fn adapting(&self) -> Option<&Adapting> {
         self.overload.as_ref()?.adaptive.as_ref()
@@ -200,13 +206,5 @@ impl Draft<'_> {
         let by = by.map(|shed| self.slots.number(&shed.by));
         let overload = Overload::of(rule, by, limits, &mut self.counters);
         overload.map_err(of(&rule.name))
-    }
-}
-
-/// How long a request that is over may wait, if it may.
-pub(super) fn patience(over: Over) -> Option<Duration> {
-    match over {
-        Over::Refuse => None,
-        Over::Wait(longest) => Some(longest),
     }
 }

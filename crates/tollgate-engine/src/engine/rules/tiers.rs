@@ -17,7 +17,8 @@ pub(crate) const TIERS: &str = "tier";
 #[derive(Debug, Default)]
 pub(crate) struct Tiers {
     pub(crate) tenant: Option<u32>,
-    fact: Option<u32>,
+    /// The fact that carries a tenant's tier.
+    pub(crate) fact: Option<u32>,
     by_tenant: HashMap<Box<str>, u32, FixedState>,
     by_name: HashMap<Box<str>, u32, FixedState>,
     default: Option<u32>,
@@ -63,11 +64,6 @@ impl Tiers {
         }
     }
 
-    /// The fact that carries a tenant's tier.
-    pub(crate) fn fact(&self) -> Option<u32> {
-        self.fact
-    }
-
     /// The names of all tiers, sorted.
     pub(crate) fn names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.by_name.keys().map(|name| &**name).collect();
@@ -109,11 +105,10 @@ impl Draft<'_> {
             };
             // A tenant's counters are the same in every tier, so that it takes along what it spent.
             let place = Place {
-                counter: TIERS,
                 sharing: Sharing::Shared,
-                is_settled_elsewhere,
+                ..Place::of(&rule, TIERS, is_settled_elsewhere)
             };
-            let compiled = self.applied(&rule, place, policy.mode)?;
+            let compiled = self.applied(&rule, &place, policy.mode)?;
             applied.push(Applied {
                 is_tier: true,
                 ..compiled

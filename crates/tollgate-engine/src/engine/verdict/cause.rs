@@ -2,7 +2,7 @@
 
 use tollgate::{Decision, DenyReason, Outcome, Timestamp};
 
-use super::{BLOCKED, Said, Shadowed};
+use super::{RuleDecision, Said, percent_of};
 use crate::bounds::{Excess, TooMuch};
 use crate::cause::Cause;
 use crate::engine::rules::Rules;
@@ -40,26 +40,12 @@ impl By {
         }
     }
 
-    /// The limit of this number, of what decided at a time.
-    pub(crate) fn limit(self, rules: &Rules, id: u64, at: Option<Timestamp>) -> Option<&Limit> {
-        let (Self::Applied(number) | Self::StoreFailure(number)) = self else {
-            return None;
-        };
-        let applied = &rules.applied[number as usize];
-        let mut limits = applied.limits.as_slice().iter().chain(applied.gates_at(at));
-        let found = limits.find(|limit| limit.id == id);
-        found.or_else(|| Some(&applied.adapting()?.limit).filter(|limit| limit.id == id))
-    }
-
-    /// The key of this fingerprint, of a request with these facts; none if no rule decided.
-    pub(crate) fn key<'a>(
-        self,
-        rules: &'a Rules,
-        facts: &'a Facts<'a>,
-        fingerprint: [u64; 2],
-    ) -> Option<RequestKey<'a>> {
-        let plan = &rules.applied[self.rule()? as usize].key;
-        Some(RequestKey::new(plan, facts, fingerprint))
+    /// For how many keys in a hundred it is enforced: none of what is in shadow.
+    pub(crate) fn enforced_percent(self, rules: &Rules) -> u8 {
+        match self.rule() {
+            Some(number) => rules.applied[number as usize].enforced_percent(),
+            None => percent_of(rules.mode),
+        }
     }
 
     pub(crate) fn cause(self, rules: &Rules) -> Cause<'_> {
@@ -72,7 +58,7 @@ impl By {
                 Cause::TooMuch(TooMuch::Checks { found, most })
             }
             Self::Excess(Excess::Fact { slot, bytes, most }) => Cause::TooMuch(TooMuch::Fact {
-                name: rules.matcher.slots().name(slot),
+                name: rules.matcher.slots.name(slot),
                 bytes,
                 most,
             }),
@@ -105,49 +91,53 @@ impl Said {
         if self.is_queue_full {
             return DenyReason::QueueFull;
         }
-        self.by.reason(rules, self.limit, self.at, &self.decision)
+        self.decided.reason(rules, self.at)
     }
 }
 
-impl By {
-    /// Why this refused, by a limit at a time.
-    fn reason(
-        self,
-        rules: &Rules,
-        limit: u64,
-        at: Option<Timestamp>,
-        decision: &Decision,
-    ) -> DenyReason {
-        match self {
-            Self::StoreFailure(_) => DenyReason::Store,
-            Self::MissingKey(_) => DenyReason::MissingKey,
-            Self::Block(_) | Self::Blocked(_) | Self::Ordered(_) => DenyReason::Blocked,
-            Self::Excess(_) => DenyReason::TooLarge,
-            Self::Applied(number) if rules.applied[number as usize].sheds(limit) => {
-                DenyReason::Shed
-            }
-            Self::Nothing | Self::Exempt(_) | Self::Applied(_) => {
-                let limit = self.limit(rules, limit, at);
-                reason_of(limit.map(Limit::kind), decision)
-            }
-        }
-    }
-}
-
-impl Shadowed {
-    /// What would be refused if the policy were enforced, without a limit.
-    pub(crate) const fn blocked(by: By) -> Self {
+impl RuleDecision {
+    /// Of no key and no limit.
+    #[inline]
+    pub(crate) const fn new(by: By, decision: Decision) -> Self {
         Self {
             by,
             fingerprint: [0; 2],
             set: 0,
             limit: 0,
-            decision: BLOCKED,
+            decision,
         }
     }
 
-    /// Why it would be refused, of a request that was decided at this time.
+    /// The limit that decided, at this time.
+    pub(crate) fn limit<'r>(&self, rules: &'r Rules, at: Option<Timestamp>) -> Option<&'r Limit> {
+        let (By::Applied(number) | By::StoreFailure(number)) = self.by else {
+            return None;
+        };
+        let applied = &rules.applied[number as usize];
+        let mut limits = applied.all_limits().chain(applied.gates_at(at));
+        limits.find(|limit| limit.id == self.limit)
+    }
+
+    /// The key by which it was decided, of a request with these facts; none if no rule decided.
+    pub(crate) fn key<'a>(&self, rules: &'a Rules, facts: &'a Facts<'a>) -> Option<RequestKey<'a>> {
+        let plan = &rules.applied[self.by.rule()? as usize].key;
+        let facts = facts.set_number(self.set);
+        Some(RequestKey::new(plan, facts, self.fingerprint))
+    }
+
+    /// Why it denies a request that was decided at this time.
     pub(crate) fn reason(&self, rules: &Rules, at: Option<Timestamp>) -> DenyReason {
-        self.by.reason(rules, self.limit, at, &self.decision)
+        match self.by {
+            By::StoreFailure(_) => DenyReason::Store,
+            By::MissingKey(_) => DenyReason::MissingKey,
+            By::Block(_) | By::Blocked(_) | By::Ordered(_) => DenyReason::Blocked,
+            By::Excess(_) => DenyReason::TooLarge,
+            By::Applied(number) if rules.applied[number as usize].sheds(self.limit) => {
+                DenyReason::Shed
+            }
+            By::Nothing | By::Exempt(_) | By::Applied(_) => {
+                reason_of(self.limit(rules, at).map(Limit::kind), &self.decision)
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arc_swap::Guard;
 use tollgate::Decision;
 
-use super::{By, Cause, DenyReason, Said, is_near, percent_of};
+use super::{By, Cause, DenyReason, Said, is_near};
 use crate::engine::rules::Rules;
 use crate::facts::Facts;
 use crate::limits::{Limit, LimitKind, RequestKey};
@@ -102,7 +102,7 @@ impl Findings<'_> {
         let decider = decider.map(|limit| LimitState {
             cause: self.cause(),
             kind: limit.kind(),
-            decision: self.said.decision,
+            decision: self.said.decided.decision,
         });
         let each = listed.unwrap_or_default().iter().map(|met| LimitState {
             cause: met.by.cause(&self.rules),
@@ -114,13 +114,13 @@ impl Findings<'_> {
 
     /// What decided: of a request that passed, the rule with the fewest such requests left.
     pub fn cause(&self) -> Cause<'_> {
-        self.said.by.cause(&self.rules)
+        self.said.decided.by.cause(&self.rules)
     }
 
     /// Whether what decided is enforced for this key, or only counts. All that is in shadow is told by
     /// [`shadow_refusals`](Self::shadow_refusals).
     pub fn mode(&self) -> Mode {
-        match (self.said.by.rule(), self.key()) {
+        match (self.said.decided.by.rule(), self.key()) {
             (Some(number), Some(key)) => self.rules.applied[number as usize].mode_for(&key),
             _ => self.rules.mode,
         }
@@ -144,24 +144,19 @@ impl Findings<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn enforced_percent(&self) -> u8 {
-        match self.said.by.rule() {
-            Some(number) => self.rules.applied[number as usize].enforced_percent(),
-            None => percent_of(self.rules.mode),
-        }
+        self.said.decided.by.enforced_percent(&self.rules)
     }
 
     /// One decision for all: what is left of the tightest limit, or of those that refused the one
     /// with the largest `retry_after`. A request that meets no limit has no limit, and one that is
     /// blocked never passes.
     pub fn decision(&self) -> &Decision {
-        &self.said.decision
+        &self.said.decided.decision
     }
 
     /// The key by which it was decided; none if no rule decided.
     pub fn key(&self) -> Option<RequestKey<'_>> {
-        let said = &self.said;
-        let facts = self.facts.set_number(said.set);
-        said.by.key(&self.rules, facts, said.fingerprint)
+        self.said.decided.key(&self.rules, self.facts)
     }
 
     /// Why it was refused, in one word; none if it passed.
@@ -187,7 +182,7 @@ impl Findings<'_> {
     /// Whether it passed, and the limit that decided is as far used as the policy calls near: 80 % unless it
     /// says otherwise.
     pub fn is_near_limit(&self) -> bool {
-        self.said.allowed && is_near(&self.said.decision, self.rules.near_limit_percent)
+        self.said.allowed && is_near(&self.said.decided.decision, self.rules.near_limit_percent)
     }
 
     /// The limit that decided, for headers that tell it; none if none did.
@@ -209,13 +204,11 @@ impl Findings<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn limit(&self) -> Option<&Limit> {
-        let said = &self.said;
-        let Some(changed) = &said.changed else {
-            return said.by.limit(&self.rules, said.limit, said.at);
-        };
-        let found = changed.limits.iter().find(|limit| limit.id == said.limit);
+        let Said { decided, at, .. } = &self.said;
+        let mut changed = self.said.changed.iter().flat_map(|own| &own.limits);
+        let found = changed.find(|limit| limit.id == decided.limit);
         // A limit that adapts is the rule's, whatever was ordered of its others.
-        found.or_else(|| said.by.limit(&self.rules, said.limit, said.at))
+        found.or_else(|| decided.limit(&self.rules, *at))
     }
 
     /// The number of the operator's [order](crate::orders) by which it was decided: a block, or another limit than the
@@ -247,18 +240,12 @@ impl Findings<'_> {
     /// What rules in shadow would have refused, in the order of the file. A request that is refused
     /// isn't shown to them: it would have charged them nothing.
     pub fn shadow_refusals(&self) -> impl Iterator<Item = ShadowRefusal<'_>> {
-        self.said
-            .shadows
-            .as_slice()
-            .iter()
-            .map(|shadowed| ShadowRefusal {
-                cause: shadowed.by.cause(&self.rules),
-                decision: shadowed.decision,
-                enforced_percent: match shadowed.by.rule() {
-                    Some(number) => self.rules.applied[number as usize].enforced_percent(),
-                    None => 0,
-                },
-            })
+        let shadows = self.said.shadows.as_slice().iter();
+        shadows.map(|shadowed| ShadowRefusal {
+            cause: shadowed.by.cause(&self.rules),
+            decision: shadowed.decision,
+            enforced_percent: shadowed.by.enforced_percent(&self.rules),
+        })
     }
 
     /// What decided if a store couldn't be asked; none if it was, or there is none.
@@ -273,7 +260,7 @@ impl Findings<'_> {
 impl Findings<'_> {
     /// Whether no rule and no list has decided anything, in shadow or in force.
     pub(crate) fn is_unmatched(&self) -> bool {
-        self.said.by == By::Nothing && self.said.shadows.as_slice().is_empty()
+        self.said.decided.by == By::Nothing && self.said.shadows.as_slice().is_empty()
     }
 }
 
@@ -281,7 +268,7 @@ impl fmt::Debug for Findings<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Findings")
             .field("cause", &self.cause())
-            .field("decision", &self.said.decision)
+            .field("decision", &self.said.decided.decision)
             .finish_non_exhaustive()
     }
 }

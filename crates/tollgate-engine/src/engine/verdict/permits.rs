@@ -1,6 +1,6 @@
 //! What a request holds while it runs, and how that ends.
 
-use std::iter;
+use std::mem;
 use std::time::Duration;
 
 use tollgate::concurrency::Ending;
@@ -31,11 +31,7 @@ use tollgate::stack::{Expire, Pass, Settlement};
 /// ```
 #[derive(Debug, Default)]
 #[must_use = "permits that are dropped give back their slots, and settle nothing"]
-pub struct Permits {
-    pub(crate) own: Pass,
-    /// Of rules in shadow that have some.
-    pub(crate) shadows: Vec<Pass>,
-}
+pub struct Permits(pub(crate) Pass);
 
 impl Permits {
     /// The request cost so much, by rules whose cost is an estimate: the rest of that comes back, or what was
@@ -62,15 +58,12 @@ impl Permits {
     /// that nobody settles; what is said then is [late](Settlement::Late): it charges what the request cost beyond what is
     /// still charged, and gives nothing back.
     pub fn settle(&mut self, spent: u64) -> Settlement {
-        let said = self.own.settle(spent);
-        let shadows = self.shadows.iter_mut();
-        shadows.fold(said, |said, pass| said.max(pass.settle(spent)))
+        self.0.settle(spent)
     }
 
     /// How long it takes until the time of an estimate is over; none if none is waiting to be settled.
     pub fn time_left(&self) -> Option<Duration> {
-        let all = iter::once(&self.own).chain(&self.shadows);
-        all.filter_map(Pass::time_left).min()
+        self.0.time_left()
     }
 
     /// Ends estimates whose time is over, as their rules say of ones that nobody settles. What they did cost may still be
@@ -102,21 +95,18 @@ impl Permits {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn expire(&mut self) {
-        self.each(|pass| pass.expire(Expire::Due));
+        self.0.expire(Expire::Due);
     }
 
     /// The request runs on: the time of estimates that isn't over begins anew.
     pub fn renew(&mut self) {
-        self.each(Pass::renew);
+        self.0.renew();
     }
 
     /// The request is over, and nobody says what it cost: slots are free, and estimates end as their rules say. What is left
     /// may still be [settled](Self::settle), which is late then.
     pub fn end_unsettled(self) -> Self {
-        Self {
-            own: self.own.end_unsettled(),
-            shadows: self.shadows.into_iter().map(Pass::end_unsettled).collect(),
-        }
+        Self(self.0.end_unsettled())
     }
 
     /// Tells limits that adapt how the request ended and how long it took, while its slots are held on: the head of an
@@ -143,13 +133,13 @@ impl Permits {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn tell(&mut self, ending: Ending) {
-        self.each(|pass| pass.tell(ending));
+        self.0.tell(ending);
     }
 
     /// The request cost what its rules say, whatever they say of one that nobody settles (`unsettled: refund`): each what it
     /// estimated. Said once; slots are held on.
     pub fn charge(&mut self) {
-        self.each(Pass::charge);
+        self.0.charge();
     }
 
     /// Whether it holds nothing but estimates whose time is over and which were [ended](Self::expire): all that may still come
@@ -159,32 +149,27 @@ impl Permits {
     /// assert!(tollgate_engine::verdict::Permits::default().is_over());
     /// ```
     pub fn is_over(&self) -> bool {
-        self.own.is_over() && self.shadows.iter().all(Pass::is_over)
+        self.0.is_over()
     }
 
     /// Whether nothing is held: then it makes no difference when this is dropped.
     pub fn is_empty(&self) -> bool {
-        self.own.is_empty() && self.shadows.iter().all(Pass::is_empty)
+        self.0.is_empty()
     }
 
     /// The request never ran: estimates come back, whatever the rule has chosen, and slots are free.
     pub fn cancel(self) {
-        self.into_each().for_each(Pass::cancel);
+        self.0.cancel();
     }
 
     /// The request ended like this: served, dropped for overload, or neither.
     pub fn end(self, ending: Ending) {
-        self.into_each().for_each(|pass| pass.end(ending));
+        self.0.end(ending);
     }
 
-    fn each(&mut self, act: impl FnMut(&mut Pass)) {
-        iter::once(&mut self.own)
-            .chain(&mut self.shadows)
-            .for_each(act);
-    }
-
-    /// All of them, the request's own first.
-    pub(super) fn into_each(self) -> impl Iterator<Item = Pass> {
-        iter::once(self.own).chain(self.shadows)
+    /// Holds this as well: what rules in shadow give to the request, or trees.
+    pub(crate) fn hold(&mut self, pass: Pass) {
+        let own = mem::take(&mut self.0);
+        self.0 = own.and(pass);
     }
 }

@@ -65,12 +65,12 @@ impl<B: Store> Session<B> {
             .map(|tally| (tally.limiter.to_string(), tally))
             .collect();
         let mut rules: Vec<_> = engine
-            .limiters()
+            .limiter_states()
             .into_iter()
-            .map(|(name, kinds)| {
-                let tally = tallies.remove(&*limiter_name(&name));
-                let limits = kinds.iter().map(ToString::to_string).collect();
-                Rule::of(name, limits, tally.as_ref())
+            .map(|limiter| {
+                let tally = tallies.remove(&*limiter_name(&limiter.name));
+                let limits = limiter.limits.iter().map(ToString::to_string).collect();
+                Rule::of(limiter.name, limits, tally.as_ref())
             })
             .collect();
         let mut others: Vec<_> = tallies.into_values().collect();
