@@ -387,8 +387,8 @@ fn with_folder(name: &str, check: impl FnOnce(&Folder, &Opening<'_, Manual, Manu
     }
     let path = opened.folder.snapshot();
     snapshot::save(&opened.found.engine, &opened.found.cells, &path, || None).expect("saved");
-    let Opened { folder, engine, .. } = opened;
-    drop(engine);
+    let Opened { folder, found, .. } = opened;
+    drop(found);
     check(&folder, &opening());
 }
 
