@@ -96,20 +96,19 @@ impl Default for Trust {
 }
 
 impl Trust {
+    const fn of(whom: Whom) -> Self {
+        let field = Field::XForwardedFor;
+        Self { whom, field }
+    }
+
     /// No field is believed: the address of the connection counts.
     pub const fn nobody() -> Self {
-        Self {
-            whom: Whom::Nobody,
-            field: Field::XForwardedFor,
-        }
+        Self::of(Whom::Nobody)
     }
 
     /// Proxies have these addresses. The client is the first, seen from here, that isn't one of them.
     pub fn proxies(networks: impl IntoIterator<Item = Network>) -> Self {
-        Self {
-            whom: Whom::Proxies(networks.into_iter().collect()),
-            field: Field::XForwardedFor,
-        }
+        Self::of(Whom::Proxies(networks.into_iter().collect()))
     }
 
     /// There are so many proxies before this service, whatever their addresses; the one that connects is the first.
@@ -125,10 +124,7 @@ impl Trust {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub const fn hops(count: NonZeroUsize) -> Self {
-        Self {
-            whom: Whom::Hops(count),
-            field: Field::XForwardedFor,
-        }
+        Self::of(Whom::Hops(count))
     }
 
     /// Proxies tell the client by this field.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 
+use crate::protobuf::{bytes, message, number};
 use crate::refusal::{Refusal, title_of};
 use tollgate_core::DenyReason;
 
@@ -125,56 +126,31 @@ fn status(code: u64, refusal: &Refusal<'_>, wait: Option<Duration>) -> Vec<u8> {
     number(&mut status, 1, code);
     bytes(&mut status, 2, title_of(refusal.reason).as_bytes());
     if let Some(wait) = wait {
-        let (mut delay, mut info) = (Vec::new(), Vec::new());
-        number(&mut delay, 1, wait.as_secs());
-        number(&mut delay, 2, u64::from(wait.subsec_nanos()));
-        bytes(&mut info, 1, &delay);
-        detail(&mut status, "RetryInfo", &info);
+        detail(&mut status, "RetryInfo", |info| {
+            message(info, 1, |delay| {
+                number(delay, 1, wait.as_secs());
+                number(delay, 2, u64::from(wait.subsec_nanos()));
+            });
+        });
     }
     if !refusal.limit.is_empty() {
-        let (mut violation, mut failure) = (Vec::new(), Vec::new());
-        bytes(&mut violation, 1, refusal.limit.as_bytes());
-        bytes(&mut violation, 2, refusal.reason.name().as_bytes());
-        bytes(&mut failure, 1, &violation);
-        detail(&mut status, "QuotaFailure", &failure);
+        detail(&mut status, "QuotaFailure", |failure| {
+            message(failure, 1, |violation| {
+                bytes(violation, 1, refusal.limit.as_bytes());
+                bytes(violation, 2, refusal.reason.name().as_bytes());
+            });
+        });
     }
     status
 }
 
 /// One `google.protobuf.Any`.
-fn detail(status: &mut Vec<u8>, name: &str, message: &[u8]) {
-    let mut any = Vec::with_capacity(message.len() + 64);
+fn detail(status: &mut Vec<u8>, name: &str, write: impl FnOnce(&mut Vec<u8>)) {
     let kind = format!("type.googleapis.com/google.rpc.{name}");
-    bytes(&mut any, 1, kind.as_bytes());
-    bytes(&mut any, 2, message);
-    bytes(status, 3, &any);
-}
-
-/// A field that is a number; none if it is zero, as the third version has it.
-fn number(out: &mut Vec<u8>, field: u64, value: u64) {
-    if value != 0 {
-        varint(out, field << 3);
-        varint(out, value);
-    }
-}
-
-/// A field that is a text or a message.
-fn bytes(out: &mut Vec<u8>, field: u64, value: &[u8]) {
-    varint(out, field << 3 | 2);
-    varint(out, value.len() as u64);
-    out.extend(value);
-}
-
-fn varint(out: &mut Vec<u8>, mut value: u64) {
-    loop {
-        let [low, ..] = value.to_le_bytes();
-        value >>= 7;
-        if value == 0 {
-            out.push(low);
-            return;
-        }
-        out.push(low | 0x80);
-    }
+    message(status, 3, |any| {
+        bytes(any, 1, kind.as_bytes());
+        message(any, 2, write);
+    });
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub use by_policy::{ByPolicy, Question};
 pub use concurrency::{AtOnce, Slot, SlotWait};
 pub use denial::Denial;
 pub use fields::Fields;
-pub use keyless::{Fingerprint, KeySource, MissingKey};
+pub use keyless::{ByKey, Fingerprint, KeySource, MissingKey};
 pub use keys::KeyOf;
 pub use offenders::{Block, Tarpit};
 pub use per_key::{ExactPerKey, ExactWaiting, PerKey, Waiting};

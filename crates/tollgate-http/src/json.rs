@@ -1,5 +1,105 @@
 //! JSON as it is written here: into bytes, without a tree in between.
 
+/// An object whose fields are being written, each with the comma that it needs.
+#[derive(Debug)]
+pub struct Object<'o> {
+    out: &'o mut Vec<u8>,
+    is_empty: bool,
+}
+
+/// Writes an object, whose fields the function writes.
+///
+/// ```
+/// use tollgate_http::json;
+///
+/// let mut out = Vec::new();
+/// json::object(&mut out, |object| {
+///     json::string(object.field("name"), "per-user");
+///     object.nullable("limit", None, json::number);
+///     object.optional("left", None, json::number);
+///     json::array(object.field("of"), [1, 2], json::number);
+/// });
+/// assert_eq!(out, br#"{"name":"per-user","limit":null,"of":[1,2]}"#);
+/// ```
+#[inline]
+pub fn object(out: &mut Vec<u8>, write: impl FnOnce(&mut Object<'_>)) {
+    out.push(b'{');
+    let is_empty = true;
+    write(&mut Object { out, is_empty });
+    out.push(b'}');
+}
+
+/// Writes an array, each item by the function.
+pub fn array<T>(
+    out: &mut Vec<u8>,
+    items: impl IntoIterator<Item = T>,
+    write: impl Fn(&mut Vec<u8>, T),
+) {
+    out.push(b'[');
+    for (place, item) in items.into_iter().enumerate() {
+        if place > 0 {
+            out.push(b',');
+        }
+        write(out, item);
+    }
+    out.push(b']');
+}
+
+impl Object<'_> {
+    /// Where the value of a field goes. Its name has nothing to be escaped.
+    #[inline]
+    pub fn field(&mut self, name: &'static str) -> &mut Vec<u8> {
+        self.comma();
+        self.out.push(b'"');
+        self.out.extend_from_slice(name.as_bytes());
+        self.out.extend_from_slice(b"\":");
+        self.out
+    }
+
+    /// The same of any name.
+    pub fn member(&mut self, name: &str) -> &mut Vec<u8> {
+        self.comma();
+        string(self.out, name);
+        self.out.push(b':');
+        self.out
+    }
+
+    /// A field whose value the function writes; null if there is none.
+    #[inline]
+    pub fn nullable<T>(
+        &mut self,
+        name: &'static str,
+        value: Option<T>,
+        write: impl FnOnce(&mut Vec<u8>, T),
+    ) {
+        let out = self.field(name);
+        match value {
+            Some(value) => write(out, value),
+            None => out.extend_from_slice(b"null"),
+        }
+    }
+
+    /// A field whose value the function writes; no field if there is none.
+    #[inline]
+    pub fn optional<T>(
+        &mut self,
+        name: &'static str,
+        value: Option<T>,
+        write: impl FnOnce(&mut Vec<u8>, T),
+    ) {
+        if let Some(value) = value {
+            write(self.field(name), value);
+        }
+    }
+
+    #[inline]
+    fn comma(&mut self) {
+        if !std::mem::take(&mut self.is_empty) {
+            self.out.push(b',');
+        }
+    }
+}
+
 /// Writes a string with its quotes.
 ///
 /// ```

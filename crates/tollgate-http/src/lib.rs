@@ -36,6 +36,7 @@ pub mod guard;
 pub mod json;
 #[cfg(feature = "outgoing")]
 pub mod outgoing;
+pub mod protobuf;
 pub mod refusal;
 #[cfg(any(feature = "guard", feature = "outgoing"))]
 mod seats;

@@ -90,29 +90,24 @@ impl Refusal<'_> {
     }
 
     fn problem(&self, status: u16, wanted: Option<&str>, out: &mut Vec<u8>) {
-        out.extend(b"{\"type\":\"");
-        out.extend(problem_type(self.reason).as_bytes());
-        out.extend(b"\",\"title\":\"");
-        out.extend(title_of(self.reason).as_bytes());
-        out.extend(b"\",\"status\":");
-        json::number(out, u64::from(status));
-        if let Some(wanted) = wanted {
-            out.extend(b",\"detail\":");
-            json::string(out, &format!("The request lacks {wanted}"));
-        }
-        out.extend(b",\"reason\":\"");
-        out.extend(self.reason.name().as_bytes());
-        out.push(b'"');
-        if !self.limit.is_empty() {
-            out.extend(b",\"violated-policies\":[");
-            json::string(out, self.limit);
-            out.push(b']');
-        }
-        if let Some(seconds) = self.retry_after {
-            out.extend(b",\"retry_after\":");
-            json::number(out, seconds);
-        }
-        out.push(b'}');
+        json::object(out, |object| {
+            json::string(object.field("type"), problem_type(self.reason));
+            json::string(object.field("title"), title_of(self.reason));
+            json::number(object.field("status"), u64::from(status));
+            if let Some(wanted) = wanted {
+                let detail = format!("The request lacks {wanted}");
+                json::string(object.field("detail"), &detail);
+            }
+            json::string(object.field("reason"), self.reason.name());
+            if !self.limit.is_empty() {
+                json::array(
+                    object.field("violated-policies"),
+                    [self.limit],
+                    json::string,
+                );
+            }
+            object.optional("retry_after", self.retry_after, json::number);
+        });
     }
 
     /// Writes it as two words: `{"code":"RATE_LIMIT","limit_dim":"tenant"}`.
@@ -126,21 +121,14 @@ impl Refusal<'_> {
     /// ```
     pub fn plain_json(&self, out: &mut Vec<u8>) {
         let code = match self.reason {
-            DenyReason::Rate => "RATE_LIMIT",
-            DenyReason::Quota => "QUOTA",
-            DenyReason::Concurrency => "CONCURRENCY",
-            DenyReason::Shed => "SHED",
-            DenyReason::TooLarge => "TOO_LARGE",
-            DenyReason::Blocked => "BLOCKED",
-            DenyReason::MissingKey => "MISSING_KEY",
-            DenyReason::QueueFull => "QUEUE_FULL",
-            DenyReason::Store => "UNAVAILABLE",
+            DenyReason::Rate => "RATE_LIMIT".to_owned(),
+            DenyReason::Store => "UNAVAILABLE".to_owned(),
+            other => other.name().to_ascii_uppercase(),
         };
-        out.extend(b"{\"code\":\"");
-        out.extend(code.as_bytes());
-        out.extend(b"\",\"limit_dim\":");
-        json::string(out, self.limit);
-        out.push(b'}');
+        json::object(out, |object| {
+            json::string(object.field("code"), &code);
+            json::string(object.field("limit_dim"), self.limit);
+        });
     }
 }
 

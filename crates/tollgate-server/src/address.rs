@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use derive_more::{Display, Error};
+
 /// Who may connect to a UNIX socket if nobody says: whoever runs the service.
 const OWN: u32 = 0o600;
 
@@ -32,8 +34,9 @@ pub enum Address {
 }
 
 /// No address: see [`Address`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AddressError(String);
+#[derive(Clone, Debug, Display, Error, PartialEq, Eq)]
+#[display("no address {_0:?}: write {}", self.wanted())]
+pub struct AddressError(#[error(not(source))] String);
 
 impl Address {
     /// As those write it who connect: who else may is nothing to them.
@@ -91,19 +94,15 @@ impl fmt::Display for Address {
     }
 }
 
-impl fmt::Display for AddressError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(text) = self;
-        let write = if text.starts_with("unix:") {
+impl AddressError {
+    fn wanted(&self) -> &'static str {
+        if self.0.starts_with("unix:") {
             "unix:/path/to/socket, or unix:/path/to/socket?mode=0660"
         } else {
             "127.0.0.1:8080, unix:/path/to/socket, or off"
-        };
-        write!(f, "no address {text:?}: write {write}")
+        }
     }
 }
-
-impl std::error::Error for AddressError {}
 
 /// A listener of the service, by what is spoken there. The first three are for clients.
 ///
@@ -115,8 +114,8 @@ impl std::error::Error for AddressError {}
 /// }
 /// assert_eq!("grcp".parse::<Protocol>().unwrap_err(), "no listener \"grcp\": write http, grpc, resp, admin or metrics");
 /// ```
-#[derive(Clone, Copy, Debug, derive_more::Display, PartialEq, Eq)]
-#[display("{}", self.name())]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
+#[display(rename_all = "lowercase")]
 pub enum Protocol {
     /// HTTP and JSON.
     Http,
@@ -141,17 +140,6 @@ impl Protocol {
     ];
     /// Those whose requests are timed.
     pub(crate) const TIMED: [Self; 3] = [Self::Http, Self::Grpc, Self::Resp];
-
-    /// As flags, metrics and the log call it.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Grpc => "grpc",
-            Self::Resp => "resp",
-            Self::Admin => "admin",
-            Self::Metrics => "metrics",
-        }
-    }
 }
 
 impl FromStr for Protocol {
@@ -159,22 +147,24 @@ impl FromStr for Protocol {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let mut all = Self::ALL.into_iter();
-        all.find(|one| one.name() == text).ok_or_else(|| {
+        all.find(|one| one.to_string() == text).ok_or_else(|| {
             format!("no listener {text:?}: write http, grpc, resp, admin or metrics")
         })
     }
 }
 
 /// Who a client is, as far as the system tells: nothing that the client says itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 pub(crate) enum Peer {
     Tcp(SocketAddr),
     /// By the user and the process that have connected.
+    #[display("uid {user}{}", process.map(|id| format!(" pid {id}")).unwrap_or_default())]
     Unix {
         user: u32,
         process: Option<i32>,
     },
     /// It has left before anybody asked.
+    #[display("unknown")]
     Gone,
 }
 
@@ -200,19 +190,5 @@ impl Peer {
             Self::Gone => (1, 0),
         };
         Network { kind, bits }
-    }
-}
-
-impl fmt::Display for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => address.fmt(f),
-            Self::Unix {
-                user,
-                process: Some(process),
-            } => write!(f, "uid {user} pid {process}"),
-            Self::Unix { user, .. } => write!(f, "uid {user}"),
-            Self::Gone => f.write_str("unknown"),
-        }
     }
 }

@@ -1,15 +1,19 @@
 //! What clients are told of a decision, whatever they speak.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 use smallvec::SmallVec;
+use tollgate::Decision;
 use tollgate::clock::{Clock, Wall};
 use tollgate_engine::Verdict;
 use tollgate_engine::backend::LimitKind;
 use tollgate_engine::policy::Mode;
-use tollgate_engine::verdict::Findings;
+use tollgate_engine::verdict::{DenyReason, Findings};
 pub(crate) use tollgate_http::Answered;
 use tollgate_http::Dialect;
+
+use crate::settings::ShadowAnswers;
 
 /// What an operator is told whose gift a store couldn't be told of.
 pub(crate) const LOST: &str =
@@ -25,10 +29,63 @@ pub(crate) fn looked_at<'a>(findings: &'a Findings<'a>) -> Answered<'a> {
     Answered::of(findings, findings.decision().is_allowed())
 }
 
-/// The limit of a rule that denied a request, as the policy says it; none if it passed, or no limit did.
-pub(crate) fn limited_by(answered: &Answered<'_>) -> Option<LimitText> {
-    let limit = answered.limit().filter(|_| !answered.is_allowed);
-    limit.map(LimitText::of)
+/// Why a request isn't decided, where nothing passes without the store.
+pub(crate) fn unavailable(limit: &str) -> String {
+    format!("the store can't be asked about {limit:?}, and nothing passes without it")
+}
+
+/// What each protocol tells of a decision, in its own words.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Told<'a> {
+    pub(crate) is_allowed: bool,
+    /// What decided.
+    pub(crate) rule: Option<Cow<'a, str>>,
+    /// None if nothing was decided.
+    pub(crate) decision: Option<Decision>,
+    /// Why it was denied, and by which limit of the rule, if one did.
+    pub(crate) reason: Option<DenyReason>,
+    pub(crate) limited_by: Option<LimitText>,
+    /// Limits in shadow that would have denied what passes, if an operator wants clients to see them.
+    pub(crate) shadow: Vec<String>,
+}
+
+impl<'a> Told<'a> {
+    pub(crate) fn of(answered: &Answered<'a>, shadow: ShadowAnswers) -> Self {
+        let is_allowed = answered.is_allowed;
+        let limit = answered.limit().filter(|_| !is_allowed);
+        Self {
+            is_allowed,
+            rule: answered.rule().map(Cow::Borrowed),
+            decision: Some(answered.decision),
+            reason: (!is_allowed).then(|| answered.reason()),
+            limited_by: limit.map(LimitText::of),
+            shadow: match shadow {
+                ShadowAnswers::Shown if is_allowed => answered.shadow_rules().collect(),
+                _ => Vec::new(),
+            },
+        }
+    }
+
+    /// Where no limit has decided.
+    pub(crate) fn unlimited(is_allowed: bool) -> Self {
+        Self {
+            is_allowed,
+            decision: Some(Decision::UNLIMITED),
+            ..Self::default()
+        }
+    }
+
+    /// The same, to be kept when the verdict is gone.
+    pub(crate) fn into_owned(self) -> Told<'static> {
+        Told {
+            rule: self.rule.map(|rule| Cow::Owned(rule.into_owned())),
+            is_allowed: self.is_allowed,
+            decision: self.decision,
+            reason: self.reason,
+            limited_by: self.limited_by,
+            shadow: self.shadow,
+        }
+    }
 }
 
 /// A limit as a policy says it, `100/m`. Denials may be very many, so it asks for no memory unless it is long.

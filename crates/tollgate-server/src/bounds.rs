@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::connection::Patience;
+
 /// How much clients may bring and take.
 ///
 /// ```
@@ -41,6 +43,15 @@ pub struct Bounds {
 }
 
 impl Bounds {
+    /// How long clients may take whose requests come one after the other.
+    pub(crate) fn patience(&self) -> Patience {
+        Patience {
+            idle: self.idle_time,
+            request: self.request_time,
+            pipeline: self.pipeline as u64,
+        }
+    }
+
     /// Bytes of a message of gRPC: a proxy copies one header into several descriptors, and Envoy takes 60 KiB of
     /// headers, so it is larger than other requests. A message that is too long leaves the request undecided.
     pub(crate) const fn message_bytes(&self) -> usize {

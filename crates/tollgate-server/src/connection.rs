@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
+use tollgate::Timestamp;
 
 use crate::drain::{self, Notice, Stage};
 
@@ -21,14 +22,53 @@ const READ: usize = 16 * 1024;
 /// What a buffer keeps while nothing happens.
 pub(crate) const KEPT: usize = 1_024;
 /// Answers of so many bytes are written before more are added: short requests may have long ones.
-pub(crate) const ENOUGH: usize = 65_536;
+const ENOUGH: usize = 65_536;
 /// A client that says more than this while the service closes isn't waited for any longer.
 const LATE: usize = 1 << 20;
 
-/// How a protocol answers.
-pub(crate) trait Speaks: Send {
-    /// Answers what is whole in `input`, from its first byte on.
+/// What serves one connection, whatever carries its bytes.
+pub(crate) trait Serves: Send + 'static {
+    /// The client has shown this certificate.
+    fn shown(&mut self, certificate: &[u8]) {
+        let _ = certificate;
+    }
+
+    /// Serves it until one of both sides ends it. One that breaks is over: there is nobody to tell.
+    fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(
+        self,
+        stream: S,
+        notice: Notice,
+    ) -> impl Future<Output = io::Result<()>> + Send;
+}
+
+impl<P: Speaks> Serves for P {
+    fn shown(&mut self, certificate: &[u8]) {
+        Speaks::shown(self, certificate);
+    }
+
+    fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(
+        self,
+        stream: S,
+        notice: Notice,
+    ) -> impl Future<Output = io::Result<()>> + Send {
+        let patience = self.patience();
+        serve(stream, self, patience, notice)
+    }
+}
+
+/// How a protocol answers, one request after the other.
+pub(crate) trait Speaks: Send + 'static {
+    /// How long its clients may take.
+    fn patience(&self) -> Patience;
+
+    /// Some input is about to be answered: the time.
+    fn begin(&mut self) -> Timestamp;
+
+    /// Answers the request that `input` begins with, if it is whole.
     fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> impl Future<Output = Heard> + Send;
+
+    /// So many requests were answered since then, and their answers are written next.
+    fn took(&mut self, since: Timestamp, requests: u64);
 
     /// The client has shown this certificate.
     fn shown(&mut self, certificate: &[u8]) {
@@ -53,21 +93,13 @@ pub(crate) trait Speaks: Send {
 
 /// What came of some input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Heard {
-    /// Bytes of it that are done with.
-    pub(crate) used: usize,
-    pub(crate) then: Then,
-}
-
-/// What is next on a connection, once the answers are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Then {
+pub(crate) enum Heard {
+    /// A request was answered that had so many bytes; there may be another behind it.
+    Answered(usize),
     /// More has to be read.
-    Read,
-    /// There is more to answer in what was read.
-    Answer,
-    /// Nothing.
-    Close,
+    Part,
+    /// So many requests were answered, one or none, and nothing more will be.
+    Last(u64),
 }
 
 /// How long a client may take.
@@ -77,6 +109,8 @@ pub(crate) struct Patience {
     pub(crate) idle: Duration,
     /// From the first byte of a request to its last, and to read an answer.
     pub(crate) request: Duration,
+    /// So many requests are answered at most before their answers are written.
+    pub(crate) pipeline: u64,
 }
 
 /// A connection that is served.
@@ -113,12 +147,7 @@ enum Got {
 }
 
 /// Serves a connection until one of both sides ends it.
-pub(crate) async fn serve<S, P>(
-    stream: S,
-    protocol: P,
-    patience: Patience,
-    notice: Notice,
-) -> io::Result<()>
+async fn serve<S, P>(stream: S, protocol: P, patience: Patience, notice: Notice) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     P: Speaks,
@@ -139,28 +168,43 @@ where
         late_bytes: 0,
     };
     loop {
-        let lets_wait = own.protocol.lets_wait();
-        let answer = own.protocol.answer(&own.input[own.done..], &mut own.out);
-        let heard = if lets_wait {
-            let (ahead, notice) = (&mut own.ahead, &mut own.notice);
-            while_there(&mut own.stream, ahead, notice, pin!(answer)).await?
-        } else {
-            Some(answer.await)
-        };
-        let heard = heard.unwrap_or_else(|| own.end_first());
-        own.done += heard.used;
+        let since = own.protocol.begin();
+        let (mut answered, mut heard) = (0, Heard::Answered(0));
+        while let Heard::Answered(_) = heard
+            && answered < patience.pipeline
+            && own.out.len() < ENOUGH
+        {
+            let lets_wait = own.protocol.lets_wait();
+            let answer = own.protocol.answer(&own.input[own.done..], &mut own.out);
+            heard = if lets_wait {
+                let (ahead, notice) = (&mut own.ahead, &mut own.notice);
+                let heard = while_there(&mut own.stream, ahead, notice, pin!(answer)).await?;
+                heard.unwrap_or_else(|| own.end_first())
+            } else {
+                answer.await
+            };
+            answered += match heard {
+                Heard::Answered(bytes) => {
+                    own.done += bytes;
+                    1
+                }
+                Heard::Last(requests) => requests,
+                Heard::Part => 0,
+            };
+        }
+        own.protocol.took(since, answered);
         if !own.out.is_empty() {
             timer.as_mut().set(patience.request);
             in_time(timer.as_mut(), pin!(write(&mut own.stream, &own.out))).await?;
             own.out.clear();
         }
-        match heard.then {
-            Then::Read => {}
-            Then::Answer => continue,
+        match heard {
+            Heard::Part => {}
+            Heard::Answered(_) => continue,
             // In a box, as all that is seldom: each connection is as large as what it may do.
-            Then::Close => return Box::pin(own.close(timer.as_mut())).await,
+            Heard::Last(_) => return Box::pin(own.close(timer.as_mut())).await,
         }
-        let got = match own.next(timer.as_mut(), heard.used) {
+        let got = match own.next(timer.as_mut(), answered > 0) {
             Some(got) => got,
             None => poll_fn(|cx| own.poll_wait(cx, timer.as_mut())).await?,
         };
@@ -183,10 +227,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: Speaks> Connection<S, P> {
     #[cold]
     fn end_first(&mut self) -> Heard {
         self.protocol.ends_first(&mut self.out);
-        Heard {
-            used: 0,
-            then: Then::Close,
-        }
+        Heard::Last(0)
     }
 
     /// Tells the client that there will be nothing more.
@@ -199,8 +240,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: Speaks> Connection<S, P> {
         Ok(())
     }
 
-    /// What is next after so many bytes were done with; none if that has to be read.
-    fn next(&mut self, mut timer: Pin<&mut Timer>, used: usize) -> Option<Got> {
+    /// What is next after some were answered, or none; none if that has to be read.
+    fn next(&mut self, mut timer: Pin<&mut Timer>, has_answered: bool) -> Option<Got> {
         self.input.drain(..self.done);
         self.done = 0;
         self.was_idle = false;
@@ -214,7 +255,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: Speaks> Connection<S, P> {
             self.input.shrink_to(KEPT);
             self.out.shrink_to(KEPT);
             timer.as_mut().set(self.patience.idle);
-        } else if used > 0 {
+        } else if has_answered {
             timer.as_mut().set(self.patience.request);
         }
         self.stage = self.notice.stage();
@@ -428,20 +469,30 @@ mod tests {
     const PATIENCE: Patience = Patience {
         idle: Duration::from_secs(600),
         request: Duration::from_secs(10),
+        pipeline: 1_000,
     };
 
     /// Answers each byte with many, but for the last, which begins a request.
     struct Many;
 
     impl Speaks for Many {
-        async fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> Heard {
-            let used = input.len().saturating_sub(1);
-            out.extend(vec![b'!'; used * 100]);
-            Heard {
-                used,
-                then: Then::Read,
-            }
+        fn patience(&self) -> Patience {
+            PATIENCE
         }
+
+        fn begin(&mut self) -> Timestamp {
+            Timestamp::ZERO
+        }
+
+        async fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> Heard {
+            if input.len() <= 1 {
+                return Heard::Part;
+            }
+            out.extend([b'!'; 100]);
+            Heard::Answered(1)
+        }
+
+        fn took(&mut self, _: Timestamp, _: u64) {}
 
         fn lets_wait(&self) -> bool {
             false

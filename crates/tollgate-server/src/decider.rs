@@ -93,46 +93,28 @@ pub(crate) struct BackendStats {
     pub(crate) is_without_store: bool,
 }
 
-/// Which limits an answer tells of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LimitsTold {
-    /// The one that decided.
-    Decider,
-    /// All that the request met, for header fields.
-    All,
+/// On which conditions a request is decided whose answer tells of its limits in these dialects: of all of them, or if
+/// there are none only of the one that decides.
+pub(crate) const fn conditions(dialects: &[Dialect]) -> Conditions<'static> {
+    match dialects {
+        [] => Conditions::new(),
+        _ => Conditions::new().listing_limits(),
+    }
 }
 
-impl LimitsTold {
-    /// Those that these header fields list.
-    pub(crate) const fn by(dialects: &[Dialect]) -> Self {
-        if dialects.is_empty() {
-            Self::Decider
-        } else {
-            Self::All
-        }
-    }
-
-    /// On which conditions a request is decided that is told of these.
-    pub(crate) const fn conditions(self) -> Conditions<'static> {
-        match self {
-            Self::Decider => Conditions::new(),
-            Self::All => Conditions::new().listing_limits(),
-        }
-    }
-
-    /// Decides where that may take its time.
-    async fn decide<'f, B: Backend<Error = Infallible>>(
-        self,
-        engine: &Engine<B>,
-        facts: &'f Facts<'f>,
-    ) -> Verdict<'f> {
-        match engine.decide_on(self.conditions(), facts).await {
-            Ok(Some(verdict)) => verdict,
-            // Only said on the condition that some facts alone are known.
-            Ok(None) => {
-                let Ok(verdict) = engine.decide_async(facts).await;
-                verdict
-            }
+/// Decides where that may take its time.
+async fn decide_in_time<'f, B: Backend<Error = Infallible>>(
+    engine: &Engine<B>,
+    facts: &'f Facts<'f>,
+    dialects: &[Dialect],
+) -> Verdict<'f> {
+    let Ok(verdict) = engine.decide_on(conditions(dialects), facts).await;
+    match verdict {
+        Some(verdict) => verdict,
+        // Only said on the condition that some facts alone are known.
+        None => {
+            let Ok(verdict) = engine.decide_async(facts).await;
+            verdict
         }
     }
 }
@@ -145,11 +127,11 @@ pub(crate) trait Store: Backend<Error = Infallible> + Sized + 'static {
     /// It answers at once, if no rule lets requests wait.
     const IS_HERE: bool;
 
-    /// Decides a request. It waits where its rule says so.
+    /// Decides a request whose answer tells of limits in these dialects. It waits where its rule says so.
     fn decide<'f>(
         engine: &Engine<Self>,
         facts: &'f Facts<'f>,
-        told: LimitsTold,
+        dialects: &[Dialect],
     ) -> impl Future<Output = Verdict<'f>> + Send;
 
     /// What metrics show of it.
@@ -167,13 +149,13 @@ impl<C: Clock + 'static, W: Clock + 'static> Store for Memory<C, W> {
     async fn decide<'f>(
         engine: &Engine<Self>,
         facts: &'f Facts<'f>,
-        told: LimitsTold,
+        dialects: &[Dialect],
     ) -> Verdict<'f> {
-        match told {
+        match dialects {
             // In a box: few policies let requests wait, and every connection has room for the largest step.
-            _ if engine.lets_wait() => Box::pin(told.decide(engine, facts)).await,
-            LimitsTold::Decider => engine.decide(facts),
-            LimitsTold::All => engine.decide_listing_limits(facts),
+            _ if engine.lets_wait() => Box::pin(decide_in_time(engine, facts, dialects)).await,
+            [] => engine.decide(facts),
+            _ => engine.decide_listing_limits(facts),
         }
     }
 
@@ -198,9 +180,9 @@ impl Store for Redis {
     async fn decide<'f>(
         engine: &Engine<Self>,
         facts: &'f Facts<'f>,
-        told: LimitsTold,
+        dialects: &[Dialect],
     ) -> Verdict<'f> {
-        told.decide(engine, facts).await
+        decide_in_time(engine, facts, dialects).await
     }
 
     fn backend_stats(&self) -> BackendStats {
@@ -226,10 +208,10 @@ impl<B: Store> Decider<B> {
     pub(crate) async fn check<'f>(
         &self,
         facts: &'f Facts<'f>,
-        told: LimitsTold,
+        dialects: &[Dialect],
     ) -> Result<Verdict<'f>, Full> {
         let room = self.room_for(Some(facts), None)?;
-        let mut verdict = B::decide(&self.engine, facts, told).await;
+        let mut verdict = B::decide(&self.engine, facts, dialects).await;
         if let Verdict::Passed(passed) = &mut verdict
             && let Some(permits) = passed.take_permits()
             && let Err(full) = self.lend(&name_of(facts), permits, room)

@@ -59,8 +59,9 @@ pub struct Drained {
 }
 
 /// How far a service is on its way to the end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
+    #[default]
     Serving,
     /// Clients should go elsewhere, and are still taken.
     Leaving,
@@ -71,7 +72,7 @@ pub(crate) enum Stage {
 }
 
 /// Says to all connections of some listeners how far it is. Clones say it to the same.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Closing(watch::Sender<Stage>);
 
 /// What one connection is told of it.
@@ -111,12 +112,6 @@ impl Closing {
             next: None,
             stage: Stage::Serving,
         }
-    }
-}
-
-impl Default for Closing {
-    fn default() -> Self {
-        Self(watch::Sender::new(Stage::Serving))
     }
 }
 

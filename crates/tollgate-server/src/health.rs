@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use derive_more::Display;
 use serde::Serialize;
 
 /// What stands in the way of being ready, or is worth knowing though it doesn't. Each has one source, which says it and
 /// takes it back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[display(rename_all = "lowercase")]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Concern {
     /// It ends soon: nobody should come any more.
@@ -51,22 +53,6 @@ impl Concern {
     /// decides by the policy before, or as the operator chose, is better than none.
     pub(crate) const fn is_unready(self) -> bool {
         matches!(self, Self::Draining)
-    }
-
-    /// As probes and metrics call it.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Draining => "draining",
-            Self::Reload => "reload",
-            Self::Store => "store",
-            Self::State => "state",
-            Self::Certificate => "certificate",
-            Self::Secret => "secret",
-            Self::Denials => "denials",
-            Self::Bypass => "bypass",
-            Self::Restore => "restore",
-            Self::Holds => "holds",
-        }
     }
 }
 

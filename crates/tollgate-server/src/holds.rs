@@ -40,13 +40,6 @@ pub(crate) struct Holds {
 /// outside can find two of which it is the same.
 type Id = [u64; 2];
 
-/// How a caller has ended what it held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HowEnded {
-    Released,
-    Settled(Settlement),
-}
-
 /// While there is more room than this, nobody asks for some before a request is decided: that takes a look at its rules.
 const PLENTY: usize = 1_024;
 
@@ -58,14 +51,6 @@ impl Drop for Room<'_> {
     fn drop(&mut self) {
         self.0.table().reserved -= 1;
     }
-}
-
-/// Whether a request may come to hold something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Needs {
-    Room,
-    /// It only remembers an answer.
-    Nothing,
 }
 
 /// What there is by a name that a caller has chosen.
@@ -173,12 +158,12 @@ impl Holds {
                 Some(mut permits) => {
                     let said = permits.settle(spent);
                     permits.end(ending);
-                    table.note_ended(name, Ended::ByCaller(HowEnded::Settled(said)), now);
+                    table.note_ended(name, Ended::Settled(said), now);
                     Some(said)
                 }
                 None => match table.how_ended(&name, now) {
-                    Some(HowEnded::Settled(said)) => Some(said),
-                    Some(HowEnded::Released) | None => None,
+                    Some(Ended::Settled(said)) => Some(*said),
+                    _ => None,
                 },
             }
         });
@@ -193,9 +178,10 @@ impl Holds {
         let (permits, is_released) = self.change(now, |table| {
             let permits = table.take_first(&name);
             if permits.is_some() {
-                table.note_ended(name, Ended::ByCaller(HowEnded::Released), now);
+                table.note_ended(name, Ended::Released, now);
             }
-            let is_released = table.how_ended(&name, now) == Some(HowEnded::Released);
+            let ended = table.how_ended(&name, now);
+            let is_released = matches!(ended, Some(Ended::Released));
             (permits, is_released)
         });
         if let Some(permits) = permits {
@@ -209,16 +195,18 @@ impl Holds {
         self.settled.load(Ordering::Acquire)
     }
 
-    /// What there is by a name, for one that asks this. A call that finds nothing has the name to itself until it is
+    /// What there is by a name, for one that asks this and needs room or none. A call that finds nothing has the name to itself until it is
     /// [decided](Self::decided).
-    pub(crate) fn ask_for(&self, name: &[u8], asked: &[u8], needs: Needs) -> Known {
+    pub(crate) fn ask_for(&self, name: &[u8], asked: &[u8], needs_room: bool) -> Known {
         let (name, asked) = (self.id(name), self.id(asked));
         self.change(Instant::now(), |table| {
             // Whoever is told to decide has room for what that comes to.
-            let has_room = needs == Needs::Nothing || table.occupied() < self.most;
+            let has_room = !needs_room || table.occupied() < self.most;
             match table.first(&name) {
-                Some(held) if held.asked == Some(asked) => Known::Held(held.answer.clone()),
-                Some(_) => Known::Other,
+                Some(held) => match &held.asked {
+                    Some((own, answer)) if *own == asked => Known::Held(answer.clone()),
+                    _ => Known::Other,
+                },
                 None if table.undecided.contains(&name) => Known::Undecided,
                 None if !has_room => Known::Full(self.full()),
                 None => {
@@ -254,14 +242,7 @@ impl Holds {
             if !permits.is_empty() && !is_reserved && table.occupied() >= self.most {
                 return Err(permits);
             }
-            let held = Held {
-                number: table.next_number(),
-                permits,
-                until: now + life,
-                asked: None,
-                answer: Box::default(),
-            };
-            Ok(table.put(name, held, now))
+            Ok(table.put(name, permits, now + life, None, now))
         });
         kept.map(|put| self.wake(put)).map_err(|permits| {
             permits.cancel();
@@ -279,14 +260,8 @@ impl Holds {
         answer: &[u8],
     ) {
         let (now, mut table) = (Instant::now(), self.table());
-        let held = Held {
-            number: table.next_number(),
-            permits,
-            until: now + life,
-            asked: Some(self.id(asked)),
-            answer: answer.into(),
-        };
-        let put = table.put(self.id(name), held, now);
+        let asked = (self.id(asked), answer.into());
+        let put = table.put(self.id(name), permits, now + life, Some(asked), now);
         drop(table);
         self.wake(put);
     }
@@ -385,7 +360,8 @@ struct Table {
 /// How something ended that was held by a name.
 #[derive(Debug)]
 enum Ended {
-    ByCaller(HowEnded),
+    Released,
+    Settled(Settlement),
     /// Its time was over. What it cost may still be said.
     Unsettled(Permits),
 }
@@ -396,9 +372,8 @@ struct Held {
     number: u64,
     permits: Permits,
     until: Instant,
-    /// What its caller has asked, if it has a name, and was told.
-    asked: Option<Id>,
-    answer: Box<[u8]>,
+    /// What its caller has asked and was told, if it has a name.
+    asked: Option<(Id, Box<[u8]>)>,
 }
 
 impl Held {
@@ -419,13 +394,27 @@ struct Put {
 
 impl Table {
     /// Puts something by a name, which nothing has ended yet; what it is told by before is dropped with what comes back.
-    fn put(&mut self, name: Id, held: Held, now: Instant) -> Put {
-        let number = held.number;
-        if held.permits.is_empty() {
+    fn put(
+        &mut self,
+        name: Id,
+        permits: Permits,
+        until: Instant,
+        asked: Option<(Id, Box<[u8]>)>,
+        now: Instant,
+    ) -> Put {
+        self.last_number += 1;
+        let number = self.last_number;
+        if permits.is_empty() {
             self.remember_empty(name, number);
         } else {
             self.count.fetch_add(1, Ordering::Relaxed);
         }
+        let held = Held {
+            number,
+            permits,
+            until,
+            asked,
+        };
         // A name that begins anew hasn't ended.
         let before = self.ended.remove(&name);
         let first = held.next(now);
@@ -438,11 +427,6 @@ impl Table {
             is_next,
             _before: before,
         }
-    }
-
-    fn next_number(&mut self) -> u64 {
-        self.last_number += 1;
-        self.last_number
     }
 
     /// How many hold something.
@@ -504,17 +488,15 @@ impl Table {
     }
 
     /// How a caller ended what it held by a name, if that isn't long ago.
-    fn how_ended(&self, name: &Id, now: Instant) -> Option<HowEnded> {
-        match self.ended.get(name)? {
-            (Ended::ByCaller(how), until) if *until > now => Some(*how),
-            _ => None,
-        }
+    fn how_ended(&self, name: &Id, now: Instant) -> Option<&Ended> {
+        let (how, until) = self.ended.get(name)?;
+        (*until > now).then_some(how)
     }
 
     /// What ended by itself and may still be settled.
     fn take_unsettled(&mut self, name: &Id, now: Instant) -> Option<Permits> {
-        match self.ended.get(name)? {
-            (Ended::Unsettled(permits), until) if *until > now && !permits.is_empty() => {}
+        match self.how_ended(name, now)? {
+            Ended::Unsettled(permits) if !permits.is_empty() => {}
             _ => return None,
         }
         match self.ended.remove(name)? {
@@ -525,14 +507,13 @@ impl Table {
 
     /// Forgets how the oldest ended.
     fn forget_ended(&mut self, now: Instant) {
-        let is_over = |table: &Self| {
-            let (until, _) = table.forgotten.front()?;
-            (*until <= now || table.forgotten.len() >= MOST_REMEMBERED).then_some(())
+        let is_over = |forgotten: &VecDeque<(Instant, Id)>| {
+            let first = forgotten.front();
+            first.is_some_and(|(until, _)| *until <= now || forgotten.len() >= MOST_REMEMBERED)
         };
-        while is_over(self).is_some() {
-            let Some((until, name)) = self.forgotten.pop_front() else {
-                break;
-            };
+        while is_over(&self.forgotten)
+            && let Some((until, name)) = self.forgotten.pop_front()
+        {
             // One that began and ended anew is known for longer.
             if self.ended.get(&name).is_some_and(|(_, own)| *own == until) {
                 self.ended.remove(&name);

@@ -14,6 +14,7 @@ mod reading;
 #[path = "../tests/common/json_reading.rs"]
 mod reading_json;
 mod request;
+mod routes;
 mod session;
 mod usage;
 

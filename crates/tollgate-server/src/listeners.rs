@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::address::{Address, Peer, Protocol};
-use crate::connection::{self, Patience, Speaks};
+use crate::connection::Serves;
 use crate::decider::Store;
 use crate::drain::{Closing, Group};
 use crate::listen::{Client, Listener, Taking, take};
@@ -85,22 +85,19 @@ impl Listeners {
         let http = |protocol| {
             move |service, peer, errors| http::Session::new(service, protocol, peer, errors)
         };
+        let waiting = Arc::<rls::Waiting>::default();
+        let grpc = move |service, _, errors| rls::Calls::new(service, &waiting, errors);
         let on = |protocol, room| On {
             protocol,
             room,
             service,
         };
-        serve_bytes(&mut clients, self.resp, &on(Resp, &public), resp);
-        serve_bytes(&mut clients, self.http, &on(Http, &public), http(Http));
-        serve_grpc(&mut clients, self.grpc, &on(Grpc, &public));
-        serve_bytes(
-            &mut operators,
-            self.admin,
-            &on(Admin, &private),
-            http(Admin),
-        );
-        let metrics = on(Metrics, &private);
-        serve_bytes(&mut operators, self.metrics, &metrics, http(Metrics));
+        serve(&mut clients, self.resp, &on(Resp, &public), resp);
+        serve(&mut clients, self.http, &on(Http, &public), http(Http));
+        serve(&mut clients, self.grpc, &on(Grpc, &public), grpc);
+        let (admin, metrics) = (on(Admin, &private), on(Metrics, &private));
+        serve(&mut operators, self.admin, &admin, http(Admin));
+        serve(&mut operators, self.metrics, &metrics, http(Metrics));
         (clients, operators)
     }
 }
@@ -172,69 +169,35 @@ async fn bind(
 }
 
 /// Serves those who come by this listener, each by a session of its own.
-fn serve_bytes<B: Store, P: Speaks + 'static>(
+fn serve<B: Store, T: Serves>(
     group: &mut Group,
     listener: Option<Listener>,
     on: &On<'_, B>,
-    session: impl Fn(Arc<Service<B>>, Peer, ErrorSource) -> P + Send + 'static,
+    session: impl Fn(Arc<Service<B>>, Peer, ErrorSource) -> T + Send + 'static,
 ) {
     let Some(listener) = listener else { return };
     let (service, closing, protocol) = (Arc::clone(on.service), group.closing(), on.protocol);
     let taking = on.taking(&listener, &closing);
     let open = Arc::clone(&taking.open);
-    let serve = move |client: Client, place: Place| {
+    let serve = move |client: Client, mut place: Place| {
         let (peer, notice) = (client.peer(), closing.notice());
         let errors = service.monitor.errors.source(protocol, peer);
-        let session = session(Arc::clone(&service), peer, errors);
-        let bounds = &service.decider.bounds;
-        let patience = Patience {
-            idle: bounds.idle_time,
-            request: bounds.request_time,
-        };
+        let mut session = session(Arc::clone(&service), peer, errors);
         async move {
-            let mut place = place;
-            // A connection that breaks is over: there is nobody to tell.
+            // Whoever broke it off isn't told.
             let _ = match client {
-                Client::Tcp(stream) => connection::serve(stream, session, patience, notice).await,
+                Client::Tcp(stream) => session.serve(stream, notice).await,
                 Client::Tls(stream, tls) => {
                     tls.then(stream, &mut place, |stream| {
-                        let mut session = session;
                         let shown = stream.get_ref().1.peer_certificates();
                         if let Some(leaf) = shown.and_then(<[_]>::first) {
                             session.shown(leaf);
                         }
-                        connection::serve(stream, session, patience, notice)
+                        session.serve(stream, notice)
                     })
                     .await
                 }
-                Client::Unix(stream) => connection::serve(stream, session, patience, notice).await,
-            };
-        }
-    };
-    group.spawn(open, take(listener, taking, serve));
-}
-
-fn serve_grpc<B: Store>(group: &mut Group, listener: Option<Listener>, on: &On<'_, B>) {
-    let Some(listener) = listener else { return };
-    let (service, closing) = (Arc::clone(on.service), group.closing());
-    let taking = on.taking(&listener, &closing);
-    let open = Arc::clone(&taking.open);
-    let waiting = Arc::<rls::Waiting>::default();
-    let serve = move |client: Client, place: Place| {
-        let (service, waiting) = (Arc::clone(&service), Arc::clone(&waiting));
-        let notice = closing.notice();
-        let errors = service.monitor.errors.source(Protocol::Grpc, client.peer());
-        async move {
-            let mut place = place;
-            let _ = match client {
-                Client::Tcp(stream) => rls::serve(stream, service, waiting, errors, notice).await,
-                Client::Tls(stream, tls) => {
-                    tls.then(stream, &mut place, |stream| {
-                        rls::serve(stream, service, waiting, errors, notice)
-                    })
-                    .await
-                }
-                Client::Unix(stream) => rls::serve(stream, service, waiting, errors, notice).await,
+                Client::Unix(stream) => session.serve(stream, notice).await,
             };
         }
     };

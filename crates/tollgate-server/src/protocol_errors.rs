@@ -14,7 +14,8 @@ use crate::log::{Level, Log};
 const BETWEEN: u64 = 10_000_000_000;
 
 /// What a client did wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, derive_more::Display, PartialEq, Eq)]
+#[display(rename_all = "snake_case")]
 pub(crate) enum ErrorKind {
     /// It sent what its protocol doesn't allow.
     Malformed,
@@ -36,17 +37,6 @@ impl ErrorKind {
         Self::Refused,
         Self::Flood,
     ];
-
-    /// As metrics and the log call it.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Malformed => "malformed",
-            Self::TooLarge => "too_large",
-            Self::Timeout => "timeout",
-            Self::Refused => "refused",
-            Self::Flood => "flood",
-        }
-    }
 }
 
 /// The errors of one kind on one listener.
@@ -137,7 +127,7 @@ impl ErrorSource {
             "protocol error",
             &[
                 ("listener", &self.protocol),
-                ("kind", &kind.name()),
+                ("kind", &kind),
                 ("peer", &self.peer),
                 ("detail", detail),
                 ("count", &since),

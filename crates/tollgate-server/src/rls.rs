@@ -21,10 +21,11 @@ mod transport;
 mod waiting;
 mod wire;
 
-pub(crate) use connection::serve;
+pub(crate) use calls::Calls;
 pub(crate) use decide::{ask, decide};
-pub(crate) use decided::{Decided, Limit};
+pub(crate) use decided::{Decided, Limit, Status};
 pub(crate) use question::{Question, Undecided};
+pub(crate) use request::unit_of;
 pub(crate) use waiting::Waiting;
 
 #[cfg(test)]

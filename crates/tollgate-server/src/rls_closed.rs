@@ -24,9 +24,9 @@ pub enum RlsClosed {
 }
 
 /// No answer has this name: see [`RlsClosed`].
-#[derive(Clone, Debug, derive_more::Display, PartialEq, Eq)]
+#[derive(Clone, Debug, derive_more::Display, derive_more::Error, PartialEq, Eq)]
 #[display("no answer {_0:?}: it is error or deny")]
-pub struct UnknownAnswer(String);
+pub struct UnknownAnswer(#[error(not(source))] String);
 
 impl RlsClosed {
     /// Its name on a command line.
@@ -128,8 +128,6 @@ impl FromStr for RlsClosed {
         found.ok_or_else(|| UnknownAnswer(name.to_owned()))
     }
 }
-
-impl std::error::Error for UnknownAnswer {}
 
 #[cfg(test)]
 mod tests {

@@ -172,12 +172,11 @@ impl Server {
         let Opened {
             lost,
             folder,
-            engine,
-            cells,
+            found,
         } = opening.open()?;
         let limits = Limits {
-            engine,
-            cells,
+            engine: found.engine,
+            cells: found.cells,
             whole: policy,
         };
         let begin = keeper::begin(folder, options, lost);

@@ -16,10 +16,9 @@ use std::time::Duration;
 use tollgate::clock::Clock;
 use tollgate::quota::{FileError, OnFileFailure};
 use tollgate::snapshot::SnapshotError;
-use tollgate_engine::backend::{Memory, MemoryBuilder};
-use tollgate_engine::{Engine, Policy, RestoreError};
+use tollgate_engine::backend::MemoryBuilder;
+use tollgate_engine::{Policy, RestoreError};
 
-use crate::cells::Here;
 use crate::log::{Level, Log};
 use crate::start_error::StartError;
 
@@ -33,7 +32,8 @@ pub(crate) use folder::{Folder, in_use};
 pub(crate) use snapshot::save as save_snapshot;
 pub use uptime::Uptime;
 
-use snapshot::{Found, Refused};
+pub(crate) use snapshot::Found;
+use snapshot::Refused;
 
 /// Quotas are written down at least so often.
 const MOST_BETWEEN_FLUSHES: Duration = Duration::from_secs(1);
@@ -126,8 +126,7 @@ pub(crate) struct Opened<C: Clock + 'static, W: Clock + 'static> {
     /// What couldn't be read, and is forgotten.
     pub(crate) lost: Vec<String>,
     pub(crate) folder: Folder,
-    pub(crate) engine: Engine<Memory<C, W>>,
-    pub(crate) cells: Here<C>,
+    pub(crate) found: Found<C, W>,
 }
 
 /// What a service is to count, and where it says what became of its state.
@@ -155,11 +154,14 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> Opening<'_, C, W> {
         let mut lost = Vec::new();
         // Each turn sets something aside that the next one doesn't find.
         loop {
-            let found = snapshot::restore(&self, &folder);
-            let refused = match found {
+            let refused = match snapshot::restore(&self, &folder) {
                 Ok(found) => {
-                    let opened = self.told(folder, found)?;
-                    return Ok(Opened { lost, ..opened });
+                    self.log_found(&folder, &found);
+                    return Ok(Opened {
+                        lost,
+                        folder,
+                        found,
+                    });
                 }
                 Err(refused) => refused,
             };
@@ -203,15 +205,10 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> Opening<'_, C, W> {
     }
 
     /// Says what was found.
-    fn told(self, folder: Folder, found: Found<C, W>) -> Result<Opened<C, W>, StartError> {
-        let Found {
-            engine,
-            cells,
-            restored,
-        } = found;
-        let quotas = engine.backend().quota_stats();
+    fn log_found(&self, folder: &Folder, found: &Found<C, W>) {
+        let quotas = found.engine.backend().quota_stats();
         let place = folder.path().display();
-        match restored {
+        match &found.restored {
             None => {
                 let said: [(&str, &dyn std::fmt::Display); 2] =
                     [("folder", &place), ("quotas", &quotas.keys)];
@@ -243,12 +240,6 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> Opening<'_, C, W> {
             let bytes = quotas.recovered_bytes;
             self.log.say(Level::Warn, event, &[("bytes", &bytes)]);
         }
-        Ok(Opened {
-            lost: Vec::new(),
-            folder,
-            engine,
-            cells,
-        })
     }
 }
 

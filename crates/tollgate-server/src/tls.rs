@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -183,15 +184,14 @@ impl Certificates {
 impl Handshake {
     /// Begins a connection, and serves it. It ends if its client doesn't begin in time, is refused, or another needs
     /// its place before. In a box, so that connections without TLS aren't larger for it.
-    pub(crate) fn then<'s, F, E>(
+    pub(crate) fn then<'s, F>(
         self,
         stream: TcpStream,
         place: &'s mut Place,
         serve: impl FnOnce(TlsStream<TcpStream>) -> F + Send + 's,
-    ) -> Pin<Box<dyn Future<Output = Result<(), E>> + Send + 's>>
+    ) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + 's>>
     where
-        F: Future<Output = Result<(), E>> + Send + 's,
-        E: 's,
+        F: Future<Output = io::Result<()>> + Send + 's,
     {
         Box::pin(async move {
             match self.accept(stream, place).await {
@@ -221,7 +221,7 @@ impl Handshake {
     }
 
     /// Says why a client was refused, to those who look for it: anybody can cause such lines.
-    fn tell(&self, from: Option<SocketAddr>, why: &std::io::Error) {
+    fn tell(&self, from: Option<SocketAddr>, why: &io::Error) {
         let from = from.map_or_else(|| "a client that is gone".to_owned(), |one| one.to_string());
         let said: [(&str, &dyn fmt::Display); 3] =
             [("listener", &self.on), ("from", &from), ("why", why)];

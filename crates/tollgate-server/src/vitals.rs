@@ -132,18 +132,11 @@ fn look_at_holds<B: Store>(service: &Service<B>, before: u64) -> u64 {
             "{since} requests weren't decided in the last five seconds: {most} are held, which is --max-holds"
         )
     });
-    let (began, over) = (
+    let told = [
         "no more may be held",
         "there is room for what requests hold",
-    );
-    report(
-        &service.monitor,
-        Concern::Holds,
-        why,
-        Level::Error,
-        began,
-        over,
-    );
+    ];
+    report(&service.monitor, Concern::Holds, Level::Error, why, told);
     times_full
 }
 
@@ -151,19 +144,20 @@ fn report_excess(monitor: &Monitor, excess: Option<Excess>) {
     let why = excess.map(|Excess { refused, all }| {
         format!("{refused} of the {all} requests of the last minute were refused")
     });
-    let began = "nearly everything is refused";
-    let over = format!("no longer {began}");
-    report(monitor, Concern::Denials, why, Level::Warn, began, &over);
+    let told = [
+        "nearly everything is refused",
+        "no longer nearly everything is refused",
+    ];
+    report(monitor, Concern::Denials, Level::Warn, why, told);
 }
 
 /// Raises a concern if there is a reason, or settles it, and logs that it has begun or is over.
 fn report(
     monitor: &Monitor,
     concern: Concern,
-    why: Option<String>,
     level: Level,
-    began: &str,
-    over: &str,
+    why: Option<String>,
+    [began, over]: [&str; 2],
 ) {
     let Some(why) = why else {
         if monitor.health.settle(concern) {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tollgate::clock::{Clock, Monotonic};
 use tollgate::concurrency::{Acquire, KeySlot, NoPermit, OwnedKeyedPermit};
-use tollgate::{Decision, KeyedConcurrency, OnMissingKey, Outcome};
+use tollgate::{Decision, KeyedConcurrency, Outcome};
 
 use super::hooks;
-use super::keyless::{Finder, Fingerprint};
+use super::keyless::{ByKey, Finder, Fingerprint};
 use super::keys::KeyOf;
 use super::request::Request;
 use super::{Asked, Judged, Limits, Terms};
@@ -31,12 +31,7 @@ const KEYS: usize = 100_000;
 /// let streams = AtOnce::new(100, keys::Connection).named("streams");
 /// # let _ = (per_client, streams);
 /// ```
-#[derive(Debug)]
-#[must_use]
-pub struct AtOnce<K, C: Clock = Monotonic> {
-    limiter: Arc<KeyedConcurrency<Fingerprint, C>>,
-    finder: Finder<K>,
-}
+pub type AtOnce<K, C = Monotonic> = ByKey<KeyedConcurrency<Fingerprint, C>, K>;
 
 /// A slot that a request holds.
 pub type Slot<C = Monotonic> = OwnedKeyedPermit<Fingerprint, C>;
@@ -64,30 +59,6 @@ impl<K, C: Clock> AtOnce<K, C> {
             finder: Finder::new(key, format!("requests-at-once:{}", limiter.limit())),
             limiter,
         }
-    }
-
-    /// What clients are told that it is called: `requests-at-once:` and how many, unless this says otherwise.
-    pub fn named(mut self, name: &str) -> Self {
-        self.finder.name = name.into();
-        self
-    }
-
-    /// What happens to requests without a key: they are denied, unless this says otherwise. See
-    /// [`PerKey::on_missing_key`](super::PerKey::on_missing_key).
-    pub const fn on_missing_key(mut self, choice: OnMissingKey) -> Self {
-        self.finder.keyless.on_missing = choice;
-        self
-    }
-
-    /// A request that finds no slot waits for one, for so long at most, first come first served.
-    pub const fn wait(mut self, longest: Duration) -> Self {
-        self.finder.wait = longest;
-        self
-    }
-
-    /// The limiter, which knows how many are under way.
-    pub const fn limiter(&self) -> &Arc<KeyedConcurrency<Fingerprint, C>> {
-        &self.limiter
     }
 
     fn judge<R: Request + ?Sized>(

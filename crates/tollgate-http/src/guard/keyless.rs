@@ -74,6 +74,8 @@ pub(super) struct Keyless {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SharedKey(u64, u64);
 
+/// An answer that takes longer than this is charged its estimate.
+const LONGEST: Duration = Duration::from_secs(600);
 /// The only one.
 const SHARED_KEY: SharedKey = SharedKey(0xf1c6_52d8_0b6f_3a97, 0xd3e1_9c40_77a5_8e2b);
 
@@ -200,11 +202,13 @@ pub type Fingerprint = [u64; 2];
 /// What the limits by key have in common: where keys are found and what is kept of them, the name that clients are told, and
 /// how long a request over the limit waits.
 #[derive(Debug)]
-pub(super) struct Finder<K> {
+pub(crate) struct Finder<K> {
     pub(super) key: K,
     pub(super) keyless: Keyless,
     pub(super) name: Arc<str>,
     pub(super) wait: Duration,
+    /// For how long a cost is held at most, by limits that settle it.
+    pub(super) longest: Duration,
     seeds: [RandomState; 2],
 }
 
@@ -215,6 +219,7 @@ impl<K> Finder<K> {
             keyless: Keyless::default(),
             name: name.into(),
             wait: Duration::ZERO,
+            longest: LONGEST,
             seeds: [RandomState::default(), RandomState::default()],
         }
     }
@@ -247,5 +252,77 @@ impl<K> Finder<K> {
     fn print(&self, key: &impl Hash) -> Fingerprint {
         let [one, other] = &self.seeds;
         [one.hash_one(key), other.hash_one(key)]
+    }
+}
+
+/// Limits by key: what counts keys, and where a request's key is found. [`PerKey`](super::PerKey),
+/// [`ExactPerKey`](super::ExactPerKey) and [`AtOnce`](super::AtOnce) are such.
+#[derive(Debug)]
+#[must_use]
+pub struct ByKey<T, K> {
+    pub(super) limiter: Arc<T>,
+    pub(super) finder: Finder<K>,
+}
+
+impl<T, K> ByKey<T, K> {
+    /// What clients are told that it is called: what it limits with the rate or the number that it was made with, as `requests:10/s` and
+    /// `requests-at-once:20`, unless this says otherwise. Clients tell limits apart by their names, so name two layers of one rate,
+    /// and one whose rate changes.
+    ///
+    /// ```
+    /// use tollgate::Rate;
+    /// use tollgate_http::guard::{PerKey, keys::Address};
+    ///
+    /// let limits = PerKey::new(Rate::per_second(10), Address::new())?.named("api");
+    /// # let _ = limits;
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn named(mut self, name: &str) -> Self {
+        self.finder.name = name.into();
+        self
+    }
+
+    /// What happens to requests without a key: they are denied, unless this says otherwise. [`KeySource`] says with which status. To
+    /// fall back to another key, say [`keys::first`](super::keys::first).
+    ///
+    /// ```
+    /// use tollgate::{OnMissingKey, Rate};
+    /// use tollgate_http::guard::{PerKey, keys::Header};
+    ///
+    /// // All clients that send no API key share one counter of 100 a minute.
+    /// let limits = PerKey::new(Rate::per_minute(100), Header::new("x-api-key"))?
+    ///     .on_missing_key(OnMissingKey::OneCounter);
+    /// # let _ = limits;
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub const fn on_missing_key(mut self, choice: OnMissingKey) -> Self {
+        self.finder.keyless.on_missing = choice;
+        self
+    }
+
+    /// A request that is over the limit waits for its turn if that comes within this time, first come first served. One that is over a
+    /// rate for longer is refused at once; when a slot comes back nobody knows, so each waits for that. Of an
+    /// [`ExactPerKey`](super::ExactPerKey) it holds its cost from its turn on; what others hold may come back at any time, so one that
+    /// waits for that may be refused only when its time is over. At most as many wait as the limiter lets
+    /// ([`max_waiters`](tollgate::keyed::Builder::max_waiters)). Nobody's turn at a rate comes sooner if a request goes away, but its
+    /// place is free.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::Rate;
+    /// use tollgate_http::guard::{ExactPerKey, keys::Header};
+    ///
+    /// let tokens = ExactPerKey::new(Rate::per_minute(90_000), Header::new("x-api-key"))?.wait(Duration::from_secs(5));
+    /// # let _ = tokens;
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub const fn wait(mut self, longest: Duration) -> Self {
+        self.finder.wait = longest;
+        self
+    }
+
+    /// The limiter, which knows how much is under way, and for what operators do: block a key, forget one, change the rate.
+    pub const fn limiter(&self) -> &Arc<T> {
+        &self.limiter
     }
 }

@@ -9,15 +9,15 @@ use tollgate::exact_keyed::OwnedKey as ExactOwnedKey;
 use tollgate::keyed::OwnedKey;
 use tollgate::stack::{self, Hold};
 use tollgate::{
-    Algorithm, Decision, ExactKeyedLimiter, KeyedLimiter, Level, LimitError, OnMissingKey, Outcome,
-    Rate, Stack, Timestamp,
+    Algorithm, Decision, ExactKeyedLimiter, KeyedLimiter, Level, LimitError, Outcome, Rate, Stack,
+    Timestamp,
 };
 
 use super::answers::Answers;
 use super::denial::Denial;
 use super::fields::Fields;
 use super::hooks;
-use super::keyless::{Finder, Fingerprint};
+use super::keyless::{ByKey, Finder, Fingerprint};
 use super::keys::KeyOf;
 use super::request::Request;
 use super::ticket::Estimate;
@@ -37,12 +37,7 @@ const KEYS: usize = 1_000_000;
 /// # let _ = limits;
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
-#[derive(Debug)]
-#[must_use]
-pub struct PerKey<K, C: Clock = Monotonic> {
-    limiter: Arc<KeyedLimiter<C>>,
-    finder: Finder<K>,
-}
+pub type PerKey<K, C = Monotonic> = ByKey<KeyedLimiter<C>, K>;
 
 /// A request that waits for its turn.
 #[derive(Debug)]
@@ -89,54 +84,6 @@ impl<K, C: Clock> PerKey<K, C> {
             finder: Finder::new(key, requests_name(limiter.rate())),
             limiter,
         }
-    }
-
-    /// What clients are told that it is called: `requests:` and the rate that it was made with, as `requests:10/s`, unless this says otherwise. Clients
-    /// tell limits apart by their names, so name two layers of one rate, and one whose rate changes.
-    ///
-    /// ```
-    /// use tollgate::Rate;
-    /// use tollgate_http::guard::{PerKey, keys::Address};
-    ///
-    /// let limits = PerKey::new(Rate::per_second(10), Address::new())?.named("api");
-    /// # let _ = limits;
-    /// # Ok::<(), tollgate::LimitError>(())
-    /// ```
-    pub fn named(mut self, name: &str) -> Self {
-        self.finder.name = name.into();
-        self
-    }
-
-    /// What happens to requests without a key: they are denied, unless this says otherwise. [`KeySource`](super::KeySource) says
-    /// with which status. To fall back to another key, say [`keys::first`](super::keys::first).
-    ///
-    /// ```
-    /// use tollgate::{OnMissingKey, Rate};
-    /// use tollgate_http::guard::{PerKey, keys::Header};
-    ///
-    /// // All clients that send no API key share one counter of 100 a minute.
-    /// let limits = PerKey::new(Rate::per_minute(100), Header::new("x-api-key"))?
-    ///     .on_missing_key(OnMissingKey::OneCounter);
-    /// # let _ = limits;
-    /// # Ok::<(), tollgate::LimitError>(())
-    /// ```
-    pub const fn on_missing_key(mut self, choice: OnMissingKey) -> Self {
-        self.finder.keyless.on_missing = choice;
-        self
-    }
-
-    /// A request that is over the limit waits for its turn if that comes within this time, first come first served, and is
-    /// refused at once if not. At most as many wait as the limiter lets
-    /// ([`max_waiters`](tollgate::keyed::Builder::max_waiters)). Nobody's turn comes sooner if a request goes away, but
-    /// its place is free.
-    pub const fn wait(mut self, longest: Duration) -> Self {
-        self.finder.wait = longest;
-        self
-    }
-
-    /// The limiter, for what operators do: block a key, forget one, change the rate.
-    pub const fn limiter(&self) -> &Arc<KeyedLimiter<C>> {
-        &self.limiter
     }
 }
 
@@ -288,9 +235,6 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<
 /// Keys that are sure of a place: about 100 bytes each.
 const EXACT_KEYS: usize = 100_000;
 
-/// An answer that takes longer than this is charged its estimate.
-const LONGEST: Duration = Duration::from_secs(600);
-
 /// A rate for each key, in memory, that holds the cost of a request until it is known: for
 /// [counting only some answers](super::Guard::count) and for [settling](super::Guard::settle) what an answer did cost.
 ///
@@ -302,13 +246,7 @@ const LONGEST: Duration = Duration::from_secs(600);
 /// # let _ = logins;
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
-#[derive(Debug)]
-#[must_use]
-pub struct ExactPerKey<K, C: Clock = Monotonic> {
-    limiter: Arc<ExactKeyedLimiter<Fingerprint, C>>,
-    finder: Finder<K>,
-    longest: Duration,
-}
+pub type ExactPerKey<K, C = Monotonic> = ByKey<ExactKeyedLimiter<Fingerprint, C>, K>;
 
 /// A request that waits for its turn.
 #[derive(Debug)]
@@ -336,50 +274,13 @@ impl<K, C: Clock> ExactPerKey<K, C> {
         Self {
             finder: Finder::new(key, requests_name(limiter.rate())),
             limiter,
-            longest: LONGEST,
         }
-    }
-
-    /// What clients are told that it is called, as [`PerKey::named`](super::PerKey::named).
-    pub fn named(mut self, name: &str) -> Self {
-        self.finder.name = name.into();
-        self
-    }
-
-    /// What happens to requests without a key: they are denied, unless this says otherwise. See
-    /// [`PerKey::on_missing_key`](super::PerKey::on_missing_key).
-    pub const fn on_missing_key(mut self, choice: OnMissingKey) -> Self {
-        self.finder.keyless.on_missing = choice;
-        self
     }
 
     /// For how long a cost may be held: 10 minutes unless said otherwise. After that it is spent.
     pub const fn settle_within(mut self, longest: Duration) -> Self {
-        self.longest = longest;
+        self.finder.longest = longest;
         self
-    }
-
-    /// A request that is over the limit waits for its turn if that comes within this time, first come first served, and is
-    /// refused at once if not: as [`PerKey::wait`](super::PerKey::wait). It holds its cost from its turn on. What others hold may come back at
-    /// any time, so one that waits for that may be refused only when its time is over.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tollgate::Rate;
-    /// use tollgate_http::guard::{ExactPerKey, keys::Header};
-    ///
-    /// let tokens = ExactPerKey::new(Rate::per_minute(90_000), Header::new("x-api-key"))?.wait(Duration::from_secs(5));
-    /// # let _ = tokens;
-    /// # Ok::<(), tollgate::LimitError>(())
-    /// ```
-    pub const fn wait(mut self, longest: Duration) -> Self {
-        self.finder.wait = longest;
-        self
-    }
-
-    /// The limiter, for what operators do: block a key, forget one, change the rate.
-    pub const fn limiter(&self) -> &Arc<ExactKeyedLimiter<Fingerprint, C>> {
-        &self.limiter
     }
 
     fn shown(&self, decision: &Decision) -> Shown<'_> {
@@ -401,7 +302,7 @@ impl<K, C: Clock + 'static> ExactPerKey<K, C> {
             return Asked::Now(Judged::Passed { held: None, fields });
         }
         let levels = [Level::estimated("", key, cost)];
-        let held = Stack::new().hold(&levels, stack::Terms::within(self.longest));
+        let held = Stack::new().hold(&levels, stack::Terms::within(self.finder.longest));
         let held = held.map_err(|refusal| refusal.decision);
         if let Err(over) = &held
             && self.finder.waits(over, terms)
@@ -448,7 +349,9 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for ExactPe
     async fn answer(&self, waiting: Box<ExactWaiting<C>>, terms: &Terms<'_>) -> Judged<Self::Held> {
         let ExactWaiting { key, cost, print } = *waiting;
         let acquire = key.acquire_n(cost).timeout(self.finder.wait);
-        let held = acquire.hold(stack::Terms::within(self.longest)).await;
+        let held = acquire
+            .hold(stack::Terms::within(self.finder.longest))
+            .await;
         self.judge(print, held.map_err(|refused| *refused.decision()), terms)
     }
 

@@ -2,6 +2,9 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use derive_more::From;
 
 use crate::grpc;
 
@@ -76,16 +79,19 @@ pub trait Request: 'static {
 /// let (user, tenant, tier) = (User::from("ada"), Tenant::from("acme"), Tier::from("gold"));
 /// assert_eq!((&*user.0, &*tenant.0, &*tier.0), ("ada", "acme", "gold"));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct User(pub std::sync::Arc<str>);
+#[derive(Clone, Debug, From, PartialEq, Eq, Hash)]
+#[from(forward)]
+pub struct User(pub Arc<str>);
 
 /// For whom: the fact `tenant`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Tenant(pub std::sync::Arc<str>);
+#[derive(Clone, Debug, From, PartialEq, Eq, Hash)]
+#[from(forward)]
+pub struct Tenant(pub Arc<str>);
 
 /// What was paid for: the fact `tier`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Tier(pub std::sync::Arc<str>);
+#[derive(Clone, Debug, From, PartialEq, Eq, Hash)]
+#[from(forward)]
+pub struct Tier(pub Arc<str>);
 
 /// Facts of one's own, that an earlier layer found out.
 ///
@@ -118,18 +124,6 @@ impl MoreFacts {
         Some(&found.1)
     }
 }
-
-macro_rules! from_text {
-    ($($name:ident),*) => {$(
-        impl<T: Into<std::sync::Arc<str>>> From<T> for $name {
-            fn from(text: T) -> Self {
-                Self(text.into())
-            }
-        }
-    )*};
-}
-
-from_text!(User, Tenant, Tier);
 
 /// What a request costs.
 ///

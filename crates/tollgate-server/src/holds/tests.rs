@@ -42,7 +42,7 @@ fn what_holds_nothing_needs_no_room_and_is_bounded() {
     for number in 0..MOST_REMEMBERED + 5 {
         let name = name(number);
         assert!(matches!(
-            holds.ask_for(&name, b"asked", Needs::Room),
+            holds.ask_for(&name, b"asked", true),
             Known::Nothing
         ));
         holds.keep_answered(&name, Permits::default(), hour, b"asked", b"answer");
@@ -53,12 +53,12 @@ fn what_holds_nothing_needs_no_room_and_is_bounded() {
         (0, MOST_REMEMBERED)
     );
     assert!(matches!(
-        holds.ask_for(&name(4), b"asked", Needs::Room),
+        holds.ask_for(&name(4), b"asked", true),
         Known::Nothing
     ));
     holds.decided(&name(4));
     assert!(matches!(
-        holds.ask_for(&name(5), b"asked", Needs::Room),
+        holds.ask_for(&name(5), b"asked", true),
         Known::Held(_)
     ));
 }
@@ -66,35 +66,17 @@ fn what_holds_nothing_needs_no_room_and_is_bounded() {
 #[test]
 fn room_is_asked_for_before_anything_is_decided() {
     let (holds, hour) = (Holds::new(2), Duration::from_secs(3_600));
-    assert!(matches!(
-        holds.ask_for(b"a", b"", Needs::Room),
-        Known::Nothing
-    ));
-    assert!(matches!(
-        holds.ask_for(b"a", b"", Needs::Room),
-        Known::Undecided
-    ));
-    assert!(matches!(
-        holds.ask_for(b"b", b"", Needs::Room),
-        Known::Nothing
-    ));
-    assert!(matches!(
-        holds.ask_for(b"c", b"", Needs::Room),
-        Known::Full(_)
-    ));
+    assert!(matches!(holds.ask_for(b"a", b"", true), Known::Nothing));
+    assert!(matches!(holds.ask_for(b"a", b"", true), Known::Undecided));
+    assert!(matches!(holds.ask_for(b"b", b"", true), Known::Nothing));
+    assert!(matches!(holds.ask_for(b"c", b"", true), Known::Full(_)));
     assert!(holds.keep(b"other", some(), hour, None).is_err());
     // One that came to nothing leaves its room.
     holds.decided(b"a");
     holds.keep_answered(b"b", some(), hour, b"", b"");
     holds.decided(b"b");
-    assert!(matches!(
-        holds.ask_for(b"c", b"", Needs::Room),
-        Known::Nothing
-    ));
-    assert!(matches!(
-        holds.ask_for(b"d", b"", Needs::Room),
-        Known::Full(_)
-    ));
+    assert!(matches!(holds.ask_for(b"c", b"", true), Known::Nothing));
+    assert!(matches!(holds.ask_for(b"d", b"", true), Known::Full(_)));
 }
 
 #[test]
@@ -103,10 +85,10 @@ fn room_that_is_reserved_is_had_and_given_up() {
     let room = holds.reserve().expect("room");
     assert!(holds.reserve().is_err());
     assert!(holds.keep(b"other", some(), hour, None).is_err());
-    let full = holds.ask_for(b"a", b"", Needs::Room);
+    let full = holds.ask_for(b"a", b"", true);
     assert!(matches!(full, Known::Full(_)));
     // What holds nothing needs none.
-    let nothing = holds.ask_for(b"a", b"", Needs::Nothing);
+    let nothing = holds.ask_for(b"a", b"", false);
     assert!(matches!(nothing, Known::Nothing));
     holds.decided(b"a");
     drop(room);

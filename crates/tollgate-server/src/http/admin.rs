@@ -4,41 +4,32 @@
 //! there isn't, then whoever doesn't tell the token. Each change is written down, whatever the level of the
 //! log is: what was before, what is now, and from where it came.
 
-use std::collections::BTreeMap;
 use std::fmt::Display;
 
+use serde::Serialize;
+use tollgate_http::json::{self, Object};
+
+use super::body::read;
 use super::request::Request;
-use super::session::{Session, Wrong, is_json};
-use crate::address::Peer;
-use crate::credentials::Credentials;
+use super::routes::{Operation, is_for_operators};
+use super::session::{Session, Wrong, bad, check_token, is_json};
 use crate::decider::Store;
-use crate::log::Log;
 
 mod asked;
 mod keys;
 mod limiters;
 mod orders;
 mod policy;
-mod routes;
 
-use routes::Route;
-pub(super) use routes::methods;
+use asked::Asked;
+pub(super) use asked::Takes;
 
-fn may_operate(credentials: &Credentials, request: &Request<'_>) -> Result<(), Wrong> {
-    let Some(token) = &credentials.admin_token else {
-        return Err((
-            403,
-            "this is for operators, and the service has none: start it with --admin-token-file"
-                .to_owned(),
-        ));
-    };
-    if request.bearer().is_some_and(|told| token.is(told)) {
-        return Ok(());
-    }
-    let why = "this is for operators: send the token of --admin-token-file, or of the file that the service \
-         named when it started, as Authorization: Bearer …";
-    Err((401, why.to_owned()))
-}
+/// What is told where there is no operators' token, and to a request that doesn't tell it.
+const FOR_OPERATORS: [&str; 2] = [
+    "this is for operators, and the service has none: start it with --admin-token-file",
+    "this is for operators: send the token of --admin-token-file, or of the file that the service \
+     named when it started, as Authorization: Bearer …",
+];
 
 /// Probes are answered to whoever asks and by whatever name: kubelet knows none.
 fn is_probe(path: &str) -> bool {
@@ -58,7 +49,7 @@ impl<B: Store> Session<B> {
         {
             return Some(Err(wrong));
         }
-        if !routes::is_for_operators(request.path) {
+        if !is_for_operators(request.path) {
             return None;
         }
         let done = self.operate(request).await;
@@ -70,48 +61,60 @@ impl<B: Store> Session<B> {
     }
 
     async fn operate(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
-        let (route, from) = (Route::of(request)?, self.from);
-        may_operate(&self.service.credentials, request)?;
+        let operation = Operation::of(request)?;
+        let token = self.service.credentials.admin_token.as_ref();
+        check_token(request, token, FOR_OPERATORS)?;
         if request.method != "GET" && request.method != "HEAD" {
             is_json(request)?;
         }
-        match route {
-            Route::Rules => self.rules(),
-            Route::Key => self.look_up(request.query).await,
-            Route::KeyBy => self.look_up_by(&request.body).await,
-            Route::Reset => self.reset(&request.body, from).await,
-            Route::Order(ordered) => self.order(ordered, &request.body, from),
-            Route::Unblock => self.unblock(&request.body, from),
-            Route::Top => self.top(),
-            Route::Limiters => self.limiters().await,
-            Route::Orders => self.orders(),
-            Route::EndOrder => self.end_order(request.path, from),
-            Route::Preview => self.preview().await,
-            Route::Reload => self.reload(from).await,
-            Route::Log => self.log_level(),
-            Route::SetLog => self.set_log_level(&request.body, from),
+        match operation {
+            Operation::Rules => self.rules(),
+            Operation::Key => self.look_up(Asked::of_query(request.query)?).await,
+            Operation::KeyBy => self.look_up(read(&request.body).map_err(bad)?).await,
+            Operation::Reset => self.reset(&request.body).await,
+            Operation::Order(takes) => self.order(takes, &request.body),
+            Operation::Unblock => self.unblock(&request.body),
+            Operation::Top => self.top(),
+            Operation::Limiters => self.limiters().await,
+            Operation::Orders => self.orders(),
+            Operation::EndOrder => self.end_order(request.path),
+            Operation::Preview => self.preview().await,
+            Operation::Reload => self.reload().await,
+            Operation::Log => self.log_level(),
+            Operation::SetLog => self.set_log_level(&request.body),
         }
     }
 
     /// Tells what came of it, as the one field of an object.
+    #[expect(clippy::unnecessary_wraps, reason = "as all that a route does")]
     pub(super) fn tell_as(
         &mut self,
-        name: &str,
-        said: &impl serde::Serialize,
+        name: &'static str,
+        said: impl Serialize,
     ) -> Result<(), Wrong> {
-        self.tell(&BTreeMap::from([(name, said)]))
+        json::object(&mut self.answer.body, |object| put(object, name, said));
+        Ok(())
     }
 
-    /// Tells what came of it.
-    fn tell(&mut self, said: &impl serde::Serialize) -> Result<(), Wrong> {
-        let written = serde_json::to_writer(&mut self.answer.body, said);
-        written.map_err(|error| (500, error.to_string()))
+    /// What an operator sends, which may say no more than this.
+    fn asked<'b>(&self, body: &'b [u8], takes: Takes) -> Result<Asked<'b>, Wrong> {
+        let asked: Asked<'b> = read(body).map_err(bad)?;
+        asked.check(takes, self.service.decider.bounds.arguments)?;
+        Ok(asked)
+    }
+
+    /// Writes down that somebody has changed something.
+    fn record(&self, what: &str, fields: &[(&str, &dyn Display)]) {
+        let from: [(&str, &dyn Display); 1] = [("from", &self.from)];
+        self.service
+            .monitor
+            .log
+            .record(what, &[fields, &from].concat());
     }
 }
 
-/// Writes down that somebody has changed something.
-fn record(log: &Log, what: &str, from: Peer, fields: &[(&str, &dyn Display)]) {
-    let mut all: Vec<(&str, &dyn Display)> = fields.to_vec();
-    all.push(("from", &from));
-    log.record(what, &all);
+/// Writes a field of an answer.
+fn put(object: &mut Object<'_>, name: &'static str, value: impl Serialize) {
+    // Nothing fails to be written to bytes.
+    let _ = serde_json::to_writer(object.field(name), &value);
 }

@@ -1,5 +1,6 @@
 //! Answers of HTTP/1: a status, fields, and a body whose length is known.
 
+use http::StatusCode;
 use jiff::fmt::rfc2822::DateTimePrinter;
 use tollgate::Timestamp;
 use tollgate::clock::{Clock, Wall};
@@ -85,13 +86,12 @@ impl Answer {
     pub(crate) fn problem(&mut self, status: u16, detail: &str) {
         (self.status, self.media) = (status, "application/problem+json");
         self.body.clear();
-        self.body.extend(b"{\"type\":\"about:blank\",\"title\":\"");
-        self.body.extend(reason(status).as_bytes());
-        self.body.extend(b"\",\"status\":");
-        json::number(&mut self.body, u64::from(status));
-        self.body.extend(b",\"detail\":");
-        json::string(&mut self.body, detail);
-        self.body.push(b'}');
+        json::object(&mut self.body, |object| {
+            json::string(object.field("type"), "about:blank");
+            json::string(object.field("title"), reason(status));
+            json::number(object.field("status"), u64::from(status));
+            json::string(object.field("detail"), detail);
+        });
     }
 
     /// Writes it. The body of an answer to `HEAD` is left out, and its length told.
@@ -121,25 +121,17 @@ impl Answer {
 }
 
 /// What a status is called.
-const fn reason(status: u16) -> &'static str {
+fn reason(status: u16) -> &'static str {
     match status {
         200 => "OK",
-        400 => "Bad Request",
-        401 => "Unauthorized",
-        403 => "Forbidden",
-        404 => "Not Found",
-        405 => "Method Not Allowed",
-        408 => "Request Timeout",
-        409 => "Conflict",
+        // As RFC 9110 calls them, after the names that `http` knows.
         413 => "Content Too Large",
-        415 => "Unsupported Media Type",
         422 => "Unprocessable Content",
-        429 => "Too Many Requests",
-        431 => "Request Header Fields Too Large",
-        500 => "Internal Server Error",
-        501 => "Not Implemented",
-        503 => "Service Unavailable",
-        505 => "HTTP Version Not Supported",
-        _ => "Error",
+        _ => {
+            let known = StatusCode::from_u16(status).ok();
+            known
+                .and_then(|known| known.canonical_reason())
+                .unwrap_or("Error")
+        }
     }
 }

@@ -30,15 +30,10 @@ pub(crate) struct Asked<'b> {
 impl Asked<'_> {
     /// What is known of the request, in the engine's words; or what is wrong with it where at most so many facts are taken.
     pub(crate) fn checked_facts(&self, most: usize) -> Result<Facts<'_>, String> {
-        let found = self.facts.0.len();
         match (&self.domain, &self.descriptors) {
             (_, Some(_)) => Err("descriptors: not here, send facts".to_owned()),
             (Some(_), None) => Err("domain: it goes with descriptors".to_owned()),
-            // Each is compared with those before it.
-            (None, None) if found > most => Err(format!(
-                "facts: {found} of them, more than the {most} that are taken"
-            )),
-            (None, None) => self.facts.check_values().map(|()| self.facts()),
+            (None, None) => self.facts.check(most).map(|()| self.facts()),
         }
     }
 
@@ -58,8 +53,15 @@ impl Asked<'_> {
 pub(crate) struct Pairs<'b>(pub(crate) SmallVec<[(Cow<'b, str>, Cow<'b, str>); 8]>);
 
 impl Pairs<'_> {
-    /// What is wrong if a fact has two values: none of them could be left out.
-    pub(crate) fn check_values(&self) -> Result<(), String> {
+    /// What is wrong if there are more than so many, or a fact has two values: none of them could be left out.
+    pub(crate) fn check(&self, most: usize) -> Result<(), String> {
+        let found = self.0.len();
+        // Each is compared with those before it.
+        if found > most {
+            return Err(format!(
+                "facts: {found} of them, more than the {most} that are taken"
+            ));
+        }
         let differs = |(place, (name, value)): (usize, &(Cow<'_, str>, Cow<'_, str>))| {
             let mut before = self.0[..place].iter();
             before.any(|(other, its)| other == name && its != value)

@@ -1,6 +1,5 @@
 //! `POST /v1/check` and `/v1/peek`: what is known of a request, as facts or as descriptors, decided and told.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use tollgate::Decision;
@@ -10,10 +9,10 @@ use super::answer::Answer;
 use super::body::{self, Asked};
 use super::descriptors::{self, AskedDescriptor};
 use super::session::{Session, Wrong, bad};
-use crate::answers::{Answered, LimitText, answered, limited_by, looked_at, unix_now};
-use crate::decider::{LimitsTold, Store};
+use crate::answers::{Answered, LimitText, Told, answered, looked_at, unavailable, unix_now};
+use crate::decider::Store;
 use crate::rls::{Decided, Question, Undecided, ask};
-use crate::settings::{Settings, ShadowAnswers};
+use crate::settings::Settings;
 
 /// Whether a request is charged, or only looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +36,7 @@ impl<B: Store> Session<B> {
         let most = self.service.decider.bounds.arguments;
         let facts = asked.checked_facts(most).map_err(bad)?;
         let settings = &self.service.settings;
-        let told = LimitsTold::by(&settings.dialects);
-        let checked = self.service.decider.check(&facts, told).await;
+        let checked = self.service.decider.check(&facts, &settings.dialects).await;
         let verdict = checked.map_err(|full| (503, full.to_string()))?;
         tell(&mut self.answer, settings, &answered(&verdict));
         Ok(())
@@ -57,7 +55,7 @@ impl<B: Store> Session<B> {
             self.answer.body.push(before);
             before = b',';
             if let Err(why) = self.check_one(one).await {
-                Told::undecided(&why, None).show(&mut self.answer.body);
+                show(&Told::default(), Some(&why), &mut self.answer.body);
             }
         }
         if asked.is_empty() {
@@ -72,17 +70,28 @@ impl<B: Store> Session<B> {
         if asked.descriptors.is_some() {
             let decided = self.by_descriptors(asked, Then::Charge).await;
             let decided = decided.map_err(|(_, why)| why)?;
-            Told::of_decided(&decided).show(&mut self.answer.body);
+            show(&decided.told, None, &mut self.answer.body);
             return Ok(());
         }
         let decider = &self.service.decider;
         let facts = asked.checked_facts(decider.bounds.arguments)?;
-        let checked = decider.check(&facts, LimitsTold::Decider).await;
+        let checked = decider.check(&facts, &[]).await;
         let verdict = checked.map_err(|full| full.to_string())?;
         let (answered, out) = (answered(&verdict), &mut self.answer.body);
         match undecided(&answered) {
-            Some((_, why)) => Told::undecided(&why, Some(answered.reason())).show(out),
-            None => Told::of(&answered, self.service.settings.shadow_answers).show(out),
+            Some((_, why)) => {
+                let reason = Some(answered.reason());
+                let told = Told {
+                    reason,
+                    ..Told::default()
+                };
+                show(&told, Some(&why), out);
+            }
+            None => show(
+                &Told::of(&answered, self.service.settings.shadow_answers),
+                None,
+                out,
+            ),
         }
         Ok(())
     }
@@ -91,7 +100,7 @@ impl<B: Store> Session<B> {
         let asked: Asked<'_> = body::read(body).map_err(bad)?;
         if asked.descriptors.is_some() {
             let decided = self.by_descriptors(&asked, Then::Look).await?;
-            Told::of_decided(&decided).show(&mut self.answer.body);
+            show(&decided.told, None, &mut self.answer.body);
             return Ok(());
         }
         let decider = &self.service.decider;
@@ -102,7 +111,7 @@ impl<B: Store> Session<B> {
             return Err(wrong);
         }
         let told = Told::of(&answered, self.service.settings.shadow_answers);
-        told.show(&mut self.answer.body);
+        show(&told, None, &mut self.answer.body);
         Ok(())
     }
 
@@ -170,7 +179,11 @@ pub(super) fn tell(answer: &mut Answer, settings: &Settings, answered: &Answered
             return refusal.problem_json(&mut answer.body);
         }
     }
-    Told::of(answered, settings.shadow_answers).show(&mut answer.body);
+    show(
+        &Told::of(answered, settings.shadow_answers),
+        None,
+        &mut answer.body,
+    );
 }
 
 /// The same of what was decided by descriptors.
@@ -178,13 +191,14 @@ fn tell_decided(answer: &mut Answer, decided: &Decided) {
     for (name, value) in &decided.headers {
         answer.field(name, value);
     }
-    if !decided.is_allowed {
-        answer.status = status_of(decided.reason.unwrap_or(DenyReason::Rate));
-        if let Some(decision) = &decided.decision {
+    let told = &decided.told;
+    if !told.is_allowed {
+        answer.status = status_of(told.reason.unwrap_or(DenyReason::Rate));
+        if let Some(decision) = &told.decision {
             tell_wait(answer, decision);
         }
     }
-    Told::of_decided(decided).show(&mut answer.body);
+    show(told, None, &mut answer.body);
 }
 
 /// Tells when to come back, if that helps.
@@ -196,116 +210,36 @@ fn tell_wait(answer: &mut Answer, decision: &Decision) -> Option<u64> {
     wait
 }
 
-/// What an answer tells, as JSON.
-pub(super) struct Told<'a> {
-    is_allowed: bool,
-    rule: Option<&'a str>,
-    /// None if there is none.
-    decision: Option<Decision>,
-    reason: Option<DenyReason>,
-    limited_by: Option<LimitText>,
-    /// Rules in shadow that would have refused, if an operator wants clients to see them.
-    shadow: Cow<'a, [String]>,
-    /// Why nothing was decided.
-    error: Option<&'a str>,
-}
-
-impl<'a> Told<'a> {
-    pub(super) fn of(answered: &'a Answered<'_>, shadow: ShadowAnswers) -> Self {
-        let is_allowed = answered.is_allowed;
-        let is_shown = is_allowed && shadow == ShadowAnswers::Shown;
-        let shadow = is_shown.then(|| answered.shadow_rules().collect());
-        Self {
-            is_allowed,
-            rule: answered.rule(),
-            decision: Some(answered.decision),
-            reason: (!is_allowed).then(|| answered.reason()),
-            limited_by: limited_by(answered),
-            shadow: Cow::Owned(shadow.unwrap_or_default()),
-            error: None,
-        }
-    }
-
-    fn of_decided(decided: &'a Decided) -> Self {
-        Self {
-            is_allowed: decided.is_allowed,
-            rule: decided.rule.as_deref(),
-            decision: Some(decided.decision.unwrap_or(Decision::UNLIMITED)),
-            reason: decided.reason,
-            limited_by: decided.limited_by.clone(),
-            shadow: Cow::Borrowed(&decided.shadow),
-            error: None,
-        }
-    }
-
-    /// Of a request that nothing was decided about.
-    fn undecided(why: &'a str, reason: Option<DenyReason>) -> Self {
-        Self {
-            is_allowed: false,
-            rule: None,
-            decision: None,
-            reason,
-            limited_by: None,
-            shadow: Cow::Borrowed(&[]),
-            error: Some(why),
-        }
-    }
-
-    pub(super) fn show(&self, out: &mut Vec<u8>) {
-        let counted = self.decision.filter(|decision| !decision.is_unlimited());
-        out.extend(b"{\"allowed\":");
-        out.extend_from_slice(if self.is_allowed { b"true" } else { b"false" });
-        out.extend(b",\"rule\":");
-        show_or_null(out, self.rule, json::string);
-        out.extend(b",\"limit\":");
-        show_or_null(out, counted.map(|of| of.limit), json::number);
-        out.extend(b",\"remaining\":");
-        show_or_null(out, counted.map(|of| of.remaining), json::number);
-        let is_time = |time: &Duration| *time < Duration::MAX;
+/// What is told, as JSON; with why nothing was decided, if that is so.
+pub(super) fn show(told: &Told<'_>, error: Option<&str>, out: &mut Vec<u8>) {
+    let decision = told.decision.as_ref();
+    let counted = decision.filter(|decision| !decision.is_unlimited());
+    let is_time = |time: &Duration| *time < Duration::MAX;
+    json::object(out, |object| {
+        let is_allowed: &[u8] = if told.is_allowed { b"true" } else { b"false" };
+        object.field("allowed").extend_from_slice(is_allowed);
+        object.nullable("rule", told.rule.as_deref(), json::string);
+        object.nullable("limit", counted.map(|of| of.limit), json::number);
+        object.nullable("remaining", counted.map(|of| of.remaining), json::number);
         let (wait, reset) = (
-            self.decision.map(|of| of.wait()).filter(is_time),
-            self.decision.map(|of| of.reset_after).filter(is_time),
+            decision.map(|of| of.wait()),
+            decision.map(|of| of.reset_after),
         );
-        out.extend(b",\"retry_after\":");
-        show_or_null(out, wait, json::seconds);
-        out.extend(b",\"reset_after\":");
-        show_or_null(out, reset, json::seconds);
-        for (name, text) in [
-            (&b",\"reason\":"[..], self.reason.map(DenyReason::name)),
-            (
-                b",\"limited_by\":",
-                self.limited_by.as_ref().map(LimitText::as_str),
-            ),
-            (b",\"error\":", self.error),
-        ] {
-            if let Some(text) = text {
-                out.extend_from_slice(name);
-                json::string(out, text);
-            }
+        object.nullable("retry_after", wait.filter(is_time), json::seconds);
+        object.nullable("reset_after", reset.filter(is_time), json::seconds);
+        object.optional("reason", told.reason.map(DenyReason::name), json::string);
+        let limit = told.limited_by.as_ref().map(LimitText::as_str);
+        object.optional("limited_by", limit, json::string);
+        object.optional("error", error, json::string);
+        if !told.shadow.is_empty() {
+            let rules = told.shadow.iter().map(String::as_str);
+            json::array(object.field("shadow"), rules, json::string);
         }
-        let mut before: &[u8] = b",\"shadow\":[";
-        for rule in self.shadow.iter() {
-            out.extend_from_slice(before);
-            json::string(out, rule);
-            before = b",";
-        }
-        out.extend_from_slice(if self.shadow.is_empty() { b"}" } else { b"]}" });
-    }
-}
-
-fn show_or_null<T>(out: &mut Vec<u8>, value: Option<T>, show: impl FnOnce(&mut Vec<u8>, T)) {
-    match value {
-        Some(value) => show(out, value),
-        None => out.extend(b"null"),
-    }
+    });
 }
 
 /// Why nothing could be decided, and with which status; none if something was.
 fn undecided(answered: &Answered<'_>) -> Option<Wrong> {
     let too_much = answered.too_much().map(|what| (413, what.to_string()));
     too_much.or_else(|| Some((503, unavailable(answered.failure()?))))
-}
-
-pub(super) fn unavailable(limit: &str) -> String {
-    format!("the store can't be asked about {limit:?}, and nothing passes without it")
 }

@@ -4,10 +4,11 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde::de::Deserializer;
-use tollgate_engine::facts::{Descriptor, Unit};
+use tollgate_engine::facts::Descriptor;
 
 use super::body::as_fact;
 use super::session::{Wrong, bad};
+use crate::rls::unit_of;
 
 /// `envoy.extensions.common.ratelimit.v3.RateLimitDescriptor`.
 #[derive(Debug, Deserialize)]
@@ -56,7 +57,8 @@ enum Count {
     Text(String),
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// Each has the number that Envoy's own messages have for it.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 enum AskedUnit {
     #[default]
@@ -67,20 +69,6 @@ enum AskedUnit {
     Day,
     Month,
     Year,
-}
-
-impl AskedUnit {
-    const fn unit(&self) -> Option<Unit> {
-        Some(match self {
-            Self::Unknown => return None,
-            Self::Second => Unit::Second,
-            Self::Minute => Unit::Minute,
-            Self::Hour => Unit::Hour,
-            Self::Day => Unit::Day,
-            Self::Month => Unit::Month,
-            Self::Year => Unit::Year,
-        })
-    }
 }
 
 /// The entries of one descriptor, borrowed.
@@ -101,7 +89,8 @@ pub(super) fn of<'a>(
     let one = |(one, entries): (&AskedDescriptor<'_>, &'a Entries<'a>)| {
         let limit = one.limit.as_ref();
         Ok(Descriptor {
-            limit: limit.and_then(|limit| Some((limit.requests_per_unit, limit.unit.unit()?))),
+            limit: limit
+                .and_then(|limit| Some((limit.requests_per_unit, unit_of(limit.unit as u64)?))),
             cost: one.hits_addend.as_ref().map(Count::number).transpose()?,
             refund: one.is_negative_hits,
             ..Descriptor::new(entries)

@@ -9,7 +9,7 @@ use super::body;
 use super::descriptors::{self, AskedDescriptor};
 use super::session::{Session, Wrong, bad};
 use crate::decider::Store;
-use crate::rls::{Decided, Limit, Question, decide};
+use crate::rls::{Decided, Limit, Question, Status, decide};
 
 /// `envoy.service.ratelimit.v3.RateLimitRequest`.
 #[derive(Debug, Deserialize)]
@@ -34,7 +34,7 @@ impl<B: Store> Session<B> {
             hits_addend: asked.hits_addend,
         };
         let decided = Box::pin(decide(&self.service, &question)).await?;
-        self.answer.status = if decided.is_allowed { 200 } else { 429 };
+        self.answer.status = if decided.told.is_allowed { 200 } else { 429 };
         show(&mut self.answer.body, &decided);
         Ok(())
     }
@@ -46,82 +46,56 @@ const fn code(is_allowed: bool) -> &'static str {
 
 /// Fields that are zero or empty are left out, as this form of JSON wants it.
 fn show(out: &mut Vec<u8>, decided: &Decided) {
-    out.extend(b"{\"overallCode\":");
-    json::string(out, code(decided.is_allowed));
-    out.extend(b",\"statuses\":[");
-    for (place, status) in decided.statuses.iter().enumerate() {
-        if place > 0 {
-            out.push(b',');
+    json::object(out, |object| {
+        let told = code(decided.told.is_allowed);
+        json::string(object.field("overallCode"), told);
+        json::array(object.field("statuses"), &decided.statuses, show_status);
+        if !decided.headers.is_empty() {
+            let headers = object.field("responseHeadersToAdd");
+            json::array(headers, &decided.headers, |out, (name, value)| {
+                json::object(out, |header| {
+                    json::string(header.field("key"), name);
+                    json::string(header.field("value"), value);
+                });
+            });
         }
-        out.extend(b"{\"code\":");
-        json::string(out, code(status.is_allowed));
-        if let Some(limit) = &status.limit {
-            out.extend(b",\"currentLimit\":{");
-            show_limit(out, limit);
-            out.push(b'}');
+        let metadata = decided.metadata();
+        if !metadata.is_empty() {
+            json::object(object.field("dynamicMetadata"), |object| {
+                for (name, text) in metadata {
+                    json::string(object.field(name), &text);
+                }
+            });
         }
+    });
+}
+
+fn show_status(out: &mut Vec<u8>, status: &Status) {
+    json::object(out, |object| {
+        json::string(object.field("code"), code(status.is_allowed));
+        let limit = status.limit.as_ref();
+        object.optional("currentLimit", limit, show_limit);
         if status.remaining > 0 {
-            out.extend(b",\"limitRemaining\":");
-            json::number(out, u64::from(status.remaining));
+            let remaining = u64::from(status.remaining);
+            json::number(object.field("limitRemaining"), remaining);
         }
-        if let Some(limit) = &status.limit {
-            out.extend(b",\"durationUntilReset\":\"");
+        object.optional("durationUntilReset", limit, |out, limit| {
+            out.push(b'"');
             json::seconds(out, limit.reset_after);
             out.extend(b"s\"");
-        }
-        out.push(b'}');
-    }
-    out.push(b']');
-    show_rest(out, decided);
-    out.push(b'}');
+        });
+    });
 }
 
 fn show_limit(out: &mut Vec<u8>, limit: &Limit) {
-    let start = out.len();
-    let begin = |out: &mut Vec<u8>, name: &[u8]| {
-        if out.len() > start {
-            out.push(b',');
+    json::object(out, |object| {
+        if limit.requests > 0 {
+            let requests = u64::from(limit.requests);
+            json::number(object.field("requestsPerUnit"), requests);
         }
-        out.extend_from_slice(name);
-    };
-    if limit.requests > 0 {
-        begin(out, b"\"requestsPerUnit\":");
-        json::number(out, u64::from(limit.requests));
-    }
-    if let Some(unit) = limit.unit {
-        begin(out, b"\"unit\":");
-        json::string(out, &unit.name().to_uppercase());
-    }
-    if let Some(name) = &limit.name {
-        begin(out, b"\"name\":");
-        json::string(out, name);
-    }
-}
-
-/// What comes beside the statuses: header fields, and metadata.
-fn show_rest(out: &mut Vec<u8>, decided: &Decided) {
-    let mut before = &b",\"responseHeadersToAdd\":["[..];
-    for (name, value) in &decided.headers {
-        out.extend_from_slice(before);
-        out.extend(b"{\"key\":");
-        json::string(out, name);
-        out.extend(b",\"value\":");
-        json::string(out, value);
-        out.push(b'}');
-        before = b",";
-    }
-    if !decided.headers.is_empty() {
-        out.push(b']');
-    }
-    let mut before = &b",\"dynamicMetadata\":{"[..];
-    for (name, text) in decided.metadata() {
-        out.extend_from_slice(before);
-        json::string(out, name);
-        out.push(b':');
-        json::string(out, &text);
-        before = b",";
-    }
-    if !decided.metadata().is_empty() {
-        out.push(b'}');
-    }
+        if let Some(unit) = limit.unit {
+            json::string(object.field("unit"), &unit.name().to_uppercase());
+        }
+        object.optional("name", limit.name.as_deref(), json::string);
+    });
 }

@@ -11,13 +11,13 @@ use tollgate_engine::{Facts, Verdict};
 use tollgate_http::json;
 
 use super::body::{self, Asked, Pairs};
-use super::check::{Told, tell};
+use super::check::{show, tell};
 use super::request::Request;
 use super::session::{Session, Wrong, bad};
 use crate::address::Peer;
-use crate::answers::answered;
-use crate::decider::{Decider, LimitsTold, Store, name_of};
-use crate::holds::{Holds, Known, Needs};
+use crate::answers::{Told, answered};
+use crate::decider::{Decider, Store, name_of};
+use crate::holds::{Holds, Known};
 use crate::settings::ShadowAnswers;
 
 /// The longest that something is held without a word.
@@ -108,13 +108,14 @@ impl<B: Store> Session<B> {
             taken => return Err(cant_hold(&id, &taken)),
         }
         let _undecided = Undecided(&decider.holds, &name);
-        let verdict = B::decide(&decider.engine, &facts, LimitsTold::by(dialects)).await;
+        let verdict = B::decide(&decider.engine, &facts, dialects).await;
         let answered = answered(&verdict);
         if !answered.is_allowed {
             tell(&mut self.answer, &service.settings, &answered);
             return Ok(());
         }
-        Told::of(&answered, ShadowAnswers::Hidden).show(&mut self.answer.body);
+        let told = Told::of(&answered, ShadowAnswers::Hidden);
+        show(&told, None, &mut self.answer.body);
         let Verdict::Passed(passed) = verdict else {
             return Ok(());
         };
@@ -143,7 +144,7 @@ impl<B: Store> Session<B> {
         let name = self.name_of(&named.id, request)?;
         let holds = &self.service.decider.holds;
         let is_released = holds.release(&name, named.ending());
-        self.tell_as("released", &is_released)
+        self.tell_as("released", is_released)
     }
 
     /// Tells what a request did cost, and ends what it held. Of what ended by itself it may still be told, for a while.
@@ -190,9 +191,9 @@ impl<B: Store> Session<B> {
 
 /// What there is by a name, for one that asks this: what holds nothing needs no room.
 fn known<B: Store>(decider: &Decider<B>, name: &[u8], what: &[u8], facts: &Facts<'_>) -> Known {
-    match decider.holds.ask_for(name, what, Needs::Room) {
+    match decider.holds.ask_for(name, what, true) {
         Known::Full(_) if !decider.engine.would_hold(facts) => {
-            decider.holds.ask_for(name, what, Needs::Nothing)
+            decider.holds.ask_for(name, what, false)
         }
         known => known,
     }

@@ -4,21 +4,22 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use tokio::task::spawn_blocking;
+use tollgate::Timestamp;
 use tollgate_engine::backend::Gift;
 
-use super::admin;
 use super::answer::Answer;
 use super::body::{self, Asked};
 use super::request::{self, Found, Most, Request};
-use crate::address::Peer;
-use crate::address::Protocol;
+use super::routes::{self, Route};
+use crate::address::{Peer, Protocol};
 use crate::answers::LOST;
-use crate::connection::{ENOUGH, Heard, Speaks, Then};
+use crate::connection::{Heard, Patience, Speaks};
 use crate::decider::Store;
 use crate::drain::ENDS;
 use crate::guesses::TRIES;
 use crate::metrics::{self, Form};
 use crate::protocol_errors::{ErrorKind, ErrorSource};
+use crate::secret::Secret;
 use crate::service::Service;
 use crate::settings::HttpDate;
 
@@ -48,31 +49,6 @@ pub(crate) struct Session<B: Store> {
 /// A status, and why.
 pub(crate) type Wrong = (u16, String);
 
-/// What a request is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Route {
-    Check,
-    Peek,
-    Refund,
-    Begin,
-    Renew,
-    Release,
-    Settle,
-    Envoy,
-    Usage,
-    OpenApi,
-    Health,
-    Ready,
-    Metrics,
-}
-
-impl Route {
-    /// Whether anybody may ask it, without a token.
-    const fn is_open(self) -> bool {
-        matches!(self, Self::Health | Self::Ready | Self::Metrics)
-    }
-}
-
 impl<B: Store> Session<B> {
     pub(crate) fn new(
         service: Arc<Service<B>>,
@@ -96,36 +72,39 @@ impl<B: Store> Session<B> {
     /// Answers one request.
     async fn request(&mut self, request: &Request<'_>) {
         self.answer.clear();
-        if self.protocol == Protocol::Admin
+        let operated = match self.protocol {
             // In a box, as connections are many, and operators few.
-            && let Some(done) = Box::pin(self.administer(request)).await
-        {
-            if let Err(wrong) = done {
-                if wrong.0 == 405 {
-                    self.answer.field("allow", &admin::methods(request.path));
-                }
-                self.refuse(&wrong);
+            Protocol::Admin => Box::pin(self.administer(request)).await,
+            _ => None,
+        };
+        let is_operated = operated.is_some();
+        let done = match operated {
+            Some(done) => done,
+            None => self.respond(request).await,
+        };
+        if let Err(wrong) = done {
+            if wrong.0 == 405 {
+                let methods = routes::methods(request.path, self.protocol);
+                self.answer.field("allow", &methods);
             }
-            return self.answer.field("x-content-type-options", "nosniff");
+            self.refuse(&wrong);
         }
-        let route = route(request, self.protocol);
-        let may_ask = match route {
-            Ok(route) if route.is_open() => Ok(()),
-            _ => self.may_ask(request),
-        };
-        let route = match may_ask.and(route) {
-            Ok(route) => route,
-            Err(wrong) => {
-                if wrong.0 == 405
-                    && let Some((method, _)) = place(request.path, self.protocol)
-                {
-                    let methods = if method == "GET" { "GET, HEAD" } else { method };
-                    self.answer.field("allow", methods);
-                }
-                return self.refuse(&wrong);
-            }
-        };
-        let done = match route {
+        if is_operated {
+            self.answer.field("x-content-type-options", "nosniff");
+        }
+    }
+
+    /// Answers a request that isn't an operator's.
+    async fn respond(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
+        let route = Route::of(request, self.protocol);
+        if !route.as_ref().is_ok_and(|route| route.is_open()) {
+            self.may_ask(request)?;
+        }
+        let route = route?;
+        if request.method == "POST" {
+            may_post(request)?;
+        }
+        match route {
             Route::Health => {
                 self.answer.media = "text/plain";
                 self.tell_text(b"OK\n")
@@ -143,25 +122,25 @@ impl<B: Store> Session<B> {
             Route::Envoy => self.envoy(&request.body).await,
             Route::Usage => self.usage(request.query).await,
             Route::OpenApi => self.tell_text(OPENAPI),
-        };
-        if let Err(wrong) = done {
-            self.refuse(&wrong);
         }
     }
 
+    /// Answers with this, as the last on the connection.
+    fn end_with(&mut self, wrong: Wrong, out: &mut Vec<u8>) {
+        self.answer.clear();
+        self.refuse(&wrong);
+        self.answer.write(out, false, false);
+    }
+
     /// Writes the answer to a request, behind which this was read; whether the connection goes on.
-    fn finish(&mut self, request: &Request<'_>, rest: &[u8], out: &mut Vec<u8>) -> Then {
+    fn finish(&mut self, request: &Request<'_>, rest: &[u8], out: &mut Vec<u8>) -> bool {
         let is_last = (self.is_last && rest.is_empty()) || self.wrong_tokens >= TRIES;
         let keep_alive = request.keep_alive && !is_last;
         if keep_alive && request.is_http_1_0 {
             self.answer.field("connection", "keep-alive");
         }
         self.answer.write(out, keep_alive, request.method == "HEAD");
-        if keep_alive {
-            Then::Answer
-        } else {
-            Then::Close
-        }
+        keep_alive
     }
 
     /// Lets the answer to a wrong token wait if there were many; a connection has only a few tries.
@@ -205,11 +184,8 @@ impl<B: Store> Session<B> {
 
     async fn refund(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
         self.may_operate(request)?;
-        let (decider, asked) = (
-            &self.service.decider,
-            body::read::<Asked<'_>>(&request.body),
-        );
-        let asked = asked.map_err(bad)?;
+        let asked: Asked<'_> = body::read(&request.body).map_err(bad)?;
+        let decider = &self.service.decider;
         let facts = asked.checked_facts(decider.bounds.arguments).map_err(bad)?;
         if decider.refund(&facts).await == Gift::Lost {
             return Err((503, LOST.to_owned()));
@@ -254,15 +230,11 @@ impl<B: Store> Session<B> {
     }
 
     fn may_operate(&self, request: &Request<'_>) -> Result<(), Wrong> {
-        let Some(token) = &self.service.settings.token else {
-            let why = "this is for operators: start the service with --http-token-file";
-            return Err((403, why.to_owned()));
-        };
-        if request.bearer().is_some_and(|told| token.is(told)) {
-            return Ok(());
-        }
-        let why = "this is for operators: send their token as Authorization: Bearer …";
-        Err((401, why.to_owned()))
+        let told = [
+            "this is for operators: start the service with --http-token-file",
+            "this is for operators: send their token as Authorization: Bearer …",
+        ];
+        check_token(request, self.service.settings.token.as_ref(), told)
     }
 }
 
@@ -271,61 +243,60 @@ impl<B: Store> Speaks for Session<B> {
         self.certificate = Some(certificate.into());
     }
 
-    async fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> Heard {
-        let since = self.service.monitor.measured.now();
+    fn patience(&self) -> Patience {
+        self.service.decider.bounds.patience()
+    }
+
+    fn begin(&mut self) -> Timestamp {
+        let now = self.service.monitor.measured.now();
         if self.service.settings.http_date == HttpDate::On {
-            self.answer.date(since);
+            self.answer.date(now);
         }
+        now
+    }
+
+    async fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> Heard {
         let bounds = &self.service.decider.bounds;
         let most = Most {
             head: bounds.head_bytes,
             body: bounds.request_bytes,
         };
-        let (mut used, mut answered) = (0, 0);
-        let then = 'heard: {
-            for _ in 0..bounds.pipeline {
-                if out.len() >= ENOUGH {
-                    break;
+        match request::find(input, &most) {
+            Ok(Found::Whole(request, length)) => {
+                self.told_to_go_on = false;
+                self.request(&request).await;
+                if self.answer.status == 401 && request.authorization.is_some() {
+                    Box::pin(self.wrong_token()).await;
                 }
-                match request::find(&input[used..], &most) {
-                    Ok(Found::Whole(request, length)) => {
-                        self.told_to_go_on = false;
-                        self.request(&request).await;
-                        answered += 1;
-                        used += length;
-                        if self.answer.status == 401 && request.authorization.is_some() {
-                            Box::pin(self.wrong_token()).await;
-                        }
-                        if self.finish(&request, &input[used..], out) == Then::Close {
-                            break 'heard Then::Close;
-                        }
-                    }
-                    Ok(Found::Part { asks_to_go_on }) => {
-                        if used == input.len() {
-                            self.answer.shrink();
-                        }
-                        if asks_to_go_on && !self.told_to_go_on {
-                            self.told_to_go_on = true;
-                            out.extend(b"HTTP/1.1 100 Continue\r\n\r\n");
-                        }
-                        break 'heard Then::Read;
-                    }
-                    Err(wrong) => {
-                        self.errors.unreadable(wrong.is_too_large(), &wrong);
-                        self.answer.clear();
-                        self.answer.problem(wrong.status(), &wrong.to_string());
-                        self.answer.write(out, false, false);
-                        break 'heard Then::Close;
-                    }
+                if self.finish(&request, &input[length..], out) {
+                    Heard::Answered(length)
+                } else {
+                    Heard::Last(1)
                 }
             }
-            Then::Answer
-        };
+            Ok(Found::Part { asks_to_go_on }) => {
+                if input.is_empty() {
+                    self.answer.shrink();
+                }
+                if asks_to_go_on && !self.told_to_go_on {
+                    self.told_to_go_on = true;
+                    out.extend(b"HTTP/1.1 100 Continue\r\n\r\n");
+                }
+                Heard::Part
+            }
+            Err(wrong) => {
+                self.errors.unreadable(wrong.is_too_large(), &wrong);
+                self.end_with((wrong.status(), wrong.to_string()), out);
+                Heard::Last(0)
+            }
+        }
+    }
+
+    fn took(&mut self, since: Timestamp, requests: u64) {
         if self.protocol == Protocol::Http {
             let measured = &self.service.monitor.measured;
-            measured.took(Protocol::Http, since, answered);
+            measured.took(Protocol::Http, since, requests);
         }
-        Heard { used, then }
     }
 
     fn lets_wait(&self) -> bool {
@@ -336,9 +307,7 @@ impl<B: Store> Speaks for Session<B> {
         let seconds = self.service.decider.bounds.request_time.as_secs();
         let why = format!("the request wasn't sent within {seconds} s");
         self.errors.record(ErrorKind::Timeout, &why);
-        self.answer.clear();
-        self.answer.problem(408, &why);
-        self.answer.write(out, false, false);
+        self.end_with((408, why), out);
     }
 
     const TELLS_THE_LAST: bool = true;
@@ -348,58 +317,12 @@ impl<B: Store> Speaks for Session<B> {
     }
 
     fn ends_first(&mut self, out: &mut Vec<u8>) {
-        self.answer.clear();
-        self.refuse(&(503, ENDS.to_owned()));
-        self.answer.write(out, false, false);
+        self.end_with((503, ENDS.to_owned()), out);
     }
 }
 
 pub(crate) fn bad(why: String) -> Wrong {
     (400, why)
-}
-
-/// What a request is about, if it may ask at all.
-fn route(request: &Request<'_>, protocol: Protocol) -> Result<Route, Wrong> {
-    let is_public = protocol == Protocol::Http;
-    let path = request.path;
-    let Some((method, route)) = place(path, protocol) else {
-        let see = if is_public {
-            "/openapi.json"
-        } else {
-            "/metrics, /healthz and /readyz"
-        };
-        return Err((404, format!("nothing is at {path}: see GET {see}")));
-    };
-    let is_read = method == "GET" && request.method == "HEAD";
-    if request.method != method && !is_read {
-        return Err((405, format!("{} takes {method}", request.path)));
-    }
-    if method == "POST" {
-        may_post(request)?;
-    }
-    Ok(route)
-}
-
-/// What is at a path, and by which method; it is read by `HEAD`, too.
-fn place(path: &str, protocol: Protocol) -> Option<(&'static str, Route)> {
-    let is_public = protocol == Protocol::Http;
-    Some(match path {
-        "/v1/check" if is_public => ("POST", Route::Check),
-        "/v1/peek" if is_public => ("POST", Route::Peek),
-        "/v1/reserve" | "/v1/permits" if is_public => ("POST", Route::Begin),
-        "/v1/permits/renew" if is_public => ("POST", Route::Renew),
-        "/v1/permits/release" if is_public => ("POST", Route::Release),
-        "/v1/settle" if is_public => ("POST", Route::Settle),
-        "/v1/usage" if is_public => ("GET", Route::Usage),
-        "/json" if is_public => ("POST", Route::Envoy),
-        "/v1/refund" if is_public => ("POST", Route::Refund),
-        "/openapi.json" if is_public => ("GET", Route::OpenApi),
-        "/healthcheck" if is_public => ("GET", Route::Health),
-        "/healthz" => ("GET", Route::Health),
-        "/readyz" => ("GET", Route::Ready),
-        "/metrics" if !is_public => ("GET", Route::Metrics),
-        _ => return None,
-    })
 }
 
 /// A page of a browser may send a form to any address, of this machine too. It can't say that it is JSON without asking
@@ -415,6 +338,19 @@ fn may_post(request: &Request<'_>) -> Result<(), Wrong> {
             Ok(())
         }
         Some(_) => Err((403, "requests of other origins aren't answered".to_owned())),
+    }
+}
+
+/// Whether a request tells this token; or what is told if there is none, and if it doesn't.
+pub(super) fn check_token(
+    request: &Request<'_>,
+    token: Option<&Secret>,
+    [none, wrong]: [&str; 2],
+) -> Result<(), Wrong> {
+    match token {
+        None => Err((403, none.to_owned())),
+        Some(token) if request.bearer().is_some_and(|told| token.is(told)) => Ok(()),
+        Some(_) => Err((401, wrong.to_owned())),
     }
 }
 

@@ -11,8 +11,8 @@ use tollgate_engine::engine::Left;
 use tollgate_http::json;
 
 use super::body::as_policies_name;
-use super::check::unavailable;
 use super::session::{Session, Wrong, bad};
+use crate::answers::unavailable;
 use crate::decider::Store;
 
 /// The most facts of one request: all of them are told with each of its limits.
@@ -153,29 +153,21 @@ pub(crate) fn decoded(text: &str) -> Result<Cow<'_, str>, Wrong> {
 
 /// One limit: whose, which, how much of it, and when it is as if never used.
 fn show(out: &mut Vec<u8>, facts: &Facts<'_>, left: &Left) {
-    out.extend(b"{\"facts\":{");
-    for (place, (name, value)) in facts.iter().enumerate() {
-        if place > 0 {
-            out.push(b',');
+    json::object(out, |object| {
+        json::object(object.field("facts"), |known| {
+            for (name, value) in facts.iter() {
+                json::string(known.member(name), value);
+            }
+        });
+        json::string(object.field("rule"), &left.rule);
+        json::string(object.field("limit"), &left.kind.to_string());
+        let decision = &left.decision;
+        if !decision.is_unlimited() {
+            let used = decision.limit.saturating_sub(decision.remaining);
+            json::number(object.field("of"), decision.limit);
+            json::number(object.field("used"), used);
+            json::number(object.field("remaining"), decision.remaining);
         }
-        json::string(out, name);
-        out.push(b':');
-        json::string(out, value);
-    }
-    out.extend(b"},\"rule\":");
-    json::string(out, &left.rule);
-    out.extend(b",\"limit\":");
-    json::string(out, &left.kind.to_string());
-    let decision = &left.decision;
-    if !decision.is_unlimited() {
-        out.extend(b",\"of\":");
-        json::number(out, decision.limit);
-        out.extend(b",\"used\":");
-        json::number(out, decision.limit.saturating_sub(decision.remaining));
-        out.extend(b",\"remaining\":");
-        json::number(out, decision.remaining);
-    }
-    out.extend(b",\"reset_after\":");
-    json::seconds(out, decision.reset_after);
-    out.push(b'}');
+        json::seconds(object.field("reset_after"), decision.reset_after);
+    });
 }

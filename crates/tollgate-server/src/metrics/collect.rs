@@ -70,9 +70,6 @@ info tollgate_policy The policy in force, by a hash of what it says.
 info tollgate_build What runs, and where its limits are counted.
 ";
 
-/// A label of one name.
-type One<'a> = [(&'static str, &'a str); 1];
-
 /// What each limiter allows, by its name.
 type AllAllow = BTreeMap<Arc<str>, Allows>;
 
@@ -146,13 +143,16 @@ impl<B: Store> Scrape<B> {
         let measured = &monitor.measured;
         let mut metric = out.begin("tollgate_request_seconds")?;
         for (protocol, own) in measured.times() {
-            let labels = [("protocol", protocol.name())];
+            let labels = [("protocol", protocol.to_string())];
             times(&mut metric.encode_family(&labels)?, Some(own))?;
         }
-        let connections = Protocol::ALL.map(|one| (one.name(), measured.connections(one)));
+        let connections = Protocol::ALL.map(|one| (one, measured.connections(one)));
         let errors = Protocol::ALL.into_iter().flat_map(|protocol| {
             ErrorKind::ALL.map(|kind| {
-                let labels = [("protocol", protocol.name()), ("kind", kind.name())];
+                let labels = [
+                    ("protocol", protocol.to_string()),
+                    ("kind", kind.to_string()),
+                ];
                 (labels, monitor.errors.count(protocol, kind))
             })
         });
@@ -160,7 +160,7 @@ impl<B: Store> Scrape<B> {
         let guesses = self.0.credentials.guesses.counts();
         let guesses =
             guesses.filter(|(protocol, _)| !matches!(protocol, Protocol::Grpc | Protocol::Metrics));
-        let guesses = by("protocol", guesses.map(|(one, count)| (one.name(), count)));
+        let guesses = by("protocol", guesses);
         out.gauges("tollgate_connections", by("protocol", connections))?;
         out.counter("tollgate_grpc_resets", measured.resets())?;
         out.counters("tollgate_protocol_errors", errors)?;
@@ -191,7 +191,7 @@ impl<B: Store> Scrape<B> {
         ];
         let raised = monitor.health.concerns();
         let is_raised = |one: Concern| raised.iter().any(|(other, _)| *other == one);
-        let concerns = Concern::ALL.map(|one| (one.name(), u64::from(is_raised(one))));
+        let concerns = Concern::ALL.map(|one| (one, u64::from(is_raised(one))));
         let began = seconds(monitor.measured.since.as_nanos());
         out.counters("tollgate_reloads", by("outcome", reloads))?;
         out.gauges("tollgate_concern", by("concern", concerns))?;
@@ -305,19 +305,19 @@ impl Out<'_> {
 }
 
 /// Values by the words of one label.
-fn by<'a, V>(
+fn by<V>(
     label: &'static str,
-    values: impl IntoIterator<Item = (&'a str, V)>,
-) -> impl Iterator<Item = (One<'a>, V)> {
+    values: impl IntoIterator<Item = (impl fmt::Display, V)>,
+) -> impl Iterator<Item = ([(&'static str, String); 1], V)> {
     let values = values.into_iter();
-    values.map(move |(word, value)| ([(label, word)], value))
+    values.map(move |(word, value)| ([(label, word.to_string())], value))
 }
 
 /// Values of the limiters that have them.
 fn each<V>(
     allows: &AllAllow,
     of: impl Fn(&Allows) -> Option<V>,
-) -> impl Iterator<Item = (One<'_>, V)> {
+) -> impl Iterator<Item = ([(&'static str, &str); 1], V)> {
     let all = allows.iter();
     all.filter_map(move |(name, own)| Some(([("limiter", &**name)], of(own)?)))
 }

@@ -67,7 +67,7 @@ impl Hosts {
             );
             return Err((403, why));
         }
-        let is_own = |origin: &[u8]| origin.strip_prefix(self.scheme.prefix()) == Some(host);
+        let is_own = |origin: &[u8]| origin.strip_prefix(self.scheme.parts().0) == Some(host);
         // Browsers tell it of each request, whatever it is for.
         let is_foreign = |site: &[u8]| !matches!(site, b"same-origin" | b"none");
         if origin.is_some_and(|origin| !is_own(origin)) || fetch_site.is_some_and(is_foreign) {
@@ -88,7 +88,7 @@ impl Hosts {
         let Some((name, port)) = std::str::from_utf8(host).ok().and_then(split) else {
             return false;
         };
-        let port = port.unwrap_or(self.scheme.port());
+        let port = port.unwrap_or(self.scheme.parts().1);
         let is_named = |own: &AdminHost| {
             own.name.eq_ignore_ascii_case(name) && own.port.is_none_or(|own| own == port)
         };
@@ -120,18 +120,11 @@ fn split(host: &str) -> Option<(&str, Option<u16>)> {
 }
 
 impl Scheme {
-    const fn prefix(self) -> &'static [u8] {
+    /// How an origin begins, and its port if it names none.
+    const fn parts(self) -> (&'static [u8], u16) {
         match self {
-            Self::Http => b"http://",
-            Self::Https => b"https://",
-        }
-    }
-
-    /// Where it is if nobody says.
-    const fn port(self) -> u16 {
-        match self {
-            Self::Http => 80,
-            Self::Https => 443,
+            Self::Http => (b"http://", 80),
+            Self::Https => (b"https://", 443),
         }
     }
 }

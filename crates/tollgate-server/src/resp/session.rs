@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tollgate::Timestamp;
 use tollgate_engine::Facts;
 use tollgate_engine::engine::ThrottleDecision;
 use tollgate_engine::facts::{fact_name, text_of_bytes};
@@ -11,12 +12,11 @@ use tollgate_engine::verdict::DenyReason;
 
 use super::frame::{Frame, Most};
 use super::reply::{Replies, Version};
-use crate::address::Peer;
-use crate::address::Protocol;
-use crate::answers::{Answered, answered, limited_by, looked_at};
+use crate::address::{Peer, Protocol};
+use crate::answers::{Answered, Told, answered, looked_at, unavailable};
 use crate::cells::Cells;
-use crate::connection::{ENOUGH, Heard, Speaks, Then};
-use crate::decider::{LimitsTold, Store};
+use crate::connection::{Heard, Patience, Speaks};
+use crate::decider::Store;
 use crate::drain::ENDS;
 use crate::protocol_errors::{ErrorKind, ErrorSource};
 use crate::service::Service;
@@ -29,7 +29,6 @@ mod keys;
 mod operator;
 mod transaction;
 
-use keys::KeyCommand;
 use operator::Standing;
 use transaction::Queue;
 
@@ -152,10 +151,11 @@ impl<B: Store> Session<B> {
         } else if is("TG.RESET") {
             self.reset_limits(words, &mut out).await
         } else {
-            match commands::find(name, count).map(|known| (known.name, KeyCommand::of(known.name)))
-            {
-                Ok((_, Some(asked))) => Box::pin(self.ask_of_keys(asked, words, &mut out)).await,
-                Ok((name, None)) => self.about(name, words, &mut out),
+            match commands::find(name, count) {
+                Ok(known) if known.is_about_keys() => {
+                    Box::pin(self.ask_of_keys(known.name, words, &mut out)).await
+                }
+                Ok(known) => self.about(known.name, words, &mut out),
                 Err(wrong) => Err(wrong),
             }
         };
@@ -218,7 +218,7 @@ impl<B: Store> Session<B> {
         let mut facts = Facts::new();
         read_facts(words, &odd, &mut facts)?;
         let service = &self.service;
-        let checked = service.decider.check(&facts, LimitsTold::Decider).await;
+        let checked = service.decider.check(&facts, &[]).await;
         let verdict = checked.map_err(|full| format!("UNAVAILABLE {full}"))?;
         tell(out, &answered(&verdict), service.settings.shadow_answers)
     }
@@ -246,54 +246,53 @@ impl<B: Store> Session<B> {
 }
 
 impl<B: Store> Speaks for Session<B> {
+    fn patience(&self) -> Patience {
+        self.service.decider.bounds.patience()
+    }
+
+    fn begin(&mut self) -> Timestamp {
+        self.service.monitor.measured.now()
+    }
+
     async fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> Heard {
-        let since = self.service.monitor.measured.now();
         let bounds = &self.service.decider.bounds;
         let most = Most {
             bytes: bounds.request_bytes,
             words: bounds.arguments,
         };
-        let (mut used, mut answered) = (0, 0);
-        let then = 'heard: {
-            for _ in 0..bounds.pipeline {
-                if out.len() >= ENOUGH {
-                    break;
+        let mut frame = std::mem::take(&mut self.frame);
+        let heard = match frame.read(input, &most) {
+            Ok(Some(length)) => {
+                self.command(frame.words(input), out).await;
+                if !self.delay.is_zero() {
+                    self.wait_out().await;
                 }
-                let mut frame = std::mem::take(&mut self.frame);
-                let rest = &input[used..];
-                match frame.read(rest, &most) {
-                    Ok(Some(length)) => {
-                        self.command(frame.words(rest), out).await;
-                        if !self.delay.is_zero() {
-                            self.wait_out().await;
-                        }
-                        frame.clear();
-                        answered += 1;
-                        used += length;
-                    }
-                    Ok(None) => {
-                        if rest.is_empty() {
-                            frame.shrink();
-                        }
-                        self.frame = frame;
-                        break 'heard Then::Read;
-                    }
-                    Err(broken) => {
-                        self.errors.unreadable(broken.is_too_large(), &broken);
-                        self.replies(out).error(&format!("ERR {broken}"));
-                        self.is_over = true;
-                    }
-                }
-                self.frame = frame;
+                frame.clear();
                 if self.is_over {
-                    break 'heard Then::Close;
+                    Heard::Last(1)
+                } else {
+                    Heard::Answered(length)
                 }
             }
-            Then::Answer
+            Ok(None) => {
+                if input.is_empty() {
+                    frame.shrink();
+                }
+                Heard::Part
+            }
+            Err(broken) => {
+                self.errors.unreadable(broken.is_too_large(), &broken);
+                self.replies(out).error(&format!("ERR {broken}"));
+                Heard::Last(0)
+            }
         };
+        self.frame = frame;
+        heard
+    }
+
+    fn took(&mut self, since: Timestamp, requests: u64) {
         let measured = &self.service.monitor.measured;
-        measured.took(Protocol::Resp, since, answered);
-        Heard { used, then }
+        measured.took(Protocol::Resp, since, requests);
     }
 
     fn lets_wait(&self) -> bool {
@@ -381,24 +380,22 @@ fn read_facts<'f, 'w: 'f>(
 /// have refused what passes.
 fn tell(out: &mut Replies<'_>, answer: &Answered<'_>, shadow: ShadowAnswers) -> Result<(), String> {
     if let Some(rule) = answer.failure() {
-        return Err(format!(
-            "UNAVAILABLE the store can't be asked about {rule:?}, and nothing passes without it"
-        ));
+        return Err(format!("UNAVAILABLE {}", unavailable(rule)));
     }
     if let Some(what) = answer.too_much() {
         return Err(wrong(what));
     }
-    let limited_by = limited_by(answer);
-    let shadow: Vec<String> = match shadow {
-        ShadowAnswers::Shown if answer.is_allowed => answer.shadow_rules().collect(),
-        _ => Vec::new(),
-    };
-    let more = [!answer.is_allowed, limited_by.is_some(), !shadow.is_empty()];
+    let told = Told::of(answer, shadow);
+    let more = [
+        told.reason.is_some(),
+        told.limited_by.is_some(),
+        !told.shadow.is_empty(),
+    ];
     out.map(6 + more.into_iter().filter(|there| *there).count());
     out.word(b"$7\r\nallowed\r\n");
-    out.boolean(answer.is_allowed);
+    out.boolean(told.is_allowed);
     out.word(b"$4\r\nrule\r\n");
-    match answer.rule() {
+    match &told.rule {
         Some(name) => out.text(name),
         None => out.null(),
     }
@@ -416,27 +413,25 @@ fn tell(out: &mut Replies<'_>, answer: &Answered<'_>, shadow: ShadowAnswers) -> 
         }
     }
     out.word(b"$11\r\nretry_after\r\n");
-    if answer.is_allowed || decision.wait() < Duration::MAX {
+    if told.is_allowed || decision.wait() < Duration::MAX {
         out.seconds(decision.wait());
     } else {
         out.null();
     }
     out.word(b"$11\r\nreset_after\r\n");
     out.seconds(decision.reset_after);
-    if !answer.is_allowed {
+    if let Some(reason) = told.reason {
         out.word(b"$6\r\nreason\r\n");
-        out.text(answer.reason().name());
+        out.text(reason.name());
     }
-    if let Some(limit) = limited_by {
+    if let Some(limit) = told.limited_by {
         out.word(b"$10\r\nlimited_by\r\n");
         out.text(limit.as_str());
     }
-    if !shadow.is_empty() {
+    if !told.shadow.is_empty() {
         out.word(b"$6\r\nshadow\r\n");
-        out.array(shadow.len());
-        for rule in &shadow {
-            out.text(rule);
-        }
+        out.array(told.shadow.len());
+        told.shadow.iter().for_each(|rule| out.text(rule));
     }
     Ok(())
 }

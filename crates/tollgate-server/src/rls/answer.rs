@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use tollgate_engine::facts::Unit;
+use tollgate_http::protobuf::{bytes, message, number, varint};
 
 use super::decided::{Decided, Limit, Status};
-use super::wire::{bytes, message, number, varint};
+use super::request::UNITS;
 
 /// The numbers of `RateLimitResponse.Code`.
 const OK: u64 = 1;
@@ -13,7 +14,7 @@ const OVER_LIMIT: u64 = 2;
 
 /// Writes an answer.
 pub(crate) fn write(out: &mut Vec<u8>, decided: &Decided) {
-    number(out, 1, code(decided.is_allowed));
+    number(out, 1, code(decided.told.is_allowed));
     for one in &decided.statuses {
         message(out, 2, |out| status(out, one));
     }
@@ -58,17 +59,10 @@ fn current_limit(out: &mut Vec<u8>, limit: &Limit) {
     bytes(out, 3, limit.name.as_deref().unwrap_or_default().as_bytes());
 }
 
-/// The numbers of `RateLimitResponse.RateLimit.Unit`.
-const fn unit_number(unit: Unit) -> u64 {
-    match unit {
-        Unit::Second => 1,
-        Unit::Minute => 2,
-        Unit::Hour => 3,
-        Unit::Day => 4,
-        Unit::Month => 5,
-        Unit::Year => 6,
-        Unit::Week => 7,
-    }
+/// The numbers of `RateLimitResponse.RateLimit.Unit`: those of requests, and then a week.
+fn unit_number(unit: Unit) -> u64 {
+    let place = UNITS.iter().position(|own| *own == unit);
+    place.unwrap_or(UNITS.len()) as u64 + 1
 }
 
 /// A `google.protobuf.Duration`, which has room for ten thousand years.

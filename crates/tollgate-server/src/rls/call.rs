@@ -9,7 +9,8 @@ use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode};
-use percent_encoding::{AsciiSet, CONTROLS, PercentEncode, utf8_percent_encode};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use tollgate_http::grpc;
 
 use super::waiting::WaitingCall;
 
@@ -23,6 +24,8 @@ const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
 
+/// Text as `grpc-message` has it: printable ASCII, and all else as the bytes of UTF-8.
+const TEXT: &AsciiSet = &CONTROLS.add(b'%');
 /// gRPC's number for what isn't implemented.
 const UNIMPLEMENTED: u8 = 12;
 
@@ -73,7 +76,7 @@ impl Failed {
 
     fn tell(&self, fields: &mut HeaderMap) {
         fields.insert(GRPC_STATUS, HeaderValue::from(u16::from(self.code)));
-        if let Ok(why) = HeaderValue::try_from(percent_encoded(&self.why).to_string()) {
+        if let Ok(why) = HeaderValue::try_from(utf8_percent_encode(&self.why, TEXT).to_string()) {
             fields.insert(GRPC_MESSAGE, why);
         }
         if self.code == UNIMPLEMENTED {
@@ -116,16 +119,9 @@ impl Method {
 
 /// Whether a request is one of gRPC; others are told in HTTP's words.
 pub(crate) fn is_grpc<T>(request: &Request<T>) -> bool {
-    let media = request
-        .headers()
-        .get(CONTENT_TYPE)
-        .map(HeaderValue::as_bytes);
-    let is_known = |media: &[u8]| {
-        media
-            .strip_prefix(b"application/grpc")
-            .is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
-    };
-    request.method() == http::Method::POST && media.is_some_and(is_known)
+    let media = request.headers().get(CONTENT_TYPE);
+    let is_grpc = media.is_some_and(|media| grpc::is_call(media.as_bytes()));
+    request.method() == http::Method::POST && is_grpc
 }
 
 /// Whether the metadata of a call is as short as it has to be, by HTTP/2's measure.
@@ -290,12 +286,6 @@ pub(crate) fn refuse(respond: &mut SendResponse<Bytes>) -> Result<(), h2::Error>
     respond.send_response(response, true).map(drop)
 }
 
-/// Text as `grpc-message` has it: printable ASCII, and all else as the bytes of UTF-8.
-fn percent_encoded(text: &str) -> PercentEncode<'_> {
-    const OTHERS: AsciiSet = CONTROLS.add(b'%');
-    utf8_percent_encode(text, &OTHERS)
-}
-
 /// A message that is being read.
 pub(super) struct Body {
     stream: RecvStream,
@@ -438,6 +428,9 @@ mod tests {
 
     #[test]
     fn reasons_are_printable() {
-        assert_eq!(percent_encoded("50% é\n").to_string(), "50%25 %C3%A9%0A");
+        assert_eq!(
+            utf8_percent_encode("50% é\n", TEXT).to_string(),
+            "50%25 %C3%A9%0A"
+        );
     }
 }

@@ -65,25 +65,25 @@ struct Head {
 }
 
 /// All calls of a connection.
-pub(super) struct Calls<B: Store> {
-    service: Arc<Service<B>>,
+pub(crate) struct Calls<B: Store> {
+    pub(super) service: Arc<Service<B>>,
     /// Calls of all connections whose messages aren't complete.
     all_waiting: Arc<Waiting>,
-    errors: ErrorSource,
+    pub(super) errors: ErrorSource,
     open: FuturesUnordered<Open>,
     lasting: Seat,
     waiting: Seat,
 }
 
 impl<B: Store> Calls<B> {
-    pub(super) fn new(
+    pub(crate) fn new(
         service: Arc<Service<B>>,
-        all_waiting: Arc<Waiting>,
+        all_waiting: &Arc<Waiting>,
         errors: ErrorSource,
     ) -> Self {
         Self {
             service,
-            all_waiting,
+            all_waiting: Arc::clone(all_waiting),
             errors,
             open: FuturesUnordered::new(),
             lasting: Seat::default(),

@@ -1,6 +1,7 @@
 //! One connection of HTTP/2: frames are taken by turns, and all calls of a turn are answered in one write.
 
 use std::future::{Future, poll_fn};
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -16,13 +17,12 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use super::call::PREFIX;
 use super::calls::Calls;
 use super::frames::Turn;
-use super::transport::{Transport, TransportSettings};
-use super::waiting::Waiting;
+use super::transport::Transport;
 use crate::bounds::Bounds;
+use crate::connection::Serves;
 use crate::decider::Store;
 use crate::drain::{self, Notice, Stage};
 use crate::protocol_errors::{ErrorKind, ErrorSource};
-use crate::service::Service;
 
 /// What clients may send of messages that aren't complete, all calls of a connection together.
 const WINDOW: u32 = 256 << 10;
@@ -46,45 +46,34 @@ enum Next {
     Failed(h2::Error),
 }
 
-/// Serves a connection until one of both sides ends it, or nothing has happened on it for long.
-pub(crate) async fn serve<B: Store, S>(
-    mut stream: S,
-    service: Arc<Service<B>>,
-    waiting: Arc<Waiting>,
-    errors: ErrorSource,
-    mut notice: Notice,
-) -> Result<(), h2::Error>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let mut calls = Calls::new(Arc::clone(&service), waiting, errors.clone());
-    let bounds = &service.decider.bounds;
-    let served = serve_calls(&mut stream, bounds, &mut calls, errors, &mut notice).await;
-    if notice.stage() > Stage::Serving {
-        drain::linger(&mut stream, &mut notice).await;
+impl<B: Store> Serves for Calls<B> {
+    /// It also ends if nothing has happened on it for long.
+    async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(
+        mut self,
+        mut stream: S,
+        mut notice: Notice,
+    ) -> io::Result<()> {
+        let served = serve_calls(&mut stream, &mut self, &mut notice).await;
+        if notice.stage() > Stage::Serving {
+            drain::linger(&mut stream, &mut notice).await;
+        }
+        self.finish().await;
+        served.map_err(io::Error::other)
     }
-    calls.finish().await;
-    served
 }
 
 /// The same without the end of the connection below.
-async fn serve_calls<B: Store, S>(
+async fn serve_calls<B: Store, S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
-    bounds: &Bounds,
     calls: &mut Calls<B>,
-    errors: ErrorSource,
     notice: &mut Notice,
-) -> Result<(), h2::Error>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let turn = Arc::new(Turn::default());
-    let settings = TransportSettings {
-        turn: Arc::clone(&turn),
-        errors,
-        patience: bounds.request_time,
-    };
-    let Some(mut connection) = open_connection(stream, settings, bounds, notice).await? else {
+) -> Result<(), h2::Error> {
+    let service = Arc::clone(&calls.service);
+    let (turn, bounds) = (Arc::new(Turn::default()), &service.decider.bounds);
+    let (errors, patience) = (calls.errors.clone(), bounds.request_time);
+    let transport = Transport::new(stream, Arc::clone(&turn), errors, patience);
+    let Some(mut connection) = open_connection(transport, &calls.errors, bounds, notice).await?
+    else {
         return Ok(());
     };
     let mut quiet = Quiet::new(connection.ping_pong(), bounds);
@@ -142,14 +131,11 @@ where
 /// Takes all calls that have come before anything is answered: each look for more writes what was answered before, and so
 /// all answers leave in one write. Returns how the connection ended, if it did.
 #[inline]
-fn accept_all<T>(
+fn accept_all<T: AsyncRead + AsyncWrite + Unpin>(
     connection: &mut Connection<T, Bytes>,
     cx: &mut Context<'_>,
     accepted: &mut Vec<Accepted>,
-) -> Option<Next>
-where
-    T: AsyncRead + AsyncWrite + Unpin,
-{
+) -> Option<Next> {
     loop {
         match connection.poll_accept(cx) {
             Poll::Ready(Some(Ok(call))) => accepted.push(call),
@@ -162,10 +148,9 @@ where
 
 /// Ends a connection whose client keeps the service busy with nothing. All calls before were answered.
 #[cold]
-async fn end_flood<T>(connection: &mut Connection<T, Bytes>) -> Result<(), h2::Error>
-where
-    T: AsyncRead + AsyncWrite + Unpin,
-{
+async fn end_flood<T: AsyncRead + AsyncWrite + Unpin>(
+    connection: &mut Connection<T, Bytes>,
+) -> Result<(), h2::Error> {
     connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
     // The transport ends it in time if its client doesn't read, either.
     while let Some(accepted) = connection.accept().await {
@@ -175,38 +160,12 @@ where
 }
 
 /// Opens a connection, and counts one that can't be opened as a protocol error. None if its preface doesn't come in time.
-async fn open_connection<S>(
-    stream: S,
-    settings: TransportSettings,
-    bounds: &Bounds,
-    notice: &mut Notice,
-) -> Result<Option<Connection<Transport<S>, Bytes>>, h2::Error>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let errors = settings.errors.clone();
-    let transport = Transport::new(stream, settings);
-    let Some(connection) = begin_connection(transport, bounds, notice).await else {
-        errors.record(ErrorKind::Timeout, &"no preface of HTTP/2 came in time");
-        return Ok(None);
-    };
-    let connection = connection.inspect_err(|error| {
-        if !error.is_io() {
-            errors.record(ErrorKind::Malformed, &"the first bytes aren't HTTP/2");
-        }
-    })?;
-    Ok(Some(connection))
-}
-
-/// The first words of HTTP/2. None if they don't come in time, or not soon once the service closes.
-async fn begin_connection<T>(
+async fn open_connection<T: AsyncRead + AsyncWrite + Unpin>(
     transport: T,
+    errors: &ErrorSource,
     bounds: &Bounds,
     notice: &mut Notice,
-) -> Option<Result<Connection<T, Bytes>, h2::Error>>
-where
-    T: AsyncRead + AsyncWrite + Unpin,
-{
+) -> Result<Option<Connection<T, Bytes>>, h2::Error> {
     let small = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
     let window = small(bounds.message_bytes() + PREFIX).max(65_535);
     let mut builder = Builder::new();
@@ -222,10 +181,20 @@ where
         notice.until(Stage::Closing).await;
         sleep(drain::GRACE).await;
     };
-    tokio::select! {
+    let begun = tokio::select! {
         begun = timeout(bounds.request_time, builder.handshake(transport)) => begun.ok(),
+        // Or not soon once the service closes.
         () = closing => None,
-    }
+    };
+    let Some(begun) = begun else {
+        errors.record(ErrorKind::Timeout, &"no preface of HTTP/2 came in time");
+        return Ok(None);
+    };
+    begun.map(Some).inspect_err(|error| {
+        if !error.is_io() {
+            errors.record(ErrorKind::Malformed, &"the first bytes aren't HTTP/2");
+        }
+    })
 }
 
 /// How long nothing has happened on a connection, and what was done about it: one without calls is ended, and of one with calls

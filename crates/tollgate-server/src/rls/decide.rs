@@ -10,16 +10,15 @@ use tollgate_engine::verdict::{DenyReason, Permits};
 use tollgate_engine::{Facts, Verdict};
 use tollgate_http::Dialect;
 
-use super::decided::{Decided, by_rule, by_tree, denied, unlimited};
+use super::decided::{Decided, Shows, by_rule, by_tree, denied, unlimited};
 use super::facts::{Sets, Texts};
 use super::question::{Question, Undecided};
 use crate::answers::{Answered, answered, looked_at};
-use crate::decider::{LimitsTold, Store, name_of};
+use crate::decider::{Store, conditions, name_of};
 use crate::holds::Room;
 use crate::log::Level;
 use crate::rls_closed::RlsClosed;
 use crate::service::Service;
-use crate::settings::ShadowAnswers;
 
 impl Question<'_> {
     /// Keeps the permits of a request that passed. If no more may be held, it can't run, and what it was charged comes back:
@@ -175,7 +174,10 @@ pub(crate) async fn ask<B: Store>(
         question,
         facts: by_rules.then_some(&facts),
         by_trees: decider.engine.decides_by_descriptors() || question.brings_limit(),
-        dialects,
+        shows: Shows {
+            dialects,
+            shadow: service.settings.shadow_answers,
+        },
     };
     if question.takes_nothing() {
         asked.look().await
@@ -191,7 +193,7 @@ struct Asked<'a, B: Store> {
     /// What rules know of it, if there are any.
     facts: Option<&'a Facts<'a>>,
     by_trees: bool,
-    dialects: &'a [Dialect],
+    shows: Shows<'a>,
 }
 
 /// What a request was charged that passed, and the permits that it holds.
@@ -226,8 +228,8 @@ impl<B: Store> Asked<'_, B> {
             }
             (Some(facts), None) => {
                 let (decided, passed) = {
-                    let told = LimitsTold::by(self.dialects);
-                    let mut verdict = B::decide(&decider.engine, facts, told).await;
+                    let dialects = self.shows.dialects;
+                    let mut verdict = B::decide(&decider.engine, facts, dialects).await;
                     let permits = match &mut verdict {
                         Verdict::Passed(passed) => passed.take_permits(),
                         Verdict::Refused(_) => None,
@@ -257,7 +259,7 @@ impl<B: Store> Asked<'_, B> {
         room: Option<Room<'_>>,
     ) -> Result<Decided, Undecided> {
         let (on, engine) = (
-            LimitsTold::by(self.dialects).conditions(),
+            conditions(self.shows.dialects),
             &self.service.decider.engine,
         );
         let (mut passed, by_trees) = match engine.decide_with_descriptors(on, facts, request).await
@@ -291,7 +293,7 @@ impl<B: Store> Asked<'_, B> {
         if self.by_trees {
             let verdict = self.ask_trees().await;
             let decided = self.by_trees(&verdict, verdict.refused().is_none())?;
-            if !decided.is_allowed {
+            if !decided.told.is_allowed {
                 return Ok(decided);
             }
             by_trees = Some(decided);
@@ -304,7 +306,7 @@ impl<B: Store> Asked<'_, B> {
         let Ok(findings) = self.service.decider.engine.peek_async(facts).await;
         let by_rules = self.by_rules(&looked_at(&findings))?;
         Ok(match by_trees {
-            Some(by_trees) if by_rules.is_allowed => by_trees.joined(by_rules),
+            Some(by_trees) if by_rules.told.is_allowed => by_trees.joined(by_rules),
             _ => by_rules,
         })
     }
@@ -323,24 +325,11 @@ impl<B: Store> Asked<'_, B> {
         findings: &DescriptorFindings,
         is_allowed: bool,
     ) -> Result<Decided, Undecided> {
-        let mut decided = by_tree(self.question, findings, is_allowed, self.dialects)?;
-        if self.shows_shadow(&decided) {
-            let shadows = findings.statuses.iter().filter(|one| one.would_refuse);
-            decided.shadow = shadows.filter_map(|one| one.limit.clone()).collect();
-        }
-        Ok(decided)
+        by_tree(self.question, findings, is_allowed, self.shows)
     }
 
     /// What rules decide, as Envoy is told of it.
     fn by_rules(&self, answered: &Answered<'_>) -> Result<Decided, Undecided> {
-        let mut decided = by_rule(self.question.descriptors.len(), answered, self.dialects)?;
-        if self.shows_shadow(&decided) {
-            decided.shadow = answered.shadow_rules().collect();
-        }
-        Ok(decided)
-    }
-
-    fn shows_shadow(&self, decided: &Decided) -> bool {
-        decided.is_allowed && self.service.settings.shadow_answers == ShadowAnswers::Shown
+        by_rule(self.question.descriptors.len(), answered, self.shows)
     }
 }

@@ -14,26 +14,27 @@ use tollgate_engine::verdict::DenyReason;
 use tollgate_http::{Dialect, MOST_LISTED, Shown, fields, retry_after};
 
 use super::question::{Question, Undecided};
-use crate::answers::{Answered, LimitText, limited_by, unix_now};
+use crate::answers::{Answered, LimitText, Told, unix_now};
+use crate::settings::ShadowAnswers;
 
 /// What was decided.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Decided {
-    pub(crate) is_allowed: bool,
+    pub(crate) told: Told<'static>,
     /// One for each descriptor.
     pub(crate) statuses: Vec<Status>,
-    /// What decided, and what it said: nothing if nothing limits.
-    pub(crate) rule: Option<String>,
-    pub(crate) decision: Option<Decision>,
-    /// Why it was refused, and by which limit of the rule.
-    pub(crate) reason: Option<DenyReason>,
-    pub(crate) limited_by: Option<LimitText>,
-    /// Limits in shadow that would have refused it, if an operator wants clients to see them.
-    pub(crate) shadow: Vec<String>,
     /// Why it was refused if nothing was decided: a name, and what is told by it.
     pub(crate) failure: Option<(&'static str, String)>,
     /// Header fields for the client.
     pub(crate) headers: Vec<(&'static str, String)>,
+}
+
+/// What an answer shows beside the decision.
+#[derive(Clone, Copy)]
+pub(super) struct Shows<'a> {
+    /// Header fields in these dialects.
+    pub(super) dialects: &'a [Dialect],
+    pub(super) shadow: ShadowAnswers,
 }
 
 /// What is told of one descriptor.
@@ -54,25 +55,41 @@ pub(crate) struct Limit {
 }
 
 impl Decided {
+    /// Of so many descriptors, of none of which there is more to say.
+    fn of(descriptors: usize, told: Told<'static>) -> Self {
+        let status = || Status {
+            is_allowed: told.is_allowed,
+            limit: None,
+            remaining: 0,
+        };
+        Self {
+            statuses: std::iter::repeat_with(status).take(descriptors).collect(),
+            told,
+            failure: None,
+            headers: Vec::new(),
+        }
+    }
+
     /// What the proxy can tell others of the decision: names and texts.
     pub(crate) fn metadata(&self) -> SmallVec<[(&'static str, Cow<'_, str>); 4]> {
-        let rule = self.rule.iter().map(|rule| ("rule", rule.as_str()));
-        let reason = self.reason.iter().map(|reason| ("reason", reason.name()));
-        let limit = self.limited_by.iter();
+        let told = &self.told;
+        let rule = told.rule.iter().map(|rule| ("rule", &**rule));
+        let reason = told.reason.iter().map(|reason| ("reason", reason.name()));
+        let limit = told.limited_by.iter();
         let limit = limit.map(|limit| ("limited_by", limit.as_str()));
         let failure = self.failure.iter();
         let failure = failure.map(|(name, text)| (*name, text.as_str()));
         let borrowed = rule.chain(reason).chain(limit).chain(failure);
         let all = borrowed.map(|(name, text)| (name, Cow::Borrowed(text)));
-        let shadow = (!self.shadow.is_empty()).then(|| Cow::Owned(self.shadow.join(", ")));
+        let shadow = (!told.shadow.is_empty()).then(|| Cow::Owned(told.shadow.join(", ")));
         all.chain(shadow.map(|rules| ("shadow", rules))).collect()
     }
 
     /// Tells the client of a request that is denied when to come again, if it is told anything by header fields: Envoy adds them
     /// to its 429.
     pub(super) fn tell_wait(&mut self, dialects: &[Dialect]) {
-        let wait = self.decision.as_ref().and_then(retry_after);
-        if let (false, false, Some(seconds)) = (self.is_allowed, dialects.is_empty(), wait) {
+        let wait = self.told.decision.as_ref().and_then(retry_after);
+        if let (false, false, Some(seconds)) = (self.told.is_allowed, dialects.is_empty(), wait) {
             self.headers.push(("retry-after", seconds.to_string()));
         }
     }
@@ -84,12 +101,12 @@ impl Decided {
         } else {
             (self, by_rules)
         };
-        told.shadow.extend(other.shadow);
+        told.told.shadow.extend(other.told.shadow);
         told
     }
 
     fn limits_nothing(&self) -> bool {
-        self.is_allowed && self.statuses.iter().all(|status| status.limit.is_none())
+        self.told.is_allowed && self.statuses.iter().all(|status| status.limit.is_none())
     }
 }
 
@@ -106,34 +123,13 @@ fn headers(dialects: &[Dialect], limits: &[Shown<'_>]) -> Vec<(&'static str, Str
 
 /// What is told where nothing limits.
 pub(super) fn unlimited(descriptors: usize) -> Decided {
-    told(descriptors, true)
+    Decided::of(descriptors, Told::unlimited(true))
 }
 
 /// What is told of a request that no limit's decision denies.
 pub(super) fn denied(descriptors: usize, reason: Option<DenyReason>) -> Decided {
-    Decided {
-        reason,
-        ..told(descriptors, false)
-    }
-}
-
-fn told(descriptors: usize, is_allowed: bool) -> Decided {
-    let status = || Status {
-        is_allowed,
-        limit: None,
-        remaining: 0,
-    };
-    Decided {
-        is_allowed,
-        statuses: std::iter::repeat_with(status).take(descriptors).collect(),
-        rule: None,
-        decision: None,
-        reason: None,
-        limited_by: None,
-        shadow: Vec::new(),
-        failure: None,
-        headers: Vec::new(),
-    }
+    let told = Told::unlimited(false);
+    Decided::of(descriptors, Told { reason, ..told })
 }
 
 /// A denial, as it is counted, of what could never pass: an error would let it pass.
@@ -148,16 +144,16 @@ fn too_large(descriptors: usize, what: &impl ToString) -> Decided {
 pub(super) fn by_rule(
     descriptors: usize,
     answered: &Answered<'_>,
-    dialects: &[Dialect],
+    shows: Shows<'_>,
 ) -> Result<Decided, Undecided> {
     if let Some(rule) = answered.failure() {
         return Err(Undecided::Unavailable(rule.to_owned()));
     }
-    let is_allowed = answered.is_allowed;
     if let Some(what) = answered.too_much() {
         return Ok(too_large(descriptors, &what));
     }
-    let mut decided = told(descriptors, is_allowed);
+    let told = Told::of(answered, shows.shadow).into_owned();
+    let mut decided = Decided::of(descriptors, told);
     let decision = &answered.decision;
     let small = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     if !decision.is_unlimited()
@@ -166,29 +162,16 @@ pub(super) fn by_rule(
         let kind = answered.limit();
         first.limit = Some(Limit {
             requests: small(kind.and_then(LimitKind::quota).unwrap_or(decision.limit)),
-            unit: kind.and_then(unit_of),
+            unit: kind.and_then(|kind| Unit::of(kind.window()?)),
             name: answered.rule().map(str::to_owned),
             reset_after: decision.reset_after,
         });
-        first.remaining = if is_allowed {
-            small(decision.remaining)
-        } else {
-            0
-        };
+        if answered.is_allowed {
+            first.remaining = small(decision.remaining);
+        }
     }
-    Ok(Decided {
-        rule: answered.rule().map(str::to_owned),
-        decision: Some(answered.decision),
-        reason: (!is_allowed).then(|| answered.reason()),
-        limited_by: limited_by(answered),
-        headers: answered.show_limits(|limits| headers(dialects, limits)),
-        ..decided
-    })
-}
-
-/// The unit of a limit, if it is by one of theirs.
-fn unit_of(kind: &LimitKind) -> Option<Unit> {
-    Unit::of(kind.window()?)
+    decided.headers = answered.show_limits(|limits| headers(shows.dialects, limits));
+    Ok(decided)
 }
 
 /// What trees have said.
@@ -196,7 +179,7 @@ pub(super) fn by_tree(
     question: &Question<'_>,
     verdict: &DescriptorFindings,
     is_allowed: bool,
-    dialects: &[Dialect],
+    shows: Shows<'_>,
 ) -> Result<Decided, Undecided> {
     let domain = question.domain;
     if let Some(what) = verdict.too_much.filter(|_| !is_allowed) {
@@ -221,16 +204,30 @@ pub(super) fn by_tree(
         }),
         remaining: status.remaining,
     };
+    let shadows = verdict.statuses.iter().filter(|one| one.would_refuse);
+    let shadows = shadows.filter_map(|one| one.limit.clone());
     Ok(Decided {
-        is_allowed,
         statuses: verdict.statuses.iter().map(status).collect(),
-        rule: rule.map(str::to_owned),
-        decision: decider.and_then(|status| status.decision),
-        reason: verdict.reason,
-        limited_by: verdict.limit.as_ref().map(LimitText::of),
-        shadow: Vec::new(),
+        told: Told {
+            is_allowed,
+            rule: rule.map(|rule| Cow::Owned(rule.to_owned())),
+            decision: Some(
+                decider
+                    .and_then(|status| status.decision)
+                    .unwrap_or(Decision::UNLIMITED),
+            ),
+            reason: verdict.reason,
+            limited_by: verdict.limit.as_ref().map(LimitText::of),
+            shadow: match shows.shadow {
+                ShadowAnswers::Shown if is_allowed => shadows.collect(),
+                _ => Vec::new(),
+            },
+        },
         failure: None,
-        headers: headers(dialects, &all_shown(domain, decider, &verdict.statuses)),
+        headers: headers(
+            shows.dialects,
+            &all_shown(domain, decider, &verdict.statuses),
+        ),
     })
 }
 

@@ -36,13 +36,6 @@ pub(crate) struct Sets<'a> {
     pub(crate) others: Vec<Facts<'a>>,
 }
 
-/// What becomes of a descriptor's hits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hits {
-    Taken,
-    GivenBack,
-}
-
 /// An entry: the number of its descriptor, its fact, and its value.
 type Entry<'a> = (usize, &'a str, &'a str);
 
@@ -115,12 +108,7 @@ impl Texts {
         let mut whole = self.whole(question)?.into_iter();
         let first = whole.next().unwrap_or_default();
         let mut others: Vec<_> = whole.collect();
-        let hits = if question.gives_back() {
-            Hits::GivenBack
-        } else {
-            Hits::Taken
-        };
-        self.add_parts(question, hits, &mut others)?;
+        self.add_parts(question, question.gives_back(), &mut others)?;
         Ok(Sets { first, others })
     }
 
@@ -131,7 +119,7 @@ impl Texts {
     ) -> Result<Vec<Facts<'a>>, Undecided> {
         let mut sets = Vec::new();
         if !question.gives_back() {
-            self.add_parts(question, Hits::GivenBack, &mut sets)?;
+            self.add_parts(question, true, &mut sets)?;
         }
         Ok(sets)
     }
@@ -163,16 +151,16 @@ impl Texts {
         Ok(self.combined(question, &base, each)?.into())
     }
 
-    /// Adds the facts of each descriptor by itself, if a rule asks for its keys.
+    /// Adds the facts of each descriptor by itself, if a rule asks for its keys: of those that give back, or of those that don't.
     fn add_parts<'a>(
         &'a self,
         question: &Question<'a>,
-        hits: Hits,
+        is_refund: bool,
         sets: &mut Vec<Facts<'a>>,
     ) -> Result<(), Undecided> {
         for (number, keys) in self.keys.iter().enumerate() {
             let own = &question.descriptors[number];
-            if own.refund != (hits == Hits::GivenBack) {
+            if own.refund != is_refund {
                 continue;
             }
             let mut base = Facts::new()

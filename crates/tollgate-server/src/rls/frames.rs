@@ -149,24 +149,25 @@ impl Reader {
                 let Some((priority, fields)) = parts(head, payload) else {
                     return out.extend_from_slice(frame);
                 };
-                if head.has(END_HEADERS) {
-                    match hpack::with_valid_authority(fields) {
-                        None => out.extend_from_slice(frame),
-                        Some(fields) => Block {
-                            flags: head.flags,
-                            stream: head.stream,
-                            priority: priority.to_vec(),
-                            fields,
-                        }
-                        .write(out),
-                    }
+                let is_whole = head.has(END_HEADERS);
+                let fields = if is_whole {
+                    hpack::with_valid_authority(fields)
                 } else {
-                    self.block = Some(Block {
-                        flags: head.flags,
-                        stream: head.stream,
-                        priority: priority.to_vec(),
-                        fields: fields.to_vec(),
-                    });
+                    Some(fields.to_vec())
+                };
+                let Some(fields) = fields else {
+                    return out.extend_from_slice(frame);
+                };
+                let block = Block {
+                    flags: head.flags,
+                    stream: head.stream,
+                    priority: priority.to_vec(),
+                    fields,
+                };
+                if is_whole {
+                    block.write(out);
+                } else {
+                    self.block = Some(block);
                 }
             }
             (CONTINUATION, Some(mut block)) if block.stream == head.stream => {

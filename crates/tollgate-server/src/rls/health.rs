@@ -7,10 +7,11 @@ use bytes::Bytes;
 use h2::Reason;
 use h2::server::SendResponse;
 use tokio::time::timeout;
+use tollgate_http::protobuf;
 
 use super::call::{self, Failed, PREFIX};
 use super::descriptors::FILES;
-use super::wire::{self, Fields};
+use super::wire::Fields;
 use crate::decider::Store;
 use crate::drain::Stage;
 use crate::health::Health;
@@ -111,6 +112,6 @@ fn status(health: &Health, body: &[u8]) -> Result<u64, Failed> {
 
 fn framed(status: u64) -> Bytes {
     let mut out = vec![0; PREFIX];
-    wire::number(&mut out, 1, status);
+    protobuf::number(&mut out, 1, status);
     call::framed(out)
 }

@@ -4,6 +4,7 @@ use derive_more::Display;
 use tollgate_engine::engine::DescriptorRequest;
 use tollgate_engine::facts::Descriptor;
 
+use crate::answers::unavailable;
 use crate::bounds::Bounds;
 use crate::holds::Full;
 
@@ -22,7 +23,7 @@ pub(crate) enum Undecided {
     /// The question makes no sense.
     Invalid(String),
     /// The store can't be asked about this limit, and nothing passes without it.
-    #[display("the store can't be asked about {_0:?}, and nothing passes without it")]
+    #[display("{}", unavailable(_0))]
     Unavailable(String),
     /// What it would hold can't be kept.
     Full(Full),

@@ -7,10 +7,11 @@ use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use tokio::time::timeout;
+use tollgate_http::protobuf;
 
 use super::call::{self, Failed, PREFIX};
 use super::descriptors::FILES;
-use super::wire::{self, Fields, Malformed};
+use super::wire::{Fields, Malformed};
 use crate::bounds::Bounds;
 
 /// gRPC's number for what isn't there.
@@ -133,7 +134,7 @@ impl<'m> Asked<'m> {
 fn answer(question: &[u8]) -> Result<Bytes, Malformed> {
     let asked = Asked::read(question)?;
     let mut out = vec![0; PREFIX];
-    wire::bytes(&mut out, 2, question);
+    protobuf::bytes(&mut out, 2, question);
     match asked {
         Asked::File(name) => file(&mut out, FILES.named(name), "file", name),
         Asked::Symbol(name) => {
@@ -141,9 +142,9 @@ fn answer(question: &[u8]) -> Result<Bytes, Malformed> {
             let full = name.strip_prefix('.').unwrap_or(name);
             file(&mut out, FILES.containing(full), "symbol", name);
         }
-        Asked::Services => wire::message(&mut out, 6, |out| {
+        Asked::Services => protobuf::message(&mut out, 6, |out| {
             for name in FILES.services() {
-                wire::message(out, 1, |out| wire::bytes(out, 1, name.as_bytes()));
+                protobuf::message(out, 1, |out| protobuf::bytes(out, 1, name.as_bytes()));
             }
         }),
         Asked::Extension => wrong(&mut out, NOT_FOUND, "there are no extensions"),
@@ -154,14 +155,14 @@ fn answer(question: &[u8]) -> Result<Bytes, Malformed> {
 
 fn file(out: &mut Vec<u8>, found: Option<&[u8]>, kind: &str, name: &str) {
     match found {
-        Some(file) => wire::message(out, 4, |out| wire::bytes(out, 1, file)),
+        Some(file) => protobuf::message(out, 4, |out| protobuf::bytes(out, 1, file)),
         None => wrong(out, NOT_FOUND, &format!("no {kind} {name:?}")),
     }
 }
 
 fn wrong(out: &mut Vec<u8>, code: u64, why: &str) {
-    wire::message(out, 7, |out| {
-        wire::number(out, 1, code);
-        wire::bytes(out, 2, why.as_bytes());
+    protobuf::message(out, 7, |out| {
+        protobuf::number(out, 1, code);
+        protobuf::bytes(out, 2, why.as_bytes());
     });
 }

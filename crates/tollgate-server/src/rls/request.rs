@@ -117,17 +117,16 @@ fn limit(message: &[u8]) -> Result<Option<(u32, Unit)>, Malformed> {
     Ok(unit.map(|unit| (requests, unit)))
 }
 
-/// The numbers of `envoy.type.v3.RateLimitUnit`.
-const fn unit_of(number: u64) -> Option<Unit> {
-    Some(match number {
-        1 => Unit::Second,
-        2 => Unit::Minute,
-        3 => Unit::Hour,
-        4 => Unit::Day,
-        5 => Unit::Month,
-        6 => Unit::Year,
-        _ => return None,
-    })
+/// The units of `envoy.type.v3.RateLimitUnit`, whose numbers begin at one.
+pub(crate) const UNITS: [Unit; 6] = {
+    use Unit::{Day, Hour, Minute, Month, Second, Year};
+    [Second, Minute, Hour, Day, Month, Year]
+};
+
+/// The unit of a number; none of zero, and of those that there aren't.
+pub(crate) fn unit_of(number: u64) -> Option<Unit> {
+    let place = usize::try_from(number.checked_sub(1)?).ok()?;
+    UNITS.get(place).copied()
 }
 
 /// The value of a number that is a message of its own, so that zero and nothing are two.

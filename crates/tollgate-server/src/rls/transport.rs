@@ -44,22 +44,15 @@ pub(super) struct Transport<S> {
     /// Since when the client doesn't read, and how much it read since.
     stalled: Option<Pin<Box<Sleep>>>,
     read_since: usize,
+    /// The time in which a client reads what is written.
     patience: Duration,
 }
 
-/// What is new for a transport.
-pub(super) struct TransportSettings {
-    pub(super) turn: Arc<Turn>,
-    pub(super) errors: ErrorSource,
-    /// The time in which a client reads what is written.
-    pub(super) patience: Duration,
-}
-
 impl<S> Transport<S> {
-    pub(super) fn new(stream: S, settings: TransportSettings) -> Self {
+    pub(super) fn new(stream: S, turn: Arc<Turn>, errors: ErrorSource, patience: Duration) -> Self {
         Self {
             stream,
-            turn: settings.turn,
+            turn,
             control: Control::default(),
             reader: Reader::default(),
             raw: Vec::new(),
@@ -67,10 +60,10 @@ impl<S> Transport<S> {
             handed: 0,
             is_at_end: false,
             sent: Sent::default(),
-            errors: settings.errors,
+            errors,
             stalled: None,
             read_since: 0,
-            patience: settings.patience,
+            patience,
         }
     }
 

@@ -1,5 +1,4 @@
-//! Protocol buffers, as far as the rate-limit service needs them: fields that borrow from a message, and messages
-//! that are written into bytes.
+//! Protocol buffers, as far as the rate-limit service reads them: fields that borrow from a message.
 
 use derive_more::Display;
 
@@ -133,56 +132,10 @@ impl<'m> Value<'m> {
     }
 }
 
-/// Writes a number, seven bits a byte.
-pub(crate) fn varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(low_bits(value) | 0x80);
-        value >>= 7;
-    }
-    out.push(low_bits(value));
-}
-
-/// The last seven bits.
-const fn low_bits(value: u64) -> u8 {
-    (value & 0x7f) as u8
-}
-
-/// Writes a field of a number, unless it is zero: what isn't there reads as zero.
-pub(crate) fn number(out: &mut Vec<u8>, field: u32, value: u64) {
-    if value != 0 {
-        varint(out, u64::from(field) << 3);
-        varint(out, value);
-    }
-}
-
-/// Writes a field of text or bytes, unless it is empty.
-pub(crate) fn bytes(out: &mut Vec<u8>, field: u32, value: &[u8]) {
-    if !value.is_empty() {
-        varint(out, u64::from(field) << 3 | 2);
-        varint(out, value.len() as u64);
-        out.extend_from_slice(value);
-    }
-}
-
-/// Writes a field that is a message, which may be empty. Its length is put in front once it is known.
-pub(crate) fn message(out: &mut Vec<u8>, field: u32, write: impl FnOnce(&mut Vec<u8>)) {
-    varint(out, u64::from(field) << 3 | 2);
-    let at = out.len();
-    out.push(0);
-    write(out);
-    let length = out.len() - at - 1;
-    match u8::try_from(length) {
-        Ok(short @ 0..=0x7f) => out[at] = short,
-        _ => {
-            let mut encoded = Vec::with_capacity(10);
-            varint(&mut encoded, length as u64);
-            out.splice(at..=at, encoded);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use tollgate_http::protobuf::{bytes, message, number, varint};
+
     use super::*;
 
     fn all(message: &[u8]) -> Result<Vec<(u64, Value<'_>)>, Malformed> {

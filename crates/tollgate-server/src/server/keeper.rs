@@ -12,8 +12,6 @@ use tollgate::clock::{Clock, Monotonic};
 use tollgate_engine::Policy;
 use tollgate_engine::backend::Memory;
 
-use crate::cells::Here;
-use crate::decider::Store;
 use crate::health::Concern;
 use crate::log::Level;
 use crate::service::Service;
@@ -29,10 +27,7 @@ pub(super) fn begin<C: Clock + 'static, W: Clock + 'static>(
     folder: Folder,
     options: StateOptions,
     lost: Vec<String>,
-) -> Begin<Memory<C, W>>
-where
-    Memory<C, W>: Store<Cells = Here<C>>,
-{
+) -> Begin<Memory<C, W>> {
     Box::new(move |service| {
         let mut saver = Saver {
             service: Arc::clone(service),
@@ -122,10 +117,7 @@ impl Drop for Keeper {
 }
 
 /// Saves one service.
-struct Saver<C: Clock + 'static, W: Clock + 'static>
-where
-    Memory<C, W>: Store<Cells = Here<C>>,
-{
+struct Saver<C: Clock + 'static, W: Clock + 'static> {
     service: Arc<Service<Memory<C, W>>>,
     folder: Folder,
     uptime: fn() -> Option<Uptime>,
@@ -148,10 +140,7 @@ struct Mark {
     orders: Vec<(u64, Timestamp, u64)>,
 }
 
-impl<C: Clock + 'static, W: Clock + 'static> Saver<C, W>
-where
-    Memory<C, W>: Store<Cells = Here<C>>,
-{
+impl<C: Clock + 'static, W: Clock + 'static> Saver<C, W> {
     /// Saves if there is something to save, and tells what came of it.
     fn turn(&mut self, turn: Turn) {
         let quotas = match turn {

@@ -26,11 +26,11 @@ const KIND: &[u8; 8] = b"tollserv";
 const VERSION: u64 = 1;
 
 /// What a service goes on with.
-pub(super) struct Found<C: Clock + 'static, W: Clock + 'static> {
-    pub(super) engine: Engine<Memory<C, W>>,
-    pub(super) cells: Here<C>,
+pub(crate) struct Found<C: Clock + 'static, W: Clock + 'static> {
+    pub(crate) engine: Engine<Memory<C, W>>,
+    pub(crate) cells: Here<C>,
     /// None without a snapshot.
-    pub(super) restored: Option<Restored>,
+    pub(crate) restored: Option<Restored>,
 }
 
 /// Why it doesn't.

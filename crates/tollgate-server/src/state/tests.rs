@@ -212,7 +212,7 @@ impl World {
         self.tell_uptime();
         let own = self.opened.as_ref().expect("it runs");
         let path = own.folder.snapshot();
-        snapshot::save(&own.engine, &own.cells, &path, uptime).expect("saved");
+        snapshot::save(&own.found.engine, &own.found.cells, &path, uptime).expect("saved");
         let shown = i64::try_from(self.shown()).expect("a time");
         self.saved = (
             self.now,
@@ -250,12 +250,16 @@ impl World {
         let own = self.opened.as_ref().expect("it runs");
         if RULES[rule] == "throttle" {
             let limit = ThrottleLimit::per_minute(LIMIT);
-            let limit = own.cells.limit(limit).expect("a limit");
-            let charged = own.cells.charge(&limit, b"ada", cost).now_or_never();
+            let limit = own.found.cells.limit(limit).expect("a limit");
+            let charged = own.found.cells.charge(&limit, b"ada", cost).now_or_never();
             return charged.expect("at once").expect("a decision").is_allowed;
         }
         let facts = Facts::new().with("rule", RULES[rule]).with("user", "ada");
-        own.engine.decide(&facts.costing(cost)).passed().is_some()
+        own.found
+            .engine
+            .decide(&facts.costing(cost))
+            .passed()
+            .is_some()
     }
 
     /// What is spent of a rule now, in thousandths: of what is kept, or of all that was ever admitted. A log is looked
@@ -325,7 +329,7 @@ impl World {
             Step::Save => self.save(),
             Step::Reload(version) => {
                 let own = self.opened.as_ref().expect("it runs");
-                own.engine.reload(policy(version)).expect("a policy");
+                own.found.engine.reload(policy(version)).expect("a policy");
             }
             Step::Restart {
                 end,
@@ -378,13 +382,13 @@ fn with_folder(name: &str, check: impl FnOnce(&Folder, &Opening<'_, Manual, Manu
     let facts = Facts::new().with("user", "ada").costing(3);
     for rule in &RULES[..4] {
         let facts = facts.clone().with("rule", rule);
-        let verdict = opened.engine.decide(&facts);
+        let verdict = opened.found.engine.decide(&facts);
         assert!(verdict.passed().is_some());
     }
     let path = opened.folder.snapshot();
-    snapshot::save(&opened.engine, &opened.cells, &path, || None).expect("saved");
-    let Opened { folder, engine, .. } = opened;
-    drop(engine);
+    snapshot::save(&opened.found.engine, &opened.found.cells, &path, || None).expect("saved");
+    let Opened { folder, found, .. } = opened;
+    drop(found);
     check(&folder, &opening());
 }
 

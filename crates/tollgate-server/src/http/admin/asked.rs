@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tollgate::Rate;
 use tollgate_engine::engine::ResetScope;
-use tollgate_engine::orders::{LONGEST_ORDER, OrderFacts, Replacement, Target};
+use tollgate_engine::orders::{Act, LONGEST_ORDER, OrderFacts, Replacement, Target};
 
 use crate::http::body::Pairs;
 use crate::http::session::{Wrong, bad};
@@ -73,13 +73,13 @@ struct Entry<'b> {
 
 /// What of it a question may have, beside whom it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Takes {
+pub(in crate::http) enum Takes {
     /// Nothing.
     Target,
     /// Whether quotas are meant.
     Reset,
     /// How long, and why.
-    Order,
+    Block,
     /// These, and `all`.
     Bypass,
     /// These, and limits.
@@ -107,34 +107,28 @@ impl<'b> Asked<'b> {
     /// Whether there is anything that wouldn't be heeded.
     pub(super) fn check(&self, takes: Takes, most: usize) -> Result<(), Wrong> {
         let is_order = !matches!(takes, Takes::Target | Takes::Reset);
+        let is_override = takes == Takes::Override;
         let not_here = [
             ("for", self.lasts.is_some() && !is_order),
             ("why", self.why.is_some() && !is_order),
             ("any_fact", self.any_fact && !is_order),
             ("quotas", self.quotas && takes != Takes::Reset),
             ("all", self.all && takes != Takes::Bypass),
-            ("rate", self.rate.is_some() && takes != Takes::Override),
-            ("quota", self.quota.is_some() && takes != Takes::Override),
-            (
-                "concurrency",
-                self.concurrency.is_some() && takes != Takes::Override,
-            ),
+            ("rate", self.rate.is_some() && !is_override),
+            ("quota", self.quota.is_some() && !is_override),
+            ("concurrency", self.concurrency.is_some() && !is_override),
         ];
         if let Some((field, _)) = not_here.into_iter().find(|(_, is_there)| *is_there) {
             return Err(bad(format!("{field}: not here")));
         }
-        let found = self.facts.0.len();
-        if found > most {
-            let why = format!("facts: {found} of them, more than the {most} that are taken");
-            return Err(bad(why));
-        }
-        self.facts.check_values().map_err(bad)?;
+        self.facts.check(most).map_err(bad)?;
+        let has_facts = !self.facts.0.is_empty();
         let is_of_facts = self.domain.is_none() && self.descriptor.is_none();
-        if self.key.is_some() && (found > 0 || !is_of_facts) {
+        if self.key.is_some() && (has_facts || !is_of_facts) {
             return Err(bad("key: it stands in place of facts".to_owned()));
         }
         let is_of_facts = is_of_facts && self.key.is_none();
-        let names_nobody = self.rule.is_none() && found == 0 && is_of_facts;
+        let names_nobody = self.rule.is_none() && !has_facts && is_of_facts;
         match takes {
             Takes::Bypass if names_nobody != self.all => Err(bad(
                 "say whom it is for by rule, facts or both; or all: true, for all limits"
@@ -200,6 +194,15 @@ impl<'b> Asked<'b> {
         }
     }
 
+    /// What is done.
+    pub(super) fn act(&self, takes: Takes) -> Result<Act, Wrong> {
+        Ok(match takes {
+            Takes::Bypass => Act::Bypass,
+            Takes::Override => Act::Override(self.replacement()?),
+            _ => Act::Block,
+        })
+    }
+
     /// Which facts an order may name.
     pub(super) const fn order_facts(&self) -> OrderFacts {
         if self.any_fact {
@@ -219,7 +222,7 @@ impl<'b> Asked<'b> {
     }
 
     /// The limits that stand in.
-    pub(super) fn replacement(&self) -> Result<Replacement, Wrong> {
+    fn replacement(&self) -> Result<Replacement, Wrong> {
         let rates = match &self.rate {
             None => &[],
             Some(Rates::One(rate)) => std::slice::from_ref(rate),

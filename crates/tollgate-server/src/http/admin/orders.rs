@@ -1,77 +1,28 @@
 //! `/admin/block`, `/admin/unblock`, `/admin/override`, `/admin/bypass`, `/admin/orders`: what operators order over the
 //! policy, each for a while.
 
+use std::fmt::Display;
 use std::time::Duration;
 
-use serde::Serialize;
+use tollgate::Timestamp;
+use tollgate::clock::Clock as _;
 use tollgate_engine::orders::{Act, NewOrder, Order, OrderError, Target, TargetKey};
+use tollgate_http::json;
 
-use super::asked::{Asked, Takes};
-use super::record;
-use crate::address::Peer;
+use super::asked::Takes;
+use super::put;
 use crate::decider::Store;
-use crate::http::body::read;
-use crate::http::session::{Session, Wrong, bad};
+use crate::http::session::{Session, Wrong};
 use crate::log::{Quoted, date};
 use crate::vitals::report_bypasses;
 
 /// Where those are that there are.
 const SHOWS_ORDERS: &str = "tollgate admin orders shows all (GET /admin/orders)";
 
-/// What can be ordered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ordered {
-    Block,
-    Bypass,
-    Override,
-}
-
-/// An order, as operators see it.
-#[derive(Serialize)]
-pub(super) struct Shown {
-    id: u64,
-    act: &'static str,
-    /// The limits of an override.
-    limits: Option<String>,
-    rule: Option<String>,
-    /// Whose: the facts, or the descriptor; none if everybody's.
-    key: Option<String>,
-    by: String,
-    made_at: String,
-    until: String,
-    /// Seconds until it ends.
-    left: u64,
-    effect: String,
-    /// How many requests it has decided, and when it did so last.
-    acted: u64,
-    last_acted: Option<String>,
-    /// The one whose place it has taken, in words.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    in_place_of: Option<InPlaceOf>,
-}
-
-/// An order that ended because another took its place.
-#[derive(Serialize)]
-struct InPlaceOf {
-    id: u64,
-    limits: Option<String>,
-    until: String,
-}
-
 impl<B: Store> Session<B> {
-    pub(super) fn order(&mut self, ordered: Ordered, body: &[u8], from: Peer) -> Result<(), Wrong> {
-        let asked: Asked<'_> = read(body).map_err(bad)?;
-        let takes = match ordered {
-            Ordered::Block => Takes::Order,
-            Ordered::Bypass => Takes::Bypass,
-            Ordered::Override => Takes::Override,
-        };
-        asked.check(takes, self.service.decider.bounds.arguments)?;
-        let act = match ordered {
-            Ordered::Block => Act::Block,
-            Ordered::Bypass => Act::Bypass,
-            Ordered::Override => Act::Override(asked.replacement()?),
-        };
+    pub(super) fn order(&mut self, takes: Takes, body: &[u8]) -> Result<(), Wrong> {
+        let asked = self.asked(body, takes)?;
+        let (act, from) = (asked.act(takes)?, self.from);
         let target = asked.target()?;
         let by = match asked.why()? {
             Some(why) => format!("{from}: {why}"),
@@ -82,62 +33,57 @@ impl<B: Store> Session<B> {
         let new = NewOrder::new(act, target, lasts).by(by);
         let new = new.naming(asked.order_facts());
         let made = self.service.decider.engine.order(new).map_err(wrong)?;
-        let in_place_of = before.as_ref().map(|before| InPlaceOf {
-            id: before.id,
-            limits: limits_of(before),
-            until: date(before.until),
-        });
-        let (before, now) = (in_words(before.as_ref()), in_words(Some(&made)));
-        let event = format!("admin {}", made.act.name());
-        self.changed(&event, from, &[("before", &before), ("now", &now)]);
-        let shown = Shown {
-            in_place_of,
-            ..self.shown(&made)
-        };
-        self.tell(&shown)
+        let (event, now) = (format!("admin {}", made.act.name()), in_words(&made));
+        match &before {
+            Some(before) => self.changed(&event, &in_words(before), &now),
+            None => self.changed(&event, &"none", &now),
+        }
+        let now = self.now();
+        show_order(&mut self.answer.body, &made, now, before.as_ref());
+        Ok(())
     }
 
-    pub(super) fn unblock(&mut self, body: &[u8], from: Peer) -> Result<(), Wrong> {
-        let asked: Asked<'_> = read(body).map_err(bad)?;
-        asked.check(Takes::Target, self.service.decider.bounds.arguments)?;
-        let target = asked.target()?;
-        let ended = self
-            .service
-            .decider
-            .engine
-            .withdraw_from(&target, &Act::Block);
-        let missing = || (404, format!("no block of {target}: {SHOWS_ORDERS}"));
-        self.ended("admin unblock", &ended.ok_or_else(missing)?, from)
+    pub(super) fn unblock(&mut self, body: &[u8]) -> Result<(), Wrong> {
+        let target = self.asked(body, Takes::Target)?.target()?;
+        let engine = &self.service.decider.engine;
+        let ended = engine.withdraw_from(&target, &Act::Block);
+        self.ended("admin unblock", ended, &format!("block of {target}"))
     }
 
-    pub(super) fn end_order(&mut self, path: &str, from: Peer) -> Result<(), Wrong> {
+    pub(super) fn end_order(&mut self, path: &str) -> Result<(), Wrong> {
         let id = path.rsplit('/').next().unwrap_or_default();
-        let ended = id
-            .parse()
-            .ok()
-            .and_then(|id| self.service.decider.engine.withdraw(id));
-        let missing = || (404, format!("no order {id}: {SHOWS_ORDERS}"));
-        self.ended("admin order ended", &ended.ok_or_else(missing)?, from)
+        let engine = &self.service.decider.engine;
+        let ended = id.parse().ok().and_then(|id| engine.withdraw(id));
+        self.ended("admin order ended", ended, &format!("order {id}"))
     }
 
-    fn ended(&mut self, event: &str, order: &Order, from: Peer) -> Result<(), Wrong> {
-        let before = in_words(Some(order));
-        self.changed(event, from, &[("before", &before), ("now", &"none")]);
-        let shown = self.shown(order);
-        self.tell(&shown)
+    fn ended(&mut self, event: &str, order: Option<Order>, what: &str) -> Result<(), Wrong> {
+        let order = order.ok_or_else(|| (404, format!("no {what}: {SHOWS_ORDERS}")))?;
+        self.changed(event, &in_words(&order), &"none");
+        let now = self.now();
+        show_order(&mut self.answer.body, &order, now, None);
+        Ok(())
     }
 
     /// Writes down what was ordered, or withdrawn.
-    fn changed(&self, event: &str, from: Peer, fields: &[(&str, &dyn std::fmt::Display)]) {
-        let monitor = &self.service.monitor;
-        record(&monitor.log, event, from, fields);
-        report_bypasses(&self.service.decider.engine.orders(), &monitor.health);
+    fn changed(&self, event: &str, before: &dyn Display, now: &dyn Display) {
+        self.record(event, &[("before", before), ("now", now)]);
+        let (orders, health) = (
+            self.service.decider.engine.orders(),
+            &self.service.monitor.health,
+        );
+        report_bypasses(&orders, health);
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "as all that a route does")]
     pub(super) fn orders(&mut self) -> Result<(), Wrong> {
-        let orders = self.service.decider.engine.orders();
-        let orders: Vec<_> = orders.iter().map(|order| self.shown(order)).collect();
-        self.tell_as("orders", &orders)
+        let (orders, now) = (self.service.decider.engine.orders(), self.now());
+        json::object(&mut self.answer.body, |object| {
+            json::array(object.field("orders"), &orders, |out, order| {
+                show_order(out, order, now, None);
+            });
+        });
+        Ok(())
     }
 
     fn ordered_before(&self, target: &Target, act: &Act) -> Option<Order> {
@@ -145,28 +91,41 @@ impl<B: Store> Session<B> {
         orders.find(|other| other.target == *target && other.act.name() == act.name())
     }
 
-    pub(super) fn shown(&self, order: &Order) -> Shown {
-        let now = self.service.decider.engine.backend().clocks().wall.now();
-        let key = match order.target.whose() {
-            TargetKey::Everybody => None,
-            whose => Some(whose.to_string()),
-        };
-        Shown {
-            id: order.id,
-            act: order.act.name(),
-            limits: limits_of(order),
-            rule: order.target.rule_name().map(ToOwned::to_owned),
-            key,
-            by: order.by.clone(),
-            made_at: date(order.made_at),
-            until: date(order.until),
-            left: Duration::from_nanos(order.until.nanos_since(now)).as_secs(),
-            effect: order.effect.to_string(),
-            acted: order.acted,
-            last_acted: order.last_acted.map(date),
-            in_place_of: None,
-        }
+    /// The time, by the clock of orders.
+    pub(super) fn now(&self) -> Timestamp {
+        self.service.decider.engine.backend().clocks().wall.now()
     }
+}
+
+/// An order, as operators see it, and the one whose place it has taken.
+pub(super) fn show_order(out: &mut Vec<u8>, order: &Order, now: Timestamp, before: Option<&Order>) {
+    let key = match order.target.whose() {
+        TargetKey::Everybody => None,
+        whose => Some(whose.to_string()),
+    };
+    let left = Duration::from_nanos(order.until.nanos_since(now));
+    json::object(out, |object| {
+        put(object, "id", order.id);
+        put(object, "act", order.act.name());
+        put(object, "limits", limits_of(order));
+        put(object, "rule", order.target.rule_name());
+        put(object, "key", key);
+        put(object, "by", &order.by);
+        put(object, "made_at", date(order.made_at));
+        put(object, "until", date(order.until));
+        put(object, "left", left.as_secs());
+        put(object, "effect", order.effect.to_string());
+        // How many requests it has decided, and when it did so last.
+        put(object, "acted", order.acted);
+        put(object, "last_acted", order.last_acted.map(date));
+        object.optional("in_place_of", before, |out, before| {
+            json::object(out, |object| {
+                put(object, "id", before.id);
+                put(object, "limits", limits_of(before));
+                put(object, "until", date(before.until));
+            });
+        });
+    });
 }
 
 /// The limits of an override.
@@ -178,22 +137,11 @@ fn limits_of(order: &Order) -> Option<String> {
 }
 
 /// For the log, where nothing that somebody has chosen may look like something else.
-fn in_words(order: Option<&Order>) -> Box<dyn std::fmt::Display> {
-    order.map_or_else(
-        || Box::new("none") as Box<dyn std::fmt::Display>,
-        |order| {
-            let Order {
-                id, act, target, ..
-            } = order;
-            let with = match act {
-                Act::Override(limits) => format!(" with {limits}"),
-                _ => String::new(),
-            };
-            let (act, until, by) = (act.name(), date(order.until), &order.by);
-            let words = format!("{id}: {act} {target}{with} until {until} by {by}");
-            Box::new(Quoted(words))
-        },
-    )
+fn in_words(order: &Order) -> Quoted {
+    let Order { id, target, by, .. } = order;
+    let with = limits_of(order).map_or_else(String::new, |limits| format!(" with {limits}"));
+    let (act, until) = (order.act.name(), date(order.until));
+    Quoted(format!("{id}: {act} {target}{with} until {until} by {by}"))
 }
 
 /// How it is told that something can't be ordered.

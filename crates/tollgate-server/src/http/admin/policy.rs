@@ -4,51 +4,19 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-use tollgate_engine::diff::{Change, Diff};
+use serde::Deserialize;
+use tollgate_engine::diff::Diff;
 use tollgate_engine::tally::{Tally, limiter_name};
 use tollgate_engine::verdict::DenyReason;
+use tollgate_http::json;
 
-use super::record;
-use crate::address::Peer;
+use super::put;
+
 use crate::decider::Store;
 use crate::http::body::read;
 use crate::http::session::{Session, Wrong, bad};
 use crate::log::Level;
-use crate::reload::{Reloadable, Reloads};
-
-#[derive(Serialize)]
-struct Rules {
-    rules: Vec<Rule>,
-    /// Limits of the policy in force that apply to nobody, in sentences.
-    warnings: Vec<String>,
-}
-
-/// A limiter, and what it has decided since the service started.
-#[derive(Serialize)]
-struct Rule {
-    name: String,
-    /// As a policy writes them; none of what no rule decided, as `(none)`.
-    limits: Vec<String>,
-    allowed: u64,
-    denied: u64,
-    near_limit: u64,
-    shadow_denied: u64,
-    /// Requests that it was for, but that lacked its key.
-    missing_key: u64,
-    /// Why it denied, without those that never were a reason.
-    reasons: BTreeMap<&'static str, u64>,
-}
-
-/// What a reload changes.
-#[derive(Serialize)]
-struct Reload<'d> {
-    summary: String,
-    /// As `tollgate diff` tells it.
-    text: String,
-    changes: &'d [Change],
-    reloads: Reloads,
-}
+use crate::reload::Reloadable;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -57,6 +25,7 @@ struct AskedLevel {
 }
 
 impl<B: Store> Session<B> {
+    #[expect(clippy::unnecessary_wraps, reason = "as all that a route does")]
     pub(super) fn rules(&mut self) -> Result<(), Wrong> {
         let engine = &self.service.decider.engine;
         let mut tallies: HashMap<_, _> = engine
@@ -64,27 +33,27 @@ impl<B: Store> Session<B> {
             .into_iter()
             .map(|tally| (tally.limiter.to_string(), tally))
             .collect();
-        let mut rules: Vec<_> = engine
-            .limiter_states()
-            .into_iter()
-            .map(|limiter| {
-                let tally = tallies.remove(&*limiter_name(&limiter.name));
-                let limits = limiter.limits.iter().map(ToString::to_string).collect();
-                Rule::of(limiter.name, limits, tally.as_ref())
-            })
-            .collect();
+        let mut rules = Vec::new();
+        for limiter in engine.limiter_states() {
+            let tally = tallies.remove(&*limiter_name(&limiter.name));
+            let limits: Vec<_> = limiter.limits.iter().map(ToString::to_string).collect();
+            rules.push((limiter.name, limits, tally));
+        }
         let mut others: Vec<_> = tallies.into_values().collect();
         others.retain(|tally| {
             let counted = tally.allowed + tally.denied_total() + tally.shadow_denied;
             counted + tally.missing_key > 0
         });
         others.sort_by(|one, other| one.limiter.cmp(&other.limiter));
-        let others = others
-            .iter()
-            .map(|tally| Rule::of(tally.limiter.to_string(), Vec::new(), Some(tally)));
-        rules.extend(others);
-        let warnings = engine.warnings().iter().map(ToString::to_string).collect();
-        self.tell(&Rules { rules, warnings })
+        let others = others.into_iter();
+        rules.extend(others.map(|tally| (tally.limiter.to_string(), Vec::new(), Some(tally))));
+        let warnings: Vec<_> = engine.warnings().iter().map(ToString::to_string).collect();
+        json::object(&mut self.answer.body, |object| {
+            json::array(object.field("rules"), &rules, show_rule);
+            // Limits of the policy in force that apply to nobody, in sentences.
+            put(object, "warnings", warnings);
+        });
+        Ok(())
     }
 
     /// What a reload would change.
@@ -95,8 +64,8 @@ impl<B: Store> Session<B> {
         self.tell_reload(&diff)
     }
 
-    pub(super) async fn reload(&mut self, from: Peer) -> Result<(), Wrong> {
-        let who = format!("admin {from}");
+    pub(super) async fn reload(&mut self) -> Result<(), Wrong> {
+        let who = format!("admin {}", self.from);
         let diff = self
             .off_thread(move |service| service.reloader().reload(service, &who))
             .await;
@@ -104,12 +73,7 @@ impl<B: Store> Session<B> {
             Ok(diff) => diff.summary(),
             Err((_, why)) => format!("refused: {why}"),
         };
-        record(
-            &self.service.monitor.log,
-            "admin reload",
-            from,
-            &[("now", &now)],
-        );
+        self.record("admin reload", &[("now", &now)]);
         self.tell_reload(&diff?)
     }
 
@@ -124,22 +88,25 @@ impl<B: Store> Session<B> {
         done.map_err(|why| (422, why))
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "as all that a route does")]
     fn tell_reload(&mut self, diff: &Diff) -> Result<(), Wrong> {
         let reloads = self.service.reloader.counts();
-        self.tell(&Reload {
-            summary: diff.summary(),
-            text: diff.to_string(),
-            changes: &diff.changes,
-            reloads,
-        })
+        json::object(&mut self.answer.body, |object| {
+            put(object, "summary", diff.summary());
+            // As `tollgate diff` tells it.
+            put(object, "text", diff.to_string());
+            put(object, "changes", &diff.changes);
+            put(object, "reloads", reloads);
+        });
+        Ok(())
     }
 
     pub(super) fn log_level(&mut self) -> Result<(), Wrong> {
         let level = self.service.monitor.log.level().to_string();
-        self.tell_as("level", &level)
+        self.tell_as("level", level)
     }
 
-    pub(super) fn set_log_level(&mut self, body: &[u8], from: Peer) -> Result<(), Wrong> {
+    pub(super) fn set_log_level(&mut self, body: &[u8]) -> Result<(), Wrong> {
         let asked: AskedLevel = read(body).map_err(bad)?;
         let level: Level = asked
             .level
@@ -147,28 +114,26 @@ impl<B: Store> Session<B> {
             .map_err(|why| bad(format!("level: {why}")))?;
         let before = self.service.monitor.log.level();
         self.service.monitor.log.set_level(level);
-        let fields: [(&str, &dyn std::fmt::Display); 2] = [("before", &before), ("now", &level)];
-        record(&self.service.monitor.log, "admin log", from, &fields);
+        self.record("admin log", &[("before", &before), ("now", &level)]);
         self.log_level()
     }
 }
 
-impl Rule {
-    fn of(name: String, limits: Vec<String>, tally: Option<&Tally>) -> Self {
-        let count = |of: fn(&Tally) -> u64| tally.map_or(0, of);
-        let reasons = DenyReason::ALL.into_iter().filter_map(|reason| {
-            let denied = tally?.denied(reason);
-            (denied > 0).then_some((reason.name(), denied))
-        });
-        Self {
-            name,
-            limits,
-            allowed: count(|tally| tally.allowed),
-            denied: count(Tally::denied_total),
-            near_limit: count(|tally| tally.near_limit),
-            shadow_denied: count(|tally| tally.shadow_denied),
-            missing_key: count(|tally| tally.missing_key),
-            reasons: reasons.collect(),
-        }
-    }
+/// A limiter, its limits as a policy writes them, and what it has decided since the service started.
+fn show_rule(out: &mut Vec<u8>, (name, limits, tally): &(String, Vec<String>, Option<Tally>)) {
+    let count = |of: fn(&Tally) -> u64| tally.as_ref().map_or(0, of);
+    let reasons = DenyReason::ALL.into_iter().filter_map(|reason| {
+        let denied = tally.as_ref()?.denied(reason);
+        (denied > 0).then_some((reason.name(), denied))
+    });
+    json::object(out, |object| {
+        put(object, "name", name);
+        put(object, "limits", limits);
+        put(object, "allowed", count(|tally| tally.allowed));
+        put(object, "denied", count(Tally::denied_total));
+        put(object, "near_limit", count(|tally| tally.near_limit));
+        put(object, "shadow_denied", count(|tally| tally.shadow_denied));
+        put(object, "missing_key", count(|tally| tally.missing_key));
+        put(object, "reasons", reasons.collect::<BTreeMap<_, _>>());
+    });
 }

@@ -124,7 +124,7 @@ pub(super) fn describe<'w>(
             out.map(3);
             out.pair("summary", one.does);
             out.pair("since", "1.0.0");
-            let is_about_keys = matches!(one.about, "write" | "read");
+            let is_about_keys = one.is_about_keys();
             out.pair("group", if is_about_keys { "generic" } else { one.about });
         }
     } else if is(b"GETKEYS") {
@@ -156,6 +156,10 @@ fn keys(command: &[&[u8]], out: &mut Replies<'_>) -> Result<(), String> {
 }
 
 impl Command {
+    pub(super) fn is_about_keys(&self) -> bool {
+        matches!(self.about, "write" | "read")
+    }
+
     /// The ten parts that Redis tells of a command; what it knows nothing of is empty.
     fn write(&self, out: &mut Replies<'_>) {
         out.array(10);

@@ -9,38 +9,11 @@ use crate::cells::Cells;
 use crate::decider::Store;
 use crate::resp::reply::Replies;
 
-/// What is asked of keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum KeyCommand {
-    Delete,
-    Exists,
-    SecondsLeft,
-    MillisLeft,
-    Type,
-    Count,
-    List,
-}
-
-impl KeyCommand {
-    pub(super) fn of(name: &str) -> Option<Self> {
-        Some(match name {
-            "del" | "unlink" => Self::Delete,
-            "exists" => Self::Exists,
-            "ttl" => Self::SecondsLeft,
-            "pttl" => Self::MillisLeft,
-            "type" => Self::Type,
-            "dbsize" => Self::Count,
-            "scan" | "keys" => Self::List,
-            _ => return None,
-        })
-    }
-}
-
 impl<B: Store> Session<B> {
     /// Answers it.
     pub(super) async fn ask_of_keys<'w>(
         &mut self,
-        command: KeyCommand,
+        command: &str,
         words: impl Iterator<Item = &'w [u8]> + Send,
         out: &mut Replies<'_>,
     ) -> Result<(), String> {
@@ -49,12 +22,12 @@ impl<B: Store> Session<B> {
         let mut found = 0;
         let mut left = Duration::ZERO;
         match command {
-            KeyCommand::List => {
+            "scan" | "keys" => {
                 return Err(
                     "ERR keys can't be listed: what is kept of them are fingerprints".to_owned(),
                 );
             }
-            KeyCommand::Count => {
+            "dbsize" => {
                 let Some(count) = cells.count() else {
                     return Err(
                         "ERR keys of CL.THROTTLE are in the store, which has others too: ask it"
@@ -73,7 +46,7 @@ impl<B: Store> Session<B> {
                 ));
             }
             let unavailable = |why| format!("UNAVAILABLE {why}");
-            let is_there = if command == KeyCommand::Delete {
+            let is_there = if matches!(command, "del" | "unlink") {
                 cells.forget(key).await.map_err(unavailable)?
             } else {
                 left = cells.owed(key).await.map_err(unavailable)?;
@@ -83,11 +56,11 @@ impl<B: Store> Session<B> {
         }
         let millis = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
         match command {
-            KeyCommand::SecondsLeft | KeyCommand::MillisLeft if found == 0 => out.integer(-2),
+            "ttl" | "pttl" if found == 0 => out.integer(-2),
             // As Redis rounds them.
-            KeyCommand::SecondsLeft => out.count(millis.saturating_add(500) / 1_000),
-            KeyCommand::MillisLeft => out.count(millis),
-            KeyCommand::Type => out.simple(if found > 0 { "string" } else { "none" }),
+            "ttl" => out.count(millis.saturating_add(500) / 1_000),
+            "pttl" => out.count(millis),
+            "type" => out.simple(if found > 0 { "string" } else { "none" }),
             _ => out.count(found),
         }
         Ok(())
