@@ -531,6 +531,10 @@ impl<K, A: Kept> Table<K, A> {
 }
 
 /// Takes this cost, to act within so long.
+#[expect(
+    clippy::type_complexity,
+    reason = "a closure's type has no shorter name"
+)]
 fn reserve<A: Kept>(
     cost: u64,
     patience: Duration,
