@@ -23,26 +23,53 @@ impl AddAssign for Lines {
     }
 }
 
+/// What a line after `#[cfg(test)]` is a part of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Code,
+    /// The attribute has been read, and the item that it is for begins.
+    Attributed,
+    /// An item for tests, until the line that closes it at this indentation.
+    Item(usize),
+}
+
+impl Part {
+    /// The part of the line behind this one.
+    fn after(self, line: &str, indentation: usize) -> Self {
+        let is_attribute = line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test");
+        let is_whole = line.ends_with([';', ',']) || (line.contains('{') && line.ends_with('}'));
+        match self {
+            Self::Code if is_attribute => Self::Attributed,
+            Self::Attributed if line.starts_with("#[") || line.starts_with("//") => {
+                Self::Attributed
+            }
+            Self::Attributed if !is_whole => Self::Item(indentation),
+            Self::Item(opened)
+                if opened != indentation || !(line.starts_with('}') || line.ends_with(';')) =>
+            {
+                self
+            }
+            Self::Code | Self::Attributed | Self::Item(_) => Self::Code,
+        }
+    }
+}
+
 impl Lines {
-    /// Those of one file; all of them are a test's if the file is.
+    /// The lines of one file; all of them are a test's if the file is.
     fn of(text: &str, is_test: bool) -> Self {
-        let mut lines = Self::default();
-        let mut is_test = is_test;
-        // The attribute of a test, until the line that it is for.
-        let mut has_attribute = false;
-        for line in text.lines().map(str::trim) {
-            let is_attribute =
-                line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test");
-            // A module of tests in a file of its own may be named anywhere; all other tests stand at the end of a file.
-            let is_elsewhere = has_attribute && line.starts_with("mod ") && line.ends_with(';');
-            is_test |= has_attribute && !is_elsewhere;
-            has_attribute = is_attribute;
+        let (mut lines, mut part) = (Self::default(), Part::Code);
+        for raw in text.lines() {
+            let line = raw.trim();
+            if line.is_empty() {
+                continue;
+            }
+            let next = part.after(line, raw.len() - raw.trim_start().len());
             match line {
-                "" => {}
-                _ if is_test || is_attribute || is_elsewhere => lines.tests += 1,
+                _ if is_test || part != Part::Code || next != Part::Code => lines.tests += 1,
                 line if line.starts_with("//") => lines.comments += 1,
                 _ => lines.code += 1,
             }
+            part = next;
         }
         lines
     }
@@ -115,5 +142,7 @@ mod tests {
         assert_eq!(Lines::of(text, true), lines(0, 0, 9));
         let named = "#[cfg(test)]\nmod tests;\n\nfn a() {}\n";
         assert_eq!(Lines::of(named, false), lines(1, 0, 2));
+        let among = "struct A {\n    #[cfg(test)]\n    b: u8,\n}\n\n#[cfg(test)]\n#[inline]\nfn b(\n) {\n    c();\n}\n\nfn d() {}\n";
+        assert_eq!(Lines::of(among, false), lines(3, 0, 8));
     }
 }
