@@ -1,6 +1,6 @@
 //! What operators ask of an engine and change of it: counts, limiters, keys and overrides; and how it outlives its process.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use tollgate::Clock;
 use tollgate::snapshot::{SnapshotError, SnapshotReader, SnapshotWriter};
@@ -10,6 +10,7 @@ use super::find::{self, Found, Reset, ResetScope};
 use super::limiters::{self, LimiterState, ThrottleDecision};
 use super::orders::{Book, OrderContext};
 use super::pipeline::ready;
+use super::rules::{Before, Rules};
 use super::saved::{self, RestoreError, Restored, Resume};
 use crate::backend::{Backend, Memory, MemoryBuilder};
 use crate::orders::{Act, NewOrder, Order, OrderError, Target};
@@ -25,10 +26,18 @@ impl<B: Backend> Engine<B> {
     /// Each limiter takes 104 bytes for each core and four more.
     #[must_use]
     pub fn with_tallies(mut self, limiters: usize) -> Self {
-        self.pipeline.recorder.tallies = Some(Tallies::new(limiters));
-        // Each rule knows where it is counted, and somebody may hold a verdict by those that are in force: they are compiled
-        // once more, which went well before.
-        let _ = self.reload(Policy::clone(&self.policy()));
+        let (pipeline, tallies) = (&self.pipeline, Tallies::new(limiters));
+        let rules = pipeline.rules.load_full();
+        // Somebody may hold a verdict by the rules in force, so they are compiled once more, which went well before.
+        let (policy, now) = (Policy::clone(&rules.policy), pipeline.backend.now());
+        if let Ok(mut counted) = Rules::new(policy, Before::Rules(&rules), now) {
+            counted.open_gates(Some(&rules), &pipeline.clocks);
+            (counted.since, counted.version) = (rules.since, rules.version);
+            counted.count_in(&tallies);
+            pipeline.book().put_over(&pipeline.order_context(&counted));
+            pipeline.rules.store(Arc::new(counted));
+        }
+        self.pipeline.recorder.tallies = Some(tallies);
         self
     }
 
