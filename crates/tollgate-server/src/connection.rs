@@ -153,20 +153,7 @@ where
     P: Speaks,
 {
     let mut timer = pin!(Timer::new(patience.idle));
-    let mut own = Connection {
-        stream,
-        protocol,
-        patience,
-        notice,
-        input: Vec::new(),
-        done: 0,
-        ahead: Vec::new(),
-        out: Vec::new(),
-        was_idle: true,
-        has_spoken: false,
-        stage: Stage::Serving,
-        late_bytes: 0,
-    };
+    let mut own = Connection::new(stream, protocol, patience, notice);
     loop {
         let since = own.protocol.begin();
         let (mut answered, mut heard) = (0, Heard::Answered(0));
@@ -223,6 +210,23 @@ where
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin, P: Speaks> Connection<S, P> {
+    fn new(stream: S, protocol: P, patience: Patience, notice: Notice) -> Self {
+        Self {
+            stream,
+            protocol,
+            patience,
+            notice,
+            input: Vec::new(),
+            done: 0,
+            ahead: Vec::new(),
+            out: Vec::new(),
+            was_idle: true,
+            has_spoken: false,
+            stage: Stage::Serving,
+            late_bytes: 0,
+        }
+    }
+
     /// Tells a client that its request waits for too long.
     #[cold]
     fn end_first(&mut self) -> Heard {
